@@ -1,0 +1,84 @@
+"""The FastAPI application: every route and every error shape. Knows nothing of Ray or vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from serve_app import __version__
+from serve_app.api.client import JSON
+from serve_app.api.errors import ApiError
+from serve_app.api.health import Observer, health_router
+from serve_app.api.models import ModelDirectory
+from serve_app.api.openai import openai_router
+from serve_app.api.request_id import RequestIdMiddleware
+from serve_app.api.schemas import component_schemas
+
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def create_app(models: ModelDirectory, observer: Observer, max_body_bytes: int) -> FastAPI:
+    """The HTTP API over `models`, whatever their clients are."""
+    app = FastAPI(
+        title="Tideserve",
+        version=__version__,
+        description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
+    )
+    app.include_router(openai_router(models, max_body_bytes))
+    app.include_router(health_router(observer))
+    app.add_middleware(RequestIdMiddleware)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _generate_error)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        document.setdefault("components", {}).setdefault("schemas", {}).update(component_schemas())
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _reply(error: ApiError) -> Response:
+    return Response(error.body(), error.status, media_type=JSON, headers=error.headers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _reply(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    return _reply(
+        ApiError(
+            error.status_code,
+            f"{where}: {error.detail}",
+            code=_CODES.get(error.status_code),
+            headers=error.headers,
+        )
+    )
+
+
+async def _generate_error(request: Request, error: Exception) -> Response:
+    """FastAPI's details for `/generate`, beside the error in the shape of every other endpoint."""
+    assert isinstance(error, RequestValidationError)
+    from fastapi.encoders import jsonable_encoder  # noqa: PLC0415
+    import msgspec  # noqa: PLC0415
+
+    details = jsonable_encoder(error.errors(), exclude={"input", "ctx", "url"})
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"] if part != "body") or None
+    document = msgspec.json.decode(ApiError(422, first["msg"], param=param, code="invalid_value").body())
+    return Response(msgspec.json.encode({"detail": details, **document}), 422, media_type=JSON)

@@ -1,0 +1,40 @@
+"""The body of `/generate`, the plain token-by-token endpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class GenerateRequest(BaseModel):
+    """A prompt to continue, and how. No chat template is applied."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    prompt: Annotated[str, Field(min_length=1, description="Text to continue.")]
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000, description="At most this many tokens.")] = 128
+    temperature: Annotated[float, Field(ge=0, le=2, description="0 is greedy.")] = 0.7
+    stream: Annotated[bool, Field(description="Send each token as a server-sent event.")] = False
+    model: Annotated[str | None, Field(description="By default the first model served.")] = None
+
+
+class GenerateTimings(BaseModel):
+    """Latency of one generation, in milliseconds."""
+
+    ttft_ms: float
+    inter_token_ms: float
+    total_time_ms: float
+    tokens_generated: int
+    tokens_per_second: float
+
+
+class GenerateResponse(BaseModel):
+    """The whole generation, for `stream: false`."""
+
+    model: str
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    prompt_tokens: int
+    timings: GenerateTimings

@@ -1,0 +1,78 @@
+"""The OpenAI endpoints: which engine operation each path is, and nothing more."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from serve_app.api.body import peek, read_body
+from serve_app.api.client import EngineRequest, Operation
+from serve_app.api.engine_response import EngineResponse
+from serve_app.api.generate import GenerateRequest, GenerateResponse
+from serve_app.api.models import ModelDirectory
+from serve_app.api.schemas import body_schema
+
+_PATHS: tuple[tuple[str, Operation, str], ...] = (
+    ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
+    ("/v1/completions", "completions", "Text completion, streamed or whole"),
+    ("/v1/embeddings", "embeddings", "Embeddings, where the model can"),
+    ("/tokenize", "tokenize", "Text or messages to token ids"),
+    ("/detokenize", "detokenize", "Token ids to text"),
+)
+
+
+def engine_request(request: Request, operation: Operation, body: bytes) -> EngineRequest:
+    """The engine's view of an HTTP request."""
+    state = request.state
+    return EngineRequest(operation, body, state.request_id, time.perf_counter() - state.arrived)
+
+
+def openai_router(models: ModelDirectory, max_body_bytes: int) -> APIRouter:
+    """Completions, embeddings, tokenization, the model list and `/generate`."""
+    router = APIRouter()
+
+    def add(path: str, operation: Operation, summary: str) -> None:
+        async def endpoint(request: Request) -> Response:
+            body = await read_body(request, max_body_bytes)
+            model = models.find(peek(body).model)
+            return EngineResponse(model.client, engine_request(request, operation, body))
+
+        router.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            name=operation,
+            operation_id=operation,
+            summary=summary,
+            tags=["OpenAI" if path.startswith("/v1") else "tokens"],
+            response_class=JSONResponse,
+            openapi_extra={"requestBody": body_schema(operation)},
+        )
+
+    for path, operation, summary in _PATHS:
+        add(path, operation, summary)
+
+    @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [model.card() for model in models.all()]}
+
+    @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
+    async def get_model(model: str) -> dict[str, Any]:
+        return dict(models.find(model).card())
+
+    @router.post(
+        "/generate",
+        summary="Continue a prompt, token by token",
+        tags=["generate"],
+        response_model=GenerateResponse,
+        responses={200: {"content": {"text/event-stream": {}}}},
+    )
+    async def generate(request: Request, body: GenerateRequest) -> Response:
+        model = models.find(body.model) if body.model is not None else models.first()
+        data = body.model_dump_json().encode()
+        return EngineResponse(model.client, engine_request(request, "generate", data))
+
+    return router

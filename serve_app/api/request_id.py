@@ -1,0 +1,44 @@
+"""Every response carries `X-Request-ID`: the client's own, if it sent a usable one, or a new one."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = "X-Request-ID"
+_USABLE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+class RequestIdMiddleware:
+    """Sets `request.state.request_id` and `request.state.arrived` (`perf_counter` seconds)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _given(scope) or uuid.uuid4().hex
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        state["arrived"] = time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[HEADER] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+def _given(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _USABLE.fullmatch(value):
+            given: str = value.decode("ascii")
+            return given
+    return None

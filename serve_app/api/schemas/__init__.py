@@ -1,0 +1,34 @@
+"""JSON schemas of the OpenAI request bodies, for the OpenAPI document.
+
+They are vLLM's own models, written down by `python -m serve_app.api.schemas.write` so that the
+ingress need not import vLLM; a test keeps them in step.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from serve_app.api.client import JSON, Operation
+
+
+@cache
+def _document() -> dict[str, Any]:
+    text = resources.files(__name__).joinpath("bodies.json").read_bytes()
+    document: dict[str, Any] = msgspec.json.decode(text)
+    return document
+
+
+def body_schema(operation: Operation) -> dict[str, Any]:
+    """The OpenAPI `requestBody` of an operation."""
+    reference = {"$ref": f"#/components/schemas/{_document()['bodies'][operation]}"}
+    return {"required": True, "content": {JSON: {"schema": reference}}}
+
+
+def component_schemas() -> dict[str, Any]:
+    """Every schema the bodies refer to, by name."""
+    schemas: dict[str, Any] = _document()["schemas"]
+    return schemas

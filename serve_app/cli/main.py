@@ -1,0 +1,31 @@
+"""`tideserve`: the command line's entry point."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from serve_app import __version__
+from serve_app.cli import check, run
+from serve_app.settings.errors import SettingsError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the process's exit status (2 for a bad configuration)."""
+    parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
+    parser.add_argument("--version", action="version", version=f"tideserve {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    check.add_command(commands)
+    run.add_command(commands)
+    options = parser.parse_args(argv)
+    try:
+        status: int = options.command(options)
+    except SettingsError as error:
+        print(f"tideserve: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

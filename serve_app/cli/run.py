@@ -1,0 +1,141 @@
+"""`tideserve run`: `serve run` with the fast data path, progress, and nothing left behind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from serve_app import env
+from serve_app.cli.config_file import ConfigFile, read_config
+from serve_app.cli.descendants import adopt_orphans, stop_descendants
+
+_POLL_S = 0.25
+_GRACE_S = 10.0
+
+
+def add_command(commands: Any) -> None:
+    """Register `run`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "run", help="start Ray and serve a configuration until Ctrl-C"
+    )
+    parser.add_argument("config", type=Path, help="a Serve configuration file")
+    parser.add_argument("--port", type=int, help="HTTP port, in place of the configuration's")
+    parser.add_argument(
+        "--proxy",
+        choices=("auto", "haproxy", "ray"),
+        default="auto",
+        help="what takes HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy",
+    )
+    parser.add_argument("--address", default="local", help="a running Ray cluster; by default a new one")
+    parser.set_defaults(command=run)
+
+
+def environment(proxy: str) -> dict[str, str]:
+    """The environment of Ray's processes; what the operator has set wins, except for `proxy`."""
+    values = {**env.ALWAYS, **os.environ}
+    fast = env.has_haproxy() if proxy == "auto" else proxy == "haproxy"
+    for name, value in env.FAST_PATH.items():
+        if proxy == "auto":
+            values.setdefault(name, value if fast else "0")
+        else:
+            values[name] = value if fast else "0"
+    return values
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Serve ended by itself."""
+    config = read_config(options.config)
+    port = options.port or config.port
+    adopt_orphans()
+    with tempfile.TemporaryDirectory(prefix="tideserve-") as folder:
+        server = _start(config, port, options, Path(folder))
+        stopping = _stop_on_signals()
+        try:
+            _report_progress(port, server, stopping)
+            while server.poll() is None and not stopping:
+                time.sleep(_POLL_S)
+        finally:
+            ended_by_itself = not stopping
+            print("tideserve: stopping", flush=True)
+            if server.poll() is None:
+                server.send_signal(signal.SIGINT)
+                try:
+                    server.wait(_GRACE_S)
+                except subprocess.TimeoutExpired:
+                    print(f"tideserve: Serve did not stop within {_GRACE_S:g} s", flush=True)
+            killed = stop_descendants(_GRACE_S)
+            print(f"tideserve: stopped; {killed} processes had to be killed", flush=True)
+    return 1 if ended_by_itself else 0
+
+
+def _start(config: ConfigFile, port: int, options: argparse.Namespace, folder: Path) -> subprocess.Popen[bytes]:
+    document = dict(config.document)
+    document["http_options"] = {**(document.get("http_options") or {}), "port": port}
+    path = folder / config.path.name
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    values = environment(options.proxy)
+    proxy = "HAProxy" if values["RAY_SERVE_ENABLE_HA_PROXY"] == "1" else "Ray's own proxy"
+    print(f"tideserve: serve run {config.path} on port {port}, behind {proxy}", flush=True)
+    command = [sys.executable, "-m", "ray.serve.scripts", "run", str(path), "--address", options.address]
+    # A session of its own: a terminal's Ctrl-C reaches us alone, and we stop things in order.
+    return subprocess.Popen(command, env=values, start_new_session=True)
+
+
+def _stop_on_signals() -> list[int]:
+    """A list that gets each SIGINT or SIGTERM; the second one is not waited for."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGTERM, note)
+    return received
+
+
+def _report_progress(port: int, server: subprocess.Popen[bytes], stopping: list[int]) -> None:
+    """Say what each model is doing until all are ready."""
+    started = time.monotonic()
+    said: dict[str, str] = {}
+    while server.poll() is None and not stopping:
+        ready, models = _ask(port)
+        for name, model in models.items():
+            what = model["phase"] or model["state"]
+            if said.get(name) != what:
+                said[name] = what
+                reason = f": {model['reason']}" if model["reason"] and model["state"] == "failed" else ""
+                print(f"tideserve: {time.monotonic() - started:5.1f} s  {name}: {what}{reason}", flush=True)
+        if ready:
+            print(f"tideserve: ready after {time.monotonic() - started:.1f} s", flush=True)
+            print(f"tideserve: http://127.0.0.1:{port}/docs   Ctrl-C stops everything", flush=True)
+            return
+        time.sleep(_POLL_S)
+
+
+def _ask(port: int) -> tuple[bool, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as reply:
+            body = json.load(reply)
+    except urllib.error.HTTPError as error:
+        try:
+            body = json.load(error)
+        except ValueError:
+            return False, {}
+    except (OSError, ValueError):
+        return False, {}
+    if not isinstance(body, dict) or "models" not in body:
+        return False, {}
+    return bool(body["ready"]), body["models"]

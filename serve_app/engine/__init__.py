@@ -1,0 +1,1 @@
+"""The engine deployment: one vLLM `AsyncLLM` per GPU replica."""

@@ -1,0 +1,70 @@
+"""From model settings to vLLM's own argument namespace."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from serve_app.models import embedded_model_path
+from serve_app.settings.tree import EMBEDDED, ModelSettings
+
+_DEFAULT_CPU_KV_CACHE_BYTES = 256 << 20
+# Settings that carry vLLM's name and meaning; the rest are ours alone.
+_PASSED = (
+    "revision",
+    "tokenizer",
+    "dtype",
+    "quantization",
+    "tensor_parallel_size",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "scheduling_policy",
+    "trust_remote_code",
+    "tool_call_parser",
+    "reasoning_parser",
+    "chat_template",
+)
+
+
+def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
+    """The vLLM arguments these settings set; everything else keeps vLLM's default."""
+    values: dict[str, Any] = {
+        name: value for name in _PASSED if (value := getattr(model, name)) is not None
+    }
+    values["model"] = str(embedded_model_path()) if model.model == EMBEDDED else model.model
+    values["served_model_name"] = [model.name]
+    values["enable_auto_tool_choice"] = model.tool_call_parser is not None
+    # Tideserve's own stat logger carries the step statistics; vLLM's default ones would pay twice.
+    values["disable_log_stats"] = True
+    values["enable_log_requests"] = False
+    if model.task == "embed":
+        values.update(runner="pooling", convert="embed")
+    if model.device == "cpu":
+        values.setdefault("kv_cache_memory_bytes", _DEFAULT_CPU_KV_CACHE_BYTES)
+    elif model.tensor_parallel_size > 1:
+        # One worker actor per bundle of the replica's placement group.
+        values["distributed_executor_backend"] = "ray"
+    values.update(model.engine_args)
+    return values
+
+
+def vllm_namespace(model: ModelSettings) -> Namespace:
+    """Every argument of vLLM's API server, as it would have parsed them from a command line."""
+    namespace: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    for name, value in vllm_overrides(model).items():
+        setattr(namespace, name, value)
+    return namespace
+
+
+def engine_args(namespace: Namespace) -> AsyncEngineArgs:
+    """vLLM's engine arguments. Raises vLLM's own ValueError on a bad value."""
+    return AsyncEngineArgs.from_cli_args(namespace)

@@ -1,0 +1,94 @@
+"""The Ray Serve deployment around one engine: one replica, one `AsyncLLM`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import ray
+from ray import serve
+
+from serve_app.api.client import EngineRequest, Operation
+from serve_app.api.errors import ApiError
+from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.launch import RunningEngine, launch
+from serve_app.engine.startup import Startup
+from serve_app.phases import publish_phase
+from serve_app.settings.tree import ModelSettings
+from serve_app.telemetry.engine_metrics import EngineMetrics
+
+logger = logging.getLogger("ray.serve")
+
+_GAUGE_INTERVAL_S = 1.0
+
+
+class Engine:
+    """Holds the engine of one model on this replica's GPUs.
+
+    Args:
+        model: `ModelSettings` as plain data, which is what Ray compares to decide on restarts.
+    """
+
+    async def __init__(self, model: dict[str, Any]) -> None:
+        self._model = ModelSettings.model_validate(model)
+        context = serve.get_replica_context()
+        replica = context.replica_tag
+        self._metrics = EngineMetrics(self._model.name, replica)
+        startup = Startup(
+            self._model.name,
+            lambda document: publish_phase(context.app_name, context.deployment, replica, document),
+        )
+        self._engine = await launch(self._model, self._metrics, startup)
+        self._data_plane = DataPlane(self._engine.client)
+        with startup.phase("data_plane"):
+            await self._data_plane.start(ray.util.get_node_ip_address())
+        self._sampler = asyncio.create_task(self._sample_gauges())
+        startup.finish()
+
+    def record_replica_metadata(self) -> dict[str, str]:
+        """What Ray tells the ingress of this replica: where its data plane is, and the key to it."""
+        return {"address": self._data_plane.address, "token": self._data_plane.token}
+
+    async def call(
+        self, operation: Operation, body: bytes, request_id: str, waited_s: float
+    ) -> AsyncIterator[Any]:
+        """The data plane through Ray's handle: first `(status, content type, headers)`, then bytes."""
+        request = EngineRequest(operation, body, request_id, waited_s)
+        try:
+            async with self._engine.client.call(request) as reply:
+                yield reply.status, reply.content_type, dict(reply.headers)
+                if reply.stream is None:
+                    yield reply.body
+                    return
+                async for chunk in reply.stream:
+                    yield chunk
+        except ApiError as error:
+            yield error.status, "application/json", error.headers
+            yield error.body()
+
+    async def check_health(self) -> None:
+        """Raises vLLM's EngineDeadError once the engine core is gone; Ray then replaces the replica."""
+        await self._engine.llm.check_health()
+
+    async def __del__(self) -> None:
+        """Ray calls this after the drain, and waits for it."""
+        sampler: asyncio.Task[None] | None = getattr(self, "_sampler", None)
+        if sampler is not None:
+            sampler.cancel()
+        data_plane: DataPlane | None = getattr(self, "_data_plane", None)
+        if data_plane is not None:
+            await data_plane.stop()
+        engine: RunningEngine | None = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.shutdown()
+            logger.info("model %s: engine of process %d stopped", self._model.name, os.getpid())
+
+    async def _sample_gauges(self) -> None:
+        from serve_app.engine.stats import read_gauges  # noqa: PLC0415
+
+        while True:
+            self._metrics.set_gauges(read_gauges(self._engine.llm, self._engine.stats.scheduler))
+            await asyncio.sleep(_GAUGE_INTERVAL_S)

@@ -1,0 +1,90 @@
+"""From what vLLM raises or returns to the API's errors: the client's fault is never a 5xx."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from serve_app.api.errors import ApiError
+from serve_app.settings.errors import shown
+
+logger = logging.getLogger("ray.serve")
+
+# Segments of a pydantic location that name its own machinery or a union's branch, not a field.
+_MACHINERY = re.compile(r"[\[\]{}()]|^(?:function|json-or-python|lax-or-strict|nullable|tagged-union|is-).*")
+_BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|constrained-.*)$")
+
+
+def field_path(location: Sequence[int | str]) -> str | None:
+    """`("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not _MACHINERY.search(part) and not (path and _BRANCH.match(part)):
+            path += f".{part}" if path else part
+    return path or None
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """A 400 naming the first field at fault, with what it was and what is allowed."""
+    item: dict[str, Any] = dict(error.errors(include_url=False)[0])
+    cause = item.get("ctx", {}).get("error")
+    param = cause.parameter if isinstance(cause, VLLMValidationError) else None
+    param = param or field_path(item["loc"])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "missing":
+        return ApiError(400, f"{param}: required, and not given.", param=param, code="missing_field")
+    if param is not None and not isinstance(item.get("input"), dict):
+        message = f"{param} = {shown(item['input'])}: {message}"
+    return ApiError(400, message, param=param, code="invalid_value")
+
+
+def from_response(response: ErrorResponse) -> ApiError:
+    """vLLM's own error document in this API's terms."""
+    return _api_error(response.error.message, response.error.code, response.error.param)
+
+
+def from_exception(error: Exception) -> ApiError:
+    """Whatever an operation raised. Only a fault of ours stays a 5xx, and is logged."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ValidationError):
+        return from_validation(error)
+    if isinstance(error, EngineDeadError):
+        return ApiError(503, "The engine of this model has died; it is being replaced.", code="engine_dead")
+    response = create_error_response(error)
+    if response.error.code >= 500 and response.error.code != 501:
+        logger.error("an engine operation failed", exc_info=error)
+    return from_response(response)
+
+
+def from_frame(frame: bytes) -> ApiError | None:
+    """The error in one of vLLM's stream frames (`data: {"error": …}`), if it is one."""
+    if not frame.startswith(b'data: {"error"'):
+        return None
+    error = msgspec.json.decode(frame[len(b"data: ") :])["error"]
+    code = error.get("code")
+    return _api_error(error.get("message", ""), code if isinstance(code, int) else 500, error.get("param"))
+
+
+def _api_error(message: str, status: int, param: str | None) -> ApiError:
+    if status == 501:  # what vLLM cannot do is for the client to change
+        return ApiError(400, message, param=param, code="unsupported_feature")
+    if status == 404:
+        return ApiError(404, message, param=param or "model", code="model_not_found")
+    if status >= 500:
+        return ApiError(status, message, param=param, code="engine_error")
+    lowered = message.lower()
+    if "context length" in lowered or "max_model_len" in lowered or "maximum model length" in lowered:
+        return ApiError(400, message, param=param, code="context_length_exceeded")
+    return ApiError(status, message, param=param, code="invalid_value")

@@ -1,0 +1,62 @@
+"""Latency figures of one streamed completion, as its engine replica sees it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+
+@dataclass(slots=True)
+class StreamTimer:
+    """Clock of one stream. Seconds throughout; figures are given in milliseconds.
+
+    `waited_s` is the time the request had already spent on its way here, so that `ttft_ms` and
+    `total_time_ms` start at the request's arrival at the ingress.
+    """
+
+    waited_s: float
+    started: float
+    first: float = 0.0
+
+    @classmethod
+    def start(cls, waited_s: float) -> StreamTimer:
+        return cls(waited_s, time.perf_counter())
+
+    def token(self) -> None:
+        """Note that tokens have arrived; only the first call counts."""
+        if not self.first:
+            self.first = time.perf_counter()
+
+    def figures(self, tokens: int) -> dict[str, float | int]:
+        """The extension field of a usage frame, for `tokens` generated tokens."""
+        now = time.perf_counter()
+        total = now - self.started + self.waited_s
+        first = self.first or now
+        between = (now - first) / (tokens - 1) if tokens > 1 else 0.0
+        return {
+            "ttft_ms": round((first - self.started + self.waited_s) * 1e3, 3),
+            "inter_token_ms": round(between * 1e3, 3),
+            "total_time_ms": round(total * 1e3, 3),
+            "tokens_generated": tokens,
+            "tokens_per_second": round(tokens / total, 3) if total > 0 else 0.0,
+        }
+
+
+_USAGE_MARK = b'"choices":[],'
+
+
+def with_latency(frame: bytes, timer: StreamTimer) -> bytes:
+    """`frame` with a `latency` field if it is the final usage frame of a stream, else unchanged.
+
+    Only that frame has an empty `choices`; inside a JSON string the mark's quotes would be escaped.
+    """
+    if _USAGE_MARK not in frame:
+        return frame
+    document = msgspec.json.decode(frame[len(b"data: ") :])
+    usage = document.get("usage")
+    if not usage:
+        return frame
+    document["latency"] = timer.figures(usage.get("completion_tokens", 0))
+    return b"data: " + msgspec.json.encode(document) + b"\n\n"

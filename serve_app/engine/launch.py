@@ -1,0 +1,79 @@
+"""Start one engine, phase by phase, and stop it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from serve_app.engine.startup import Startup
+from serve_app.settings.tree import ModelSettings
+from serve_app.telemetry.engine_metrics import EngineMetrics
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from serve_app.engine.local_client import LocalEngine
+    from serve_app.engine.stats import StepStats
+
+_SHUTDOWN_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine that answers, with what its replica needs of it."""
+
+    llm: AsyncLLM
+    client: LocalEngine
+    stats: StepStats
+
+    def shutdown(self) -> None:
+        """Stop the engine core and its workers, and wait until they are gone."""
+        self.llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
+
+
+async def launch(model: ModelSettings, metrics: EngineMetrics, startup: Startup) -> RunningEngine:
+    """Load `model` and answer one token before calling it ready.
+
+    Raises:
+        ValueError: vLLM's, for an argument it cannot accept.
+        RuntimeError: vLLM's, when the engine core does not come up.
+    """
+    with startup.phase("imports"):
+        # Seconds of imports, and torch with them: only the engine's process pays for it, and only here.
+        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+
+        from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
+        from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
+        from serve_app.engine.serving import Serving  # noqa: PLC0415
+        from serve_app.engine.stats import StepStats  # noqa: PLC0415
+
+    stats = StepStats(metrics)
+    with startup.phase("configuration"):
+        namespace = vllm_namespace(model)
+        config = engine_args(namespace).create_engine_config()
+    with startup.phase("weights_and_kv_cache"):
+        llm = AsyncLLM.from_vllm_config(
+            config, stat_loggers=[stats.factory], disable_log_stats=namespace.disable_log_stats
+        )
+    try:
+        with startup.phase("serving_layer"):
+            serving = await Serving.mount(llm, namespace)
+        engine = RunningEngine(llm, LocalEngine(serving, model, metrics.count_error), stats)
+        with startup.phase("warm_up"):
+            await _warm_up(engine, model)
+    except BaseException:
+        llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
+        raise
+    return engine
+
+
+async def _warm_up(engine: RunningEngine, model: ModelSettings) -> None:
+    """One request through the whole path, so that the first client does not pay for lazy set-up."""
+    from serve_app.api.client import EngineRequest  # noqa: PLC0415
+
+    if model.task == "embed":
+        request = EngineRequest("embeddings", b'{"input":"warm"}', "warm-up")
+    else:
+        request = EngineRequest("generate", b'{"prompt":"warm","max_tokens":2}', "warm-up")
+    async with engine.client.call(request):
+        pass

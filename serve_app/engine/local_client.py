@@ -1,0 +1,92 @@
+"""An `EngineClient` around an engine in this very process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine.failures import from_exception, from_frame
+from serve_app.engine.generate_operation import GenerateOperation
+from serve_app.engine.latency import StreamTimer, with_latency
+from serve_app.engine.openai_operations import OpenAIOperations, Outcome
+from serve_app.engine.serving import Serving
+from serve_app.settings.tree import ModelSettings
+
+
+class LocalEngine:
+    """Runs API calls on one engine and renders the bytes that go to the client.
+
+    Args:
+        serving: vLLM's handlers around the engine.
+        model: The settings the engine was started with.
+        on_error: Told of every failed call, before or within a stream.
+    """
+
+    def __init__(
+        self, serving: Serving, model: ModelSettings, on_error: Callable[[ApiError], None]
+    ) -> None:
+        self._on_error = on_error
+        openai = OpenAIOperations(serving, model.max_sequences_per_request)
+        generate = GenerateOperation(serving.engine, model.name)
+        self._operations: dict[str, Callable[[EngineRequest], Awaitable[Outcome]]] = {
+            "chat_completions": openai.chat_completions,
+            "completions": openai.completions,
+            "embeddings": openai.embeddings,
+            "tokenize": openai.tokenize,
+            "detokenize": openai.detokenize,
+            "generate": generate.run,
+        }
+
+    @asynccontextmanager
+    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+        """Run one operation. Closing the context aborts what is still generating.
+
+        Raises:
+            ApiError: whatever went wrong before there was anything to send.
+        """
+        timer = StreamTimer.start(request.waited_s)
+        frames: AsyncIterator[str | bytes] | None = None
+        try:
+            try:
+                outcome = await self._operations[request.operation](request)
+                if isinstance(outcome, EngineReply):
+                    reply = outcome
+                else:
+                    frames = outcome
+                    reply = await self._open_stream(frames, timer)
+            except Exception as error:
+                failure = from_exception(error)
+                self._on_error(failure)
+                raise failure from error
+            yield reply
+        finally:
+            # The engine frees a sequence when its generator is closed, not when it is forgotten.
+            if frames is not None and hasattr(frames, "aclose"):
+                await frames.aclose()
+
+
+    async def _open_stream(self, frames: AsyncIterator[str | bytes], timer: StreamTimer) -> EngineReply:
+        first = _bytes(await anext(frames))
+        timer.token()
+        error = from_frame(first)
+        if error is not None:
+            raise error
+        return EngineReply(200, stream=self._rest(first, frames, timer))
+
+    async def _rest(
+        self, first: bytes, frames: AsyncIterator[str | bytes], timer: StreamTimer
+    ) -> AsyncIterator[bytes]:
+        yield with_latency(first, timer)
+        async for frame in frames:
+            data = _bytes(frame)
+            error = from_frame(data)
+            if error is not None:
+                self._on_error(error)
+                data = error.frame()
+            yield with_latency(data, timer)
+
+
+def _bytes(frame: str | bytes) -> bytes:
+    return frame if isinstance(frame, bytes) else frame.encode()

@@ -1,0 +1,49 @@
+"""vLLM's OpenAI serving layer, mounted around an engine we hold."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import State
+from starlette.requests import Request
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.api.errors import ApiError
+from serve_app.engine.plain_stream import prefer_plain_streams
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The handlers vLLM offers for one engine, by the names its own API server uses."""
+
+    engine: AsyncLLM
+    state: State
+
+    @classmethod
+    async def mount(cls, engine: AsyncLLM, namespace: Namespace) -> Serving:
+        """Build the handlers of every task the engine's model supports."""
+        state = State()
+        await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
+        chat = getattr(state, "openai_serving_chat", None)
+        if chat is not None:
+            prefer_plain_streams(chat)
+        return cls(engine, state)
+
+    def handler(self, name: str, feature: str) -> Any:
+        """The handler `name`. Raises ApiError 400 where the model cannot do `feature`."""
+        handler = getattr(self.state, name, None)
+        if handler is None:
+            raise ApiError(
+                400, f"This model does not support {feature}.", param="model", code="unsupported_feature"
+            )
+        return handler
+
+
+def raw_request(request_id: str) -> Request:
+    """The HTTP request as vLLM's handlers want to see it: they read its id and trace headers."""
+    return Request(
+        {"type": "http", "method": "POST", "headers": [(b"x-request-id", request_id.encode("latin-1"))]}
+    )

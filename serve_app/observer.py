@@ -1,0 +1,110 @@
+"""What the ingress knows of the cluster: readiness from Ray Serve, metrics from Ray's agents."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+import ray
+from ray import serve
+
+from serve_app.api.health import ModelReadiness
+from serve_app.phases import read_phases
+from serve_app.settings.tree import ModelSettings
+from serve_app.telemetry.exposition import merge_expositions
+
+_STATUS_AGE_S = 0.5
+_SCRAPE_TIMEOUT_S = 3.0
+
+
+def judge(model: ModelSettings, deployment: Any, phases: dict[str, dict[str, Any]], now: float) -> ModelReadiness:
+    """Readiness of one model.
+
+    Args:
+        model: Its settings.
+        deployment: Ray Serve's status of its engine deployment, or None while Ray has none yet.
+        phases: Phase documents of its replicas, by replica.
+        now: Unix time, in seconds.
+    """
+    if deployment is None:
+        return ModelReadiness(model.name, "loading", phase="deploying")
+    states: dict[str, int] = {str(getattr(k, "value", k)): n for k, n in deployment.replica_states.items()}
+    running = states.get("RUNNING", 0)
+    total = sum(count for state, count in states.items() if state != "STOPPING")
+    newest = max(phases.values(), key=lambda phase: float(phase["since"]), default=None)
+    common = {
+        "replicas": running,
+        "target_replicas": total,
+        "startup_seconds": {k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
+    }
+    if running:
+        return ModelReadiness(model.name, "up", **common)
+    status = str(getattr(deployment.status, "value", deployment.status))
+    reason = deployment.message or None
+    if newest is not None and newest["phase"] == "failed":
+        reason = f"{newest['during']}: {newest['reason']}"
+        if status in ("UNHEALTHY", "DEPLOY_FAILED") or not total:
+            return ModelReadiness(model.name, "failed", reason=reason, **common)
+    if status in ("UNHEALTHY", "DEPLOY_FAILED"):
+        return ModelReadiness(model.name, "failed", reason=reason, **common)
+    if not total and model.scaling.min_replicas == 0:
+        return ModelReadiness(model.name, "idle_at_zero", **common)
+    phase = newest["phase"] if newest is not None else "waiting_for_a_node"
+    since = round(now - float(newest["since"]), 3) if newest is not None else None
+    return ModelReadiness(
+        model.name, "loading", phase=phase, phase_seconds=since, reason=reason, **common
+    )
+
+
+class ServeObserver:
+    """Observes the models of one application from inside a replica of it."""
+
+    def __init__(self, app: str, models: Sequence[ModelSettings]) -> None:
+        self._app = app
+        self._models = models
+        self._seen: list[ModelReadiness] = []
+        self._seen_at = float("-inf")
+        self._lock = asyncio.Lock()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def readiness(self) -> list[ModelReadiness]:
+        """Every model's readiness, at most half a second old."""
+        async with self._lock:
+            if time.monotonic() - self._seen_at > _STATUS_AGE_S:
+                self._seen = await asyncio.to_thread(self._look)
+                self._seen_at = time.monotonic()
+            return self._seen
+
+    def _look(self) -> list[ModelReadiness]:
+        application = serve.status().applications.get(self._app)
+        found = []
+        for model in self._models:
+            name = model.deployment_name
+            deployment = application.deployments.get(name) if application is not None else None
+            found.append(judge(model, deployment, read_phases(self._app, name), time.time()))
+        return found
+
+    async def metrics(self) -> bytes:
+        """The `llm_*` series of every replica on every node, through the nodes' metrics agents."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SCRAPE_TIMEOUT_S))
+        nodes = await asyncio.to_thread(ray.nodes)
+        texts = await asyncio.gather(
+            *(
+                self._scrape(f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics")
+                for node in nodes
+                if node["Alive"]
+            )
+        )
+        return merge_expositions(texts).encode()
+
+    async def _scrape(self, url: str) -> str:
+        assert self._session is not None
+        try:
+            async with self._session.get(url) as response:
+                return await response.text()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            return f"# a node's metrics agent did not answer: {error}\n"

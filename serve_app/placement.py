@@ -1,0 +1,35 @@
+"""Where an engine replica runs: Ray's actor options and placement group for its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serve_app.settings.tree import ModelSettings
+
+# Ray marks a node's accelerator with a resource of this name; a sliver of it pins the type.
+_ACCELERATOR_SLIVER = 0.001
+
+
+def placement(model: ModelSettings) -> dict[str, Any]:
+    """Deployment options that place one replica.
+
+    On one GPU the replica itself holds it. On several, each has a placement-group bundle; the replica
+    sits in the first and claims no GPU there, because the GPUs belong to vLLM's worker actors, one a
+    bundle.
+    """
+    if model.device == "cpu":
+        return {"ray_actor_options": {"num_cpus": model.cpus_per_replica}}
+    if model.tensor_parallel_size == 1:
+        options: dict[str, Any] = {"num_cpus": model.cpus_per_replica, "num_gpus": 1}
+        if model.accelerator_type is not None:
+            options["accelerator_type"] = model.accelerator_type
+        return {"ray_actor_options": options}
+    bundle: dict[str, float] = {"GPU": 1.0}
+    if model.accelerator_type is not None:
+        bundle[f"accelerator_type:{model.accelerator_type}"] = _ACCELERATOR_SLIVER
+    first = {"CPU": model.cpus_per_replica, **bundle}
+    return {
+        "ray_actor_options": {"num_cpus": model.cpus_per_replica},
+        "placement_group_bundles": [first] + [dict(bundle) for _ in range(model.tensor_parallel_size - 1)],
+        "placement_group_strategy": model.placement_group_strategy,
+    }

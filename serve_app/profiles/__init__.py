@@ -1,0 +1,1 @@
+"""The three profiles, one YAML overlay each."""

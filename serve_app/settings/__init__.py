@@ -1,0 +1,21 @@
+"""The one typed settings tree behind every configuration file."""
+
+from serve_app.settings.errors import SettingsError
+from serve_app.settings.load import load_settings
+from serve_app.settings.tree import (
+    AppSettings,
+    HttpSettings,
+    IngressSettings,
+    ModelSettings,
+    ScalingSettings,
+)
+
+__all__ = [
+    "AppSettings",
+    "HttpSettings",
+    "IngressSettings",
+    "ModelSettings",
+    "ScalingSettings",
+    "SettingsError",
+    "load_settings",
+]

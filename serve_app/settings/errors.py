@@ -1,0 +1,47 @@
+"""Settings errors that name the key, the value given and the bound it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+_SHOWN = 120  # characters of an offending value worth repeating
+
+
+class SettingsError(ValueError):
+    """A configuration that must not be deployed. One line a problem."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("invalid settings:\n" + "\n".join(f"  - {line}" for line in self.problems))
+
+
+def dotted(location: Sequence[int | str]) -> str:
+    """`("models", 0, "dtype")` as `models[0].dtype`."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path or "(top level)"
+
+
+def shown(value: Any) -> str:
+    """A value as the user would recognise it, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def from_pydantic(error: ValidationError) -> SettingsError:
+    """Every problem pydantic found, as `key = value: what is allowed`."""
+    problems = []
+    for item in error.errors(include_url=False):
+        key = dotted(item["loc"])
+        if item["type"] == "extra_forbidden":
+            problems.append(f"{key} = {shown(item['input'])}: no such setting")
+        elif item["type"] == "missing":
+            problems.append(f"{key}: required, and not given")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            problems.append(f"{key} = {shown(item['input'])}: {message[0].lower()}{message[1:]}")
+    return SettingsError(problems)

@@ -1,0 +1,155 @@
+"""The settings of one Tideserve application: every name, default and bound.
+
+The same names stand in the `args:` of a Serve configuration, in this tree and, where vLLM has the
+setting, in its engine arguments. Sizes are in bytes or tokens and times in seconds, as named.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+EMBEDDED = "embedded"
+"""The `model` value that stands for the demonstration model shipped in the package."""
+
+
+class Settings(BaseModel):
+    """Base of the tree: closed (an unknown key is an error) and immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ScalingSettings(Settings):
+    """How many engine replicas one model may have, and how fast that changes."""
+
+    min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
+    max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+    target_ongoing_requests: Annotated[float, Field(gt=0)] = 16.0
+    upscale_delay_s: Annotated[float, Field(ge=0)] = 5.0
+    downscale_delay_s: Annotated[float, Field(ge=0)] = 300.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ScalingSettings:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas = {self.min_replicas} must be at most max_replicas = {self.max_replicas}"
+            )
+        return self
+
+
+class ModelSettings(Settings):
+    """One model: which weights, how vLLM runs them, on what hardware, at what scale."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """What clients write in `model`."""
+    model: Annotated[str, Field(min_length=1)] = EMBEDDED
+    """A Hugging Face id, a local folder, or `embedded`."""
+    revision: str | None = None
+    tokenizer: str | None = None
+
+    device: Literal["cpu", "gpu"] = "gpu"
+    accelerator_type: str | None = "A100"
+    """Ray's name of the GPU type to place replicas on; null for any. Ignored on `device: cpu`."""
+    gpus_per_replica: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """GPUs of one replica; by default `tensor_parallel_size`, which it must equal."""
+    cpus_per_replica: Annotated[float, Field(ge=0)] = 1.0
+    placement_group_strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "STRICT_PACK"
+
+    dtype: Literal["auto", "float16", "bfloat16", "float32", "half", "float"] = "auto"
+    quantization: Literal["awq", "gptq", "fp8", "bitsandbytes"] | None = None
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    kv_cache_memory_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
+    """Exact size of the KV cache; required on CPU, where 256 MiB is the default."""
+    max_model_len: Annotated[int, Field(ge=16)] | None = None
+    max_num_batched_tokens: Annotated[int, Field(ge=16)] | None = None
+    max_num_seqs: Annotated[int, Field(ge=1)] = 256
+    enable_prefix_caching: bool = True
+    enforce_eager: bool = False
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    trust_remote_code: bool = False
+
+    task: Literal["generate", "embed"] = "generate"
+    tool_call_parser: str | None = None
+    """vLLM's parser of this model's tool calls; naming one turns on `tool_choice: auto`."""
+    reasoning_parser: str | None = None
+    chat_template: str | None = None
+    """Path of a Jinja chat template, where the tokenizer's own is not wanted."""
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    """Any other vLLM engine or front-end argument, by vLLM's name; unknown names are refused."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment of the engine's processes."""
+
+    max_ongoing_requests: Annotated[int, Field(ge=1)] = 1000
+    """Requests one replica holds at once, running or queued in the engine."""
+    max_sequences_per_request: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """Bound on a request's `n` times its number of prompts."""
+    drain_timeout_s: Annotated[float, Field(ge=0)] = 600.0
+    """How long a stopping replica lets its streams finish: the longest generation allowed."""
+    startup_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    scaling: ScalingSettings = ScalingSettings()
+
+    @field_validator("name")
+    @classmethod
+    def _printable(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", name):
+            raise ValueError("letters, digits and ._:/@+- only, starting with a letter or digit")
+        return name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSettings:
+        if self.device == "cpu" and self.tensor_parallel_size > 1:
+            raise ValueError(f"tensor_parallel_size = {self.tensor_parallel_size} must be 1 on device = 'cpu'")
+        if self.gpus_per_replica is not None and self.device == "cpu":
+            raise ValueError(f"gpus_per_replica = {self.gpus_per_replica} has no meaning on device = 'cpu'")
+        if self.gpus_per_replica is not None and self.gpus_per_replica != self.tensor_parallel_size:
+            raise ValueError(
+                f"gpus_per_replica = {self.gpus_per_replica} must equal "
+                f"tensor_parallel_size = {self.tensor_parallel_size}: vLLM uses one GPU a rank"
+            )
+        return self
+
+    @property
+    def deployment_name(self) -> str:
+        """The Ray Serve deployment of this model's engines."""
+        return "Engine-" + re.sub(r"[^A-Za-z0-9_-]+", "-", self.name)
+
+
+class HttpSettings(Settings):
+    """Bounds on what a client may send."""
+
+    max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8 << 20
+
+
+class IngressSettings(Settings):
+    """The HTTP ingress deployment."""
+
+    replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+    cpus_per_replica: Annotated[float, Field(ge=0)] = 0.5
+    max_ongoing_requests: Annotated[int, Field(ge=1)] = 10_000
+    data_plane: Literal["relay", "handle"] = "relay"
+    """How tokens come from the engine replica: `relay` over HTTP from a port the replica opens,
+    `handle` through Ray Serve's deployment handle."""
+    replica_wait_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    """How long a request may wait for a replica that can take it, a cold start included."""
+
+
+class AppSettings(Settings):
+    """The `args:` of a Tideserve application."""
+
+    models: Annotated[tuple[ModelSettings, ...], Field(min_length=1)]
+    http: HttpSettings = HttpSettings()
+    ingress: IngressSettings = IngressSettings()
+
+    @model_validator(mode="after")
+    def _distinct(self) -> AppSettings:
+        for what in ("name", "deployment_name"):
+            seen: set[str] = set()
+            for model in self.models:
+                value = getattr(model, what)
+                if value in seen:
+                    raise ValueError(f"models: two models have the {what} {value!r}; each needs its own")
+                seen.add(value)
+        return self

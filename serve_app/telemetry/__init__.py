@@ -1,0 +1,1 @@
+"""Prometheus metrics, exported from every replica through Ray's metrics agents."""

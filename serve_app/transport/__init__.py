@@ -1,0 +1,1 @@
+"""`EngineClient`s that reach engine replicas through Ray Serve."""

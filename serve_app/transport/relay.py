@@ -1,0 +1,116 @@
+"""The fast data plane: bytes relayed, unparsed, over HTTP from the replica Ray's router picked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+
+import aiohttp
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.api.client import EVENT_STREAM, EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine.data_plane import REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
+from serve_app.transport.frames import whole_frames
+from serve_app.transport.replicas import reserved_replica, unavailable
+
+logger = logging.getLogger("ray.serve")
+
+_ATTEMPTS = 3
+_LOST = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
+
+
+class RelayClient:
+    """Reaches a model's engine replicas over the ports they open.
+
+    Args:
+        model: The model's name, for error messages.
+        handle: Its engine deployment; used to choose replicas, not to carry bytes.
+        replica_wait_timeout_s: How long to wait for a replica that can take a request.
+    """
+
+    def __init__(self, model: str, handle: DeploymentHandle, replica_wait_timeout_s: float) -> None:
+        self._model = model
+        self._handle = handle
+        self._wait_s = replica_wait_timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    @asynccontextmanager
+    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+        """Run `request` on a replica. As long as nothing has been sent, a lost replica is replaced."""
+        arrived = time.perf_counter()
+        for attempt in range(1, _ATTEMPTS + 1):
+            async with AsyncExitStack() as stack:
+                try:
+                    reply = await self._open(request, arrived, stack)
+                except _LOST as error:
+                    logger.warning("request %s: replica lost: %r", request.request_id, error)
+                    if attempt == _ATTEMPTS:
+                        raise unavailable(self._model, f"{attempt} replicas were lost in a row.") from error
+                    continue
+                yield reply
+                return
+
+    async def _open(self, request: EngineRequest, arrived: float, stack: AsyncExitStack) -> EngineReply:
+        selection = await stack.enter_async_context(
+            reserved_replica(self._handle, self._model, self._wait_s)
+        )
+        where = selection.replica_metadata
+        waited_s = request.waited_s + time.perf_counter() - arrived
+        response = await stack.enter_async_context(
+            self._client().post(
+                f"http://{where['address']}/{request.operation}",
+                data=request.body,
+                headers={
+                    TOKEN_HEADER: where["token"],
+                    REQUEST_ID_HEADER: request.request_id,
+                    WAITED_HEADER: f"{waited_s:.6f}",
+                },
+            )
+        )
+        if response.status == HTTPStatus.FORBIDDEN:  # a stranger has the port of a replica that is gone
+            raise aiohttp.ClientConnectionError(f"{where['address']} is no longer this replica's")
+        headers = {name: value for name, value in response.headers.items() if name == "Retry-After"}
+        if response.content_type != EVENT_STREAM:
+            return EngineReply(response.status, await response.read(), headers=headers)
+        chunks = whole_frames(_body(response))
+        first = await anext(chunks, b"")
+        if not first:
+            raise aiohttp.ClientPayloadError("the stream ended before its first frame")
+        return EngineReply(response.status, stream=self._relay(first, chunks), headers=headers)
+
+    async def _relay(self, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        yield first
+        try:
+            async for chunk in chunks:
+                yield chunk
+        except _LOST as error:
+            logger.warning("model %s: replica lost within a stream: %r", self._model, error)
+            yield ApiError(
+                502,
+                f"Model {self._model!r}: the engine replica was lost while it was generating.",
+                code="replica_lost",
+            ).frame()
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:  # needs the running loop, which a constructor may not have
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+                timeout=aiohttp.ClientTimeout(total=None, connect=5),
+                auto_decompress=False,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close the idle connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+async def _body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async for chunk in response.content.iter_any():
+        yield chunk
