@@ -8,13 +8,13 @@ from ray import serve
 from ray.serve import Application
 
 from serve_app.engine.deployment import Engine
-from serve_app.env import EMBEDDED_MODEL, ENGINE
+from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
 from serve_app.ingress import Ingress
 from serve_app.placement import placement
 from serve_app.settings import AppSettings, ModelSettings, load_settings
 from serve_app.settings.tree import EMBEDDED
 
-_HEALTH_CHECK_PERIOD_S = 2.0
+_HEALTH_CHECK_PERIOD_S = 1.0
 _HEALTH_CHECK_TIMEOUT_S = 30.0
 
 
@@ -58,7 +58,8 @@ def engine_deployment(model: ModelSettings, engine_class: type = Engine) -> Appl
         }
     options = placement(model)
     embedded = EMBEDDED_MODEL if model.model == EMBEDDED else {}
-    options["ray_actor_options"]["runtime_env"] = {"env_vars": {**ENGINE, **embedded, **model.env}}
+    eager = EAGER_CPU if model.device == "cpu" and model.enforce_eager else {}
+    options["ray_actor_options"]["runtime_env"] = {"env_vars": {**ENGINE, **embedded, **eager, **model.env}}
     return serve.deployment(
         engine_class,
         name=model.deployment_name,

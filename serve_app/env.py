@@ -23,6 +23,9 @@ ALWAYS = {
     "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
     # Metrics leave a replica every second, not every ten: dashboards and autoscaling act on them.
     "RAY_metrics_report_interval_ms": "1000",
+    # Ray holds a stopping ingress replica open this long (30 s by default) for load balancers to
+    # notice. Here the balancer is HAProxy on the same machine, told at once.
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
@@ -34,6 +37,10 @@ ENGINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 """Environment of every engine replica, under a model's own `env`."""
+
+EAGER_CPU = {"TORCHDYNAMO_DISABLE": "1"}
+"""Added on the CPU with `enforce_eager`. vLLM's sampler compiles its log-probability helpers even
+then, on first use: the first request with `logprobs` stalled every stream for 13 s."""
 
 EMBEDDED_MODEL = {"HF_HUB_OFFLINE": "1"}
 """Added for the embedded model, which needs no hub and must not wait for one."""

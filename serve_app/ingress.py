@@ -48,4 +48,4 @@ class Ingress:
             ]
         )
         observer = ServeObserver(serve.get_replica_context().app_name, models)
-        return create_app(directory, observer, self._settings.http.max_body_bytes)
+        return create_app(directory, observer, self._settings.http.max_body_bytes, behind_ray=True)

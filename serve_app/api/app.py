@@ -22,8 +22,17 @@ from serve_app.api.schemas import component_schemas
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 
-def create_app(models: ModelDirectory, observer: Observer, max_body_bytes: int) -> FastAPI:
-    """The HTTP API over `models`, whatever their clients are."""
+def create_app(
+    models: ModelDirectory, observer: Observer, max_body_bytes: int, *, behind_ray: bool = False
+) -> FastAPI:
+    """The HTTP API over `models`, whatever their clients are.
+
+    Args:
+        models: What is served.
+        observer: Answers `/ready` and `/metrics`.
+        max_body_bytes: Bound on a request's body.
+        behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
+    """
     app = FastAPI(
         title="Tideserve",
         version=__version__,
@@ -31,7 +40,7 @@ def create_app(models: ModelDirectory, observer: Observer, max_body_bytes: int) 
     )
     app.include_router(openai_router(models, max_body_bytes))
     app.include_router(health_router(observer))
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(RequestIdMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _generate_error)

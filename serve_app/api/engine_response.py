@@ -78,7 +78,7 @@ class EngineResponse(Response):
             # The status is out; a stream that just stopped would look complete to many clients.
             logger.exception("request %s: failed within its stream", self._request.request_id)
             failure = ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
-            await send({"type": "http.response.body", "body": failure.frame(), "more_body": True})
+            await send({"type": "http.response.body", "body": failure.last_frames(), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

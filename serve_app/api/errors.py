@@ -8,6 +8,8 @@ import msgspec
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+DONE = b"data: [DONE]\n\n"
+"""The frame every stream ends with."""
 
 
 class ApiError(Exception):
@@ -49,3 +51,7 @@ class ApiError(Exception):
     def frame(self) -> bytes:
         """The same as an SSE `error` event, for a stream whose status has already been sent."""
         return b"event: error\ndata: " + self.body() + b"\n\n"
+
+    def last_frames(self) -> bytes:
+        """The error event and the end of the stream."""
+        return self.frame() + DONE

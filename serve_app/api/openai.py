@@ -6,14 +6,16 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 
 from serve_app.api.body import peek, read_body
 from serve_app.api.client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.models import ModelDirectory
-from serve_app.api.schemas import body_schema
+from serve_app.api.schemas import body_schema, generate_schema
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
@@ -68,11 +70,17 @@ def openai_router(models: ModelDirectory, max_body_bytes: int) -> APIRouter:
         summary="Continue a prompt, token by token",
         tags=["generate"],
         response_model=GenerateResponse,
-        responses={200: {"content": {"text/event-stream": {}}}},
+        responses={200: {"content": {"text/event-stream": {}}}, 422: {"description": "Invalid request"}},
+        openapi_extra={"requestBody": generate_schema()},
     )
-    async def generate(request: Request, body: GenerateRequest) -> Response:
+    async def generate(request: Request) -> Response:
+        data = await read_body(request, max_body_bytes)
+        try:
+            body = GenerateRequest.model_validate_json(data)
+        except ValidationError as error:
+            details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+            raise RequestValidationError(details) from None
         model = models.find(body.model) if body.model is not None else models.first()
-        data = body.model_dump_json().encode()
         return EngineResponse(model.client, engine_request(request, "generate", data))
 
     return router

@@ -10,14 +10,21 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "X-Request-ID"
-_USABLE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_USABLE = re.compile(rb"[\x21-\x7e]{1,256}")
 
 
 class RequestIdMiddleware:
-    """Sets `request.state.request_id` and `request.state.arrived` (`perf_counter` seconds)."""
+    """Sets `request.state.request_id` and `request.state.arrived` (`perf_counter` seconds).
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: The application within.
+        add_header: Whether to put the id on the response. Ray Serve does so itself, and would then
+            send it twice.
+    """
+
+    def __init__(self, app: ASGIApp, add_header: bool) -> None:
         self._app = app
+        self._add_header = add_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -29,7 +36,7 @@ class RequestIdMiddleware:
         state["arrived"] = time.perf_counter()
 
         async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if self._add_header and message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[HEADER] = request_id
             await send(message)
 

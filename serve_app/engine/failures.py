@@ -61,7 +61,7 @@ def from_exception(error: Exception) -> ApiError:
     if isinstance(error, ValidationError):
         return from_validation(error)
     if isinstance(error, EngineDeadError):
-        return ApiError(503, "The engine of this model has died; it is being replaced.", code="engine_dead")
+        return ApiError(503, "The engine of this model died; it is being replaced.", code="engine_died")
     response = create_error_response(error)
     if response.error.code >= 500 and response.error.code != 501:
         logger.error("an engine operation failed", exc_info=error)

@@ -13,7 +13,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.client import EngineReply, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import DONE, ApiError
 from serve_app.api.generate import GenerateRequest
 from serve_app.engine.bounds import reject
 from serve_app.engine.latency import StreamTimer
@@ -103,7 +103,7 @@ class GenerateOperation:
                 )
                 label = b"step_ms"
             yield b"".join(frames)
-        yield b"data: [DONE]\n\n"
+        yield DONE
 
     async def _whole(self, outputs: AsyncIterator[RequestOutput], timer: StreamTimer) -> EngineReply:
         text, tokens, prompt_tokens, reason = "", [], 0, "stop"

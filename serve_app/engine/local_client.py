@@ -28,6 +28,7 @@ class LocalEngine:
         self, serving: Serving, model: ModelSettings, on_error: Callable[[ApiError], None]
     ) -> None:
         self._on_error = on_error
+        self._engine = serving.engine
         openai = OpenAIOperations(serving, model.max_sequences_per_request)
         generate = GenerateOperation(serving.engine, model.name)
         self._operations: dict[str, Callable[[EngineRequest], Awaitable[Outcome]]] = {
@@ -46,6 +47,8 @@ class LocalEngine:
         Raises:
             ApiError: whatever went wrong before there was anything to send.
         """
+        if self._engine.errored:
+            raise ApiError(503, "The engine of this model has died; it is being replaced.", code="engine_dead")
         timer = StreamTimer.start(request.waited_s)
         frames: AsyncIterator[str | bytes] | None = None
         try:

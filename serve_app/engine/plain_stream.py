@@ -17,6 +17,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import RequestOutput
 
+from serve_app.api.errors import DONE
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -130,4 +132,4 @@ async def plain_chat_stream(
             yield head + usage + last + b"}\n\n"
     except Exception as error:
         yield f"data: {serving.create_streaming_error_response(error)}\n\n".encode()
-    yield b"data: [DONE]\n\n"
+    yield DONE

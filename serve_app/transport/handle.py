@@ -65,7 +65,7 @@ class HandleClient:
                 502,
                 f"Model {self._model!r}: the engine replica was lost while it was generating.",
                 code="replica_lost",
-            ).frame()
+            ).last_frames()
 
     async def close(self) -> None:
         """Nothing to close: the handle is Ray's."""

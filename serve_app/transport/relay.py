@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 
@@ -20,8 +20,17 @@ from serve_app.transport.replicas import reserved_replica, unavailable
 
 logger = logging.getLogger("ray.serve")
 
-_ATTEMPTS = 3
+# Ray needs about 4 s to take a replica whose engine core died out of its routing (three health
+# checks, one a second); the waits of 0.2, 0.4, … s between seven attempts outlast that.
+_ATTEMPTS = 7
+_BACKOFF_S = 0.2
+# An engine that dies with a request may have died of it. One more try, not one replica after another.
+_DEATHS = 2
 _LOST = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
+
+
+class _NeverBegun(ConnectionError):
+    """The replica was gone before the request could reach an engine."""
 
 
 class RelayClient:
@@ -43,17 +52,24 @@ class RelayClient:
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
         """Run `request` on a replica. As long as nothing has been sent, a lost replica is replaced."""
         arrived = time.perf_counter()
+        lost: Exception | None = None
+        deaths = 0
         for attempt in range(1, _ATTEMPTS + 1):
             async with AsyncExitStack() as stack:
                 try:
                     reply = await self._open(request, arrived, stack)
                 except _LOST as error:
                     logger.warning("request %s: replica lost: %r", request.request_id, error)
-                    if attempt == _ATTEMPTS:
-                        raise unavailable(self._model, f"{attempt} replicas were lost in a row.") from error
-                    continue
-                yield reply
-                return
+                    lost = error
+                    deaths += not isinstance(error, _NeverBegun)
+                else:
+                    yield reply
+                    return
+            if deaths == _DEATHS:
+                break
+            # Outside the stack: the lost replica's slot is not held while Ray finds out about it.
+            await asyncio.sleep(_BACKOFF_S * attempt)
+        raise unavailable(self._model, "replicas were lost one after another.") from lost
 
     async def _open(self, request: EngineRequest, arrived: float, stack: AsyncExitStack) -> EngineReply:
         selection = await stack.enter_async_context(
@@ -61,27 +77,37 @@ class RelayClient:
         )
         where = selection.replica_metadata
         waited_s = request.waited_s + time.perf_counter() - arrived
-        response = await stack.enter_async_context(
-            self._client().post(
-                f"http://{where['address']}/{request.operation}",
-                data=request.body,
-                headers={
-                    TOKEN_HEADER: where["token"],
-                    REQUEST_ID_HEADER: request.request_id,
-                    WAITED_HEADER: f"{waited_s:.6f}",
-                },
-            )
-        )
+        response = await self._post(request, where, waited_s, stack)
         if response.status == HTTPStatus.FORBIDDEN:  # a stranger has the port of a replica that is gone
-            raise aiohttp.ClientConnectionError(f"{where['address']} is no longer this replica's")
+            raise _NeverBegun(f"{where['address']} is no longer this replica's")
         headers = {name: value for name, value in response.headers.items() if name == "Retry-After"}
         if response.content_type != EVENT_STREAM:
-            return EngineReply(response.status, await response.read(), headers=headers)
+            body = await response.read()
+            if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                _raise_if_dead(body)
+            return EngineReply(response.status, body, headers=headers)
         chunks = whole_frames(_body(response))
         first = await anext(chunks, b"")
         if not first:
             raise aiohttp.ClientPayloadError("the stream ended before its first frame")
         return EngineReply(response.status, stream=self._relay(first, chunks), headers=headers)
+
+    async def _post(
+        self, request: EngineRequest, where: Mapping[str, str], waited_s: float, stack: AsyncExitStack
+    ) -> aiohttp.ClientResponse:
+        call = self._client().post(
+            f"http://{where['address']}/{request.operation}",
+            data=request.body,
+            headers={
+                TOKEN_HEADER: where["token"],
+                REQUEST_ID_HEADER: request.request_id,
+                WAITED_HEADER: f"{waited_s:.6f}",
+            },
+        )
+        try:
+            return await stack.enter_async_context(call)
+        except aiohttp.ClientConnectorError as error:
+            raise _NeverBegun(f"{where['address']}: {error}") from error
 
     async def _relay(self, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield first
@@ -94,7 +120,7 @@ class RelayClient:
                 502,
                 f"Model {self._model!r}: the engine replica was lost while it was generating.",
                 code="replica_lost",
-            ).frame()
+            ).last_frames()
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:  # needs the running loop, which a constructor may not have
@@ -109,6 +135,13 @@ class RelayClient:
         """Close the idle connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _raise_if_dead(body: bytes) -> None:
+    if b'"engine_dead"' in body:
+        raise _NeverBegun("the replica's engine core was dead already")
+    if b'"engine_died"' in body:
+        raise ConnectionError("the replica's engine core died")
 
 
 async def _body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from serve_app.api.client import JSON, Operation
+from serve_app.api.generate import GenerateRequest
 
 
 @cache
@@ -26,6 +27,11 @@ def body_schema(operation: Operation) -> dict[str, Any]:
     """The OpenAPI `requestBody` of an operation."""
     reference = {"$ref": f"#/components/schemas/{_document()['bodies'][operation]}"}
     return {"required": True, "content": {JSON: {"schema": reference}}}
+
+
+def generate_schema() -> dict[str, Any]:
+    """The OpenAPI `requestBody` of `/generate`, whose model is our own."""
+    return {"required": True, "content": {JSON: {"schema": GenerateRequest.model_json_schema()}}}
 
 
 def component_schemas() -> dict[str, Any]:

@@ -1,0 +1,43 @@
+# Two commands: `make serve` and `make test`. Both set up what they need and say what they do.
+CONFIG ?= config/serve.yaml
+PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/null))
+BIN := .venv/bin
+
+.PHONY: help serve test lint setup setup-dev lock clean
+
+help:
+	@echo 'make serve [CONFIG=config/serve.yaml]   set up, then serve until Ctrl-C'
+	@echo 'make test                               set up, then lint, type-check and run every test'
+	@echo 'make lock                               resolve the lock files anew (needs uv)'
+	@echo 'make clean                              remove .venv'
+
+serve: setup
+	@exec $(BIN)/tideserve run $(CONFIG)
+
+test: setup-dev lint
+	@echo '== pytest'
+	@exec $(BIN)/python -m pytest
+
+lint: setup-dev
+	@echo '== ruff'
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo '== mypy'
+	@$(BIN)/mypy
+
+setup: .venv/cpu.done
+setup-dev: .venv/dev.done
+
+.venv/cpu.done: requirements/cpu.txt requirements/install.sh pyproject.toml
+	@requirements/install.sh $(PYTHON)
+	@touch $@
+
+.venv/dev.done: requirements/dev.txt .venv/cpu.done
+	@echo '== installing the test tools'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements/dev.txt
+	@touch $@
+
+lock:
+	@requirements/lock.sh
+
+clean:
+	rm -rf .venv
