@@ -26,6 +26,8 @@ ALWAYS = {
     # Ray holds a stopping ingress replica open this long (30 s by default) for load balancers to
     # notice. Here the balancer is HAProxy on the same machine, told at once.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+    # Ray runs its workers at niceness 15, below anything else on the node; engines are the node's purpose.
+    "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }

@@ -21,7 +21,6 @@ _FRONTEND = ("entrypoints/launchers/cli_args.py", ("BaseFrontendArgs",))
 _OWNED = frozenset(ModelSettings.model_fields) | {
     "served_model_name",
     "enable_auto_tool_choice",
-    "distributed_executor_backend",
     "disable_log_stats",
     "runner",
     "convert",
