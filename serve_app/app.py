@@ -6,6 +6,7 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
 
 from serve_app.engine.deployment import Engine
 from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
@@ -54,6 +55,9 @@ def engine_deployment(model: ModelSettings, engine_class: type = Engine) -> Appl
                 "target_ongoing_requests": scaling.target_ongoing_requests,
                 "upscale_delay_s": scaling.upscale_delay_s,
                 "downscale_delay_s": scaling.downscale_delay_s,
+                "metrics_interval_s": 1.0,
+                "look_back_period_s": 5.0,
+                "policy": {"policy_function": "serve_app.autoscaling.ongoing:desired_replicas"},
             }
         }
     options = placement(model)
@@ -68,6 +72,10 @@ def engine_deployment(model: ModelSettings, engine_class: type = Engine) -> Appl
         graceful_shutdown_wait_loop_s=0.5,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
+        request_router_config=RequestRouterConfig(
+            request_router_class="serve_app.transport.router:EngineRouter",
+            request_router_kwargs={"deployment": model.deployment_name},
+        ),
         **scale,
         **options,
     ).bind(model.model_dump(mode="json"))

@@ -13,6 +13,11 @@ FAST_PATH = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     # One event loop for Ray's router and our code, gRPC between replicas, buffered access logs.
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # That flag also holds back a replica's last 1,000 log lines, start-up and errors among them.
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
+    # Each change of the ingress's replicas reloads HAProxy, and the old process is ended after this
+    # long (120 s by default) with whatever it still streams: an hour, beyond any generation.
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
 }
 """Ray Serve's flags for the fast data path. Linux on x86-64 only: elsewhere there is no HAProxy wheel."""
 

@@ -16,7 +16,7 @@ from serve_app.settings.tree import AppSettings
 from serve_app.transport.handle import HandleClient
 from serve_app.transport.relay import RelayClient
 
-_CLIENTS = {"relay": RelayClient, "handle": HandleClient}
+_CLIENTS: dict[str, type[RelayClient] | type[HandleClient]] = {"relay": RelayClient, "handle": HandleClient}
 
 
 @serve.ingress()
@@ -33,7 +33,7 @@ class Ingress:
         client = _CLIENTS[self._settings.ingress.data_plane]
         wait_s = self._settings.ingress.replica_wait_timeout_s
         self._clients = [
-            client(model.name, handle, wait_s)
+            client(model, handle, wait_s)
             for model, handle in zip(self._settings.models, engines, strict=True)
         ]
 

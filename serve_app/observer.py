@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -20,7 +21,9 @@ _STATUS_AGE_S = 0.5
 _SCRAPE_TIMEOUT_S = 3.0
 
 
-def judge(model: ModelSettings, deployment: Any, phases: dict[str, dict[str, Any]], now: float) -> ModelReadiness:
+def judge(
+    model: ModelSettings, deployment: Any, phases: dict[str, dict[str, Any]], now: float
+) -> ModelReadiness:
     """Readiness of one model.
 
     Args:
@@ -35,28 +38,28 @@ def judge(model: ModelSettings, deployment: Any, phases: dict[str, dict[str, Any
     running = states.get("RUNNING", 0)
     total = sum(count for state, count in states.items() if state != "STOPPING")
     newest = max(phases.values(), key=lambda phase: float(phase["since"]), default=None)
-    common = {
-        "replicas": running,
-        "target_replicas": total,
-        "startup_seconds": {k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
-    }
+    known = ModelReadiness(
+        model.name,
+        "up",
+        replicas=running,
+        target_replicas=total,
+        startup_seconds={k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
+    )
     if running:
-        return ModelReadiness(model.name, "up", **common)
+        return known
     status = str(getattr(deployment.status, "value", deployment.status))
     reason = deployment.message or None
     if newest is not None and newest["phase"] == "failed":
         reason = f"{newest['during']}: {newest['reason']}"
         if status in ("UNHEALTHY", "DEPLOY_FAILED") or not total:
-            return ModelReadiness(model.name, "failed", reason=reason, **common)
+            return replace(known, state="failed", reason=reason)
     if status in ("UNHEALTHY", "DEPLOY_FAILED"):
-        return ModelReadiness(model.name, "failed", reason=reason, **common)
+        return replace(known, state="failed", reason=reason)
     if not total and model.scaling.min_replicas == 0:
-        return ModelReadiness(model.name, "idle_at_zero", **common)
+        return replace(known, state="idle_at_zero")
     phase = newest["phase"] if newest is not None else "waiting_for_a_node"
     since = round(now - float(newest["since"]), 3) if newest is not None else None
-    return ModelReadiness(
-        model.name, "loading", phase=phase, phase_seconds=since, reason=reason, **common
-    )
+    return replace(known, state="loading", phase=phase, phase_seconds=since, reason=reason)
 
 
 class ServeObserver:

@@ -83,8 +83,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _generate_error(request: Request, error: Exception) -> Response:
     """FastAPI's details for `/generate`, beside the error in the shape of every other endpoint."""
     assert isinstance(error, RequestValidationError)
-    from fastapi.encoders import jsonable_encoder  # noqa: PLC0415
     import msgspec  # noqa: PLC0415
+    from fastapi.encoders import jsonable_encoder  # noqa: PLC0415
 
     details = jsonable_encoder(error.errors(), exclude={"input", "ctx", "url"})
     first = error.errors()[0]

@@ -7,9 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-Operation = Literal[
-    "chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"
-]
+Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
 OPERATIONS: tuple[Operation, ...] = (
     "chat_completions",
     "completions",
@@ -49,6 +47,7 @@ class EngineReply:
 
     @property
     def content_type(self) -> str:
+        """The media type of what is sent."""
         return JSON if self.stream is None else EVENT_STREAM
 
 

@@ -41,6 +41,7 @@ class EngineResponse(Response):
         self._on_first_byte = on_first_byte
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer, or stop working on it when the client leaves first."""
         answer = asyncio.ensure_future(self._answer(send))
         leaving = asyncio.ensure_future(_disconnected(receive))
         try:

@@ -41,6 +41,7 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
+        """OpenAI's kind of error: whose fault it is."""
         return INVALID_REQUEST if self.status < 500 else SERVER_ERROR
 
     def body(self) -> bytes:

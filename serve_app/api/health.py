@@ -29,15 +29,20 @@ class ModelReadiness:
 
     @property
     def ready(self) -> bool:
+        """Whether a request would be served."""
         return self.state in ("up", "idle_at_zero")
 
 
 class Observer(Protocol):
     """What the HTTP API asks of whatever watches the engines."""
 
-    async def readiness(self) -> list[ModelReadiness]: ...
+    async def readiness(self) -> list[ModelReadiness]:
+        """Every model's readiness, in the order of the configuration."""
+        ...
 
-    async def metrics(self) -> bytes: ...
+    async def metrics(self) -> bytes:
+        """A Prometheus exposition of every replica's metrics."""
+        ...
 
 
 def health_router(observer: Observer) -> APIRouter:

@@ -27,6 +27,7 @@ class RequestIdMiddleware:
         self._add_header = add_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give the request an id, and the response with it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,9 @@ def run(options: argparse.Namespace) -> int:
     """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Serve ended by itself."""
     config = read_config(options.config)
     port = options.port or config.port
+    if _port_taken(port):
+        print(f"tideserve: port {port} is taken; stop what listens there, or give --port", file=sys.stderr)
+        return 1
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="tideserve-") as folder:
         server = _start(config, port, options, Path(folder))
@@ -81,7 +85,20 @@ def run(options: argparse.Namespace) -> int:
     return 1 if ended_by_itself else 0
 
 
-def _start(config: ConfigFile, port: int, options: argparse.Namespace, folder: Path) -> subprocess.Popen[bytes]:
+def _port_taken(port: int) -> bool:
+    """HAProxy would bind beside another listener (SO_REUSEPORT) and share its connections."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
+
+
+def _start(
+    config: ConfigFile, port: int, options: argparse.Namespace, folder: Path
+) -> subprocess.Popen[bytes]:
     document = dict(config.document)
     document["http_options"] = {**(document.get("http_options") or {}), "port": port}
     path = folder / config.path.name
@@ -90,8 +107,10 @@ def _start(config: ConfigFile, port: int, options: argparse.Namespace, folder: P
     proxy = "HAProxy" if values["RAY_SERVE_ENABLE_HA_PROXY"] == "1" else "Ray's own proxy"
     print(f"tideserve: serve run {config.path} on port {port}, behind {proxy}", flush=True)
     command = [sys.executable, "-m", "ray.serve.scripts", "run", str(path), "--address", options.address]
+    # Started in a shell's background we have inherited an ignored SIGINT; Serve must heed ours.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # A session of its own: a terminal's Ctrl-C reaches us alone, and we stop things in order.
-    return subprocess.Popen(command, env=values, start_new_session=True)
+    return subprocess.Popen(command, env=values, start_new_session=True)  # noqa: S603
 
 
 def _stop_on_signals() -> list[int]:

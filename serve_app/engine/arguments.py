@@ -42,9 +42,7 @@ _PASSED = (
 
 def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
     """The vLLM arguments these settings set; everything else keeps vLLM's default."""
-    values: dict[str, Any] = {
-        name: value for name in _PASSED if (value := getattr(model, name)) is not None
-    }
+    values: dict[str, Any] = {name: value for name in _PASSED if (value := getattr(model, name)) is not None}
     values["model"] = str(embedded_model_path()) if model.model == EMBEDDED else model.model
     values["served_model_name"] = [model.name]
     values["enable_auto_tool_choice"] = model.tool_call_parser is not None

@@ -8,18 +8,23 @@ hands out (`record_replica_metadata`).
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
-from typing import cast
 
 from aiohttp import web
 
-from serve_app.api.client import JSON, OPERATIONS, EngineClient, EngineRequest, Operation
+from serve_app.api.client import JSON, OPERATIONS, EngineClient, EngineRequest
 from serve_app.api.errors import ApiError
 
-TOKEN_HEADER = "X-Tideserve-Token"
+TOKEN_HEADER = "X-Tideserve-Token"  # noqa: S105 the name of a header
 REQUEST_ID_HEADER = "X-Request-ID"
 WAITED_HEADER = "X-Tideserve-Waited-S"
+
+
+# An ingress that has not heard yet may still send a request: half a second without one is the end.
+_DRAIN_CHECK_S = 0.1
+_QUIET_CHECKS = 5
 
 
 class DataPlane:
@@ -43,6 +48,16 @@ class DataPlane:
         port = self._runner.addresses[0][1]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    async def drain(self) -> None:
+        """Wait until nothing is open. Ray has told the ingress already; stragglers are let in.
+
+        Bounded by the caller: Ray ends the replica after its `graceful_shutdown_timeout_s`.
+        """
+        quiet = 0
+        while quiet < _QUIET_CHECKS:
+            quiet = 0 if self.open_requests else quiet + 1
+            await asyncio.sleep(_DRAIN_CHECK_S)
+
     async def stop(self) -> None:
         """Close the port and whatever is still open on it."""
         if self._runner is not None:
@@ -55,7 +70,7 @@ class DataPlane:
         if operation not in OPERATIONS:
             return web.Response(status=404, text=f"no operation {operation!r}\n")
         call = EngineRequest(
-            cast(Operation, operation),
+            operation,
             await request.content.read(),
             request.headers.get(REQUEST_ID_HEADER, ""),
             float(request.headers.get(WAITED_HEADER, "0")),

@@ -13,6 +13,7 @@ from ray import serve
 
 from serve_app.api.client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
+from serve_app.autoscaling.ongoing import ONGOING_REQUESTS
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.startup import Startup
@@ -32,7 +33,7 @@ class Engine:
         model: `ModelSettings` as plain data, which is what Ray compares to decide on restarts.
     """
 
-    async def __init__(self, model: dict[str, Any]) -> None:
+    async def __init__(self, model: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
         self._model = ModelSettings.model_validate(model)
         context = serve.get_replica_context()
         replica = context.replica_tag
@@ -51,6 +52,10 @@ class Engine:
     def record_replica_metadata(self) -> dict[str, str]:
         """What Ray tells the ingress of this replica: where its data plane is, and the key to it."""
         return {"address": self._data_plane.address, "token": self._data_plane.token}
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Ray tells the autoscaling policy of this replica, every second."""
+        return {ONGOING_REQUESTS: float(self._data_plane.open_requests)}
 
     async def call(
         self, operation: Operation, body: bytes, request_id: str, waited_s: float
@@ -74,12 +79,13 @@ class Engine:
         await self._engine.llm.check_health()
 
     async def __del__(self) -> None:
-        """Ray calls this after the drain, and waits for it."""
+        """Ray calls this when the replica stops, and waits for it as long as the drain may take."""
         sampler: asyncio.Task[None] | None = getattr(self, "_sampler", None)
         if sampler is not None:
             sampler.cancel()
         data_plane: DataPlane | None = getattr(self, "_data_plane", None)
         if data_plane is not None:
+            await data_plane.drain()
             await data_plane.stop()
         engine: RunningEngine | None = getattr(self, "_engine", None)
         if engine is not None:

@@ -30,7 +30,7 @@ class TokenTexts:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        self._fast = getattr(tokenizer, "_tokenizer", None)
+        self._fast: Any = getattr(tokenizer, "_tokenizer", None)
         self._stream = DecodeStream(skip_special_tokens=True) if self._fast is not None else None
 
     def split(self, token_ids: list[int], text: str) -> list[str]:
@@ -81,7 +81,10 @@ class GenerateOperation:
             temperature=request.temperature,
             output_kind=RequestOutputKind.DELTA,
         )
-        return self._engine.generate({"prompt_token_ids": tokens}, params, f"gen-{request_id}")
+        outputs: AsyncIterator[RequestOutput] = self._engine.generate(
+            {"prompt_token_ids": tokens}, params, f"gen-{request_id}"
+        )
+        return outputs
 
     async def _frames(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
         texts = TokenTexts(self._engine.get_tokenizer())

@@ -22,6 +22,7 @@ class StreamTimer:
 
     @classmethod
     def start(cls, waited_s: float) -> StreamTimer:
+        """A clock that starts now."""
         return cls(waited_s, time.perf_counter())
 
     def token(self) -> None:

@@ -24,9 +24,7 @@ class LocalEngine:
         on_error: Told of every failed call, before or within a stream.
     """
 
-    def __init__(
-        self, serving: Serving, model: ModelSettings, on_error: Callable[[ApiError], None]
-    ) -> None:
+    def __init__(self, serving: Serving, model: ModelSettings, on_error: Callable[[ApiError], None]) -> None:
         self._on_error = on_error
         self._engine = serving.engine
         openai = OpenAIOperations(serving, model.max_sequences_per_request)
@@ -48,7 +46,9 @@ class LocalEngine:
             ApiError: whatever went wrong before there was anything to send.
         """
         if self._engine.errored:
-            raise ApiError(503, "The engine of this model has died; it is being replaced.", code="engine_dead")
+            raise ApiError(
+                503, "The engine of this model has died; it is being replaced.", code="engine_dead"
+            )
         timer = StreamTimer.start(request.waited_s)
         frames: AsyncIterator[str | bytes] | None = None
         try:
@@ -68,7 +68,6 @@ class LocalEngine:
             # The engine frees a sequence when its generator is closed, not when it is forgotten.
             if frames is not None and hasattr(frames, "aclose"):
                 await frames.aclose()
-
 
     async def _open_stream(self, frames: AsyncIterator[str | bytes], timer: StreamTimer) -> EngineReply:
         first = _bytes(await anext(frames))

@@ -44,12 +44,14 @@ class OpenAIOperations:
         self._vocabulary = serving.engine.model_config.get_vocab_size()
 
     async def chat_completions(self, call: EngineRequest) -> Outcome:
+        """Chat completion: a reply, or the frames of a stream."""
         handler = self._serving.handler("openai_serving_chat", "chat completions")
         request = _chat.validate_json(call.body)
         check_sampling(request, prompts=1, max_sequences=self._max_sequences, vocabulary=self._vocabulary)
         return _outcome(await handler.create_chat_completion(request, raw_request(call.request_id)))
 
     async def completions(self, call: EngineRequest) -> Outcome:
+        """Text completion of one or more prompts: a reply, or the frames of a stream."""
         handler = self._serving.handler("openai_serving_completion", "completions")
         request = _completion.validate_json(call.body)
         prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
@@ -59,17 +61,20 @@ class OpenAIOperations:
         return _outcome(await handler.create_completion(request, raw_request(call.request_id)))
 
     async def embeddings(self, call: EngineRequest) -> Outcome:
+        """Embeddings of the input."""
         handler = self._serving.handler("serving_embedding", "embeddings")
         request = _embedding.validate_json(call.body)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
         return _outcome(await handler(request, raw_request(call.request_id)))
 
     async def tokenize(self, call: EngineRequest) -> Outcome:
+        """Text or messages to token ids."""
         handler = self._serving.handler("serving_tokenization", "tokenization")
         request = _tokenize.validate_json(call.body)
         return _outcome(await handler.create_tokenize(request, raw_request(call.request_id)))
 
     async def detokenize(self, call: EngineRequest) -> Outcome:
+        """Token ids to text."""
         handler = self._serving.handler("serving_tokenization", "tokenization")
         request = _detokenize.validate_json(call.body)
         check_token_ids("tokens", request.tokens, self._vocabulary)

@@ -56,7 +56,10 @@ def prefer_plain_streams(serving: OpenAIServingChat) -> None:
     ) -> AsyncGenerator[str | bytes, None]:
         if is_plain(serving, request):
             return plain_chat_stream(serving, request, results, request_id, model_name)
-        return stock(request, results, request_id, model_name, *args, **kwargs)
+        stream: AsyncGenerator[str | bytes, None] = stock(
+            request, results, request_id, model_name, *args, **kwargs
+        )
+        return stream
 
     # Set on the instance: the class is shared with whatever else vLLM may build from it.
     serving.chat_completion_stream_generator = choose

@@ -12,7 +12,7 @@ from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, Schedule
 from serve_app.telemetry.engine_metrics import EngineGauges, EngineMetrics
 
 
-class StepStats(StatLoggerBase):
+class StepStats(StatLoggerBase):  # type: ignore[misc]
     """Called by vLLM after every engine step; adds the step to the replica's metrics."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
@@ -30,6 +30,7 @@ class StepStats(StatLoggerBase):
         mm_cache_stats: MultiModalCacheStats | None = None,
         engine_idx: int = 0,
     ) -> None:
+        """Add one step's statistics."""
         metrics = self._metrics
         if scheduler_stats is not None:
             self.scheduler = scheduler_stats

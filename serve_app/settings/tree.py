@@ -101,7 +101,9 @@ class ModelSettings(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> ModelSettings:
         if self.device == "cpu" and self.tensor_parallel_size > 1:
-            raise ValueError(f"tensor_parallel_size = {self.tensor_parallel_size} must be 1 on device = 'cpu'")
+            raise ValueError(
+                f"tensor_parallel_size = {self.tensor_parallel_size} must be 1 on device = 'cpu'"
+            )
         if self.gpus_per_replica is not None and self.device == "cpu":
             raise ValueError(f"gpus_per_replica = {self.gpus_per_replica} has no meaning on device = 'cpu'")
         if self.gpus_per_replica is not None and self.gpus_per_replica != self.tensor_parallel_size:

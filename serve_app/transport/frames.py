@@ -15,13 +15,14 @@ async def whole_frames(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """
     rest = b""
     async for chunk in chunks:
-        if rest:
-            chunk = rest + chunk
+        data = rest + chunk if rest else chunk
+        if data.endswith(_END):
             rest = b""
-        if not chunk.endswith(_END):
-            cut = chunk.rfind(_END) + len(_END)
-            if cut < len(_END):
-                rest = chunk
-                continue
-            chunk, rest = chunk[:cut], chunk[cut:]
-        yield chunk
+            yield data
+            continue
+        cut = data.rfind(_END) + len(_END)
+        if cut < len(_END):
+            rest = data
+            continue
+        rest = data[cut:]
+        yield data[:cut]

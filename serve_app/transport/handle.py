@@ -13,14 +13,15 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.client import EVENT_STREAM, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.transport.replicas import queue_full, unavailable
+from serve_app.settings.tree import ModelSettings
+from serve_app.transport.waiting import queue_full, unavailable
 
 
 class HandleClient:
     """Reaches a model's engine replicas through Ray Serve's handle; arguments as `RelayClient`."""
 
-    def __init__(self, model: str, handle: DeploymentHandle, replica_wait_timeout_s: float) -> None:
-        self._model = model
+    def __init__(self, model: ModelSettings, handle: DeploymentHandle, replica_wait_timeout_s: float) -> None:
+        self._model = model.name
         # By reference, every item would go through Ray's object store: 0.35 ms instead of 0.1.
         self._handle = handle.options(stream=True)
         self._wait_s = replica_wait_timeout_s

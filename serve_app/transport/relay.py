@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 
@@ -15,8 +15,10 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.client import EVENT_STREAM, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
+from serve_app.settings.tree import ModelSettings
 from serve_app.transport.frames import whole_frames
-from serve_app.transport.replicas import reserved_replica, unavailable
+from serve_app.transport.replicas import Replica, replica_set
+from serve_app.transport.waiting import queue_full, unavailable, wait_for_replica
 
 logger = logging.getLogger("ray.serve")
 
@@ -29,7 +31,7 @@ _DEATHS = 2
 _LOST = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
 
 
-class _NeverBegun(ConnectionError):
+class _NeverBegunError(ConnectionError):
     """The replica was gone before the request could reach an engine."""
 
 
@@ -37,15 +39,16 @@ class RelayClient:
     """Reaches a model's engine replicas over the ports they open.
 
     Args:
-        model: The model's name, for error messages.
-        handle: Its engine deployment; used to choose replicas, not to carry bytes.
+        model: The model's settings.
+        handle: Its engine deployment; used to wait for replicas, not to carry bytes.
         replica_wait_timeout_s: How long to wait for a replica that can take a request.
     """
 
-    def __init__(self, model: str, handle: DeploymentHandle, replica_wait_timeout_s: float) -> None:
+    def __init__(self, model: ModelSettings, handle: DeploymentHandle, replica_wait_timeout_s: float) -> None:
         self._model = model
         self._handle = handle
         self._wait_s = replica_wait_timeout_s
+        self._replicas = replica_set(model.deployment_name)
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -61,7 +64,7 @@ class RelayClient:
                 except _LOST as error:
                     logger.warning("request %s: replica lost: %r", request.request_id, error)
                     lost = error
-                    deaths += not isinstance(error, _NeverBegun)
+                    deaths += not isinstance(error, _NeverBegunError)
                 else:
                     yield reply
                     return
@@ -69,17 +72,15 @@ class RelayClient:
                 break
             # Outside the stack: the lost replica's slot is not held while Ray finds out about it.
             await asyncio.sleep(_BACKOFF_S * attempt)
-        raise unavailable(self._model, "replicas were lost one after another.") from lost
+        raise unavailable(self._model.name, "replicas were lost one after another.") from lost
 
     async def _open(self, request: EngineRequest, arrived: float, stack: AsyncExitStack) -> EngineReply:
-        selection = await stack.enter_async_context(
-            reserved_replica(self._handle, self._model, self._wait_s)
-        )
-        where = selection.replica_metadata
+        replica = await self._pick()
+        stack.enter_context(self._replicas.using(replica))
         waited_s = request.waited_s + time.perf_counter() - arrived
-        response = await self._post(request, where, waited_s, stack)
+        response = await self._post(request, replica, waited_s, stack)
         if response.status == HTTPStatus.FORBIDDEN:  # a stranger has the port of a replica that is gone
-            raise _NeverBegun(f"{where['address']} is no longer this replica's")
+            raise _NeverBegunError(f"{replica.address} is no longer this replica's")
         headers = {name: value for name, value in response.headers.items() if name == "Retry-After"}
         if response.content_type != EVENT_STREAM:
             body = await response.read()
@@ -92,14 +93,23 @@ class RelayClient:
             raise aiohttp.ClientPayloadError("the stream ended before its first frame")
         return EngineReply(response.status, stream=self._relay(first, chunks), headers=headers)
 
+    async def _pick(self) -> Replica:
+        replica = self._replicas.least_loaded()
+        while replica is None:
+            await wait_for_replica(self._handle, self._model.name, self._wait_s)
+            replica = self._replicas.least_loaded()
+        if replica.in_flight >= self._model.max_ongoing_requests:
+            raise queue_full(self._model.name)
+        return replica
+
     async def _post(
-        self, request: EngineRequest, where: Mapping[str, str], waited_s: float, stack: AsyncExitStack
+        self, request: EngineRequest, replica: Replica, waited_s: float, stack: AsyncExitStack
     ) -> aiohttp.ClientResponse:
         call = self._client().post(
-            f"http://{where['address']}/{request.operation}",
+            f"http://{replica.address}/{request.operation}",
             data=request.body,
             headers={
-                TOKEN_HEADER: where["token"],
+                TOKEN_HEADER: replica.token,
                 REQUEST_ID_HEADER: request.request_id,
                 WAITED_HEADER: f"{waited_s:.6f}",
             },
@@ -107,7 +117,8 @@ class RelayClient:
         try:
             return await stack.enter_async_context(call)
         except aiohttp.ClientConnectorError as error:
-            raise _NeverBegun(f"{where['address']}: {error}") from error
+            self._replicas.discard(replica)
+            raise _NeverBegunError(f"{replica.address}: {error}") from error
 
     async def _relay(self, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield first
@@ -115,10 +126,10 @@ class RelayClient:
             async for chunk in chunks:
                 yield chunk
         except _LOST as error:
-            logger.warning("model %s: replica lost within a stream: %r", self._model, error)
+            logger.warning("model %s: replica lost within a stream: %r", self._model.name, error)
             yield ApiError(
                 502,
-                f"Model {self._model!r}: the engine replica was lost while it was generating.",
+                f"Model {self._model.name!r}: the engine replica was lost while it was generating.",
                 code="replica_lost",
             ).last_frames()
 
@@ -139,7 +150,7 @@ class RelayClient:
 
 def _raise_if_dead(body: bytes) -> None:
     if b'"engine_dead"' in body:
-        raise _NeverBegun("the replica's engine core was dead already")
+        raise _NeverBegunError("the replica's engine core was dead already")
     if b'"engine_died"' in body:
         raise ConnectionError("the replica's engine core died")
 

@@ -1,51 +1,70 @@
-"""Picking an engine replica through Ray Serve, and holding a slot on it."""
+"""The running engine replicas of each deployment, as this process knows them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
-from ray.serve.handle import DeploymentHandle, ReplicaSelection
-
-from serve_app.api.errors import ApiError
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 
-def unavailable(model: str, why: str, retry_after_s: int = 5) -> ApiError:
-    """A 503 for a model no replica of which can take the request."""
-    return ApiError(
-        503, f"Model {model!r}: {why}", code="model_unavailable", headers={"Retry-After": str(retry_after_s)}
-    )
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One running engine replica: where its data plane is, and what this process has on it."""
+
+    replica_id: str
+    address: str
+    token: str
+    in_flight: int = 0
 
 
-def queue_full(model: str) -> ApiError:
-    """A 429 for a model with as many requests waiting as Ray may hold."""
-    return ApiError(
-        429,
-        f"Model {model!r}: too many requests are waiting.",
-        code="queue_full",
-        headers={"Retry-After": "1"},
-    )
+@dataclass(slots=True)
+class ReplicaSet:
+    """The running replicas of one deployment. Kept current by `EngineRouter`."""
 
+    _replicas: dict[str, Replica] = field(default_factory=dict)
 
-@asynccontextmanager
-async def reserved_replica(
-    handle: DeploymentHandle, model: str, timeout_s: float
-) -> AsyncIterator[ReplicaSelection]:
-    """A replica chosen by Ray's router, with a slot that counts as ongoing and delays its drain.
+    def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
+        """Replace the set: data-plane address and token by replica id. Counts of those that stay are kept."""
+        self._replicas = {
+            replica_id: self._replicas.get(replica_id)
+            or Replica(replica_id, where["address"], where["token"])
+            for replica_id, where in metadata.items()
+        }
 
-    Raises:
-        ApiError: 429 when Ray's queue is full, 503 when none comes within `timeout_s` seconds.
-    """
-    async with AsyncExitStack() as stack:
+    def discard(self, replica: Replica) -> None:
+        """Forget a replica that could not be reached, until Ray names it again."""
+        self._replicas.pop(replica.replica_id, None)
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def in_flight(self, replica_id: str) -> int:
+        """Requests this process has on a replica."""
+        replica = self._replicas.get(replica_id)
+        return replica.in_flight if replica is not None else 0
+
+    def least_loaded(self) -> Replica | None:
+        """The replica with the fewest requests of this process, the longest unused of equals."""
+        if not self._replicas:
+            return None
+        chosen = min(self._replicas.values(), key=lambda replica: replica.in_flight)
+        # To the end of the order, so that equals take turns.
+        self._replicas[chosen.replica_id] = self._replicas.pop(chosen.replica_id)
+        return chosen
+
+    @contextmanager
+    def using(self, replica: Replica) -> Iterator[None]:
+        """Count one request on `replica` for the length of the block."""
+        replica.in_flight += 1
         try:
-            async with asyncio.timeout(timeout_s):
-                selection = await stack.enter_async_context(handle.choose_replica())
-        except TimeoutError:
-            raise unavailable(model, f"no replica could take the request within {timeout_s:g} s.") from None
-        except BackPressureError:
-            raise queue_full(model) from None
-        except DeploymentUnavailableError:
-            raise unavailable(model, "its engines cannot start; see /ready.", 30) from None
-        yield selection
+            yield
+        finally:
+            replica.in_flight -= 1
+
+
+_sets: dict[str, ReplicaSet] = {}
+
+
+def replica_set(deployment: str) -> ReplicaSet:
+    """This process's set for `deployment`: one object, shared by its router and its relay client."""
+    return _sets.setdefault(deployment, ReplicaSet())

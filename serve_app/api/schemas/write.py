@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -33,7 +33,9 @@ _PROSE = ("description", "examples")
 
 def bodies() -> dict[str, Any]:
     """`{"bodies": {operation: schema name}, "schemas": {name: schema}}`."""
-    inputs = [(name, "validation", TypeAdapter(model)) for name, model in _BODIES.items()]
+    inputs: list[tuple[str, Literal["validation"], TypeAdapter[Any]]] = [
+        (name, "validation", TypeAdapter(model)) for name, model in _BODIES.items()
+    ]
     tops, shared = TypeAdapter.json_schemas(inputs, ref_template="#/components/schemas/{model}")
     schemas = {name: _bare(schema) for name, schema in shared.get("$defs", {}).items()}
     names = {}
