@@ -1,7 +1,7 @@
 """Every environment variable Tideserve reads or sets, in one place.
 
 Ray reads its flags when its processes start, so they cannot live in a Serve configuration:
-`tideserve run` sets them, and the Helm chart sets the same ones on its pods.
+`tideserve run` sets them; on a cluster of your own, set the same ones before `ray start`.
 """
 
 from __future__ import annotations

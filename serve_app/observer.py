@@ -15,7 +15,7 @@ from ray import serve
 from serve_app.api.health import ModelReadiness
 from serve_app.phases import read_phases
 from serve_app.settings.tree import ModelSettings
-from serve_app.telemetry.exposition import merge_expositions
+from serve_app.telemetry.exposition import lost_node, merge_expositions
 
 _STATUS_AGE_S = 0.5
 _SCRAPE_TIMEOUT_S = 3.0
@@ -57,6 +57,8 @@ def judge(
         return replace(known, state="failed", reason=reason)
     if not total and model.scaling.min_replicas == 0:
         return replace(known, state="idle_at_zero")
+    if newest is not None and newest["phase"] == "ready":
+        newest = None  # of a replica that was killed; the one that replaces it has not begun
     phase = newest["phase"] if newest is not None else "waiting_for_a_node"
     since = round(now - float(newest["since"]), 3) if newest is not None else None
     return replace(known, state="loading", phase=phase, phase_seconds=since, reason=reason)
@@ -110,4 +112,4 @@ class ServeObserver:
             async with self._session.get(url) as response:
                 return await response.text()
         except (TimeoutError, aiohttp.ClientError) as error:
-            return f"# a node's metrics agent did not answer: {error}\n"
+            return lost_node(url, error)

@@ -25,5 +25,7 @@ def desired_replicas(ctx: Any) -> tuple[int, dict[str, Any]]:
         ctx: Ray's `AutoscalingContext`.
     """
     reported: Mapping[Any, Any] = (ctx.aggregated_metrics or {}).get(ONGOING_REQUESTS, {})
-    ongoing = sum(float(value) for value in reported.values()) + float(ctx.total_queued_requests or 0)
+    relayed = sum(float(value) for value in reported.values())
+    handled = float(ctx.total_running_requests or 0)  # what came through Ray's handles instead
+    ongoing = max(relayed, handled) + float(ctx.total_queued_requests or 0)
     return replicas_for(ongoing, ctx.config.target_ongoing_requests), {}

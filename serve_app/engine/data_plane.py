@@ -1,9 +1,9 @@
 """The HTTP port an engine replica opens for its ingress, and for nobody else.
 
 Ray's handles cost 0.1 to 0.65 ms an item; a token stream is mostly items. So the ingress picks a
-replica through Ray, and the bytes come over one HTTP connection. The port is bound to the node's
-address and refuses callers that do not carry the replica's token, which only Ray's control plane
-hands out (`record_replica_metadata`).
+replica from what Ray pushes to it, and the bytes come over one HTTP connection. The port is bound to
+the node's address and refuses callers that do not carry the replica's token, which only Ray's control
+plane hands out (`record_replica_metadata`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class DataPlane:
             await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        if not hmac.compare_digest(request.headers.get(TOKEN_HEADER, ""), self.token):
+        given = request.headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self.token.encode()):
             return web.Response(status=403, text="not for you\n")
         operation = request.match_info["operation"]
         if operation not in OPERATIONS:

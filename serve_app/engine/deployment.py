@@ -17,7 +17,7 @@ from serve_app.autoscaling.ongoing import ONGOING_REQUESTS
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.startup import Startup
-from serve_app.phases import publish_phase
+from serve_app.phases import forget_phase, publish_phase
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 
@@ -80,6 +80,8 @@ class Engine:
 
     async def __del__(self) -> None:
         """Ray calls this when the replica stops, and waits for it as long as the drain may take."""
+        context = serve.get_replica_context()
+        forget_phase(context.app_name, context.deployment, context.replica_tag)
         sampler: asyncio.Task[None] | None = getattr(self, "_sampler", None)
         if sampler is not None:
             sampler.cancel()

@@ -24,6 +24,11 @@ _MACHINERY = re.compile(r"[\[\]{}()]|^(?:function|json-or-python|lax-or-strict|n
 _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|constrained-.*)$")
 
 
+def engine_died() -> ApiError:
+    """A 503 for a request whose engine core died under it; the relay may try another replica."""
+    return ApiError(503, "The engine of this model died; it is being replaced.", code="engine_died")
+
+
 def field_path(location: Sequence[int | str]) -> str | None:
     """`("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`."""
     path = ""
@@ -61,7 +66,7 @@ def from_exception(error: Exception) -> ApiError:
     if isinstance(error, ValidationError):
         return from_validation(error)
     if isinstance(error, EngineDeadError):
-        return ApiError(503, "The engine of this model died; it is being replaced.", code="engine_died")
+        return engine_died()
     response = create_error_response(error)
     if response.error.code >= 500 and response.error.code != 501:
         logger.error("an engine operation failed", exc_info=error)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from tokenizers.decoders import DecodeStream
+from vllm.inputs.engine import tokens_input
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -82,7 +83,7 @@ class GenerateOperation:
             output_kind=RequestOutputKind.DELTA,
         )
         outputs: AsyncIterator[RequestOutput] = self._engine.generate(
-            {"prompt_token_ids": tokens}, params, f"gen-{request_id}"
+            tokens_input(tokens), params, f"gen-{request_id}"
         )
         return outputs
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from serve_app.api.client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine.failures import from_exception, from_frame
+from serve_app.engine.failures import engine_died, from_exception, from_frame
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.latency import StreamTimer, with_latency
 from serve_app.engine.openai_operations import OpenAIOperations, Outcome
@@ -60,7 +60,7 @@ class LocalEngine:
                     frames = outcome
                     reply = await self._open_stream(frames, timer)
             except Exception as error:
-                failure = from_exception(error)
+                failure = engine_died() if self._engine.errored else from_exception(error)
                 self._on_error(failure)
                 raise failure from error
             yield reply
@@ -85,6 +85,7 @@ class LocalEngine:
             data = _bytes(frame)
             error = from_frame(data)
             if error is not None:
+                error = engine_died() if self._engine.errored else error
                 self._on_error(error)
                 data = error.frame()
             yield with_latency(data, timer)

@@ -35,7 +35,11 @@ def shown(value: Any) -> str:
 def from_pydantic(error: ValidationError) -> SettingsError:
     """Every problem pydantic found, as `key = value: what is allowed`."""
     problems = []
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    locations = [item["loc"] for item in items]
+    for item in items:
+        if item["type"] == "too_short" and any(_below(other, item["loc"]) for other in locations):
+            continue  # pydantic counts only the valid entries; what is wrong with the others is said
         key = dotted(item["loc"])
         if item["type"] == "extra_forbidden":
             problems.append(f"{key} = {shown(item['input'])}: no such setting")
@@ -45,3 +49,7 @@ def from_pydantic(error: ValidationError) -> SettingsError:
             message = item["msg"].removeprefix("Value error, ")
             problems.append(f"{key} = {shown(item['input'])}: {message[0].lower()}{message[1:]}")
     return SettingsError(problems)
+
+
+def _below(location: Sequence[int | str], above: Sequence[int | str]) -> bool:
+    return len(location) > len(above) and location[: len(above)] == above

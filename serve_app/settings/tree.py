@@ -84,11 +84,12 @@ class ModelSettings(Settings):
 
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 1000
     """Requests one replica holds at once, running or queued in the engine."""
+    max_queued_requests: Annotated[int, Field(ge=1)] = 1000
+    """Requests each ingress replica holds while no engine replica is up; beyond them, 429."""
     max_sequences_per_request: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Bound on a request's `n` times its number of prompts."""
     drain_timeout_s: Annotated[float, Field(ge=0)] = 600.0
     """How long a stopping replica lets its streams finish: the longest generation allowed."""
-    startup_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     scaling: ScalingSettings = ScalingSettings()
 
     @field_validator("name")

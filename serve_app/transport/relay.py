@@ -1,4 +1,4 @@
-"""The fast data plane: bytes relayed, unparsed, over HTTP from the replica Ray's router picked."""
+"""The fast data plane: bytes relayed, unparsed, over HTTP from the least loaded replica."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ class RelayClient:
                     return
             if deaths == _DEATHS:
                 break
-            # Outside the stack: the lost replica's slot is not held while Ray finds out about it.
+            # Outside the stack: the lost replica is not counted as busy while Ray finds out about it.
             await asyncio.sleep(_BACKOFF_S * attempt)
         raise unavailable(self._model.name, "replicas were lost one after another.") from lost
 
     async def _open(self, request: EngineRequest, arrived: float, stack: AsyncExitStack) -> EngineReply:
-        replica = await self._pick()
+        replica = await self._pick(arrived + self._wait_s)
         stack.enter_context(self._replicas.using(replica))
         waited_s = request.waited_s + time.perf_counter() - arrived
         response = await self._post(request, replica, waited_s, stack)
@@ -93,10 +93,12 @@ class RelayClient:
             raise aiohttp.ClientPayloadError("the stream ended before its first frame")
         return EngineReply(response.status, stream=self._relay(first, chunks), headers=headers)
 
-    async def _pick(self) -> Replica:
+    async def _pick(self, deadline: float) -> Replica:
         replica = self._replicas.least_loaded()
         while replica is None:
-            await wait_for_replica(self._handle, self._model.name, self._wait_s)
+            await wait_for_replica(
+                self._handle, self._model.name, deadline - time.perf_counter(), self._wait_s
+            )
             replica = self._replicas.least_loaded()
         if replica.in_flight >= self._model.max_ongoing_requests:
             raise queue_full(self._model.name)
@@ -115,10 +117,12 @@ class RelayClient:
             },
         )
         try:
-            return await stack.enter_async_context(call)
-        except aiohttp.ClientConnectorError as error:
-            self._replicas.discard(replica)
+            response = await stack.enter_async_context(call)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            replica.failures += 1
             raise _NeverBegunError(f"{replica.address}: {error}") from error
+        replica.failures = 0
+        return response
 
     async def _relay(self, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield first

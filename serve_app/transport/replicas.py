@@ -15,6 +15,8 @@ class Replica:
     address: str
     token: str
     in_flight: int = 0
+    failures: int = 0
+    """Times in a row that it could not be reached."""
 
 
 @dataclass(slots=True)
@@ -31,10 +33,6 @@ class ReplicaSet:
             for replica_id, where in metadata.items()
         }
 
-    def discard(self, replica: Replica) -> None:
-        """Forget a replica that could not be reached, until Ray names it again."""
-        self._replicas.pop(replica.replica_id, None)
-
     def __len__(self) -> int:
         return len(self._replicas)
 
@@ -44,10 +42,13 @@ class ReplicaSet:
         return replica.in_flight if replica is not None else 0
 
     def least_loaded(self) -> Replica | None:
-        """The replica with the fewest requests of this process, the longest unused of equals."""
+        """The replica with the fewest requests of this process, the longest unused of equals.
+
+        One that could not be reached comes after every one that could; Ray will drop it, or it was us.
+        """
         if not self._replicas:
             return None
-        chosen = min(self._replicas.values(), key=lambda replica: replica.in_flight)
+        chosen = min(self._replicas.values(), key=lambda replica: (replica.failures, replica.in_flight))
         # To the end of the order, so that equals take turns.
         self._replicas[chosen.replica_id] = self._replicas.pop(chosen.replica_id)
         return chosen

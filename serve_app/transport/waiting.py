@@ -27,18 +27,18 @@ def queue_full(model: str) -> ApiError:
     )
 
 
-async def wait_for_replica(handle: DeploymentHandle, model: str, timeout_s: float) -> None:
+async def wait_for_replica(handle: DeploymentHandle, model: str, timeout_s: float, allowed_s: float) -> None:
     """Return once a replica of `handle`'s deployment could take a request.
 
     Raises:
-        ApiError: 429 when Ray's queue is full, 503 when none comes within `timeout_s` seconds or
-            the engines cannot start.
+        ApiError: 429 when Ray's queue is full, 503 when none comes within `timeout_s` seconds, what is
+            left of the `allowed_s` a request may wait, or when the engines cannot start.
     """
     try:
         async with asyncio.timeout(timeout_s), handle.choose_replica():
             return
     except TimeoutError:
-        raise unavailable(model, f"no replica could take the request within {timeout_s:g} s.") from None
+        raise unavailable(model, f"no replica could take the request within {allowed_s:g} s.") from None
     except BackPressureError:
         raise queue_full(model) from None
     except DeploymentUnavailableError:

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from serve_app.api.body import peek, read_body
+from serve_app.api.errors import ApiError
+
+
+def refused(body: bytes) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        peek(body)
+    assert caught.value.status == 400
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (b'{"model":"a"}', "a"),
+        (b' {"messages": [{"model": "b"}], "model" : "a"} ', "a"),
+        ('{"model":"é"}'.encode(), "é"),
+        (b'{"model":""}', ""),
+        (b'{"model":null}', None),
+        (b'{"prompt":"x"}', None),
+        (b"{}", None),
+    ],
+)
+def test_the_model_is_read_off_a_body(body: bytes, model: str | None) -> None:
+    assert peek(body).model == model
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [(b"5", "int"), (b"true", "bool"), (b"[]", "array"), (b"{}", "object")]
+)
+def test_a_model_that_is_no_text_is_named_with_what_it_is(value: bytes, name: str) -> None:
+    error = refused(b'{"model":' + value + b"}")
+
+    assert (error.param, error.code) == ("model", "invalid_value")
+    assert error.message.startswith("model: Expected `str | null`, got `" + name)
+
+
+@pytest.mark.parametrize(
+    ("body", "name"), [(b"[]", "array"), (b'"a"', "str"), (b"3", "int"), (b"null", "null")]
+)
+def test_a_body_that_is_no_object_is_refused(body: bytes, name: str) -> None:
+    error = refused(body)
+
+    assert (error.param, error.code) == (None, "invalid_value")
+    assert error.message == f"body: Expected `object`, got `{name}`"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"sea",
+        b"NaN",
+        b'{"model":"a"',
+        b'{"model":"a"} {}',
+        b'{"model":"a","temperature":NaN}',
+        b'{"model":"a","temperature":Infinity}',
+        b'{"unread":nope,"model":"a"}',
+        b"{'model':'a'}",
+        b'{"model":"a",}',
+        b'{"model":"\xff"}',
+        b'{"model":"\\ud800"}',
+        b"\xff\xfe{}",
+    ],
+)
+def test_what_is_not_json_is_refused_even_where_nothing_is_read(body: bytes) -> None:
+    error = refused(body)
+
+    assert (error.param, error.code) == (None, "invalid_json")
+    assert error.message.startswith("The body is not valid JSON: ")
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_nesting_without_end_is_refused(closed: bool) -> None:
+    depth = 200_000
+
+    error = refused(b'{"x":' + b"[" * depth + (b"]" * depth + b"}" if closed else b""))
+
+    assert error.code == "invalid_json"
+    assert "nested too deeply" in error.message
+
+
+class Upload:
+    """A request body on its way in: `receive` of an ASGI server, with what it has handed out."""
+
+    def __init__(self, *chunks: bytes, leaves: bool = False) -> None:
+        self.pending: list[Message] = [
+            {"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks
+        ]
+        self.pending.append(
+            {"type": "http.disconnect"}
+            if leaves
+            else {"type": "http.request", "body": b"", "more_body": False}
+        )
+        self.taken = 0
+
+    async def receive(self) -> Message:
+        if not self.pending:
+            await asyncio.Event().wait()
+        self.taken += 1
+        return self.pending.pop(0)
+
+
+def read(upload: Upload, max_bytes: int, length: bytes | None = None) -> bytes:
+    headers = [] if length is None else [(b"content-length", length)]
+    request = Request({"type": "http", "method": "POST", "headers": headers}, upload.receive)
+    return asyncio.run(read_body(request, max_bytes))
+
+
+def test_a_body_is_read_to_its_end() -> None:
+    assert read(Upload(b'{"a":', b"1", b"}"), 100, b"7") == b'{"a":1}'
+
+
+@pytest.mark.parametrize("length", [None, b"10"])
+def test_a_body_may_be_as_large_as_the_bound(length: bytes | None) -> None:
+    assert read(Upload(b"12345", b"67890"), 10, length) == b"1234567890"
+
+
+def test_a_body_announced_as_too_large_is_refused_before_it_is_read() -> None:
+    upload = Upload(b"x" * 11)
+
+    with pytest.raises(ApiError) as caught:
+        read(upload, 10, b"11")
+
+    assert upload.taken == 0
+    assert (caught.value.status, caught.value.code) == (413, "body_too_large")
+    assert "10 bytes" in caught.value.message
+
+
+@pytest.mark.parametrize("length", [None, b"2", b"0", b"-5", b"many"])
+def test_a_body_larger_than_announced_is_refused_as_soon_as_it_is(length: bytes | None) -> None:
+    upload = Upload(b"x" * 6, b"x" * 6, b"x" * 6, b"x" * 6)
+
+    with pytest.raises(ApiError) as caught:
+        read(upload, 10, length)
+
+    assert caught.value.status == 413
+    assert upload.taken == 2
+
+
+def test_a_client_that_leaves_before_its_body_is_complete_is_no_failure_of_ours() -> None:
+    with pytest.raises(ApiError) as caught:
+        read(Upload(b'{"a":', leaves=True), 100)
+
+    assert caught.value.status == 400

@@ -1,0 +1,222 @@
+"""`EngineResponse` as a raw ASGI application: what it sends, and what it does when its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.engine_response import EngineResponse
+from serve_app.api.errors import ApiError
+from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
+
+REQUEST = EngineRequest("chat_completions", b'{"model":"a"}', "r-1", 0.25)
+SCOPE = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+FIRST, SECOND, DONE = b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n"
+
+
+class Connection:
+    """The server's side of one exchange: notes what is sent, and leaves when told to."""
+
+    def __init__(self, reads: bool = True) -> None:
+        self.sent: list[Message] = []
+        self.body_arrived = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._reads = asyncio.Event()
+        if reads:
+            self._reads.set()
+        self._incoming: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    def leave(self) -> None:
+        self._leaving.set()
+
+    async def receive(self) -> Message:
+        if self._incoming:
+            return self._incoming.pop()
+        await self._leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+        if message["type"] == "http.response.body":
+            self.body_arrived.set()
+            await self._reads.wait()
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message["body"] for message in self.sent[1:])
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.sent) and self.sent[-1].get("more_body") is False
+
+
+async def exchange(engine: StubEngine, **options: Any) -> Connection:
+    connection = Connection()
+    async with asyncio.timeout(LIMIT_S):
+        await EngineResponse(engine, REQUEST, **options)(SCOPE, connection.receive, connection.send)
+    return connection
+
+
+async def test_a_whole_reply_is_sent_with_its_length() -> None:
+    engine = StubEngine(EngineReply(200, b'{"ok":1}', headers={"X-Extra": "1"}))
+
+    connection = await exchange(engine)
+
+    assert engine.requests == [REQUEST]
+    assert (connection.status, connection.body, connection.complete) == (200, b'{"ok":1}', True)
+    assert connection.headers == {
+        "content-type": "application/json",
+        "content-length": "8",
+        "x-extra": "1",
+    }
+    assert engine.left.is_set()
+    assert not engine.cancelled
+
+
+async def test_an_engines_own_error_reply_keeps_its_status() -> None:
+    connection = await exchange(StubEngine(EngineReply(400, b"{}")))
+
+    assert connection.status == 400
+
+
+async def test_a_stream_is_sent_chunk_by_chunk_as_it_comes() -> None:
+    connection = await exchange(StubEngine(frames(FIRST, SECOND + DONE)))
+
+    assert connection.status == 200
+    assert [message["body"] for message in connection.sent[1:]] == [FIRST, SECOND + DONE, b""]
+    assert [message["more_body"] for message in connection.sent[1:]] == [True, True, False]
+
+
+async def test_a_stream_says_that_nothing_on_its_way_may_hold_it_back() -> None:
+    connection = await exchange(StubEngine(frames(DONE)))
+
+    assert connection.headers == {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-cache, no-transform",
+        "x-accel-buffering": "no",
+    }
+
+
+async def test_the_first_byte_is_told_once_and_only_of_a_stream() -> None:
+    told: list[str] = []
+
+    await exchange(StubEngine(frames(FIRST, SECOND, DONE)), on_first_byte=lambda: told.append("first"))
+    await exchange(StubEngine(EngineReply(200, b"{}")), on_first_byte=lambda: told.append("whole"))
+
+    assert told == ["first"]
+
+
+async def test_a_failure_before_anything_was_sent_has_a_status_of_its_own() -> None:
+    error = ApiError(503, "no replica", code="model_unavailable", headers={"Retry-After": "5"})
+
+    connection = await exchange(StubEngine(error))
+
+    assert (connection.status, connection.body, connection.complete) == (503, error.body(), True)
+    assert connection.headers["retry-after"] == "5"
+    assert connection.headers["content-length"] == str(len(error.body()))
+
+
+async def test_a_failure_nobody_foresaw_is_left_to_the_server() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await exchange(StubEngine(ZeroDivisionError("engine")))
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("engine"), ApiError(502, "lost"), OSError(32, "pipe")])
+async def test_a_failure_within_a_stream_is_an_error_event_and_an_end(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = StubEngine(failing(error, FIRST))
+
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        connection = await exchange(engine)
+
+    assert connection.status == 200
+    first, event, done, rest = connection.body.split(b"\n\n")
+    assert first + b"\n\n" == FIRST
+    assert event.startswith(b"event: error\ndata: ")
+    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "stream_failed"
+    assert (done, rest) == (b"data: [DONE]", b"")
+    assert connection.complete
+    assert engine.left.is_set()
+
+
+async def test_the_internals_of_a_failure_are_not_told_to_the_client() -> None:
+    connection = await exchange(StubEngine(failing(RuntimeError("secret path /srv/x"), FIRST)))
+
+    assert b"secret" not in connection.body
+
+
+async def leaves(engine: StubEngine, reached: asyncio.Event, connection: Connection) -> None:
+    """The client leaves once `reached`; returns when the response has ended for it."""
+    response = EngineResponse(engine, REQUEST)
+    async with asyncio.timeout(LIMIT_S):
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        await reached.wait()
+        assert not engine.left.is_set()
+        connection.leave()
+        await running
+
+
+async def test_a_client_that_leaves_between_tokens_ends_its_generation() -> None:
+    engine, connection = StubEngine(stalled(FIRST)), Connection()
+
+    await leaves(engine, connection.body_arrived, connection)
+
+    assert engine.cancelled
+    assert engine.left.is_set()
+    assert connection.body == FIRST
+    assert not connection.complete
+
+
+async def test_a_client_that_leaves_before_the_first_token_ends_its_prefill() -> None:
+    engine, connection = MuteEngine(), Connection()
+
+    await leaves(engine, engine.entered, connection)
+
+    assert engine.cancelled
+    assert connection.sent == []
+
+
+async def test_a_client_that_stopped_reading_and_leaves_frees_its_generation() -> None:
+    engine, connection = StubEngine(frames(FIRST, SECOND, DONE)), Connection(reads=False)
+
+    await leaves(engine, connection.body_arrived, connection)
+
+    assert engine.cancelled
+    assert connection.body == FIRST
+
+
+async def test_a_server_that_shuts_down_ends_the_call_too() -> None:
+    engine, connection = StubEngine(stalled(FIRST)), Connection()
+    response = EngineResponse(engine, REQUEST)
+
+    async with asyncio.timeout(LIMIT_S):
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        await connection.body_arrived.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert engine.cancelled
+
+
+async def test_nothing_is_left_running_after_an_exchange() -> None:
+    before = asyncio.all_tasks()
+
+    await exchange(StubEngine(frames(FIRST, DONE)))
+
+    assert asyncio.all_tasks() == before

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from serve_app.api.errors import DONE, ApiError
+
+
+def test_the_body_has_the_four_fields_of_openais_errors() -> None:
+    error = ApiError(404, "model = 'x': does not exist.", param="model", code="model_not_found")
+
+    assert json.loads(error.body()) == {
+        "error": {
+            "message": "model = 'x': does not exist.",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
+    }
+
+
+def test_fields_that_say_nothing_are_null_and_not_absent() -> None:
+    assert json.loads(ApiError(400, "no").body())["error"] == {
+        "message": "no",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (499, "invalid_request_error"),
+        (500, "server_error"),
+        (503, "server_error"),
+    ],
+)
+def test_the_type_says_whose_fault_it_is(status: int, kind: str) -> None:
+    assert ApiError(status, "no").type == kind
+
+
+def test_a_frame_is_one_error_event_with_the_body_as_its_data() -> None:
+    error = ApiError(502, "first line\n\nsecond line", code="replica_lost")
+
+    assert error.frame() == b"event: error\ndata: " + error.body() + b"\n\n"
+    assert error.frame().count(b"\n\n") == 1  # line breaks of the message are escaped
+
+
+def test_the_last_frames_end_the_stream() -> None:
+    error = ApiError(502, "lost")
+
+    assert error.last_frames() == error.frame() + b"data: [DONE]\n\n"
+    assert DONE == b"data: [DONE]\n\n"
+
+
+def test_headers_are_a_copy() -> None:
+    headers = {"Retry-After": "5"}
+
+    error = ApiError(503, "later", headers=headers)
+    headers.clear()
+
+    assert error.headers == {"Retry-After": "5"}
+    assert ApiError(503, "later").headers == {}
+
+
+def test_the_message_is_what_python_shows() -> None:
+    assert str(ApiError(400, "no such luck")) == "no such luck"

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from serve_app.api import request_id
+from serve_app.api.request_id import RequestIdMiddleware
+
+RESPONSE: list[Message] = [
+    {"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]},
+    {"type": "http.response.body", "body": b"ok"},
+]
+
+
+async def receive() -> Message:
+    raise AssertionError("nothing reads the request here")
+
+
+async def exchange(
+    *headers: tuple[bytes, bytes], add_header: bool = True, scope_type: str = "http"
+) -> tuple[Scope, list[Message]]:
+    """The scope the application saw, and what was sent."""
+    seen: list[Scope] = []
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        for message in RESPONSE:
+            await send({**message, "headers": list(message["headers"])} if "headers" in message else message)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": scope_type, "headers": list(headers)}
+    await RequestIdMiddleware(app, add_header)(scope, receive, send)
+    return seen[0], sent
+
+
+def ids(sent: list[Message]) -> list[bytes]:
+    return [value for name, value in sent[0]["headers"] if name == b"x-request-id"]
+
+
+async def test_a_usable_id_is_kept() -> None:
+    scope, sent = await exchange((b"x-request-id", b"trace/42:a"))
+
+    assert scope["state"]["request_id"] == "trace/42:a"
+    assert ids(sent) == [b"trace/42:a"]
+
+
+@pytest.mark.parametrize(
+    "given", [b"", b" ", b"a b", b"a\tb", b"a\r\nset-cookie: x", b"caf\xc3\xa9", b"\xff", b"a" * 257]
+)
+def test_the_pattern_takes_no_id_that_could_break_a_header_or_a_log_line(given: bytes) -> None:
+    assert request_id._USABLE.fullmatch(given) is None
+
+
+@pytest.mark.parametrize("given", [b"", b"a b", b"a\r\nset-cookie: x", b"\xff", b"a" * 257])
+async def test_an_unusable_id_is_replaced(given: bytes) -> None:
+    scope, sent = await exchange((b"x-request-id", given))
+
+    made = scope["state"]["request_id"]
+    assert len(made) == 32
+    assert int(made, 16)
+    assert ids(sent) == [made.encode()]
+
+
+async def test_the_longest_usable_id_is_kept_whole() -> None:
+    _, sent = await exchange((b"x-request-id", b"a" * 256))
+
+    assert ids(sent) == [b"a" * 256]
+
+
+async def test_of_several_ids_the_first_usable_one_counts_and_one_is_sent() -> None:
+    _, sent = await exchange(
+        (b"x-request-id", b"not usable"), (b"x-request-id", b"b"), (b"x-request-id", b"c")
+    )
+
+    assert ids(sent) == [b"b"]
+
+
+async def test_every_request_without_an_id_gets_its_own() -> None:
+    first, _ = await exchange()
+    second, _ = await exchange()
+
+    assert first["state"]["request_id"] != second["state"]["request_id"]
+
+
+async def test_behind_ray_the_id_is_known_within_and_not_put_on_the_response_twice() -> None:
+    scope, sent = await exchange((b"x-request-id", b"a"), add_header=False)
+
+    assert scope["state"]["request_id"] == "a"
+    assert sent == RESPONSE
+
+
+async def test_the_applications_own_headers_and_body_pass() -> None:
+    _, sent = await exchange()
+
+    assert (b"x-own", b"1") in sent[0]["headers"]
+    assert sent[1:] == RESPONSE[1:]
+
+
+async def test_the_arrival_is_noted_for_the_time_to_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_id.time, "perf_counter", lambda: 12.5)
+
+    scope, _ = await exchange()
+
+    assert scope["state"]["arrived"] == 12.5
+
+
+async def test_what_is_not_http_passes_untouched() -> None:
+    scope, sent = await exchange(scope_type="lifespan")
+
+    assert "state" not in scope
+    assert sent == RESPONSE

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from serve_app import env
+from serve_app.cli import run
+from serve_app.cli.main import main
+
+FAST = "RAY_SERVE_ENABLE_HA_PROXY"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in {**env.FAST_PATH, **env.ALWAYS}:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("wheel", [True, False])
+def test_on_its_own_it_takes_haproxy_where_there_is_one(monkeypatch: pytest.MonkeyPatch, wheel: bool) -> None:
+    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
+
+    values = run.environment("auto")
+
+    for name, value in env.FAST_PATH.items():
+        assert values[name] == (value if wheel else "0")
+
+
+@pytest.mark.parametrize("wheel", [True, False])
+@pytest.mark.parametrize(("proxy", "fast"), [("haproxy", True), ("ray", False)])
+def test_a_proxy_that_is_asked_for_is_taken_whatever_is_installed_or_set(
+    monkeypatch: pytest.MonkeyPatch, wheel: bool, proxy: str, fast: bool
+) -> None:
+    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
+    monkeypatch.setenv(FAST, "0" if fast else "1")
+
+    assert run.environment(proxy)[FAST] == ("1" if fast else "0")
+
+
+def test_what_the_operator_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env, "has_haproxy", lambda: True)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv(FAST, "0")
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "60")
+
+    values = run.environment("auto")
+
+    assert values["RAY_AUTH_MODE"] == "token"
+    assert values[FAST] == "0"
+    assert values["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "60"
+
+
+def test_what_the_operator_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_VARIABLE_OF_THE_OPERATOR", "kept")
+
+    values = run.environment("ray")
+
+    assert {name: values[name] for name in env.ALWAYS} == env.ALWAYS
+    assert values["A_VARIABLE_OF_THE_OPERATOR"] == "kept"
+
+
+def test_the_command_s_own_environment_is_left_alone() -> None:
+    before = dict(os.environ)
+
+    run.environment("haproxy")
+
+    assert dict(os.environ) == before
+
+
+def test_a_port_somebody_listens_on_is_taken_and_a_free_one_is_not() -> None:
+    with socket.create_server(("", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert run._port_taken(port)
+    assert not run._port_taken(port)
+
+
+def test_nothing_is_started_on_a_taken_port(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "_port_taken", lambda port: True)
+    monkeypatch.setattr(run.subprocess, "Popen", lambda *args, **kwargs: pytest.fail("started something"))
+    config = Path(__file__).parents[2] / "config" / "serve.yaml"
+
+    assert main(["run", str(config), "--port", "8123"]) == 1
+
+    assert "port 8123 is taken" in capsys.readouterr().err
+
+
+def test_a_bad_configuration_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run.subprocess, "Popen", lambda *args, **kwargs: pytest.fail("started something"))
+    path = tmp_path / "serve.yaml"
+    path.write_text("applications: []")
+
+    assert main(["run", str(path)]) == 2
+
+    assert "no application has import_path" in capsys.readouterr().err
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[int]:
+    """A port on which one request gets `body`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/ready"
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        yield server.server_port
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "answer"),
+    [
+        (200, {"ready": True, "models": {"a": {"state": "up"}}}, (True, {"a": {"state": "up"}})),
+        (503, {"ready": False, "models": {"a": {}}}, (False, {"a": {}})),
+        (404, {"error": {}}, (False, {})),
+        (200, [], (False, {})),
+    ],
+)
+def test_progress_is_read_off_ready_whatever_its_status(
+    status: int, body: object, answer: tuple[bool, dict[str, object]]
+) -> None:
+    with answering(status, json.dumps(body).encode()) as port:
+        assert run._ask(port) == answer
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_proxy_that_has_no_application_yet_is_no_progress(status: int) -> None:
+    with answering(status, b"<html>Service Unavailable</html>") as port:
+        assert run._ask(port) == (False, {})
+
+
+def test_a_server_that_does_not_listen_yet_is_no_progress() -> None:
+    with socket.create_server(("", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    assert run._ask(port) == (False, {})

@@ -1,0 +1,156 @@
+"""A running Tideserve application for tests: its own Ray cluster, ports and temporary folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+START_TIMEOUT_S = 240.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(slots=True)
+class Running:
+    """`tideserve run` as a user starts it, with the configuration of the tests."""
+
+    document: dict[str, Any]
+    proxy: str = "auto"
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    """Every distinct body of /ready on the way up, oldest first."""
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp")))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "run.log").read_text(errors="replace")
+
+    def start(self) -> None:
+        config = self.folder / "serve.yaml"
+        config.write_text(yaml.safe_dump(self.document))
+        env = {
+            **os.environ,
+            "RAY_TMPDIR": str(self.folder),
+            # HAProxy's own ports and sockets, beside whatever else runs on this machine.
+            "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+            "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        }
+        with (self.folder / "run.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "serve_app.cli.main",
+                    "run",
+                    str(config),
+                    "--port",
+                    str(self.port),
+                    "--proxy",
+                    self.proxy,
+                ],
+                env=env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_ready(
+        self, until: Callable[[int, dict[str, Any]], bool] = lambda status, _: status == 200
+    ) -> dict[str, Any]:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            assert self.process.poll() is None, f"tideserve run ended:\n{self.log[-4000:]}"
+            status, body = self.ready()
+            if body and (not self.seen or self.seen[-1] != {"status": status, **body}):
+                self.seen.append({"status": status, **body})
+            if until(status, body):
+                return body
+            time.sleep(0.25)
+        raise AssertionError(f"not ready within {START_TIMEOUT_S} s:\n{self.log[-4000:]}")
+
+    def ready(self) -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=10) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                try:
+                    return error.code, json.load(error)
+                except ValueError:
+                    return error.code, {}
+        except OSError:
+            return 0, {}
+
+    def descendants(self) -> list[psutil.Process]:
+        """Every process `tideserve run` has started and not yet ended."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def processes(self, title: str) -> list[psutil.Process]:
+        """Its processes whose title begins so, such as `ray::ServeReplica:tideserve:Engine`."""
+        return [p for p in self.descendants() if " ".join(p.cmdline()).startswith(title)]
+
+    def stop(self) -> int:
+        """Ctrl-C; returns the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(90)
+
+
+def engine_settings(name: str, **more: Any) -> dict[str, Any]:
+    """The embedded model, small enough for several engines on two cores."""
+    return {
+        "name": name,
+        "model": "embedded",
+        "device": "cpu",
+        "cpus_per_replica": 0.1,
+        "dtype": "bfloat16",
+        "max_model_len": 2048,
+        "max_num_seqs": 64,
+        "kv_cache_memory_bytes": 128 << 20,
+        "enforce_eager": True,
+        "env": {"VLLM_LOGGING_LEVEL": "WARNING"},
+        **more,
+    }
+
+
+def application(*models: dict[str, Any], **args: Any) -> dict[str, Any]:
+    """A Serve configuration with these models."""
+    ingress = {"cpus_per_replica": 0.1, **args.pop("ingress", {})}
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": "0.0.0.0", "port": 8000},
+        "applications": [
+            {
+                "name": "tideserve",
+                "route_prefix": "/",
+                "import_path": "serve_app.app:build",
+                "args": {"models": list(models), "ingress": ingress, **args},
+            }
+        ],
+    }

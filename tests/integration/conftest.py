@@ -1,0 +1,51 @@
+"""One application for most integration tests: a chat model, a model of one sequence, an embedder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.cluster import Running, application, engine_settings
+
+CHAT = "tideserve-tiny"
+NARROW = "one-at-a-time"
+EMBED = "tideserve-embed"
+
+
+@pytest.fixture(scope="session")
+def app() -> Iterator[Running]:
+    running = Running(
+        application(
+            engine_settings(CHAT, tool_call_parser="hermes"),
+            engine_settings(NARROW, max_num_seqs=1, kv_cache_memory_bytes=64 << 20),
+            engine_settings(EMBED, task="embed", max_num_seqs=8, kv_cache_memory_bytes=64 << 20),
+        )
+    )
+    running.start()
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.stop()
+
+
+@pytest.fixture(scope="session")
+def client(app: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{app.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+@pytest.fixture
+async def async_client(app: Running) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{app.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def http(app: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=app.url, timeout=60) as made:
+        yield made

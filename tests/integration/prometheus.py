@@ -1,0 +1,31 @@
+"""Reading `/metrics`, which lags by up to two export intervals of a second."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def samples(http: httpx.Client) -> dict[tuple[str, str], float]:
+    """Sum of every series by (sample name, model)."""
+    found: dict[tuple[str, str], float] = {}
+    for family in text_string_to_metric_families(http.get("/metrics").text):
+        for sample in family.samples:
+            key = (sample.name, sample.labels.get("model", ""))
+            found[key] = found.get(key, 0.0) + sample.value
+    return found
+
+
+def settled(http: httpx.Client, model: str) -> dict[tuple[str, str], float]:
+    """The metrics once `model` is idle and three readings a second apart agree on its token count."""
+    readings: list[float] = []
+    for _ in range(60):
+        now = samples(http)
+        busy = now.get(("llm_running_requests", model), 0) + now.get(("llm_waiting_requests", model), 0)
+        readings.append(now.get(("llm_completion_tokens_total", model), 0.0))
+        if not busy and len(readings) > 2 and len(set(readings[-3:])) == 1:
+            return now
+        time.sleep(1)
+    raise AssertionError(f"{model} did not come to rest: {readings[-5:]}")

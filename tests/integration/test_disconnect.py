@@ -1,0 +1,70 @@
+"""A client that leaves frees its sequence: streaming or not, running or queued.
+
+The model takes one sequence at a time and every request asks for 1,900 tokens; what was not generated
+shows that a request was cut, and that a later one is answered shows that its place was free.
+"""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.cluster import Running
+from tests.integration.conftest import NARROW
+from tests.integration.prometheus import settled
+from tests.integration.sse import RawStream
+
+LONG = 1900
+
+
+def request(stream: bool) -> dict:
+    return {
+        "model": NARROW,
+        "prompt": "Once upon a time",
+        "max_tokens": LONG,
+        "ignore_eos": True,
+        "stream": stream,
+    }
+
+
+def generated(http: httpx.Client) -> float:
+    return settled(http, NARROW).get(("llm_completion_tokens_total", NARROW), 0.0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_running_request_ends_with_its_client(
+    app: Running, http: httpx.Client, client: openai.OpenAI, stream: bool
+) -> None:
+    before = generated(http)
+    with RawStream(app.port, "/v1/completions", request(stream=True)) as running:
+        running.until(b"data: ")
+        # The second one, streaming or not, is queued behind the first, and first in line.
+        with RawStream(app.port, "/v1/completions", request(stream)):
+            pass
+    reply = client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
+    assert reply.usage.completion_tokens == 5
+    assert generated(http) - before < LONG
+
+
+def test_a_whole_reply_is_abandoned_while_it_generates(
+    app: Running, http: httpx.Client, client: openai.OpenAI
+) -> None:
+    before = generated(http)
+    with RawStream(app.port, "/v1/completions", request(stream=False)):
+        # In line behind it: once this waits, the first one runs.
+        with RawStream(app.port, "/v1/completions", {**request(True), "max_tokens": 1}) as next_in_line:
+            pass
+        assert next_in_line.received == b""
+    reply = client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
+    assert reply.usage.completion_tokens == 5
+    assert generated(http) - before < LONG
+
+
+def test_generate_is_abandoned_too(app: Running, http: httpx.Client, client: openai.OpenAI) -> None:
+    before = generated(http)
+    body = {"model": NARROW, "prompt": "Once", "max_tokens": LONG, "temperature": 1.0, "stream": True}
+    with RawStream(app.port, "/generate", body) as stream:
+        stream.until(b"data: ")
+    client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
+    assert generated(http) - before < LONG

@@ -1,0 +1,112 @@
+"""Whatever a client sends: a 4xx in OpenAI's shape that names the field, and a server that goes on."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.conftest import CHAT
+
+CHAT_PATH = "/v1/chat/completions"
+SEA = [{"role": "user", "content": "sea"}]
+
+
+def chat(**fields):
+    return {"model": CHAT, "messages": SEA, "max_tokens": 4, **fields}
+
+
+def completion(**fields):
+    return {"model": CHAT, "prompt": "sea", "max_tokens": 4, **fields}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        (CHAT_PATH, chat(model="nope"), 404, "model"),
+        (CHAT_PATH, chat(model=5), 400, "model"),
+        (CHAT_PATH, chat(messages="hello"), 400, "messages"),
+        (CHAT_PATH, chat(messages=[{"content": "x"}]), 400, "messages[0].role"),
+        (CHAT_PATH, chat(temperature=9), 400, "temperature"),
+        (CHAT_PATH, chat(temperature=-1), 400, "temperature"),
+        (CHAT_PATH, chat(temperature="hot"), 400, "temperature"),
+        (CHAT_PATH, chat(top_p=1.5), 400, "top_p"),
+        (CHAT_PATH, chat(n=0), 400, "n"),
+        (CHAT_PATH, chat(n=1000), 400, "n"),
+        (CHAT_PATH, chat(max_tokens=0), 400, "max_tokens"),
+        (CHAT_PATH, chat(max_tokens=100_000), 400, "max_tokens"),
+        (CHAT_PATH, chat(logit_bias={"999999": 1}), 400, "logit_bias"),
+        (CHAT_PATH, chat(logit_bias={"sea": 1}), 400, "logit_bias"),
+        (CHAT_PATH, chat(stop_token_ids=[-5]), 400, "stop_token_ids"),
+        (CHAT_PATH, chat(allowed_token_ids=[999_999]), 400, "allowed_token_ids"),
+        (CHAT_PATH, chat(structured_outputs={"regex": "[0-9"}), 400, None),
+        (CHAT_PATH, chat(messages=[{"role": "user", "content": "sea " * 5000}]), 400, None),
+        ("/v1/completions", completion(prompt=[99_999]), 400, "prompt"),
+        ("/v1/completions", completion(prompt=[[1, 2], [-1]]), 400, "prompt[0]"),
+        ("/v1/completions", completion(prompt=[]), 400, None),
+        ("/v1/completions", {"model": CHAT}, 400, "prompt"),
+        ("/detokenize", {"model": CHAT, "tokens": [99_999]}, 400, "tokens"),
+        ("/generate", {"prompt": "x", "max_tokens": 99_999}, 400, "max_tokens"),
+    ],
+)
+def test_a_bad_field_is_named(http: httpx.Client, path: str, body: dict, status: int, param: str) -> None:
+    reply = http.post(path, json=body)
+    assert reply.status_code == status, reply.text
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    if param is not None:
+        assert error["param"] == param
+    assert len(reply.headers.get_list("x-request-id")) == 1
+
+
+def test_a_context_too_long_has_its_own_code(http: httpx.Client) -> None:
+    reply = http.post(CHAT_PATH, json=chat(messages=[{"role": "user", "content": "sea " * 5000}]))
+    assert reply.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"",
+        b'{"messages":[],"temperature":NaN}',
+        b'{"model":"tideserve-tiny","messages":"\xff"}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_a_json_object_is_refused(http: httpx.Client, body: bytes) -> None:
+    reply = http.post(CHAT_PATH, content=body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] in ("invalid_json", "invalid_value")
+
+
+def test_an_oversized_body_is_refused_while_it_comes(http: httpx.Client) -> None:
+    reply = http.post(CHAT_PATH, content=b'{"messages":"' + b"a" * (9 << 20) + b'"}')
+    assert reply.status_code == 413
+    assert reply.json()["error"]["code"] == "body_too_large"
+
+
+def test_a_wrong_method_and_a_wrong_path_have_the_same_shape(http: httpx.Client) -> None:
+    for reply, status in ((http.get(CHAT_PATH), 405), (http.get("/v1/nothing"), 404)):
+        assert reply.status_code == status
+        assert reply.json()["error"]["type"] == "invalid_request_error"
+        assert reply.headers["x-request-id"]
+
+
+def test_generate_keeps_fastapis_details(http: httpx.Client) -> None:
+    reply = http.post("/generate", json={"prompt": "x", "max_tokens": -4})
+    assert reply.status_code == 422
+    assert reply.json()["detail"][0]["loc"] == ["body", "max_tokens"]
+
+
+def test_a_request_id_is_kept(http: httpx.Client) -> None:
+    reply = http.get("/health", headers={"X-Request-ID": "mine-42"})
+    assert reply.headers.get_list("x-request-id") == ["mine-42"]
+
+
+def test_the_server_still_answers_after_all_that(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=3)
+    assert reply.choices[0].message.content is not None

@@ -1,0 +1,75 @@
+"""Schemathesis over the OpenAPI document: whatever fits the schemas, and what just misses, gets no 5xx."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+import schemathesis
+from schemathesis.checks import not_a_server_error
+
+from tests.integration.cluster import Running
+
+# Enough to reach every field of vLLM's 60-field requests many times over; about a minute.
+EXAMPLES = 60
+
+
+def bounded(body):
+    """Keep one example from generating 2,000 tokens 64 times; the bounds have tests of their own."""
+    if isinstance(body, dict):
+        for name in ("max_tokens", "max_completion_tokens"):
+            if isinstance(body.get(name), int) and body[name] > 8:
+                body[name] = 8
+        if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
+            body["max_tokens"] = 8
+        if isinstance(body.get("n"), int) and body["n"] > 4:
+            body["n"] = 4
+    return body
+
+
+OPERATIONS = [
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /v1/embeddings",
+    "POST /tokenize",
+    "POST /detokenize",
+    "POST /generate",
+    "GET /v1/models",
+    "GET /v1/models/{model}",
+    "GET /health",
+    "GET /ready",
+    "GET /metrics",
+]
+
+
+@pytest.fixture(scope="module")
+def operations(app: Running) -> dict:
+    schema = schemathesis.openapi.from_url(f"{app.url}/openapi.json")
+    found = [result.ok() for result in schema.get_all_operations()]
+    return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
+
+
+def test_every_operation_is_fuzzed(operations: dict) -> None:
+    assert set(operations) == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("mode", [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE])
+def test_no_request_makes_a_server_error(operations: dict, name: str, mode) -> None:
+    operation = operations[name]
+
+    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    def check(case) -> None:
+        case.body = bounded(case.body)
+        case.call_and_validate(checks=[not_a_server_error], timeout=60)
+
+    try:
+        check()
+    except hypothesis.errors.Unsatisfiable:
+        assert mode is schemathesis.GenerationMode.NEGATIVE  # nothing about a bare GET can be wrong

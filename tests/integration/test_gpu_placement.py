@@ -1,0 +1,68 @@
+"""Placement on GPUs, on a Ray cluster that only claims to have them; no engine runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import serve
+
+from serve_app.app import build_application
+from serve_app.settings import load_settings
+from tests.integration.fake_gpu_engine import FakeGpuEngine
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def fake_gpus() -> Iterator[None]:
+    ray.init(
+        address="local",
+        num_cpus=8,
+        num_gpus=5,
+        resources={"accelerator_type:A100": 5},
+        include_dashboard=False,
+        log_to_driver=False,
+        _temp_dir=tempfile.mkdtemp(prefix="ts-", dir="/tmp"),
+        runtime_env={"env_vars": {"PYTHONPATH": os.fspath(REPOSITORY)}},
+    )
+    yield
+    serve.shutdown()
+    ray.shutdown()
+
+
+def placed(model: dict[str, Any]) -> dict[str, Any]:
+    settings = load_settings({"models": [{"name": "m", "model": "org/any", **model}]})
+    application = build_application(settings, FakeGpuEngine)
+    serve.run(application, name="placement", route_prefix="/placement")
+    try:
+        handle = serve.get_deployment_handle(settings.models[0].deployment_name, "placement")
+        where: dict[str, Any] = handle.where.remote().result(timeout_s=60)
+        return where
+    finally:
+        serve.delete("placement")
+
+
+@pytest.mark.usefixtures("fake_gpus")
+def test_one_gpu_is_the_replicas_own() -> None:
+    where = placed({"accelerator_type": "A100"})
+    assert where["assigned"]["GPU"] == 1
+    assert where["assigned"]["accelerator_type:A100"] > 0
+    assert len(where["gpu_ids"]) == 1
+
+
+@pytest.mark.usefixtures("fake_gpus")
+def test_tensor_parallel_takes_a_bundle_per_gpu_with_the_replica_in_the_first() -> None:
+    where = placed({"accelerator_type": "A100", "tensor_parallel_size": 4})
+    assert [bundle["GPU"] for bundle in where["bundles"]] == [1, 1, 1, 1]
+    assert all(bundle["accelerator_type:A100"] > 0 for bundle in where["bundles"])
+    assert ["CPU" in bundle for bundle in where["bundles"]] == [True, False, False, False]
+    assert where["strategy"] == "STRICT_PACK"
+    # The GPUs are left to vLLM's workers, one a bundle.
+    assert where["gpu_ids"] == []
+    assert any(name.startswith("CPU_group_0") for name in where["assigned"])

@@ -1,0 +1,249 @@
+"""The official client, unmodified, against the real engine through the real proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import openai
+import pytest
+
+from tests.integration.conftest import CHAT, EMBED, NARROW
+
+SEA = [{"role": "user", "content": "Tell me about the sea."}]
+WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather in a city.",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def text_of(stream) -> str:
+    return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def test_a_chat_completion_answers_in_words(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=60, temperature=0)
+    words = re.findall(r"[A-Za-z]{2,}", reply.choices[0].message.content)
+    assert len(words) > 5
+    assert reply.usage.completion_tokens <= 60
+    assert reply.model == CHAT
+
+
+def test_streaming_and_not_streaming_say_the_same(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=50, temperature=0)
+    stream = client.chat.completions.create(
+        model=CHAT, messages=SEA, max_tokens=50, temperature=0, stream=True
+    )
+    assert text_of(stream) == whole.choices[0].message.content
+
+
+def test_a_stream_arrives_in_many_chunks_and_names_its_finish(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=CHAT, messages=SEA, max_tokens=24, temperature=0, stream=True, extra_body={"ignore_eos": True}
+    )
+    chunks = list(stream)
+    assert len(chunks) > 10
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def test_usage_comes_last_with_latency_as_an_extension(client: openai.OpenAI) -> None:
+    *_, last = client.chat.completions.create(
+        model=CHAT, messages=SEA, max_tokens=16, stream=True, stream_options={"include_usage": True}
+    )
+    assert last.choices == []
+    latency = last.latency
+    assert latency["tokens_generated"] == last.usage.completion_tokens
+    assert 0 < latency["ttft_ms"] <= latency["total_time_ms"]
+    assert latency["tokens_per_second"] > 0
+    assert latency["inter_token_ms"] >= 0
+
+
+def test_a_text_completion_stream_has_latency_too(client: openai.OpenAI) -> None:
+    *_, last = client.completions.create(
+        model=CHAT, prompt="The tide", max_tokens=8, stream=True, stream_options={"include_usage": True}
+    )
+    assert last.latency["tokens_generated"] == last.usage.completion_tokens == 8
+
+
+def test_usage_is_absent_unless_asked_for(client: openai.OpenAI) -> None:
+    chunks = list(client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=4, stream=True))
+    assert all(chunk.usage is None for chunk in chunks)
+    assert not any(hasattr(chunk, "latency") for chunk in chunks)
+
+
+def test_n_gives_that_many_choices(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=CHAT, messages=SEA, max_tokens=8, n=2, temperature=1.0, seed=3
+    )
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    stream = client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=8, n=2, stream=True)
+    assert {chunk.choices[0].index for chunk in stream if chunk.choices} == {0, 1}
+
+
+def test_a_seed_makes_sampling_repeatable(client: openai.OpenAI) -> None:
+    texts = {
+        client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=24, temperature=1.5, seed=seed)
+        .choices[0]
+        .message.content
+        for seed in (7, 7, 7)
+    }
+    assert len(texts) == 1
+
+
+def test_stop_ends_before_the_stop_string(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=CHAT, messages=SEA, max_tokens=200, temperature=0, stop=["."]
+    )
+    assert "." not in reply.choices[0].message.content
+    assert reply.choices[0].finish_reason == "stop"
+
+
+def test_logprobs_name_every_token(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=CHAT, messages=SEA, max_tokens=5, temperature=0, logprobs=True, top_logprobs=3
+    )
+    content = reply.choices[0].logprobs.content
+    assert len(content) == 5
+    assert all(len(item.top_logprobs) == 3 and item.logprob <= 0 for item in content)
+
+
+def test_logit_bias_can_forbid_a_token(client: openai.OpenAI, http) -> None:
+    first = client.completions.create(model=CHAT, prompt="The tide", max_tokens=1, temperature=0)
+    text = first.choices[0].text
+    token = http.post("/tokenize", json={"model": CHAT, "prompt": text}).json()["tokens"][0]
+    other = client.completions.create(
+        model=CHAT, prompt="The tide", max_tokens=1, temperature=0, logit_bias={str(token): -100}
+    )
+    assert other.choices[0].text != text
+
+
+def test_echo_repeats_the_prompt(client: openai.OpenAI) -> None:
+    reply = client.completions.create(model=CHAT, prompt="The tide", max_tokens=3, echo=True)
+    assert reply.choices[0].text.startswith("The tide")
+
+
+def test_a_list_of_prompts_gives_a_choice_each(client: openai.OpenAI) -> None:
+    reply = client.completions.create(model=CHAT, prompt=["The tide", "A fox"], max_tokens=3)
+    assert [choice.index for choice in reply.choices] == [0, 1]
+
+
+def test_a_required_tool_is_called_with_its_schema(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=CHAT, messages=WEATHER, tools=[TOOL], tool_choice="required", temperature=0, max_tokens=80
+    )
+    call = reply.choices[0].message.tool_calls[0].function
+    assert call.name == "get_weather"
+    assert isinstance(json.loads(call.arguments)["city"], str)
+
+
+def test_a_named_tool_is_called_while_streaming(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=CHAT,
+        messages=WEATHER,
+        tools=[TOOL],
+        tool_choice={"type": "function", "function": {"name": "get_weather"}},
+        temperature=0,
+        max_tokens=80,
+        stream=True,
+    )
+    arguments = "".join(
+        call.function.arguments or ""
+        for chunk in stream
+        if chunk.choices
+        for call in chunk.choices[0].delta.tool_calls or ()
+    )
+    assert "city" in json.loads(arguments)
+
+
+def test_auto_tool_choice_is_accepted(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=CHAT, messages=WEATHER, tools=[TOOL], temperature=0, max_tokens=80
+    )
+    message = reply.choices[0].message
+    assert message.content or message.tool_calls
+
+
+def test_a_json_schema_is_obeyed(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "enum": ["cat", "dog"]},
+            "age": {"type": "integer", "minimum": 0, "maximum": 30},
+        },
+        "required": ["kind", "age"],
+        "additionalProperties": False,
+    }
+    reply = client.chat.completions.create(
+        model=CHAT,
+        messages=[{"role": "user", "content": "Describe an animal as JSON."}],
+        response_format={"type": "json_schema", "json_schema": {"name": "animal", "schema": schema}},
+        max_tokens=200,
+        temperature=0,
+        extra_body={"structured_outputs": None},
+    )
+    animal = json.loads(reply.choices[0].message.content)
+    assert animal["kind"] in ("cat", "dog")
+    assert 0 <= animal["age"] <= 30
+
+
+@pytest.mark.parametrize(
+    ("constraint", "pattern"),
+    [({"regex": "[0-9]{3}-[a-z]{2}"}, r"[0-9]{3}-[a-z]{2}"), ({"choice": ["red", "blue"]}, "red|blue")],
+)
+def test_structured_outputs_are_obeyed(client: openai.OpenAI, constraint, pattern) -> None:
+    reply = client.chat.completions.create(
+        model=CHAT, messages=SEA, max_tokens=20, extra_body={"structured_outputs": constraint}
+    )
+    assert re.fullmatch(pattern, reply.choices[0].message.content)
+
+
+def test_the_models_are_listed_and_found(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [CHAT, NARROW, EMBED]
+    assert client.models.retrieve(EMBED).id == EMBED
+
+
+def test_each_model_answers_for_itself(client: openai.OpenAI) -> None:
+    for name in (CHAT, NARROW):
+        reply = client.completions.create(model=name, prompt="The tide", max_tokens=2)
+        assert reply.model == name
+
+
+def test_embeddings_come_from_the_model_that_can(client: openai.OpenAI) -> None:
+    reply = client.embeddings.create(model=EMBED, input=["the sea", "a lighthouse"])
+    assert [len(item.embedding) for item in reply.data] == [256, 256]
+    assert reply.data[0].embedding != reply.data[1].embedding
+    with pytest.raises(openai.BadRequestError, match="does not support embeddings"):
+        client.embeddings.create(model=CHAT, input="x")
+    with pytest.raises(openai.BadRequestError, match="does not support chat completions"):
+        client.chat.completions.create(model=EMBED, messages=SEA)
+
+
+async def test_the_async_client_streams_many_at_once(async_client: openai.AsyncOpenAI) -> None:
+    async def one(index: int) -> int:
+        stream = await async_client.chat.completions.create(
+            model=CHAT,
+            messages=[{"role": "user", "content": f"Story number {index}"}],
+            max_tokens=20,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+        )
+        tokens = 0
+        async for chunk in stream:
+            tokens = chunk.usage.completion_tokens if chunk.usage else tokens
+        return tokens
+
+    assert await asyncio.gather(*(one(index) for index in range(16))) == [20] * 16

@@ -1,0 +1,94 @@
+"""Liveness, readiness, metrics and memory of a running application."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import psutil
+
+from tests.integration.cluster import Running
+from tests.integration.conftest import CHAT, EMBED, NARROW
+from tests.integration.prometheus import samples, settled
+
+
+def test_readiness_named_the_phase_while_the_first_engine_loaded(app: Running) -> None:
+    waiting = [seen for seen in app.seen if seen["status"] == 503]
+    assert waiting
+    phases = {model["phase"] for seen in waiting for model in seen["models"].values()}
+    assert phases & {"imports", "weights_and_kv_cache", "waiting_for_a_node", "deploying"}
+    assert all(not seen["ready"] for seen in waiting)
+
+
+def test_readiness_says_how_long_each_phase_took(http: httpx.Client) -> None:
+    body = http.get("/ready").json()
+    assert body["ready"] is True
+    assert set(body["models"]) == {CHAT, NARROW, EMBED}
+    took = body["models"][CHAT]["startup_seconds"]
+    assert set(took) == {
+        "imports",
+        "configuration",
+        "weights_and_kv_cache",
+        "serving_layer",
+        "warm_up",
+        "data_plane",
+    }
+
+
+def test_health_answers(http: httpx.Client) -> None:
+    assert http.get("/health").json() == {"status": "ok"}
+
+
+def test_the_documentation_pages_are_there(http: httpx.Client) -> None:
+    assert http.get("/docs").status_code == 200
+    assert "/v1/chat/completions" in http.get("/openapi.json").json()["paths"]
+
+
+def test_every_replicas_metrics_reach_prometheus(http: httpx.Client, client: openai.OpenAI) -> None:
+    before = samples(http)
+    for model in (CHAT, NARROW):
+        client.completions.create(
+            model=model, prompt="The tide", max_tokens=7, extra_body={"ignore_eos": True}
+        )
+    client.embeddings.create(model=EMBED, input="the sea")
+    http.post("/v1/completions", json={"model": CHAT, "prompt": "x", "temperature": -1})
+    settled(http, CHAT)
+    after = settled(http, NARROW)
+
+    def gained(name: str, model: str) -> float:
+        return after[name, model] - before.get((name, model), 0.0)
+
+    for model in (CHAT, NARROW):
+        assert gained("llm_completion_tokens_total", model) >= 7
+        assert gained("llm_prompt_tokens_total", model) >= 1
+        assert gained("llm_requests_total", model) >= 1
+        for histogram in ("llm_ttft_seconds", "llm_inter_token_seconds", "llm_e2e_seconds"):
+            assert gained(f"{histogram}_count", model) >= 1
+            assert after[f"{histogram}_bucket", model] > 0
+    assert gained("llm_errors_total", CHAT) >= 1
+    for gauge in (
+        "llm_queue_depth",
+        "llm_running_requests",
+        "llm_waiting_requests",
+        "llm_running_tokens",
+        "llm_waiting_tokens",
+        "llm_kv_cache_usage_ratio",
+    ):
+        assert {model for name, model in after if name == gauge} == {CHAT, NARROW, EMBED}
+
+
+def test_a_repeated_prompt_hits_the_prefix_cache(http: httpx.Client, client: openai.OpenAI) -> None:
+    before = samples(http).get(("llm_prefix_cache_hits_total", CHAT), 0.0)
+    prompt = "The harbour at low tide was quiet, and the boats lay on their sides in the mud. " * 8
+    for _ in range(2):
+        client.completions.create(model=CHAT, prompt=prompt, max_tokens=2)
+    after = settled(http, CHAT)
+    assert after["llm_prefix_cache_hits_total", CHAT] > before
+
+
+def test_a_replica_takes_at_most_two_gigabytes(app: Running) -> None:
+    """Proportional set size: memory shared between processes is counted once."""
+    for engine in app.processes("ray::ServeReplica:tideserve:Engine"):
+        family = [engine, *engine.children(recursive=True)]
+        used = sum(process.memory_full_info().pss for process in family)
+        assert used <= 2 << 30, f"{used / 2**30:.2f} GiB in {[p.name() for p in family]}"
+        assert isinstance(engine, psutil.Process)

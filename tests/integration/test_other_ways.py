@@ -1,0 +1,96 @@
+"""The other data plane behind the other proxy, and a model that cannot start beside one that can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.prometheus import settled
+from tests.integration.sse import RawStream
+
+GOOD = "good"
+BROKEN = "broken"
+SEA = [{"role": "user", "content": "Tell me about the sea."}]
+
+
+def both_are_decided(status: int, body: dict) -> bool:
+    models = body.get("models", {})
+    states = {name: model["state"] for name, model in models.items()}
+    return states == {GOOD: "up", BROKEN: "failed"}
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[Running]:
+    running = Running(
+        application(
+            engine_settings(GOOD, max_num_seqs=1),
+            engine_settings(BROKEN, model="/nowhere/at-all", env={"HF_HUB_OFFLINE": "1"}),
+            ingress={"data_plane": "handle", "replica_wait_timeout_s": 2},
+        ),
+        proxy="ray",
+    )
+    running.start()
+    try:
+        running.wait_ready(until=both_are_decided)
+        yield running
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.stop()
+
+
+@pytest.fixture(scope="module")
+def http(app: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=app.url, timeout=60) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(app: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{app.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_an_engine_that_cannot_start_makes_ready_503_with_the_reason(http: httpx.Client) -> None:
+    reply = http.get("/ready")
+    assert reply.status_code == 503
+    broken = reply.json()["models"][BROKEN]
+    assert broken["state"] == "failed"
+    assert "/nowhere/at-all" in broken["reason"]
+
+
+def test_its_requests_get_a_503_and_the_others_an_answer(http: httpx.Client) -> None:
+    body = {"messages": SEA, "max_tokens": 8}
+    refused = http.post("/v1/chat/completions", json={**body, "model": BROKEN})
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "model_unavailable"
+    assert refused.headers["retry-after"]
+    assert http.post("/v1/chat/completions", json={**body, "model": GOOD}).status_code == 200
+
+
+def test_the_handle_streams_what_it_answers_whole(client: openai.OpenAI) -> None:
+    asked = {"model": GOOD, "messages": SEA, "max_tokens": 40, "temperature": 0}
+    whole = client.chat.completions.create(**asked).choices[0].message.content
+    stream = client.chat.completions.create(**asked, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole
+
+
+def test_an_error_has_the_same_shape_and_one_request_id(http: httpx.Client) -> None:
+    reply = http.post("/v1/chat/completions", json={"model": GOOD, "messages": SEA, "temperature": 9})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "temperature"
+    assert len(reply.headers.get_list("x-request-id")) == 1
+
+
+def test_a_client_that_leaves_frees_its_sequence(
+    app: Running, http: httpx.Client, client: openai.OpenAI
+) -> None:
+    before = settled(http, GOOD).get(("llm_completion_tokens_total", GOOD), 0.0)
+    body = {"model": GOOD, "prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    with RawStream(app.port, "/v1/completions", body) as stream:
+        stream.until(b"data: ")
+    client.completions.create(model=GOOD, prompt="The tide", max_tokens=5)
+    assert settled(http, GOOD)["llm_completion_tokens_total", GOOD] - before < 1900

@@ -1,0 +1,114 @@
+"""vLLM's own API server and this one, side by side: the same requests, the same token ids."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serve_app.models import embedded_model_path
+from tests.integration.cluster import free_port
+from tests.integration.conftest import CHAT
+
+SUBJECTS = ("the sea", "a fox", "rain", "the moon", "bread", "a harbour", "trains", "winter", "ships", "cats")
+QUESTIONS = ("Tell me about {}.", "What is {}?", "Write a story about {}.", "Describe {} as JSON.", "Why {}?")
+REQUESTS = [question.format(subject) for subject in SUBJECTS for question in QUESTIONS]
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    port = free_port()
+    log: Path = tmp_path_factory.mktemp("vllm") / "log"
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--port", str(port)]
+    command += ["--model", str(embedded_model_path()), "--served-model-name", CHAT, "--dtype", "bfloat16"]
+    command += ["--max-model-len", "2048", "--max-num-seqs", "64", "--enforce-eager"]
+    command += ["--kv-cache-memory-bytes", str(128 << 20)]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with log.open("wb") as out:
+        server = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            for _ in range(480):
+                assert server.poll() is None, log.read_text()[-3000:]
+                try:
+                    if client.get("/health").status_code == 200:
+                        break
+                except httpx.TransportError:
+                    pass
+                time.sleep(0.25)
+            yield client
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def token_ids(client: httpx.Client, question: str, stream: bool) -> list[int]:
+    body = {
+        "model": CHAT,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": 32,
+        "temperature": 0,
+        "stream": stream,
+        "return_token_ids": True,
+    }
+    if not stream:
+        reply = client.post("/v1/chat/completions", json=body).json()
+        ids: list[int] = reply["choices"][0]["token_ids"]
+        return ids
+    found: list[int] = []
+    with client.stream("POST", "/v1/chat/completions", json=body) as reply:
+        for line in reply.iter_lines():
+            if line.startswith("data: {"):
+                event = httpx.Response(200, content=line.removeprefix("data: ")).json()
+                found += event["choices"][0].get("token_ids") or []
+    return found
+
+
+def test_fifty_greedy_requests_give_the_same_token_ids(vllm: httpx.Client, http: httpx.Client) -> None:
+    assert len(REQUESTS) == 50
+    for index, question in enumerate(REQUESTS):
+        stream = index % 2 == 1
+        ours, theirs = token_ids(http, question, stream), token_ids(vllm, question, stream)
+        assert ours == theirs, question
+        assert ours
+
+
+def said(client: httpx.Client, more: dict) -> dict:
+    """What a stream said, whatever frames it took: a reader that lags gets several tokens in one."""
+    body = {"model": CHAT, "messages": [{"role": "user", "content": "Say hello in Japanese."}], **more}
+    with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as reply:
+        lines = [line for line in reply.iter_lines() if line]
+    assert lines.pop() == "data: [DONE]"
+    result: dict = {}
+    for line in lines:
+        event = httpx.Response(200, content=line.removeprefix("data: ")).json()
+        assert event["object"] == "chat.completion.chunk"
+        result["usage"] = event.get("usage")
+        for choice in event["choices"]:
+            one = result.setdefault(choice["index"], {"text": "", "keys": set()})
+            one["text"] += choice["delta"].get("content") or ""
+            one["role"] = choice["delta"].get("role", one.get("role"))
+            one["keys"] |= set(choice)
+            one["finish"] = choice["finish_reason"], choice.get("stop_reason")
+    return result
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_tokens": 24},
+        {"max_tokens": 24, "stream_options": {"include_usage": True}},
+        {"max_tokens": 24, "n": 2, "stop": ["."], "stream_options": {"include_usage": True}},
+        {"max_tokens": 40, "structured_outputs": {"choice": ["naïve 海 🌊"]}},
+    ],
+)
+def test_a_plain_stream_says_the_same_as_vllms_own(
+    vllm: httpx.Client, http: httpx.Client, more: dict
+) -> None:
+    assert said(http, {"temperature": 0, **more}) == said(vllm, {"temperature": 0, **more})

@@ -1,0 +1,74 @@
+"""Server-sent events as they come off the wire."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+
+from tests.integration.conftest import CHAT
+
+
+def raw_stream(http: httpx.Client, path: str, body: dict) -> tuple[httpx.Response, list[bytes]]:
+    with http.stream("POST", path, json=body) as reply:
+        return reply, list(reply.iter_raw())
+
+
+def frames(chunks: list[bytes]) -> list[str]:
+    text = b"".join(chunks).decode()
+    assert text.endswith("\n\n")
+    return text.removesuffix("\n\n").split("\n\n")
+
+
+def test_the_headers_are_those_of_an_event_stream(http: httpx.Client) -> None:
+    body = {"model": CHAT, "messages": [{"role": "user", "content": "sea"}], "max_tokens": 4, "stream": True}
+    reply, chunks = raw_stream(http, "/v1/chat/completions", body)
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    assert "no-cache" in reply.headers["cache-control"]
+    assert reply.headers["x-accel-buffering"] == "no"
+    assert frames(chunks)[-1] == "data: [DONE]"
+
+
+def test_a_frame_is_never_split_inside_a_character(http: httpx.Client) -> None:
+    """Bytes of the multi-byte text are forced by a grammar, so they come whatever the model knows."""
+    text = "naïve — “größer” 海 🌊 مرحبا"
+    body = {
+        "model": CHAT,
+        "messages": [{"role": "user", "content": "sea"}],
+        "max_tokens": 200,
+        "stream": True,
+        "structured_outputs": {"choice": [text]},
+    }
+    _, chunks = raw_stream(http, "/v1/chat/completions", body)
+    for chunk in chunks:
+        chunk.decode()  # every piece of the wire is whole UTF-8
+    events = [json.loads(frame.removeprefix("data: ")) for frame in frames(chunks)[:-1]]
+    deltas = [event["choices"][0]["delta"].get("content") or "" for event in events]
+    assert "".join(deltas) == text
+    assert "\ufffd" not in "".join(deltas)
+
+
+def test_generate_streams_a_token_an_event(http: httpx.Client) -> None:
+    _, chunks = raw_stream(http, "/generate", {"prompt": "The tide", "max_tokens": 12, "stream": True})
+    *events, done = frames(chunks)
+    assert done == "data: [DONE]"
+    tokens = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert 1 <= len(tokens) <= 12
+    assert set(tokens[0]) == {"token", "token_id", "prefill_time_ms"}
+    assert all(set(token) == {"token", "token_id", "step_ms"} for token in tokens[1:])
+
+
+def test_generate_says_the_same_whole(http: httpx.Client) -> None:
+    request = {"prompt": "The tide", "max_tokens": 20, "temperature": 0}
+    _, chunks = raw_stream(http, "/generate", {**request, "stream": True})
+    events = [json.loads(frame.removeprefix("data: ")) for frame in frames(chunks)[:-1]]
+    whole = http.post("/generate", json=request).json()
+    assert [event["token_id"] for event in events] == whole["token_ids"]
+    assert "".join(event["token"] for event in events) == whole["text"]
+    assert whole["timings"]["tokens_generated"] == len(whole["token_ids"])
+
+
+def test_tokenize_and_detokenize_are_inverse(http: httpx.Client) -> None:
+    text = "The tide — 海 🌊"
+    tokens = http.post("/tokenize", json={"model": CHAT, "prompt": text}).json()["tokens"]
+    assert http.post("/detokenize", json={"model": CHAT, "tokens": tokens}).json()["prompt"] == text

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from serve_app.settings import SettingsError, load_settings
+
+
+@pytest.mark.parametrize("args", [None, [], "models", 5])
+def test_arguments_that_are_no_mapping_are_refused(args: object) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(args)  # type: ignore[arg-type]
+
+    assert caught.value.problems == [f"args = {args!r}: must be a mapping with at least `models`"]
+
+
+def test_what_is_not_given_takes_its_default() -> None:
+    settings = load_settings({"models": [{"name": "a"}]})
+
+    model = settings.models[0]
+    assert (model.model, model.device, model.scaling.min_replicas) == ("embedded", "gpu", 1)
+    assert settings.http.max_body_bytes == 8 << 20
+    assert settings.ingress.data_plane == "relay"
+
+
+def test_a_profile_is_laid_under_the_models() -> None:
+    settings = load_settings(
+        {"profile": "lowest-latency", "models": [{"name": "a"}, {"name": "b", "max_num_seqs": 7}]}
+    )
+
+    assert [model.max_num_seqs for model in settings.models] == [32, 7]
+
+
+def test_pass_through_arguments_are_checked_in_every_model() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(
+            {
+                "models": [
+                    {"name": "a", "engine_args": {"seed": 1}},
+                    {"name": "b", "engine_args": {"dtype": "auto"}},
+                    {"name": "c", "engine_args": {"model": "x"}},
+                ]
+            }
+        )
+
+    assert [line.partition(" ")[0] for line in caught.value.problems] == [
+        "models[1].engine_args.dtype",
+        "models[2].engine_args.model",
+    ]
+
+
+def test_valid_pass_through_arguments_are_kept_as_written() -> None:
+    settings = load_settings({"models": [{"name": "a", "engine_args": {"seed": 7, "block_size": 32}}]})
+
+    assert settings.models[0].engine_args == {"seed": 7, "block_size": 32}

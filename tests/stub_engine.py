@@ -1,0 +1,88 @@
+"""An `EngineClient` that answers what it is told to, and notes what becomes of its calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from serve_app.api.client import EngineReply, EngineRequest
+
+LIMIT_S = 10.0
+"""Far beyond what any awaited event takes; a test that reaches it has hung."""
+
+Answer = EngineReply | Exception | Callable[[], AsyncIterator[bytes]]
+
+
+@dataclass
+class StubEngine:
+    """Answers with a whole reply, raises, or streams what the called function yields."""
+
+    answer: Answer
+    requests: list[EngineRequest] = field(default_factory=list)
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: bool = False
+
+    @asynccontextmanager
+    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+        self.requests.append(request)
+        self.entered.set()
+        try:
+            yield await self._reply()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        finally:
+            self.left.set()
+
+    async def _reply(self) -> EngineReply:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if isinstance(self.answer, EngineReply):
+            return self.answer
+        return EngineReply(200, stream=self.answer())
+
+
+class MuteEngine(StubEngine):
+    """Takes a request and never comes to an answer, like an engine deep in a long prefill."""
+
+    def __init__(self) -> None:
+        super().__init__(RuntimeError("never reached"))
+
+    async def _reply(self) -> EngineReply:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+def frames(*chunks: bytes) -> Callable[[], AsyncIterator[bytes]]:
+    """A stream of `chunks`, a new one at each call."""
+
+    async def stream() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    return stream
+
+
+def stalled(*chunks: bytes) -> Callable[[], AsyncIterator[bytes]]:
+    """A stream of `chunks` that then neither goes on nor ends."""
+
+    async def stream() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+        await asyncio.Event().wait()
+
+    return stream
+
+
+def failing(error: Exception, *chunks: bytes) -> Callable[[], AsyncIterator[bytes]]:
+    """A stream of `chunks` that then raises."""
+
+    async def stream() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+        raise error
+
+    return stream

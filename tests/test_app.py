@@ -1,0 +1,171 @@
+"""`build`: the deployments of a configuration, as Ray Serve would be told to run them. No cluster."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.serve import Application, Deployment
+
+from serve_app.app import build
+from serve_app.engine.deployment import Engine
+from serve_app.ingress import Ingress
+from serve_app.settings import AppSettings, ModelSettings, SettingsError
+
+CONFIG = Path(__file__).parents[1] / "config"
+
+
+def built(args: dict[str, Any]) -> tuple[Deployment, list[Deployment]]:
+    """The ingress and the engines of an application."""
+    application = build(args)
+    assert isinstance(application, Application)
+    ingress = application._bound_deployment
+    return ingress, [engine._bound_deployment for engine in ingress.init_args[1:]]
+
+
+def engine(**model: Any) -> Deployment:
+    _, (only,) = built({"models": [{"name": "tide", **model}]})
+    return only
+
+
+def config(name: str) -> dict[str, Any]:
+    document = yaml.safe_load((CONFIG / name).read_text())
+    args: dict[str, Any] = document["applications"][0]["args"]
+    return args
+
+
+def variables(deployment: Deployment) -> dict[str, str]:
+    found: dict[str, str] = deployment.ray_actor_options["runtime_env"]["env_vars"]
+    return found
+
+
+def test_the_laptop_configuration_is_one_fixed_engine_without_a_gpu() -> None:
+    ingress, (only,) = built(config("serve.yaml"))
+
+    assert (ingress.name, ingress.num_replicas) == ("Ingress", 1)
+    assert (only.name, only.num_replicas) == ("Engine-tideserve-tiny", 1)
+    assert only._deployment_config.autoscaling_config is None
+    assert only.ray_actor_options["num_cpus"] == 1
+    assert "num_gpus" not in only.ray_actor_options
+    assert only._replica_config.placement_group_bundles is None
+    assert variables(only)["VLLM_LOGGING_LEVEL"] == "WARNING"
+
+
+def test_several_models_are_several_engines_in_the_order_of_the_file() -> None:
+    _, engines = built(config("serve.multi-model.yaml"))
+
+    assert [engine.name for engine in engines] == ["Engine-tideserve-tiny", "Engine-tideserve-tiny-embed"]
+    assert [engine.ray_actor_options["num_cpus"] for engine in engines] == [0.5, 0.5]
+    tasks = [ModelSettings.model_validate(engine.init_args[0]).task for engine in engines]
+    assert tasks == ["generate", "embed"]
+
+
+def test_an_a100_replica_holds_its_gpu_and_scales_from_zero() -> None:
+    _, (only,) = built(config("serve.a100.yaml"))
+
+    assert only.ray_actor_options["num_gpus"] == 1
+    assert only.ray_actor_options["accelerator_type"] == "A100"
+    scaling = only._deployment_config.autoscaling_config
+    assert (scaling.min_replicas, scaling.max_replicas) == (0, 8)
+    assert scaling.target_ongoing_requests == 24  # the profile's
+    assert (scaling.upscale_delay_s, scaling.downscale_delay_s) == (5, 300)
+
+
+def test_a_tensor_parallel_replica_has_a_bundle_a_gpu_and_holds_none_itself() -> None:
+    _, (only,) = built(config("serve.tp4.yaml"))
+
+    bundles = only._replica_config.placement_group_bundles
+    assert [bundle["GPU"] for bundle in bundles] == [1, 1, 1, 1]
+    assert only._replica_config.placement_group_strategy == "STRICT_PACK"
+    assert not only.ray_actor_options.get("num_gpus")
+
+
+def test_a_range_of_replicas_is_scaled_by_our_own_count_of_requests() -> None:
+    scaled = engine(scaling={"min_replicas": 1, "max_replicas": 5, "target_ongoing_requests": 7})
+
+    scaling = scaled._deployment_config.autoscaling_config
+    assert (scaling.min_replicas, scaling.max_replicas, scaling.target_ongoing_requests) == (1, 5, 7)
+    module, _, name = scaling.policy.policy_function.partition(":")
+    assert callable(getattr(import_module(module), name))
+
+
+def test_equal_bounds_are_a_fixed_number() -> None:
+    fixed = engine(scaling={"min_replicas": 3, "max_replicas": 3})
+
+    assert fixed.num_replicas == 3
+    assert fixed._deployment_config.autoscaling_config is None
+
+
+def test_a_stopping_replica_may_finish_what_it_has_and_the_ingress_waits_for_the_longest() -> None:
+    ingress, engines = built(
+        {"models": [{"name": "a", "drain_timeout_s": 30}, {"name": "b", "drain_timeout_s": 900}]}
+    )
+
+    drains = [engine._deployment_config.graceful_shutdown_timeout_s for engine in engines]
+    assert drains == [30, 900]
+    assert ingress._deployment_config.graceful_shutdown_timeout_s == 900
+
+
+def test_each_engine_has_a_router_that_tells_the_relay_of_its_own_replicas() -> None:
+    router = engine()._deployment_config.request_router_config
+
+    assert router.request_router_kwargs == {"deployment": "Engine-tide"}
+    module, _, name = router.request_router_class.partition(":")
+    assert getattr(import_module(module), name).__name__ == "EngineRouter"
+
+
+def test_a_lost_engine_core_is_noticed_within_seconds() -> None:
+    assert engine()._deployment_config.health_check_period_s == 1
+
+
+def test_bounds_on_open_requests_are_the_settings() -> None:
+    ingress, (only,) = built(
+        {"models": [{"name": "a", "max_ongoing_requests": 12}], "ingress": {"max_ongoing_requests": 34}}
+    )
+
+    assert (only.max_ongoing_requests, ingress.max_ongoing_requests) == (12, 34)
+
+
+def test_the_ingress_takes_its_size_from_the_settings() -> None:
+    ingress, _ = built({"models": [{"name": "a"}], "ingress": {"replicas": 3, "cpus_per_replica": 0.25}})
+
+    assert ingress.num_replicas == 3
+    assert ingress.ray_actor_options["num_cpus"] == 0.25
+
+
+def test_the_embedded_model_asks_no_hub_and_others_may() -> None:
+    assert variables(engine())["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in variables(engine(model="org/weights"))
+
+
+def test_an_eager_engine_on_a_cpu_compiles_nothing_at_all() -> None:
+    assert variables(engine(device="cpu", enforce_eager=True))["TORCHDYNAMO_DISABLE"] == "1"
+    assert "TORCHDYNAMO_DISABLE" not in variables(engine(device="cpu"))
+    assert "TORCHDYNAMO_DISABLE" not in variables(engine(device="gpu", enforce_eager=True))
+
+
+def test_a_models_own_environment_wins() -> None:
+    found = variables(engine(env={"TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "0", "MINE": "1"}))
+
+    assert (found["TOKENIZERS_PARALLELISM"], found["HF_HUB_OFFLINE"], found["MINE"]) == ("true", "0", "1")
+    assert found["VLLM_NO_USAGE_STATS"] == "1"
+
+
+def test_replicas_are_built_from_plain_data_that_gives_the_settings_back() -> None:
+    args = {"models": [{"name": "tide", "max_model_len": 512}], "http": {"max_body_bytes": 2048}}
+
+    ingress, (only,) = built(args)
+
+    assert AppSettings.model_validate(ingress.init_args[0]) == AppSettings.model_validate(args)
+    assert ModelSettings.model_validate(only.init_args[0]).max_model_len == 512
+    assert ingress.func_or_class is not Engine
+    assert issubclass(ingress.func_or_class, Ingress)
+    assert only.func_or_class is Engine
+
+
+def test_a_bad_configuration_builds_nothing() -> None:
+    with pytest.raises(SettingsError, match=r"models\[0\]\.max_num_seqs = 0"):
+        build({"models": [{"name": "a", "max_num_seqs": 0}]})

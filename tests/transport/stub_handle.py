@@ -1,0 +1,77 @@
+"""Ray Serve's deployment handle, as much of it as the transports use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+class StubItems:
+    """A streaming call's results: yields what it is given, raises what is an exception."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+        self.cancelled = False
+
+    def __aiter__(self) -> StubItems:
+        return self
+
+    async def __anext__(self) -> Any:
+        if not self._items:
+            raise StopAsyncIteration
+        item = self._items.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        if isinstance(item, asyncio.Event):
+            await item.wait()
+        return item
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class StubHandle:
+    """Lets through, refuses, or holds without end whoever waits for a replica; answers calls."""
+
+    def __init__(
+        self,
+        *items: Any,
+        on_choose: Callable[[], None] = lambda: None,
+        refuses: Exception | None = None,
+        holds: bool = False,
+    ) -> None:
+        self.items = StubItems(list(items))
+        self.calls: list[tuple[Any, ...]] = []
+        self.chosen = 0
+        self.held = 0
+        self._on_choose = on_choose
+        self._refuses = refuses
+        self._holds = holds
+
+    @asynccontextmanager
+    async def choose_replica(self) -> AsyncIterator[None]:
+        self.chosen += 1
+        if self._holds:
+            await asyncio.Event().wait()
+        if self._refuses is not None:
+            raise self._refuses
+        self._on_choose()
+        self.held += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
+
+    def options(self, *, stream: bool) -> StubHandle:
+        assert stream
+        return self
+
+    @property
+    def call(self) -> StubHandle:
+        return self
+
+    def remote(self, *arguments: Any) -> StubItems:
+        self.calls.append(arguments)
+        return self.items

@@ -1,0 +1,248 @@
+"""`RelayClient` against real data planes on loopback; only Ray's handle and the engines are stubs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine.data_plane import DataPlane
+from serve_app.settings import ModelSettings
+from serve_app.transport import relay, replicas
+from serve_app.transport.relay import RelayClient
+from tests.stub_engine import StubEngine, failing, frames, stalled
+from tests.transport.stub_handle import StubHandle
+
+MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
+REQUEST = EngineRequest("chat_completions", b'{"model":"tide"}', "r-1", 1.5)
+FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
+DEAD = ApiError(503, "gone", code="engine_dead")
+DIED = ApiError(503, "going", code="engine_died")
+
+
+class Fleet:
+    """Replicas as Ray would name them, and the client that relays to them."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.known = replicas.replica_set(MODEL.deployment_name)
+        self.handle = StubHandle(refuses=RuntimeError("Ray's queue is for when there is no replica"))
+        self.client = RelayClient(MODEL, self.handle, 600.0)  # type: ignore[arg-type]
+        self._named: dict[str, dict[str, str]] = {}
+
+    async def start(self, engine: StubEngine, token: str | None = None) -> DataPlane:
+        """A replica around `engine`; Ray names it with `token`, by default the right one."""
+        plane = DataPlane(engine)
+        await plane.start("127.0.0.1")
+        self._stack.push_async_callback(plane.stop)
+        self._named[f"r{len(self._named)}"] = {"address": plane.address, "token": token or plane.token}
+        self.known.update(self._named)
+        return plane
+
+    async def whole(self) -> EngineReply:
+        async with self.client.call(REQUEST) as reply:
+            assert reply.stream is None
+            return reply
+
+    async def streamed(self) -> bytes:
+        async with self.client.call(REQUEST) as reply:
+            assert reply.stream is not None
+            return b"".join([chunk async for chunk in reply.stream])
+
+    async def refusal(self) -> ApiError:
+        with pytest.raises(ApiError) as caught:
+            await self.whole()
+        return caught.value
+
+    @property
+    def in_flight(self) -> list[int]:
+        return [self.known.in_flight(name) for name in self._named]
+
+
+@pytest.fixture
+async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    monkeypatch.setattr(replicas, "_sets", {})
+    monkeypatch.setattr(relay, "_BACKOFF_S", 0.0)
+    async with AsyncExitStack() as stack:
+        made = Fleet(stack)
+        stack.push_async_callback(made.client.close)
+        yield made
+
+
+async def test_a_whole_reply_comes_with_its_status(fleet: Fleet) -> None:
+    engine = StubEngine(EngineReply(200, b'{"ok":1}'))
+    await fleet.start(engine)
+
+    assert await fleet.whole() == EngineReply(200, b'{"ok":1}')
+    (request,) = engine.requests
+    assert (request.operation, request.body, request.request_id) == ("chat_completions", REQUEST.body, "r-1")
+
+
+async def test_the_wait_so_far_travels_along(fleet: Fleet) -> None:
+    engine = StubEngine(EngineReply(200))
+    await fleet.start(engine)
+
+    await fleet.whole()
+
+    assert engine.requests[0].waited_s >= 1.5
+
+
+async def test_a_stream_comes_through_whole(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(frames(FIRST, b"data: b\n\n", DONE)))
+
+    assert await fleet.streamed() == FIRST + b"data: b\n\n" + DONE
+    assert fleet.in_flight == [0]
+
+
+async def test_an_engines_refusal_is_passed_on_with_when_to_come_back(fleet: Fleet) -> None:
+    error = ApiError(429, "later", headers={"Retry-After": "3", "X-Internal": "1"})
+    await fleet.start(StubEngine(error))
+
+    assert await fleet.whole() == EngineReply(429, error.body(), headers={"Retry-After": "3"})
+
+
+async def test_requests_spread_over_the_replicas(fleet: Fleet) -> None:
+    engines = [StubEngine(stalled(FIRST)) for _ in range(3)]
+    for engine in engines:
+        await fleet.start(engine)
+
+    async with AsyncExitStack() as open_calls:
+        for _ in range(6):
+            await open_calls.enter_async_context(fleet.client.call(REQUEST))
+        assert [len(engine.requests) for engine in engines] == [2, 2, 2]
+        assert fleet.in_flight == [2, 2, 2]
+    assert fleet.in_flight == [0, 0, 0]
+
+
+async def test_leaving_a_stream_ends_its_generation(fleet: Fleet) -> None:
+    engine = StubEngine(stalled(FIRST))
+    await fleet.start(engine)
+
+    async with fleet.client.call(REQUEST) as reply:
+        assert reply.stream is not None
+        assert await anext(reply.stream) == FIRST
+
+    await engine.left.wait()
+    assert engine.cancelled
+    assert fleet.in_flight == [0]
+
+
+async def test_more_requests_than_a_replica_may_hold_are_refused_at_once(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(stalled(FIRST)))
+
+    async with AsyncExitStack() as open_calls:
+        for _ in range(MODEL.max_ongoing_requests):
+            await open_calls.enter_async_context(fleet.client.call(REQUEST))
+        error = await fleet.refusal()
+
+    assert (error.status, error.code) == (429, "queue_full")
+
+
+async def test_without_a_replica_a_request_waits_in_rays_queue_for_one(fleet: Fleet) -> None:
+    engine = StubEngine(EngineReply(200, b"{}"))
+    plane = await fleet.start(engine)
+    where = {"r0": {"address": plane.address, "token": plane.token}}
+    fleet.known.update({})
+    handle = StubHandle(on_choose=lambda: fleet.known.update(where))
+    client = RelayClient(MODEL, handle, 600.0)  # type: ignore[arg-type]
+
+    async with client.call(REQUEST) as reply:
+        assert reply.body == b"{}"
+    await client.close()
+
+    assert (handle.chosen, handle.held) == (1, 0)
+
+
+async def test_a_replica_that_is_gone_is_forgotten_and_another_takes_the_request(fleet: Fleet) -> None:
+    gone = await fleet.start(StubEngine(EngineReply(200, b"first")))
+    await fleet.start(StubEngine(EngineReply(200, b"second")))
+    await gone.stop()
+
+    assert (await fleet.whole()).body == b"second"
+    assert len(fleet.known) == 1
+
+
+async def test_a_stranger_on_a_replicas_port_is_not_taken_for_it(fleet: Fleet) -> None:
+    stranger = StubEngine(EngineReply(200, b"stranger"))
+    await fleet.start(stranger, token="the token of the replica that had this port before")
+    await fleet.start(StubEngine(EngineReply(200, b"ours")))
+
+    assert (await fleet.whole()).body == b"ours"
+    assert stranger.requests == []
+
+
+async def test_strangers_only_is_a_503_and_no_403(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(EngineReply(200)), token="wrong")
+
+    error = await fleet.refusal()
+
+    assert (error.status, error.code, error.headers) == (503, "model_unavailable", {"Retry-After": "5"})
+
+
+async def test_a_replica_whose_engine_was_dead_already_costs_the_request_nothing(fleet: Fleet) -> None:
+    for _ in range(3):
+        await fleet.start(StubEngine(DEAD))
+    await fleet.start(StubEngine(EngineReply(200, b"alive")))
+
+    assert (await fleet.whole()).body == b"alive"
+
+
+async def test_an_engine_that_dies_with_a_request_is_replaced_once(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(DIED))
+    await fleet.start(StubEngine(EngineReply(200, b"alive")))
+
+    assert (await fleet.whole()).body == b"alive"
+
+
+async def test_a_request_that_two_engines_died_of_gets_no_third(fleet: Fleet) -> None:
+    engines = [StubEngine(DIED), StubEngine(DIED), StubEngine(EngineReply(200, b"alive"))]
+    for engine in engines:
+        await fleet.start(engine)
+
+    error = await fleet.refusal()
+
+    assert (error.status, error.code) == (503, "model_unavailable")
+    assert [len(engine.requests) for engine in engines] == [1, 1, 0]
+    assert fleet.in_flight == [0, 0, 0]
+
+
+async def test_an_ordinary_503_of_an_engine_is_its_answer(fleet: Fleet) -> None:
+    error = ApiError(503, "no", code="engine_error")
+    engine = StubEngine(error)
+    await fleet.start(engine)
+
+    assert (await fleet.whole()).body == error.body()
+    assert len(engine.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [frames(), frames(b"data: half a fra")], ids=["nothing", "half a frame"])
+async def test_a_stream_lost_before_its_first_frame_is_begun_again_elsewhere(
+    fleet: Fleet, answer: Any
+) -> None:
+    await fleet.start(StubEngine(answer))
+    await fleet.start(StubEngine(frames(FIRST, DONE)))
+
+    assert await fleet.streamed() == FIRST + DONE
+
+
+async def test_a_stream_lost_after_its_first_frame_ends_in_an_error_event(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The half frame is dropped: an event after it would be read as part of it."""
+    engine = StubEngine(failing(OSError("replica killed"), FIRST, b"data: half a fra"))
+    await fleet.start(engine)
+
+    with caplog.at_level(logging.CRITICAL, "aiohttp.server"):
+        first, event, done, rest = (await fleet.streamed()).split(b"\n\n")
+
+    assert first + b"\n\n" == FIRST
+    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "replica_lost"
+    assert (done, rest) == (b"data: [DONE]", b"")
+    assert len(engine.requests) == 1
+    assert fleet.in_flight == [0]

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.serve.request_router import RequestRouter
+
+from serve_app.transport import replicas
+from serve_app.transport.router import EngineRouter
+
+DEPLOYMENT = "Engine-tide"
+
+
+def replica(name: str, **metadata: str) -> Any:
+    return SimpleNamespace(replica_id=SimpleNamespace(unique_id=name), replica_metadata=metadata)
+
+
+def reachable(name: str) -> Any:
+    return replica(name, address=f"10.0.0.1:{ord(name)}", token="key")
+
+
+@pytest.fixture
+def router(monkeypatch: pytest.MonkeyPatch) -> EngineRouter:
+    """A router without the event loop, controller and metrics Ray would start it with."""
+    monkeypatch.setattr(replicas, "_sets", {})
+    monkeypatch.setattr(RequestRouter, "update_replicas", lambda self, running: None)
+    made = object.__new__(EngineRouter)
+    made.initialize_state(deployment=DEPLOYMENT)
+    return made
+
+
+async def test_the_relay_hears_of_running_replicas_as_soon_as_ray_says_so(router: EngineRouter) -> None:
+    known = replicas.replica_set(DEPLOYMENT)
+
+    router.update_replicas([reachable("a"), reachable("b")])
+    assert len(known) == 2
+    router.update_replicas([reachable("b")])
+
+    left = known.least_loaded()
+    assert left is not None
+    assert (left.replica_id, left.address, left.token) == ("b", "10.0.0.1:98", "key")
+
+
+async def test_a_replica_that_has_not_said_where_it_is_cannot_be_relayed_to(router: EngineRouter) -> None:
+    router.update_replicas([replica("a"), reachable("b")])
+
+    assert len(replicas.replica_set(DEPLOYMENT)) == 1
+
+
+async def test_ray_itself_is_told_first(router: EngineRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(RequestRouter, "update_replicas", lambda self, running: told.append(running))
+
+    router.update_replicas([replica("a")])
+
+    assert len(told[0]) == 1
+
+
+async def test_replicas_rank_by_what_this_process_has_on_them(router: EngineRouter) -> None:
+    a, b, c = running = [reachable(name) for name in "abc"]
+    router.update_replicas(running)
+    known = replicas.replica_set(DEPLOYMENT)
+    picked = [known.least_loaded() for _ in range(2)]
+
+    assert picked[0] is not None
+    assert picked[1] is not None
+    with known.using(picked[0]), known.using(picked[0]), known.using(picked[1]):
+        assert await router.choose_replicas(running) == [[c], [b], [a]]
+
+
+async def test_without_a_set_every_replica_is_still_a_candidate() -> None:
+    router = object.__new__(EngineRouter)
+
+    assert await router.choose_replicas([reachable("a"), reachable("b")]) != []
