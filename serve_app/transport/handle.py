@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -36,8 +36,10 @@ class HandleClient:
             reply = await self._open(items)
             yield reply
         finally:
-            # An abandoned generator would run to its end in the engine.
-            items.cancel()
+            # An abandoned generator would run to its end in the engine. One that was never assigned to
+            # a replica raises why, which `_open` has reported already.
+            with suppress(DeploymentUnavailableError, BackPressureError):
+                items.cancel()
 
     async def _open(self, items: Any) -> EngineReply:
         try:
@@ -67,6 +69,3 @@ class HandleClient:
                 f"Model {self._model!r}: the engine replica was lost while it was generating.",
                 code="replica_lost",
             ).last_frames()
-
-    async def close(self) -> None:
-        """Nothing to close: the handle is Ray's."""

@@ -85,7 +85,7 @@ class RelayClient:
         if response.content_type != EVENT_STREAM:
             body = await response.read()
             if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                _raise_if_dead(body)
+                _raise_if_dead(body, replica)
             return EngineReply(response.status, body, headers=headers)
         chunks = whole_frames(_body(response))
         first = await anext(chunks, b"")
@@ -121,7 +121,8 @@ class RelayClient:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             replica.failures += 1
             raise _NeverBegunError(f"{replica.address}: {error}") from error
-        replica.failures = 0
+        if response.ok:
+            replica.failures = 0
         return response
 
     async def _relay(self, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -146,14 +147,10 @@ class RelayClient:
             )
         return self._session
 
-    async def close(self) -> None:
-        """Close the idle connections."""
-        if self._session is not None:
-            await self._session.close()
 
-
-def _raise_if_dead(body: bytes) -> None:
+def _raise_if_dead(body: bytes, replica: Replica) -> None:
     if b'"engine_dead"' in body:
+        replica.failures += 1
         raise _NeverBegunError("the replica's engine core was dead already")
     if b'"engine_died"' in body:
         raise ConnectionError("the replica's engine core died")

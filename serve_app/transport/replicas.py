@@ -16,7 +16,7 @@ class Replica:
     token: str
     in_flight: int = 0
     failures: int = 0
-    """Times in a row that it could not be reached."""
+    """Times since its last good answer that it could not be reached or had no living engine."""
 
 
 @dataclass(slots=True)

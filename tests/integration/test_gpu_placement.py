@@ -65,4 +65,4 @@ def test_tensor_parallel_takes_a_bundle_per_gpu_with_the_replica_in_the_first() 
     assert where["strategy"] == "STRICT_PACK"
     # The GPUs are left to vLLM's workers, one a bundle.
     assert where["gpu_ids"] == []
-    assert any(name.startswith("CPU_group_0") for name in where["assigned"])
+    assert where["assigned"] == {"CPU": 1}
