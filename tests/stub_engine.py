@@ -38,6 +38,7 @@ class StubEngine:
             self.left.set()
 
     async def _reply(self) -> EngineReply:
+        await asyncio.sleep(0)  # no engine answers without letting others run
         if isinstance(self.answer, Exception):
             raise self.answer
         if isinstance(self.answer, EngineReply):
@@ -61,6 +62,7 @@ def frames(*chunks: bytes) -> Callable[[], AsyncIterator[bytes]]:
 
     async def stream() -> AsyncIterator[bytes]:
         for chunk in chunks:
+            await asyncio.sleep(0)
             yield chunk
 
     return stream
@@ -71,6 +73,7 @@ def stalled(*chunks: bytes) -> Callable[[], AsyncIterator[bytes]]:
 
     async def stream() -> AsyncIterator[bytes]:
         for chunk in chunks:
+            await asyncio.sleep(0)
             yield chunk
         await asyncio.Event().wait()
 
@@ -82,6 +85,7 @@ def failing(error: Exception, *chunks: bytes) -> Callable[[], AsyncIterator[byte
 
     async def stream() -> AsyncIterator[bytes]:
         for chunk in chunks:
+            await asyncio.sleep(0)
             yield chunk
         raise error
 

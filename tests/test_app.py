@@ -121,12 +121,16 @@ def test_a_lost_engine_core_is_noticed_within_seconds() -> None:
     assert engine()._deployment_config.health_check_period_s == 1
 
 
-def test_bounds_on_open_requests_are_the_settings() -> None:
+def test_bounds_on_open_and_on_waiting_requests_are_the_settings() -> None:
     ingress, (only,) = built(
-        {"models": [{"name": "a", "max_ongoing_requests": 12}], "ingress": {"max_ongoing_requests": 34}}
+        {
+            "models": [{"name": "a", "max_ongoing_requests": 12, "max_queued_requests": 56}],
+            "ingress": {"max_ongoing_requests": 34},
+        }
     )
 
-    assert (only.max_ongoing_requests, ingress.max_ongoing_requests) == (12, 34)
+    assert (only.max_ongoing_requests, only.max_queued_requests) == (12, 56)
+    assert ingress.max_ongoing_requests == 34
 
 
 def test_the_ingress_takes_its_size_from_the_settings() -> None:

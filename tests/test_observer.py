@@ -131,3 +131,9 @@ def test_an_older_failure_is_history_once_a_newer_replica_is_under_way() -> None
     judged = judge(FIXED, deployment(STARTING=1), phases, NOW)
 
     assert (judged.state, judged.phase, judged.reason) == ("loading", "imports", None)
+
+
+def test_a_ready_replica_that_was_killed_says_nothing_of_the_one_that_replaces_it() -> None:
+    judged = judge(FIXED, deployment(STARTING=1), {"r1": phase("ready", NOW - 900)}, NOW)
+
+    assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "waiting_for_a_node", None)

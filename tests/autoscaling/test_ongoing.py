@@ -22,7 +22,11 @@ def test_one_replica_for_every_target_s_worth_of_requests_begun(
 
 
 def context(
-    reported: dict[str, dict[Any, float]] | None, queued: float | None, running: int = 2, target: float = 10.0
+    reported: dict[str, dict[Any, float]] | None,
+    queued: float,
+    handled: float = 0.0,
+    running: int = 2,
+    target: float = 10.0,
 ) -> AutoscalingContext:
     """Ray's own context, so that what Ray renames is noticed."""
     return AutoscalingContext(
@@ -32,7 +36,7 @@ def context(
         current_num_replicas=running,
         target_num_replicas=running,
         running_replicas=[replica(n) for n in range(running)],
-        total_num_requests=999.0,  # what Ray counts through its handles is none of the relay's requests
+        total_num_requests=handled + queued,
         total_queued_requests=queued,
         aggregated_metrics=reported,
         raw_metrics=None,
@@ -64,10 +68,19 @@ def test_at_zero_replicas_the_queue_alone_decides() -> None:
 @pytest.mark.parametrize("reported", [None, {}, {ONGOING_REQUESTS: {}}, {"other": {replica(0): 50.0}}])
 def test_without_requests_there_need_be_no_replica(reported: dict[str, dict[Any, float]] | None) -> None:
     assert desired_replicas(context(reported, queued=0.0)) == (0, {})
-    assert desired_replicas(context(reported, queued=None)) == (0, {})
 
 
 def test_the_target_is_the_configurations() -> None:
     reported = {ONGOING_REQUESTS: {replica(0): 20.0}}
 
     assert desired_replicas(context(reported, queued=0.0, target=4.0)) == (5, {})
+
+
+def test_what_came_through_rays_handles_counts_where_nothing_is_relayed() -> None:
+    assert desired_replicas(context({}, queued=5.0, handled=30.0)) == (4, {})
+
+
+def test_a_request_both_ray_and_a_replica_know_of_counts_once() -> None:
+    reported = {ONGOING_REQUESTS: {replica(0): 20.0}}
+
+    assert desired_replicas(context(reported, queued=0.0, handled=20.0)) == (2, {})

@@ -70,7 +70,7 @@ def test_a_value_out_of_its_range_is_refused(settings: type[Any], key: str, valu
         ("max_sequences_per_request", 0),
         ("max_sequences_per_request", 10_001),
         ("drain_timeout_s", -1),
-        ("startup_timeout_s", 0),
+        ("max_queued_requests", 0),
     ],
 )
 def test_a_model_value_out_of_its_range_is_refused(key: str, value: object) -> None:

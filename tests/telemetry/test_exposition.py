@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serve_app.telemetry.exposition import merge_expositions
+from serve_app.telemetry.exposition import lost_node, merge_expositions
 
 
 def node(replica: str, requests: int, fast: int) -> str:
@@ -116,7 +117,21 @@ def test_a_family_without_samples_is_not_described() -> None:
     assert merge_expositions(["# HELP ray_llm_new New.\n# TYPE ray_llm_new gauge\n"]) == "\n"
 
 
-def test_a_node_that_did_not_answer_takes_nothing_from_the_others() -> None:
-    silent = "# a node's metrics agent did not answer: Cannot connect to host 10.0.0.9:8080\n"
+def test_a_node_that_did_not_answer_is_told_and_takes_nothing_from_the_others() -> None:
+    silent = lost_node("http://10.0.0.9:8080/metrics", OSError("connection refused"))
 
-    assert merge_expositions([silent, node("a", 10, 4), "", node("b", 20, 5)]) == MERGED
+    merged = merge_expositions([node("a", 10, 4), silent, "", node("b", 20, 5)])
+
+    assert merged == "# lost node http://10.0.0.9:8080/metrics: connection refused\n" + MERGED
+    assert len(list(text_string_to_metric_families(merged))) == 3
+
+
+def test_a_failure_without_words_is_told_by_its_kind() -> None:
+    assert lost_node("http://n/metrics", TimeoutError()) == "# lost node http://n/metrics: TimeoutError\n"
+
+
+@pytest.mark.parametrize(
+    "comment", ["#", "# EOF", "# HELP", "# TYPE", "#HELP ray_llm_x", "# by hand, for a test"]
+)
+def test_comments_are_no_metrics(comment: str) -> None:
+    assert merge_expositions([comment + "\n", node("a", 10, 4), node("b", 20, 5)]) == MERGED

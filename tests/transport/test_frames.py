@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.transport.frames import whole_frames
@@ -41,6 +41,7 @@ async def passed(chunks: list[bytes]) -> list[bytes]:
     return out
 
 
+@settings(deadline=None, max_examples=50)
 @given(cut_streams(tail=st.just(b"")))
 async def test_however_a_stream_is_cut_it_comes_out_whole_and_in_whole_frames(
     stream: tuple[bytes, bytes, list[bytes]],
@@ -53,6 +54,7 @@ async def test_however_a_stream_is_cut_it_comes_out_whole_and_in_whole_frames(
     assert all(piece.endswith(END) for piece in out)
 
 
+@settings(deadline=None, max_examples=50)
 @given(cut_streams(tail=st.tuples(frames, st.integers(1)).map(lambda cut: cut[0][: cut[1] % len(cut[0])])))
 async def test_an_incomplete_frame_at_the_end_is_dropped(stream: tuple[bytes, bytes, list[bytes]]) -> None:
     whole, _, chunks = stream

@@ -26,6 +26,12 @@ DEAD = ApiError(503, "gone", code="engine_dead")
 DIED = ApiError(503, "going", code="engine_died")
 
 
+async def hang_up(client: RelayClient) -> None:
+    """Close the connections a client keeps for as long as its process lives."""
+    if client._session is not None:
+        await client._session.close()
+
+
 class Fleet:
     """Replicas as Ray would name them, and the client that relays to them."""
 
@@ -35,6 +41,7 @@ class Fleet:
         self.handle = StubHandle(refuses=RuntimeError("Ray's queue is for when there is no replica"))
         self.client = RelayClient(MODEL, self.handle, 600.0)  # type: ignore[arg-type]
         self._named: dict[str, dict[str, str]] = {}
+        stack.push_async_callback(hang_up, self.client)
 
     async def start(self, engine: StubEngine, token: str | None = None) -> DataPlane:
         """A replica around `engine`; Ray names it with `token`, by default the right one."""
@@ -61,6 +68,10 @@ class Fleet:
         return caught.value
 
     @property
+    def replicas(self) -> list[replicas.Replica]:
+        return [self.known._replicas[name] for name in self._named]
+
+    @property
     def in_flight(self) -> list[int]:
         return [self.known.in_flight(name) for name in self._named]
 
@@ -70,9 +81,7 @@ async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
     monkeypatch.setattr(replicas, "_sets", {})
     monkeypatch.setattr(relay, "_BACKOFF_S", 0.0)
     async with AsyncExitStack() as stack:
-        made = Fleet(stack)
-        stack.push_async_callback(made.client.close)
-        yield made
+        yield Fleet(stack)
 
 
 async def test_a_whole_reply_comes_with_its_status(fleet: Fleet) -> None:
@@ -154,18 +163,39 @@ async def test_without_a_replica_a_request_waits_in_rays_queue_for_one(fleet: Fl
 
     async with client.call(REQUEST) as reply:
         assert reply.body == b"{}"
-    await client.close()
+    await hang_up(client)
 
     assert (handle.chosen, handle.held) == (1, 0)
 
 
-async def test_a_replica_that_is_gone_is_forgotten_and_another_takes_the_request(fleet: Fleet) -> None:
+async def test_a_replica_that_is_gone_is_picked_last_and_another_takes_the_request(fleet: Fleet) -> None:
     gone = await fleet.start(StubEngine(EngineReply(200, b"first")))
     await fleet.start(StubEngine(EngineReply(200, b"second")))
     await gone.stop()
 
-    assert (await fleet.whole()).body == b"second"
-    assert len(fleet.known) == 1
+    assert [(await fleet.whole()).body for _ in range(4)] == [b"second"] * 4
+    assert [replica.failures for replica in fleet.replicas] == [1, 0]
+
+
+async def test_a_replica_that_can_be_reached_again_is_one_of_equals_again(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(EngineReply(200, b"{}")))
+    (replica,) = fleet.replicas
+    replica.failures = 2
+
+    await fleet.whole()
+
+    assert replica.failures == 0
+
+
+async def test_replicas_that_are_all_gone_are_a_503(fleet: Fleet) -> None:
+    for _ in range(2):
+        gone = await fleet.start(StubEngine(EngineReply(200)))
+        await gone.stop()
+
+    error = await fleet.refusal()
+
+    assert (error.status, error.code) == (503, "model_unavailable")
+    assert fleet.in_flight == [0, 0]
 
 
 async def test_a_stranger_on_a_replicas_port_is_not_taken_for_it(fleet: Fleet) -> None:
@@ -186,11 +216,13 @@ async def test_strangers_only_is_a_503_and_no_403(fleet: Fleet) -> None:
 
 
 async def test_a_replica_whose_engine_was_dead_already_costs_the_request_nothing(fleet: Fleet) -> None:
-    for _ in range(3):
-        await fleet.start(StubEngine(DEAD))
+    dead = [StubEngine(DEAD) for _ in range(3)]
+    for engine in dead:
+        await fleet.start(engine)
     await fleet.start(StubEngine(EngineReply(200, b"alive")))
 
-    assert (await fleet.whole()).body == b"alive"
+    assert [(await fleet.whole()).body for _ in range(4)] == [b"alive"] * 4
+    assert [len(engine.requests) for engine in dead] == [1, 1, 1]  # the first request found out for all
 
 
 async def test_an_engine_that_dies_with_a_request_is_replaced_once(fleet: Fleet) -> None:

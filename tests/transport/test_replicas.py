@@ -36,7 +36,7 @@ def test_equals_take_turns() -> None:
     assert picks(replicas("a", "b", "c"), 7) == ["a", "b", "c", "a", "b", "c", "a"]
 
 
-def test_the_least_loaded_is_picked_whoever_s_turn_it_is() -> None:
+def test_the_least_loaded_is_picked_out_of_turn() -> None:
     among = replicas("a", "b")
     a = among.least_loaded()
     assert a is not None
@@ -95,26 +95,38 @@ def test_replicas_that_are_gone_are_picked_no_more() -> None:
     assert picks(among, 2) == ["b", "b"]
 
 
-def test_a_discarded_replica_is_picked_no_more_until_ray_names_it_again() -> None:
+def test_a_replica_that_could_not_be_reached_comes_after_every_one_that_could() -> None:
     among = replicas("a", "b")
-    a = among.least_loaded()
+    a, b = among.least_loaded(), among.least_loaded()
     assert a is not None
+    assert b is not None
 
-    among.discard(a)
-    assert picks(among, 2) == ["b", "b"]
-    among.discard(a)  # a second request may find out at the same time
-
-    among.update(where("a", "b"))
+    a.failures = 1
+    with among.using(b), among.using(b):
+        assert picks(among, 2) == ["b", "b"]
+    b.failures = 2
+    assert picks(among, 2) == ["a", "a"]
+    a.failures = b.failures = 0
     assert set(picks(among, 2)) == {"a", "b"}
 
 
-def test_a_request_may_end_on_a_replica_that_was_discarded_meanwhile() -> None:
+def test_the_only_replica_is_picked_even_if_it_could_not_be_reached() -> None:
+    among = replicas("a")
+    a = among.least_loaded()
+    assert a is not None
+
+    a.failures = 3
+
+    assert among.least_loaded() is a
+
+
+def test_a_request_may_end_on_a_replica_that_went_meanwhile() -> None:
     among = replicas("a")
     a = among.least_loaded()
     assert a is not None
 
     with among.using(a):
-        among.discard(a)
+        among.update({})
         assert among.in_flight("a") == 0
 
     assert a.in_flight == 0

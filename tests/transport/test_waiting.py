@@ -9,25 +9,26 @@ from serve_app.transport.waiting import queue_full, unavailable, wait_for_replic
 from tests.transport.stub_handle import StubHandle
 
 
-async def refusal(handle: StubHandle, timeout_s: float = 600.0) -> ApiError:
+async def refusal(handle: StubHandle, left_s: float = 600.0) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        await wait_for_replica(handle, "tide", timeout_s)
+        await wait_for_replica(handle, "tide", left_s, 600.0)  # type: ignore[arg-type]
     return caught.value
 
 
 async def test_a_replica_ends_the_wait_and_is_not_kept_reserved() -> None:
     handle = StubHandle()
 
-    await wait_for_replica(handle, "tide", 600.0)
+    await wait_for_replica(handle, "tide", 600.0, 600.0)  # type: ignore[arg-type]
 
     assert (handle.chosen, handle.held) == (1, 0)
 
 
-async def test_no_replica_in_time_is_a_503_with_the_time_waited() -> None:
-    error = await refusal(StubHandle(holds=True), timeout_s=0.0)
+@pytest.mark.parametrize("left_s", [0.0, -1.0])
+async def test_no_replica_in_time_is_a_503_with_the_time_it_was_allowed(left_s: float) -> None:
+    error = await refusal(StubHandle(holds=True), left_s)
 
     assert (error.status, error.code) == (503, "model_unavailable")
-    assert error.message == "Model 'tide': no replica could take the request within 0 s."
+    assert error.message == "Model 'tide': no replica could take the request within 600 s."
     assert error.headers == {"Retry-After": "5"}
 
 

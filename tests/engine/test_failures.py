@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+from vllm.exceptions import VLLMNotFoundError, VLLMValidationError
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from serve_app.api.errors import ApiError
+from serve_app.engine.failures import field_path, from_exception, from_frame, from_response, from_validation
+
+CHAT = TypeAdapter(ChatCompletionRequest)
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        (("messages",), "messages"),
+        (("messages", 0, "ChatCompletionUserMessageParam", "content", "str"), "messages[0].content"),
+        (("messages", 3, "role"), "messages[3].role"),
+        (("stream_options", "include_usage"), "stream_options.include_usage"),
+        (("input", "list[union[int,str]]", 2), "input[2]"),
+        (("prompt", "constrained-str"), "prompt"),
+        (("prompt", "nullable", "list", 1), "prompt[1]"),
+        (("function-after[check(), Request]", "n"), "n"),
+        (("EmbeddingChatRequest", "messages"), "EmbeddingChatRequest.messages"),
+        ((), None),
+    ],
+)
+def test_a_location_in_pydantics_machinery_reads_like_the_path_in_the_body(
+    location: tuple[int | str, ...], path: str | None
+) -> None:
+    assert field_path(location) == path
+
+
+def refused(body: str) -> ApiError:
+    with pytest.raises(ValidationError) as caught:
+        CHAT.validate_json(body)
+    error = from_validation(caught.value)
+    assert error.status == 400
+    return error
+
+
+@pytest.mark.parametrize(
+    ("body", "param"), [("{}", "messages"), ('{"messages":[{"content":"x"}]}', "messages[0].role")]
+)
+def test_a_missing_field_is_named(body: str, param: str) -> None:
+    error = refused(body)
+
+    assert (error.param, error.code) == (param, "missing_field")
+    assert error.message == f"{param}: required, and not given."
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "value"),
+    [
+        ('"messages":"hello"', "messages", "'hello'"),
+        ('"messages":[{"role":"user","content":5}]', "messages[0].content", "5"),
+        ('"messages":[],"temperature":"hot"', "temperature", "'hot'"),
+        (
+            '"messages":[],"stream":true,"stream_options":{"include_usage":"x"}',
+            "stream_options.include_usage",
+            "'x'",
+        ),
+        ('"messages":[],"logit_bias":{"5":"b"}', "logit_bias.5", "'b'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_field_and_what_is_allowed(
+    fields: str, param: str, value: str
+) -> None:
+    error = refused("{" + fields + "}")
+
+    assert (error.param, error.code) == (param, "invalid_value")
+    assert error.message.startswith(f"{param} = {value}: Input should be ")
+
+
+def test_a_body_that_is_no_object_has_no_field_at_fault() -> None:
+    error = refused("[]")
+
+    assert error.param is None
+    assert error.message.startswith("Input should be")
+
+
+def test_a_whole_object_is_not_repeated() -> None:
+    error = refused('{"messages":[],"temperature":{"at":"noon"}}')
+
+    assert error.param == "temperature"
+    assert error.message == "Input should be a valid number"
+
+
+def test_a_long_value_is_not_repeated_whole() -> None:
+    assert len(refused(json.dumps({"messages": "x" * 100_000})).message) < 300
+
+
+def response(status: int, message: str = "no", param: str | None = None) -> ErrorResponse:
+    return ErrorResponse(error=ErrorInfo(message=message, type="any", code=status, param=param))
+
+
+@pytest.mark.parametrize(
+    ("status", "param", "told"),
+    [
+        (400, "n", (400, "n", "invalid_value")),
+        (422, None, (422, None, "invalid_value")),
+        (404, None, (404, "model", "model_not_found")),
+        (404, "lora", (404, "lora", "model_not_found")),
+        (501, None, (400, None, "unsupported_feature")),
+        (500, None, (500, None, "engine_error")),
+        (503, None, (503, None, "engine_error")),
+    ],
+)
+def test_vllms_statuses_in_terms_of_whose_fault_it_is(
+    status: int, param: str | None, told: tuple[int, str | None, str]
+) -> None:
+    error = from_response(response(status, param=param))
+
+    assert (error.status, error.param, error.code) == told
+    assert error.message == "no"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 2048 tokens. However, you requested 5000.",
+        "The prompt (5000 tokens) is longer than max_model_len=2048",
+        "Maximum model length exceeded",
+    ],
+)
+def test_a_prompt_too_long_has_openais_code_for_it(message: str) -> None:
+    error = from_response(response(400, message, "messages"))
+
+    assert (error.status, error.param, error.code) == (400, "messages", "context_length_exceeded")
+
+
+def test_only_a_clients_fault_is_a_prompt_too_long() -> None:
+    assert from_response(response(500, "context length assertion failed")).code == "engine_error"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (VLLMValidationError("n is odd", parameter="n", value=3), (400, "n", "invalid_value")),
+        (VLLMNotFoundError("no such adapter"), (404, "model", "model_not_found")),
+        (ValueError("top_k must be positive"), (400, None, "invalid_value")),
+        (NotImplementedError("beam search"), (400, None, "unsupported_feature")),
+        (RuntimeError("CUDA out of memory"), (500, None, "engine_error")),
+        (EngineDeadError(), (503, None, "engine_died")),
+    ],
+)
+def test_what_an_operation_raises_is_the_clients_fault_or_ours(
+    error: Exception, told: tuple[int, str | None, str]
+) -> None:
+    failure = from_exception(error)
+
+    assert (failure.status, failure.param, failure.code) == told
+
+
+def test_our_own_errors_pass_as_they_are() -> None:
+    error = ApiError(429, "later")
+
+    assert from_exception(error) is error
+
+
+def test_a_request_that_cannot_be_parsed_is_named_by_its_field() -> None:
+    with pytest.raises(ValidationError) as caught:
+        CHAT.validate_json("{}")
+
+    assert from_exception(caught.value).param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [(RuntimeError("ours"), 1), (ValueError("theirs"), 0), (NotImplementedError("theirs too"), 0)],
+)
+def test_only_a_fault_of_ours_is_logged(
+    error: Exception, logged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        from_exception(error)
+
+    assert len([record for record in caplog.records if record.name == "ray.serve"]) == logged
+
+
+def frame(document: Any) -> bytes:
+    """A frame as vLLM's stream generators write it."""
+    return f"data: {json.dumps(document)}\n\n".encode()
+
+
+def test_an_error_in_a_stream_is_read_like_one_before_it() -> None:
+    error = from_frame(frame({"error": {"message": "gone", "type": "x", "code": 404, "param": None}}))
+
+    assert error is not None
+    assert (error.status, error.message, error.param) == (404, "gone", "model")
+
+
+@pytest.mark.parametrize(("code", "status"), [(501, 400), (400, 400), (503, 503), (None, 500), ("bad", 500)])
+def test_an_error_in_a_stream_has_a_status_even_where_vllm_gives_none(code: Any, status: int) -> None:
+    error = from_frame(frame({"error": {"message": "no", "code": code}}))
+
+    assert error is not None
+    assert error.status == status
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"data: [DONE]\n\n",
+        frame({"choices": [{"delta": {"content": 'data: {"error": 1}'}}]}),
+        frame({"id": "c", "error": None}),
+    ],
+)
+def test_other_frames_are_no_errors(other: bytes) -> None:
+    assert from_frame(other) is None

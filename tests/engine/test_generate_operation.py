@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine import latency
+from serve_app.engine.generate_operation import GenerateOperation, TokenTexts
+from serve_app.models import embedded_model_path
+
+LIMIT = 64  # tokens of context
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    fast = Tokenizer.from_file(str(embedded_model_path() / "tokenizer.json"))
+    return SimpleNamespace(_tokenizer=fast, encode=lambda text: fast.encode(text).ids)
+
+
+@pytest.mark.parametrize("text", ["The tide turns.", "naïve — “größer” 海 🌊", "  spaces\n\nand lines\t"])
+def test_the_parts_make_up_the_text_and_none_is_half_a_character(tokenizer: Any, text: str) -> None:
+    ids = tokenizer.encode(text)
+
+    parts = TokenTexts(tokenizer).split(ids, text)
+
+    assert len(parts) == len(ids)
+    assert "".join(parts) == text
+    assert "\ufffd" not in "".join(parts)
+
+
+def test_a_character_of_several_tokens_comes_with_the_last_of_them_however_steps_are_merged(
+    tokenizer: Any,
+) -> None:
+    ids = tokenizer.encode("🌊")
+    assert len(ids) > 1
+    texts = TokenTexts(tokenizer)
+
+    parts = [texts.split([token], "")[0] for token in ids]
+
+    assert parts == [""] * (len(ids) - 1) + ["🌊"]
+
+
+def test_without_a_fast_tokenizer_the_last_token_of_a_step_carries_its_text() -> None:
+    texts = TokenTexts(SimpleNamespace())
+
+    assert texts.split([1, 2, 3], "sea") == ["", "", "sea"]
+    assert texts.split([], "") == []
+
+
+class Clock:
+    """The timer's clock: it stands still but for what the engine's steps take."""
+
+    now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class StubLlm:
+    """As much of vLLM's engine as `/generate` uses: yields the steps it is given."""
+
+    def __init__(self, tokenizer: Any, *steps: tuple[list[int], str, str | None]) -> None:
+        self.model_config = SimpleNamespace(max_model_len=LIMIT)
+        self.tasks = ["generate"]
+        self.asked: list[tuple[Any, str]] = []
+        self.clock = Clock()
+        self._tokenizer = tokenizer
+        self._steps = steps
+
+    async def get_supported_tasks(self) -> list[str]:
+        return self.tasks
+
+    def get_tokenizer(self) -> Any:
+        return self._tokenizer
+
+    async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncIterator[Any]:
+        self.asked.append((params, request_id))
+        for ids, text, reason in self._steps:
+            self.clock.now += 2.0
+            delta = SimpleNamespace(token_ids=ids, text=text, finish_reason=reason)
+            yield SimpleNamespace(outputs=[delta], prompt_token_ids=[1, 2, 3])
+
+
+def request(**fields: Any) -> EngineRequest:
+    return EngineRequest("generate", json.dumps({"prompt": "sea", **fields}).encode(), "r-1", 0.5)
+
+
+def steps(tokenizer: Any, *texts: str) -> list[tuple[list[int], str, str | None]]:
+    """A step for each text; the last one finishes."""
+    return [
+        (tokenizer.encode(text), text, "length" if number == len(texts) else None)
+        for number, text in enumerate(texts, 1)
+    ]
+
+
+async def test_the_whole_text_comes_with_its_tokens(tokenizer: Any) -> None:
+    llm = StubLlm(tokenizer, *steps(tokenizer, "The", " tide turns"))
+
+    reply = await GenerateOperation(llm, "tide").run(request(max_tokens=9, temperature=0))  # type: ignore[arg-type]
+
+    assert isinstance(reply, EngineReply)
+    document = json.loads(reply.body)
+    del document["timings"]
+    ids = tokenizer.encode("The") + tokenizer.encode(" tide turns")
+    assert document == {
+        "model": "tide",
+        "text": "The tide turns",
+        "token_ids": ids,
+        "finish_reason": "length",
+        "prompt_tokens": 3,
+    }
+    ((params, request_id),) = llm.asked
+    assert (params.max_tokens, params.temperature) == (9, 0)
+    assert "r-1" in request_id
+
+
+async def test_the_timings_are_those_of_the_users_wait(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a second before the engine had it, 2 s to the first step's token and 2 s to the second's."""
+    llm = StubLlm(tokenizer, ([7], "a", None), ([8], "b", "stop"))
+    monkeypatch.setattr(latency, "time", llm.clock)
+
+    reply = await GenerateOperation(llm, "tide").run(request(max_tokens=9))  # type: ignore[arg-type]
+
+    assert isinstance(reply, EngineReply)
+    assert json.loads(reply.body)["timings"] == {
+        "ttft_ms": 2500.0,
+        "inter_token_ms": 2000.0,
+        "total_time_ms": 4500.0,
+        "tokens_generated": 2,
+        "tokens_per_second": 0.444,
+    }
+
+
+async def streamed(llm: StubLlm) -> tuple[list[bytes], list[dict[str, Any]]]:
+    """The chunks of a stream, and its events without `[DONE]`."""
+    frames = await GenerateOperation(llm, "tide").run(request(stream=True, max_tokens=9))  # type: ignore[arg-type]
+    assert not isinstance(frames, EngineReply)
+    chunks = [chunk async for chunk in frames]
+    *events, done, rest = b"".join(chunks).split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    return chunks, [json.loads(event.removeprefix(b"data: ")) for event in events]
+
+
+async def test_every_token_is_an_event_even_where_steps_were_merged(tokenizer: Any) -> None:
+    texts = ["The", " tide turns 🌊", " now"]
+
+    chunks, events = await streamed(StubLlm(tokenizer, *steps(tokenizer, *texts)))
+
+    assert len(chunks) == len(texts) + 1  # a chunk a step, and the end
+    assert "".join(event["token"] for event in events) == "".join(texts)
+    assert [event["token_id"] for event in events] == [
+        token for text in texts for token in tokenizer.encode(text)
+    ]
+
+
+async def test_the_first_event_has_the_prefill_and_the_others_their_steps(tokenizer: Any) -> None:
+    _, events = await streamed(StubLlm(tokenizer, *steps(tokenizer, "The", " tide turns", " now")))
+
+    assert set(events[0]) == {"token", "token_id", "prefill_time_ms"}
+    assert all(set(event) == {"token", "token_id", "step_ms"} for event in events[1:])
+
+
+async def test_a_step_without_tokens_is_no_event(tokenizer: Any) -> None:
+    _, events = await streamed(StubLlm(tokenizer, ([], "", None), (tokenizer.encode("a"), "a", "stop")))
+
+    assert len(events) == 1
+    assert "prefill_time_ms" in events[0]
+
+
+async def refusal(tokenizer: Any, tasks: tuple[str, ...] = ("generate",), **fields: Any) -> ApiError:
+    llm = StubLlm(tokenizer)
+    llm.tasks = list(tasks)
+    with pytest.raises(ApiError) as caught:
+        await GenerateOperation(llm, "tide").run(request(**fields))  # type: ignore[arg-type]
+    assert llm.asked == []
+    assert caught.value.status == 400
+    return caught.value
+
+
+async def test_a_model_that_only_embeds_does_not_generate(tokenizer: Any) -> None:
+    error = await refusal(tokenizer, tasks=("embed",))
+
+    assert (error.param, error.code) == ("model", "unsupported_feature")
+
+
+async def test_a_prompt_that_leaves_no_room_for_a_token_is_refused_with_both_numbers(tokenizer: Any) -> None:
+    prompt = " sea" * LIMIT
+    tokens = len(tokenizer.encode(prompt))
+    assert tokens >= LIMIT
+
+    error = await refusal(tokenizer, prompt=prompt)
+
+    assert (error.param, error.code) == ("prompt", "context_length_exceeded")
+    assert str(tokens) in error.message
+    assert str(LIMIT) in error.message
+
+
+async def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(tokenizer: Any) -> None:
+    room = LIMIT - len(tokenizer.encode("sea"))
+
+    error = await refusal(tokenizer, max_tokens=room + 1)
+
+    assert (error.param, error.code) == ("max_tokens", "invalid_value")
+    assert error.message == f"max_tokens = {room + 1}: the prompt leaves room for {room} of {LIMIT} tokens"
+
+
+async def test_exactly_the_room_there_is_can_be_asked_for(tokenizer: Any) -> None:
+    room = LIMIT - len(tokenizer.encode("sea"))
+    llm = StubLlm(tokenizer, *steps(tokenizer, "a"))
+
+    await GenerateOperation(llm, "tide").run(request(max_tokens=room))  # type: ignore[arg-type]
+
+    assert len(llm.asked) == 1

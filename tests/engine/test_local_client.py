@@ -1,0 +1,303 @@
+"""`LocalEngine` around stubs of vLLM's handlers: what becomes of their replies, frames and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from serve_app.api.client import EngineReply, EngineRequest, Operation
+from serve_app.api.errors import ApiError
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.serving import Serving
+from serve_app.settings import ModelSettings
+
+CHAT = b'{"messages":[{"role":"user","content":"sea"}]}'
+TOKEN = 'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+USAGE = 'data: {"choices":[],"usage":{"completion_tokens":2}}\n\n'
+DONE = "data: [DONE]\n\n"
+FAILED = 'data: {"error": {"message": "gone wrong", "type": "x", "code": 500, "param": null}}\n\n'
+
+
+class Frames:
+    """A stream as vLLM's handlers return it: yields, raises, stalls, and notes that it was closed."""
+
+    def __init__(self, *frames: str | Exception, stalls: bool = False) -> None:
+        self._frames = list(frames)
+        self._stalls = stalls
+        self.closed = False
+
+    def __aiter__(self) -> Frames:
+        return self
+
+    async def __anext__(self) -> str:
+        if not self._frames:
+            if self._stalls:
+                await asyncio.Event().wait()
+            raise StopAsyncIteration
+        frame = self._frames.pop(0)
+        if isinstance(frame, Exception):
+            raise frame
+        return frame
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+class Local:
+    """A local engine whose handlers all answer `result`, and what it reported."""
+
+    def __init__(self, result: Any, errored: bool = False) -> None:
+        self.requests: list[Any] = []
+        self.headers: list[str] = []
+        self.errors: list[ApiError] = []
+
+        async def handler(request: Any, raw: Any) -> Any:
+            self.requests.append(request)
+            self.headers.append(raw.headers["x-request-id"])
+            if isinstance(result, Exception):
+                raise result
+            return result() if isinstance(result, FunctionType) else result
+
+        handlers = SimpleNamespace(
+            openai_serving_chat=SimpleNamespace(create_chat_completion=handler),
+            openai_serving_completion=SimpleNamespace(create_completion=handler),
+            openai_serving_tokenization=None,
+            serving_embedding=handler,
+            serving_tokenization=SimpleNamespace(create_tokenize=handler, create_detokenize=handler),
+        )
+        self.llm = SimpleNamespace(errored=errored, model_config=SimpleNamespace(get_vocab_size=lambda: 1000))
+        self.handlers = handlers
+        self.client = LocalEngine(
+            Serving(self.llm, handlers),
+            ModelSettings(name="tide"),
+            self.errors.append,  # type: ignore[arg-type]
+        )
+
+    def call(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> Any:
+        return self.client.call(EngineRequest(operation, body, "r-1", 0.5))
+
+    async def reply(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> EngineReply:
+        async with self.call(operation, body) as reply:
+            assert isinstance(reply, EngineReply)
+            return reply
+
+    async def streamed(self) -> list[bytes]:
+        async with self.call() as reply:
+            return [chunk async for chunk in reply.stream]
+
+    async def refusal(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> ApiError:
+        with pytest.raises(ApiError) as caught:
+            await self.reply(operation, body)
+        return caught.value
+
+
+def refused_by_vllm(status: int) -> ErrorResponse:
+    return ErrorResponse(error=ErrorInfo(message="no", type="any", code=status))
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("chat_completions", CHAT),
+        ("completions", b'{"prompt":["a","b"]}'),
+        ("tokenize", b'{"prompt":"sea"}'),
+        ("detokenize", b'{"tokens":[1,2]}'),
+    ],
+)
+async def test_a_handlers_document_is_the_reply(operation: Operation, body: bytes) -> None:
+    local = Local(ErrorInfo(message="any document", type="x", code=1))
+
+    reply = await local.reply(operation, body)
+
+    assert (reply.status, json.loads(reply.body)["message"]) == (200, "any document")
+    assert local.headers == ["r-1"]
+
+
+async def test_an_embedding_is_the_finished_response_of_its_handler() -> None:
+    reply = await Local(JSONResponse({"data": []})).reply("embeddings", b'{"input":"sea"}')
+
+    assert reply == EngineReply(200, b'{"data":[]}')
+
+
+async def test_a_refused_embedding_keeps_its_status_and_message() -> None:
+    response = JSONResponse({"error": {"message": "too long", "param": "input"}}, 400)
+
+    error = await Local(response).refusal("embeddings", b'{"input":"sea"}')
+
+    assert (error.status, error.message, error.param) == (400, "too long", "input")
+
+
+async def test_a_stream_opens_with_its_first_frame_at_hand() -> None:
+    assert await Local(Frames(TOKEN, TOKEN, DONE)).streamed() == [
+        TOKEN.encode(),
+        TOKEN.encode(),
+        DONE.encode(),
+    ]
+
+
+async def test_the_usage_frame_carries_the_latency_and_no_other_does() -> None:
+    token, usage, done = await Local(Frames(TOKEN, USAGE, DONE)).streamed()
+
+    assert (token, done) == (TOKEN.encode(), DONE.encode())
+    latency = json.loads(usage.removeprefix(b"data: "))["latency"]
+    assert latency["tokens_generated"] == 2
+    assert latency["ttft_ms"] >= 500  # the half second the request had waited on its way here
+
+
+@pytest.mark.parametrize("read", [0, 1])
+async def test_leaving_a_stream_early_closes_it_in_the_engine(read: int) -> None:
+    frames = Frames(TOKEN, stalls=True)
+
+    async with Local(frames).call() as reply:
+        for _ in range(read):
+            await anext(reply.stream)
+        assert not frames.closed
+
+    assert frames.closed
+
+
+async def test_a_stream_read_to_its_end_is_closed_too() -> None:
+    frames = Frames(TOKEN, DONE)
+
+    await Local(frames).streamed()
+
+    assert frames.closed
+
+
+async def test_being_cancelled_before_the_first_frame_closes_the_stream() -> None:
+    frames = Frames(stalls=True)
+    opening = asyncio.ensure_future(Local(frames).reply())
+    await asyncio.sleep(0)  # let it begin: nothing else is awaited before the stalled frame
+
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+    assert frames.closed
+
+
+async def test_an_error_in_the_first_frame_is_a_refusal_with_a_status() -> None:
+    frames = Frames(FAILED, DONE)
+    local = Local(frames)
+
+    error = await local.refusal()
+
+    assert (error.status, error.message, error.code) == (500, "gone wrong", "engine_error")
+    assert local.errors == [error]
+    assert frames.closed
+
+
+async def test_an_error_within_a_stream_is_an_event_and_counted() -> None:
+    local = Local(Frames(TOKEN, FAILED, DONE))
+
+    _, event, done = await local.streamed()
+
+    assert event.startswith(b"event: error\ndata: ")
+    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["message"] == "gone wrong"
+    assert done == DONE.encode()
+    assert [error.code for error in local.errors] == ["engine_error"]
+
+
+async def test_an_engine_that_dies_within_a_stream_says_so() -> None:
+    local = Local(Frames(TOKEN, FAILED, DONE))
+
+    async with local.call() as reply:
+        await anext(reply.stream)
+        local.llm.errored = True
+        event = await anext(reply.stream)
+
+    assert b'"code":"engine_died"' in event
+
+
+async def test_whatever_is_raised_while_the_engine_dies_is_its_death() -> None:
+    def dies() -> None:
+        local.llm.errored = True
+        raise ValueError("something of the engine's went away")
+
+    local = Local(dies)
+
+    error = await local.refusal()
+
+    assert (error.status, error.code) == (503, "engine_died")
+    assert local.errors == [error]
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "code"),
+    [
+        (refused_by_vllm(400), 400, "invalid_value"),
+        (refused_by_vllm(501), 400, "unsupported_feature"),
+        (ValueError("no"), 400, "invalid_value"),
+        (RuntimeError("no"), 500, "engine_error"),
+        (EngineDeadError(), 503, "engine_died"),
+    ],
+)
+async def test_a_failure_before_the_stream_is_an_api_error_and_counted(
+    result: Any, status: int, code: str
+) -> None:
+    local = Local(result)
+
+    error = await local.refusal()
+
+    assert (error.status, error.code) == (status, code)
+    assert local.errors == [error]
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "param"),
+    [
+        ("chat_completions", b"{}", "messages"),
+        ("chat_completions", b'{"messages":[],"n":65}', "n"),
+        ("chat_completions", b'{"messages":[],"stop_token_ids":[1000]}', "stop_token_ids"),
+        ("completions", b'{"prompt":[1000]}', "prompt"),
+        ("completions", b'{"prompt":["a","b"],"n":33}', "n"),
+        ("embeddings", b'{"input":[1000]}', "input"),
+        ("detokenize", b'{"tokens":[1000]}', "tokens"),
+    ],
+)
+async def test_what_could_break_the_engine_never_reaches_a_handler(
+    operation: Operation, body: bytes, param: str
+) -> None:
+    local = Local(RuntimeError("reached"))
+
+    error = await local.refusal(operation, body)
+
+    assert (error.status, error.param) == (400, param)
+    assert local.requests == []
+
+
+async def test_what_the_model_cannot_do_is_the_clients_to_change() -> None:
+    local = Local(None)
+    local.handlers.openai_serving_chat = None
+
+    error = await local.refusal()
+
+    assert (error.status, error.param, error.code) == (400, "model", "unsupported_feature")
+
+
+async def test_a_dead_engine_is_told_apart_from_one_that_dies_of_the_request() -> None:
+    """The relay tries other replicas for as long as it takes on the first, and once on the second."""
+    local = Local(Frames(TOKEN), errored=True)
+
+    error = await local.refusal()
+
+    assert (error.status, error.code) == (503, "engine_dead")
+    assert local.requests == []
+
+
+async def test_other_streams_are_left_alone_by_one_that_is_closed() -> None:
+    first, second = Frames(TOKEN, TOKEN, DONE), Frames(TOKEN, TOKEN, DONE)
+
+    async with Local(first).call() as one, Local(second).call() as other:
+        await anext(one.stream)
+        streams: list[AsyncIterator[bytes]] = [other.stream]
+        assert [chunk async for chunk in streams[0]][-1] == DONE.encode()
+        assert not first.closed

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from serve_app.engine.startup import Startup
+
+
+@dataclass
+class Told:
+    """What a start-up published, on clocks that go where the test sets them."""
+
+    documents: list[dict[str, Any]] = field(default_factory=list)
+    wall: float = 1_700_000_000.0
+    elapsed: float = 50.0
+
+    def startup(self) -> Startup:
+        def publish(document: str) -> None:
+            self.documents.append(json.loads(document))
+
+        return Startup("tide", publish, wall=lambda: self.wall, clock=lambda: self.elapsed)
+
+    def passes(self, seconds: float) -> None:
+        self.wall += seconds
+        self.elapsed += seconds
+
+
+def test_each_phase_is_told_when_it_begins_with_what_the_ones_before_took() -> None:
+    told = Told()
+    startup = told.startup()
+
+    with startup.phase("imports"):
+        told.passes(7.5)
+    with startup.phase("weights_and_kv_cache"):
+        told.passes(2.25)
+    startup.finish()
+
+    assert told.documents == [
+        {"phase": "imports", "since": 1_700_000_000.0, "durations_s": {}},
+        {"phase": "weights_and_kv_cache", "since": 1_700_000_007.5, "durations_s": {"imports": 7.5}},
+        {
+            "phase": "ready",
+            "since": 1_700_000_009.75,
+            "durations_s": {"imports": 7.5, "weights_and_kv_cache": 2.25},
+        },
+    ]
+
+
+def test_a_clock_that_is_set_meanwhile_does_not_change_what_a_phase_took() -> None:
+    told = Told()
+    startup = told.startup()
+
+    with startup.phase("imports"):
+        told.elapsed += 3.0
+        told.wall -= 3600.0
+
+    assert startup.durations == {"imports": 3.0}
+
+
+def test_a_phase_entered_twice_adds_up() -> None:
+    told = Told()
+    startup = told.startup()
+
+    for seconds in (1.0, 2.0):
+        with startup.phase("imports"):
+            told.passes(seconds)
+
+    assert startup.durations == {"imports": 3.0}
+
+
+def raises(error: BaseException) -> Callable[[], None]:
+    def block() -> None:
+        raise error
+
+    return block
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no such model"), "OSError: no such model"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+    ],
+)
+def test_a_failure_is_told_with_its_phase_and_reason_and_goes_on(error: BaseException, reason: str) -> None:
+    told = Told()
+    startup = told.startup()
+    with startup.phase("imports"):
+        told.passes(7.0)
+
+    with pytest.raises(type(error)), startup.phase("weights_and_kv_cache"):
+        raises(error)()
+
+    assert told.documents[-1] == {
+        "phase": "failed",
+        "since": 1_700_000_007.0,
+        "durations_s": {"imports": 7.0},
+        "during": "weights_and_kv_cache",
+        "reason": reason,
+    }
+
+
+def test_a_reason_without_end_is_cut() -> None:
+    told = Told()
+
+    with pytest.raises(OSError, match="x"), told.startup().phase("imports"):
+        raises(OSError("x" * 1_000_000))()
+
+    assert len(told.documents[-1]["reason"]) == 2000
+
+
+def test_readiness_is_one_log_line_with_every_phase(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told()
+    startup = told.startup()
+    for name, seconds in (("imports", 7.5), ("warm_up", 0.25)):
+        with startup.phase(name):
+            told.passes(seconds)
+
+    with caplog.at_level(logging.INFO, "ray.serve"):
+        startup.finish()
+
+    assert caplog.messages[-1:] == ["model tide: ready after 7.75 s (imports 7.50 s, warm_up 0.25 s)"]
