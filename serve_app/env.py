@@ -21,6 +21,16 @@ FAST_PATH = {
 }
 """Ray Serve's flags for the fast data path. Linux on x86-64 only: elsewhere there is no HAProxy wheel."""
 
+FAST_PATH_PORTS = {
+    "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
+    "RAY_SERVE_HAPROXY_STATS_PORT": 8404,
+    # Where HAProxy turns while no ingress replica is up. Shared by two clusters on one machine, it would
+    # hand the requests of one to the other.
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
+    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
+}
+"""Ports of the fast data path with Ray's defaults; `tideserve run` moves those that are taken."""
+
 ALWAYS = {
     # An authenticated cluster needs its token wherever `serve deploy` and the dashboard run.
     "RAY_AUTH_MODE": "disabled",

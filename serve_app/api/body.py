@@ -24,7 +24,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         ApiError: 413 once it is larger than `max_bytes`, before it has all been read.
     """
     length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > max_bytes:
+    if length.isascii() and length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()
     try:

@@ -26,6 +26,7 @@ def desired_replicas(ctx: Any) -> tuple[int, dict[str, Any]]:
     """
     reported: Mapping[Any, Any] = (ctx.aggregated_metrics or {}).get(ONGOING_REQUESTS, {})
     relayed = sum(float(value) for value in reported.values())
-    handled = float(ctx.total_running_requests or 0)  # what came through Ray's handles instead
-    ongoing = max(relayed, handled) + float(ctx.total_queued_requests or 0)
+    queued = float(ctx.total_queued_requests or 0)
+    handled = float(ctx.total_num_requests or 0) - queued  # what came through Ray's handles instead
+    ongoing = max(relayed, handled) + queued
     return replicas_for(ongoing, ctx.config.target_ongoing_requests), {}

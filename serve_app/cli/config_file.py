@@ -38,6 +38,8 @@ def read_config(path: Path) -> ConfigFile:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError([f"{path}: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        raise SettingsError([f"{path}: not UTF-8: {error}"]) from None
     except yaml.YAMLError as error:
         raise SettingsError([f"{path}: not YAML: {error}"]) from None
     if not isinstance(document, dict) or not isinstance(document.get("applications"), list):
@@ -49,14 +51,22 @@ def read_config(path: Path) -> ConfigFile:
         if application.get("import_path") != IMPORT_PATH:
             continue
         try:
-            applications[str(application["name"])] = load_settings(application.get("args"))
+            applications[str(application.get("name", "default"))] = load_settings(application.get("args"))
         except SettingsError as error:
-            problems += [f"applications[{index}].args.{line}" for line in error.problems]
+            problems += [_located(index, line) for line in error.problems]
     if problems:
         raise SettingsError(problems)
     if not applications:
         raise SettingsError([f"{path}: no application has import_path = {IMPORT_PATH!r}"])
     return ConfigFile(path, document, applications)
+
+
+def _located(index: int, problem: str) -> str:
+    """A problem of an application's `args`, under its place in the file."""
+    where = f"applications[{index}]"
+    if problem.startswith("args"):
+        return f"{where}.{problem}"
+    return f"{where}.args.{problem}".replace(".args.(top level)", ".args")
 
 
 def _check_schema(path: Path, document: dict[str, Any]) -> None:

@@ -53,6 +53,9 @@ def environment(proxy: str) -> dict[str, str]:
             values.setdefault(name, value if fast else "0")
         else:
             values[name] = value if fast else "0"
+    for name, port in env.FAST_PATH_PORTS.items():
+        if name not in values and _port_taken(port):
+            values[name] = str(_free_port())
     return values
 
 
@@ -94,6 +97,13 @@ def _port_taken(port: int) -> bool:
         except OSError:
             return True
     return False
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _start(

@@ -11,7 +11,6 @@ import msgspec
 from pydantic import ValidationError
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.errors import ApiError
@@ -20,7 +19,7 @@ from serve_app.settings.errors import shown
 logger = logging.getLogger("ray.serve")
 
 # Segments of a pydantic location that name its own machinery or a union's branch, not a field.
-_MACHINERY = re.compile(r"[\[\]{}()]|^(?:function|json-or-python|lax-or-strict|nullable|tagged-union|is-).*")
+_MACHINERY = re.compile(r"[\[\]{}()]|^(?:function-|json-or-python|lax-or-strict|nullable|tagged-union|is-).*")
 _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|constrained-.*)$")
 
 
@@ -43,9 +42,7 @@ def field_path(location: Sequence[int | str]) -> str | None:
 def from_validation(error: ValidationError) -> ApiError:
     """A 400 naming the first field at fault, with what it was and what is allowed."""
     item: dict[str, Any] = dict(error.errors(include_url=False)[0])
-    cause = item.get("ctx", {}).get("error")
-    param = cause.parameter if isinstance(cause, VLLMValidationError) else None
-    param = param or field_path(item["loc"])
+    param = field_path(item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         return ApiError(400, f"{param}: required, and not given.", param=param, code="missing_field")

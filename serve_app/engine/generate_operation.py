@@ -72,13 +72,16 @@ class GenerateOperation:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        if len(tokens) + request.max_tokens > limit:
-            room = limit - len(tokens)
+        room = limit - len(tokens)
+        max_tokens = request.max_tokens
+        if "max_tokens" not in request.model_fields_set:
+            max_tokens = min(max_tokens, room)
+        if max_tokens > room:
             raise reject(
                 "max_tokens", request.max_tokens, f"the prompt leaves room for {room} of {limit} tokens"
             )
         params = SamplingParams(
-            max_tokens=request.max_tokens,
+            max_tokens=max_tokens,
             temperature=request.temperature,
             output_kind=RequestOutputKind.DELTA,
         )

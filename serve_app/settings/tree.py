@@ -18,7 +18,7 @@ EMBEDDED = "embedded"
 class Settings(BaseModel):
     """Base of the tree: closed (an unknown key is an error) and immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ScalingSettings(Settings):

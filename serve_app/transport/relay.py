@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -28,6 +29,7 @@ _ATTEMPTS = 7
 _BACKOFF_S = 0.2
 # An engine that dies with a request may have died of it. One more try, not one replica after another.
 _DEATHS = 2
+_ONE_PIECE_BYTES = 1 << 20
 _LOST = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
 
 
@@ -109,7 +111,8 @@ class RelayClient:
     ) -> aiohttp.ClientResponse:
         call = self._client().post(
             f"http://{replica.address}/{request.operation}",
-            data=request.body,
+            # aiohttp sends bytes in one piece, which a large body should not be.
+            data=request.body if len(request.body) < _ONE_PIECE_BYTES else io.BytesIO(request.body),
             headers={
                 TOKEN_HEADER: replica.token,
                 REQUEST_ID_HEADER: request.request_id,

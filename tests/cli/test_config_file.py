@@ -126,3 +126,25 @@ def test_problems_of_every_application_are_told_with_their_place_in_the_file(tmp
     assert first.startswith("applications[0].args.models[0].max_num_seqs = 0: ")
     assert first.endswith("greater than or equal to 1")
     assert second.startswith("applications[1].args.models[0].dtype = 'int3': ")
+
+
+def test_an_application_without_a_name_has_rays_default_one(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        "applications: [{import_path: 'serve_app.app:build', args: {models: [{name: m, device: cpu}]}}]"
+    )
+    assert list(read_config(path).applications) == ["default"]
+
+
+def test_a_file_that_is_not_utf8_is_a_settings_error(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_bytes(b"applications: [{name: \xe9}]")
+    with pytest.raises(SettingsError, match="not UTF-8"):
+        read_config(path)
+
+
+def test_missing_args_are_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("applications: [{name: a, import_path: 'serve_app.app:build'}]")
+    with pytest.raises(SettingsError, match=r"applications\[0\]\.args = None: must be a mapping"):
+        read_config(path)

@@ -215,3 +215,8 @@ def test_an_error_in_a_stream_has_a_status_even_where_vllm_gives_none(code: Any,
 )
 def test_other_frames_are_no_errors(other: bytes) -> None:
     assert from_frame(other) is None
+
+
+def test_a_field_called_function_is_named() -> None:
+    assert field_path(("tools", 0, "function", "name")) == "tools[0].function.name"
+    assert field_path(("function-wrap[x()]", "prompt")) == "prompt"

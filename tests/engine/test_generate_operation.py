@@ -102,7 +102,7 @@ def steps(tokenizer: Any, *texts: str) -> list[tuple[list[int], str, str | None]
 async def test_the_whole_text_comes_with_its_tokens(tokenizer: Any) -> None:
     llm = StubLlm(tokenizer, *steps(tokenizer, "The", " tide turns"))
 
-    reply = await GenerateOperation(llm, "tide").run(request(max_tokens=9, temperature=0))  # type: ignore[arg-type]
+    reply = await GenerateOperation(llm, "tide").run(request(max_tokens=9, temperature=0))
 
     assert isinstance(reply, EngineReply)
     document = json.loads(reply.body)
@@ -127,7 +127,7 @@ async def test_the_timings_are_those_of_the_users_wait(
     llm = StubLlm(tokenizer, ([7], "a", None), ([8], "b", "stop"))
     monkeypatch.setattr(latency, "time", llm.clock)
 
-    reply = await GenerateOperation(llm, "tide").run(request(max_tokens=9))  # type: ignore[arg-type]
+    reply = await GenerateOperation(llm, "tide").run(request(max_tokens=9))
 
     assert isinstance(reply, EngineReply)
     assert json.loads(reply.body)["timings"] == {
@@ -141,7 +141,7 @@ async def test_the_timings_are_those_of_the_users_wait(
 
 async def streamed(llm: StubLlm) -> tuple[list[bytes], list[dict[str, Any]]]:
     """The chunks of a stream, and its events without `[DONE]`."""
-    frames = await GenerateOperation(llm, "tide").run(request(stream=True, max_tokens=9))  # type: ignore[arg-type]
+    frames = await GenerateOperation(llm, "tide").run(request(stream=True, max_tokens=9))
     assert not isinstance(frames, EngineReply)
     chunks = [chunk async for chunk in frames]
     *events, done, rest = b"".join(chunks).split(b"\n\n")
@@ -179,7 +179,7 @@ async def refusal(tokenizer: Any, tasks: tuple[str, ...] = ("generate",), **fiel
     llm = StubLlm(tokenizer)
     llm.tasks = list(tasks)
     with pytest.raises(ApiError) as caught:
-        await GenerateOperation(llm, "tide").run(request(**fields))  # type: ignore[arg-type]
+        await GenerateOperation(llm, "tide").run(request(**fields))
     assert llm.asked == []
     assert caught.value.status == 400
     return caught.value
@@ -216,6 +216,6 @@ async def test_exactly_the_room_there_is_can_be_asked_for(tokenizer: Any) -> Non
     room = LIMIT - len(tokenizer.encode("sea"))
     llm = StubLlm(tokenizer, *steps(tokenizer, "a"))
 
-    await GenerateOperation(llm, "tide").run(request(max_tokens=room))  # type: ignore[arg-type]
+    await GenerateOperation(llm, "tide").run(request(max_tokens=room))
 
     assert len(llm.asked) == 1

@@ -78,7 +78,7 @@ class Local:
         self.client = LocalEngine(
             Serving(self.llm, handlers),
             ModelSettings(name="tide"),
-            self.errors.append,  # type: ignore[arg-type]
+            self.errors.append,
         )
 
     def call(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> Any:

@@ -42,7 +42,7 @@ def iteration(**fields: Any) -> IterationStats:
 
 def recorded(**fields: Any) -> dict[str, list[Any]]:
     metrics = Metrics()
-    StepStats(metrics).record(None, iteration(**fields))  # type: ignore[arg-type]
+    StepStats(metrics).record(None, iteration(**fields))
     return {name: series.values for name, series in vars(metrics).items()}
 
 
@@ -72,7 +72,7 @@ def test_a_step_in_which_nothing_happened_writes_nothing() -> None:
 
 def test_prefix_cache_lookups_are_counted_and_the_schedulers_view_is_kept() -> None:
     metrics = Metrics()
-    stats = StepStats(metrics)  # type: ignore[arg-type]
+    stats = StepStats(metrics)
     scheduler = SchedulerStats(
         num_running_reqs=3, prefix_cache_stats=PrefixCacheStats(requests=1, queries=64, hits=48)
     )
@@ -85,7 +85,7 @@ def test_prefix_cache_lookups_are_counted_and_the_schedulers_view_is_kept() -> N
 
 
 def test_a_step_without_the_schedulers_view_keeps_the_last_one() -> None:
-    stats = StepStats(Metrics())  # type: ignore[arg-type]
+    stats = StepStats(Metrics())
     scheduler = SchedulerStats(num_running_reqs=3)
     stats.record(scheduler, None)
 
@@ -95,9 +95,9 @@ def test_a_step_without_the_schedulers_view_keeps_the_last_one() -> None:
 
 
 def test_vllm_gets_the_one_logger_there_is_for_every_engine_it_asks_for() -> None:
-    stats = StepStats(Metrics())  # type: ignore[arg-type]
+    stats = StepStats(Metrics())
 
-    assert stats.factory(None, 0) is stats  # type: ignore[arg-type]
+    assert stats.factory(None, 0) is stats
 
 
 def state(prompt: int, generated: int = 0, prefilling: bool = False) -> Any:
@@ -111,7 +111,7 @@ def state(prompt: int, generated: int = 0, prefilling: bool = False) -> Any:
 def gauges(scheduler: SchedulerStats, *states: Any) -> EngineGauges:
     held = {str(number): each for number, each in enumerate(states)}
     engine = SimpleNamespace(output_processor=SimpleNamespace(request_states=held))
-    return read_gauges(engine, scheduler)  # type: ignore[arg-type]
+    return read_gauges(engine, scheduler)
 
 
 def test_what_runs_and_what_waits_is_read_with_its_tokens() -> None:

@@ -53,13 +53,7 @@ class Running:
     def start(self) -> None:
         config = self.folder / "serve.yaml"
         config.write_text(yaml.safe_dump(self.document))
-        env = {
-            **os.environ,
-            "RAY_TMPDIR": str(self.folder),
-            # HAProxy's own ports and sockets, beside whatever else runs on this machine.
-            "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
-            "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-        }
+        env = {**os.environ, "RAY_TMPDIR": str(self.folder)}
         with (self.folder / "run.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [

@@ -104,7 +104,14 @@ def said(client: httpx.Client, more: dict) -> dict:
     [
         {"max_tokens": 24},
         {"max_tokens": 24, "stream_options": {"include_usage": True}},
-        {"max_tokens": 24, "n": 2, "stop": ["."], "stream_options": {"include_usage": True}},
+        {
+            "max_tokens": 24,
+            "n": 2,
+            "temperature": 0.7,
+            "seed": 5,
+            "stop": ["."],
+            "stream_options": {"include_usage": True},
+        },
         {"max_tokens": 40, "structured_outputs": {"choice": ["naïve 海 🌊"]}},
     ],
 )

@@ -8,7 +8,7 @@ from serve_app.settings import SettingsError, load_settings
 @pytest.mark.parametrize("args", [None, [], "models", 5])
 def test_arguments_that_are_no_mapping_are_refused(args: object) -> None:
     with pytest.raises(SettingsError) as caught:
-        load_settings(args)  # type: ignore[arg-type]
+        load_settings(args)
 
     assert caught.value.problems == [f"args = {args!r}: must be a mapping with at least `models`"]
 
@@ -52,3 +52,10 @@ def test_valid_pass_through_arguments_are_kept_as_written() -> None:
     settings = load_settings({"models": [{"name": "a", "engine_args": {"seed": 7, "block_size": 32}}]})
 
     assert settings.models[0].engine_args == {"seed": 7, "block_size": 32}
+
+
+@pytest.mark.parametrize("key", ["target_ongoing_requests", "upscale_delay_s"])
+def test_infinity_is_not_a_setting(key: str) -> None:
+    model = {"name": "m", "device": "cpu", "scaling": {key: float("inf")}}
+    with pytest.raises(SettingsError, match=rf"scaling\.{key} = inf"):
+        load_settings({"models": [model]})

@@ -109,7 +109,7 @@ def test_settings_cannot_be_changed_once_checked() -> None:
     settings = ScalingSettings()
 
     with pytest.raises(ValidationError, match="frozen"):
-        settings.min_replicas = 5  # type: ignore[misc]
+        settings.min_replicas = 5
 
 
 def test_the_least_number_of_replicas_is_at_most_the_most() -> None:

@@ -39,7 +39,7 @@ class Fleet:
         self._stack = stack
         self.known = replicas.replica_set(MODEL.deployment_name)
         self.handle = StubHandle(refuses=RuntimeError("Ray's queue is for when there is no replica"))
-        self.client = RelayClient(MODEL, self.handle, 600.0)  # type: ignore[arg-type]
+        self.client = RelayClient(MODEL, self.handle, 600.0)
         self._named: dict[str, dict[str, str]] = {}
         stack.push_async_callback(hang_up, self.client)
 
@@ -159,7 +159,7 @@ async def test_without_a_replica_a_request_waits_in_rays_queue_for_one(fleet: Fl
     where = {"r0": {"address": plane.address, "token": plane.token}}
     fleet.known.update({})
     handle = StubHandle(on_choose=lambda: fleet.known.update(where))
-    client = RelayClient(MODEL, handle, 600.0)  # type: ignore[arg-type]
+    client = RelayClient(MODEL, handle, 600.0)
 
     async with client.call(REQUEST) as reply:
         assert reply.body == b"{}"

@@ -11,14 +11,14 @@ from tests.transport.stub_handle import StubHandle
 
 async def refusal(handle: StubHandle, left_s: float = 600.0) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        await wait_for_replica(handle, "tide", left_s, 600.0)  # type: ignore[arg-type]
+        await wait_for_replica(handle, "tide", left_s, 600.0)
     return caught.value
 
 
 async def test_a_replica_ends_the_wait_and_is_not_kept_reserved() -> None:
     handle = StubHandle()
 
-    await wait_for_replica(handle, "tide", 600.0, 600.0)  # type: ignore[arg-type]
+    await wait_for_replica(handle, "tide", 600.0, 600.0)
 
     assert (handle.chosen, handle.held) == (1, 0)
 

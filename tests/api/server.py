@@ -1,0 +1,55 @@
+"""The whole application over two stub engines, and a client of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from httpx import ASGITransport, AsyncClient, Response
+
+from serve_app.api.app import create_app
+from serve_app.api.client import EngineReply
+from serve_app.api.health import ModelReadiness
+from serve_app.api.models import ModelDirectory, ServedModel
+from tests.stub_engine import StubEngine
+
+MAX_BODY_BYTES = 4096
+
+
+class StubObserver:
+    def __init__(self) -> None:
+        self.states: dict[str, ModelReadiness] = {}
+
+    async def readiness(self) -> list[ModelReadiness]:
+        return [self.states.get(name, ModelReadiness(name, "up")) for name in ("tide", "org/embed")]
+
+    async def metrics(self) -> bytes:
+        return b'llm_queue_depth{model="tide"} 3\n'
+
+
+class Server:
+    """The application, its two engines, and a client."""
+
+    def __init__(self, behind_ray: bool = False) -> None:
+        self.chat = StubEngine(EngineReply(200, b'{"from":"chat"}'))
+        self.embed = StubEngine(EngineReply(200, b'{"from":"embed"}'))
+        self.observer = StubObserver()
+        directory = ModelDirectory(
+            [
+                ServedModel("tide", 1_700_000_000, self.chat, 2048),
+                ServedModel("org/embed", 1_700_000_001, self.embed),
+            ]
+        )
+        app = create_app(directory, self.observer, MAX_BODY_BYTES, behind_ray=behind_ray)
+        self.http = AsyncClient(transport=ASGITransport(app), base_url="http://tide")
+
+
+def error_of(reply: Response) -> dict[str, Any]:
+    """The error of a reply, having checked its shape and its id."""
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["x-request-id"]
+    document = reply.json()
+    assert set(document) == {"error"}
+    error: dict[str, Any] = document["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error

@@ -1,0 +1,204 @@
+"""The endpoints over stub engines: what reaches an engine, and what is refused before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.api.server import MAX_BODY_BYTES, Server, error_of
+from tests.stub_engine import frames
+
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"),
+    [
+        ("/v1/chat/completions", "chat_completions"),
+        ("/v1/completions", "completions"),
+        ("/v1/embeddings", "embeddings"),
+        ("/tokenize", "tokenize"),
+        ("/detokenize", "detokenize"),
+    ],
+)
+async def test_each_path_is_its_engine_operation_with_the_body_untouched(
+    server: Server, path: str, operation: str
+) -> None:
+    body = b'{ "model":"tide" ,"unknown":[1, 2.50]}'
+
+    reply = await server.http.post(path, content=body, headers={"X-Request-ID": "r-7"})
+
+    assert (reply.status_code, reply.json()) == (200, {"from": "chat"})
+    assert reply.headers["x-request-id"] == "r-7"
+    (request,) = server.chat.requests
+    assert (request.operation, request.body, request.request_id) == (operation, body, "r-7")
+    assert request.waited_s >= 0
+    assert server.embed.requests == []
+
+
+async def test_the_model_chooses_the_engine(server: Server) -> None:
+    reply = await server.http.post("/v1/embeddings", json={"model": "org/embed", "input": "sea"})
+
+    assert reply.json() == {"from": "embed"}
+    assert server.chat.requests == []
+
+
+class Clock:
+    """A `time` module whose performance counter shows the given readings."""
+
+    def __init__(self, readings: Iterator[float]) -> None:
+        self._readings = readings
+
+    def perf_counter(self) -> float:
+        return next(self._readings)
+
+
+async def test_the_time_spent_before_the_engine_is_handed_on(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: Iterator[float] = iter([100.0, 100.5])
+    monkeypatch.setattr("serve_app.api.request_id.time", Clock(ticks))
+    monkeypatch.setattr("serve_app.api.openai.time", Clock(ticks))
+
+    await server.http.post("/v1/completions", json={"model": "tide"})
+
+    assert server.chat.requests[0].waited_s == 0.5
+
+
+async def test_a_stream_is_relayed_as_server_sent_events(server: Server) -> None:
+    server.chat.answer = frames(b"data: {}\n\n", DONE)
+
+    reply = await server.http.post("/v1/chat/completions", json={"model": "tide", "stream": True})
+
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert reply.headers["x-request-id"]
+    assert reply.content == b"data: {}\n\n" + DONE
+
+
+async def test_an_unknown_model_is_a_404_that_names_those_there_are(server: Server) -> None:
+    reply = await server.http.post("/v1/chat/completions", json={"model": "nope"})
+
+    error = error_of(reply)
+    assert reply.status_code == 404
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert error["message"] == "model = 'nope': does not exist; this server has 'tide', 'org/embed'."
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        (b"{}", "model", "missing_field"),
+        (b'{"model":null}', "model", "missing_field"),
+        (b'{"model":5}', "model", "invalid_value"),
+        (b"[]", None, "invalid_value"),
+        (b"{nope", None, "invalid_json"),
+        (b"", None, "invalid_json"),
+    ],
+)
+async def test_a_body_without_a_usable_model_is_a_400(
+    server: Server, body: bytes, param: str | None, code: str
+) -> None:
+    reply = await server.http.post("/v1/completions", content=body)
+
+    error = error_of(reply)
+    assert (reply.status_code, error["param"], error["code"]) == (400, param, code)
+    assert server.chat.requests == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/generate"])
+async def test_an_oversized_body_is_a_413(server: Server, path: str) -> None:
+    reply = await server.http.post(path, json={"model": "tide", "prompt": "x" * MAX_BODY_BYTES})
+
+    assert reply.status_code == 413
+    assert error_of(reply)["code"] == "body_too_large"
+
+
+async def test_an_oversized_body_without_a_length_is_a_413(server: Server) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b" " * 1024
+
+    reply = await server.http.post("/v1/completions", content=chunks())
+
+    assert reply.status_code == 413
+    assert error_of(reply)["code"] == "body_too_large"
+
+
+async def test_the_models_are_listed_in_the_order_of_the_configuration(server: Server) -> None:
+    document = (await server.http.get("/v1/models")).json()
+
+    assert document["object"] == "list"
+    assert [card["id"] for card in document["data"]] == ["tide", "org/embed"]
+    assert document["data"][0] == {
+        "id": "tide",
+        "object": "model",
+        "created": 1_700_000_000,
+        "owned_by": "tideserve",
+        "max_model_len": 2048,
+    }
+
+
+async def test_one_model_is_found_even_with_a_slash_in_its_name(server: Server) -> None:
+    assert (await server.http.get("/v1/models/tide")).json()["id"] == "tide"
+    assert (await server.http.get("/v1/models/org/embed")).json()["id"] == "org/embed"
+    assert (await server.http.get("/v1/models/org%2Fembed")).json()["id"] == "org/embed"
+
+
+async def test_an_unknown_one_model_is_a_404(server: Server) -> None:
+    reply = await server.http.get("/v1/models/org/nope")
+
+    assert reply.status_code == 404
+    assert error_of(reply)["code"] == "model_not_found"
+
+
+async def test_generate_runs_on_the_first_model_unless_another_is_named(server: Server) -> None:
+    body = b'{"prompt":"sea"}'
+
+    first = await server.http.post("/generate", content=body)
+    named = await server.http.post("/generate", json={"prompt": "sea", "model": "org/embed"})
+
+    assert (first.json(), named.json()) == ({"from": "chat"}, {"from": "embed"})
+    (request,) = server.chat.requests
+    assert (request.operation, request.body) == ("generate", body)
+
+
+async def test_generate_on_an_unknown_model_is_a_404(server: Server) -> None:
+    reply = await server.http.post("/generate", json={"prompt": "sea", "model": "nope"})
+
+    assert reply.status_code == 404
+    assert error_of(reply)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "location", "param"),
+    [
+        (b'{"prompt":"sea","max_tokens":0}', ["body", "max_tokens"], "max_tokens"),
+        (b'{"prompt":"sea","top_k":1}', ["body", "top_k"], "top_k"),
+        (b"{}", ["body", "prompt"], "prompt"),
+        (b"{nope", ["body"], None),
+        (b"\xff", ["body"], None),
+        (b"[]", ["body"], None),
+    ],
+)
+async def test_generate_keeps_fastapis_422_beside_the_error_of_every_other_endpoint(
+    server: Server, body: bytes, location: list[str], param: str | None
+) -> None:
+    reply = await server.http.post("/generate", content=body)
+
+    assert reply.status_code == 422
+    assert reply.headers["x-request-id"]
+    document = reply.json()
+    assert set(document) == {"detail", "error"}
+    assert document["detail"][0]["loc"] == location
+    assert set(document["detail"][0]) == {"type", "loc", "msg"}
+    error = document["error"]
+    assert (error["param"], error["code"], error["type"]) == (param, "invalid_value", "invalid_request_error")
+    assert error["message"] == document["detail"][0]["msg"]
+    assert server.chat.requests == []
+
+
+async def test_generate_tells_every_problem_in_its_detail(server: Server) -> None:
+    reply = await server.http.post("/generate", json={"max_tokens": 0, "temperature": 9})
+
+    assert [item["loc"][1] for item in reply.json()["detail"]] == ["prompt", "max_tokens", "temperature"]
