@@ -107,13 +107,20 @@ class Running:
 
     def processes(self, title: str) -> list[psutil.Process]:
         """Its processes whose title begins so, such as `ray::ServeReplica:tideserve:Engine`."""
-        return [p for p in self.descendants() if " ".join(p.cmdline()).startswith(title)]
+        return [process for process in self.descendants() if _title(process).startswith(title)]
 
     def stop(self) -> int:
         """Ctrl-C; returns the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(90)
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it ended while we looked
+        return ""
 
 
 def engine_settings(name: str, **more: Any) -> dict[str, Any]:
