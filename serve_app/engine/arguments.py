@@ -48,6 +48,9 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
     values["enable_auto_tool_choice"] = model.tool_call_parser is not None
     # Tideserve's own stat logger carries the step statistics; vLLM's default ones would pay twice.
     values["disable_log_stats"] = True
+    # What each step carried comes with its statistics. Only the default loggers would print it, a line a
+    # step, and they are off.
+    values["enable_logging_iteration_details"] = True
     values["enable_log_requests"] = False
     if model.task == "embed":
         values.update(runner="pooling", convert="embed")

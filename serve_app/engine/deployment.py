@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
+import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
+import psutil
 import ray
 from ray import serve
 
 from serve_app.api.client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.autoscaling.ongoing import ONGOING_REQUESTS
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.launch import RunningEngine, launch
-from serve_app.engine.startup import Startup
+from serve_app.engine.startup import Startup, process_seconds
 from serve_app.phases import forget_phase, publish_phase
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
@@ -34,6 +37,7 @@ class Engine:
     """
 
     async def __init__(self, model: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
+        process = process_seconds(psutil.Process().create_time(), time.time())
         self._model = ModelSettings.model_validate(model)
         context = serve.get_replica_context()
         replica = context.replica_tag
@@ -41,6 +45,7 @@ class Engine:
         startup = Startup(
             self._model.name,
             lambda document: publish_phase(context.app_name, context.deployment, replica, document),
+            durations={"process": process},
         )
         self._engine = await launch(self._model, self._metrics, startup)
         self._data_plane = DataPlane(self._engine.client)
@@ -53,9 +58,13 @@ class Engine:
         """What Ray tells the ingress of this replica: where its data plane is, and the key to it."""
         return {"address": self._data_plane.address, "token": self._data_plane.token}
 
-    def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Ray tells the autoscaling policy of this replica, every second."""
-        return {ONGOING_REQUESTS: float(self._data_plane.open_requests)}
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Ray tells the autoscaling policy of this replica, every second: `EngineSignals`.
+
+        A coroutine so that it runs on the loop the steps are counted on; what is not one, Ray calls in a
+        thread.
+        """
+        return asdict(self._engine.report.take(self._data_plane.open_requests))
 
     async def call(
         self, operation: Operation, body: bytes, request_id: str, waited_s: float
@@ -81,22 +90,22 @@ class Engine:
     async def __del__(self) -> None:
         """Ray calls this when the replica stops, and waits for it as long as the drain may take."""
         context = serve.get_replica_context()
-        forget_phase(context.app_name, context.deployment, context.replica_tag)
+        place = (context.app_name, context.deployment, context.replica_tag)
         sampler: asyncio.Task[None] | None = getattr(self, "_sampler", None)
         if sampler is not None:
             sampler.cancel()
         data_plane: DataPlane | None = getattr(self, "_data_plane", None)
         if data_plane is not None:
+            publish_phase(*place, json.dumps({"phase": "draining", "since": time.time(), "durations_s": {}}))
             await data_plane.drain()
             await data_plane.stop()
         engine: RunningEngine | None = getattr(self, "_engine", None)
         if engine is not None:
             engine.shutdown()
             logger.info("model %s: engine of process %d stopped", self._model.name, os.getpid())
+        forget_phase(*place)
 
     async def _sample_gauges(self) -> None:
-        from serve_app.engine.stats import read_gauges  # noqa: PLC0415
-
         while True:
-            self._metrics.set_gauges(read_gauges(self._engine.llm, self._engine.stats.scheduler))
+            self._metrics.set_gauges(self._engine.report.queue().gauges)
             await asyncio.sleep(_GAUGE_INTERVAL_S)

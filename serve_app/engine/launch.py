@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from serve_app.engine.local_client import LocalEngine
-    from serve_app.engine.stats import StepStats
+    from serve_app.engine.report import EngineReport
 
 _SHUTDOWN_TIMEOUT_S = 10.0
 
@@ -24,7 +24,7 @@ class RunningEngine:
 
     llm: AsyncLLM
     client: LocalEngine
-    stats: StepStats
+    report: EngineReport
 
     def shutdown(self) -> None:
         """Stop the engine core and its workers, and wait until they are gone."""
@@ -44,6 +44,7 @@ async def launch(model: ModelSettings, metrics: EngineMetrics, startup: Startup)
 
         from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
         from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
+        from serve_app.engine.report import EngineReport  # noqa: PLC0415
         from serve_app.engine.serving import Serving  # noqa: PLC0415
         from serve_app.engine.stats import StepStats  # noqa: PLC0415
 
@@ -58,16 +59,18 @@ async def launch(model: ModelSettings, metrics: EngineMetrics, startup: Startup)
     try:
         with startup.phase("serving_layer"):
             serving = await Serving.mount(llm, namespace)
-        engine = RunningEngine(llm, LocalEngine(serving, model, metrics.count_error), stats)
+        client = LocalEngine(serving, model, metrics.count_error)
         with startup.phase("warm_up"):
-            await _warm_up(engine, model)
+            await _warm_up(client, model)
+        # Only now, so that the warm-up is in no signal.
+        report = stats.report = EngineReport.of(llm)
     except BaseException:
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise
-    return engine
+    return RunningEngine(llm, client, report)
 
 
-async def _warm_up(engine: RunningEngine, model: ModelSettings) -> None:
+async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
     """One request through the whole path, so that the first client does not pay for lazy set-up."""
     from serve_app.api.client import EngineRequest  # noqa: PLC0415
 
@@ -75,5 +78,5 @@ async def _warm_up(engine: RunningEngine, model: ModelSettings) -> None:
         request = EngineRequest("embeddings", b'{"input":"warm"}', "warm-up")
     else:
         request = EngineRequest("generate", b'{"prompt":"warm","max_tokens":2}', "warm-up")
-    async with engine.client.call(request):
+    async with client.call(request):
         pass

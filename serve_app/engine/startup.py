@@ -13,13 +13,30 @@ logger = logging.getLogger("ray.serve")
 
 Publish = Callable[[str], None]
 
+_LONGEST_PROCESS_START_S = 30.0
+
+
+def process_seconds(created: float, now: float) -> float:
+    """How long this replica's process took to come to its own code: the phase `process`.
+
+    Ray may hand out a worker process that it had started in advance, whose age says nothing of a start.
+    A process takes a few seconds, a node under load maybe ten; one older than 30 s was there before, and
+    cost nothing: 0. So does a clock that was set back meanwhile.
+
+    Args:
+        created: When the process was created, in Unix time.
+        now: Unix time.
+    """
+    age = now - created
+    return age if 0.0 <= age <= _LONGEST_PROCESS_START_S else 0.0
+
 
 @dataclass(slots=True)
 class Startup:
     """The phases a replica has been through, in order, with their seconds.
 
     `publish` is called with a JSON document at every change: the phase it is in, since when
-    (Unix time) and the durations so far.
+    (Unix time) and the durations so far. What was over before it was built is given as `durations`.
     """
 
     model: str

@@ -1,23 +1,29 @@
-"""vLLM's step statistics, taken in process and turned into metrics."""
+"""vLLM's step statistics, taken in process and turned into metrics and signals."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
 
 from vllm.config import VllmConfig
-from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from serve_app.telemetry.engine_metrics import EngineGauges, EngineMetrics
+from serve_app.engine.report import EngineReport
+from serve_app.telemetry.engine_metrics import EngineMetrics
+
+logger = logging.getLogger("ray.serve")
 
 
 class StepStats(StatLoggerBase):  # type: ignore[misc]
-    """Called by vLLM after every engine step; adds the step to the replica's metrics."""
+    """Called by vLLM after every engine step; adds the step to the replica's metrics and its report.
+
+    `report` is None until the warm-up is over.
+    """
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
-        self.scheduler = SchedulerStats()
+        self._failed = False
+        self.report: EngineReport | None = None
 
     def factory(self, vllm_config: VllmConfig, engine_index: int = 0) -> StepStats:
         """What vLLM asks for instead of a logger: it builds one an engine, and we have one."""
@@ -30,10 +36,21 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         mm_cache_stats: MultiModalCacheStats | None = None,
         engine_idx: int = 0,
     ) -> None:
-        """Add one step's statistics."""
+        """Add one step's statistics. Never raises."""
+        try:
+            if self.report is not None:
+                self.report.step(scheduler_stats, iteration_stats)
+            self._export(scheduler_stats, iteration_stats)
+        except Exception:
+            # Raised, it would end vLLM's output loop, and every stream of this replica with it. A step
+            # may come every few milliseconds, so it is said once.
+            if not self._failed:
+                self._failed = True
+                logger.exception("an engine step's statistics could not be taken; metrics are incomplete")
+
+    def _export(self, scheduler_stats: SchedulerStats | None, iteration_stats: IterationStats | None) -> None:
         metrics = self._metrics
         if scheduler_stats is not None:
-            self.scheduler = scheduler_stats
             prefix = scheduler_stats.prefix_cache_stats
             if prefix.queries:
                 metrics.prefix_queries.inc(prefix.queries)
@@ -57,25 +74,3 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
 
     def log_engine_initialized(self) -> None:
         """vLLM's hook for its own start-up line; the replica logs its own."""
-
-
-def read_gauges(engine: AsyncLLM, scheduler: SchedulerStats) -> EngineGauges:
-    """The engine's queue as its front end knows it, and its cache as of the last step.
-
-    Counted from the requests held rather than from the last step: an idle engine takes no steps, and
-    its last one still says that something ran.
-    """
-    states: list[Any] = list(engine.output_processor.request_states.values())
-    prefilling = [state for state in states if state.is_prefilling]
-    running = min(len(states), scheduler.num_running_reqs)
-    return EngineGauges(
-        running_requests=running,
-        waiting_requests=len(states) - running,
-        running_tokens=sum(
-            (state.prompt_len or 0) + state.stats.num_generation_tokens
-            for state in states
-            if not state.is_prefilling and state.stats is not None
-        ),
-        waiting_tokens=sum(state.prompt_len or 0 for state in prefilling),
-        kv_cache_usage_ratio=scheduler.kv_cache_usage if states else 0.0,
-    )

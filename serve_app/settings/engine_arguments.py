@@ -22,6 +22,7 @@ _OWNED = frozenset(ModelSettings.model_fields) | {
     "served_model_name",
     "enable_auto_tool_choice",
     "disable_log_stats",
+    "enable_logging_iteration_details",
     "runner",
     "convert",
 }

@@ -116,6 +116,13 @@ def test_statistics_are_taken_once_and_requests_are_not_logged() -> None:
     assert values["enable_log_requests"] is False
 
 
+def test_steps_come_with_what_they_carried_and_no_logger_prints_them() -> None:
+    values = overrides()
+
+    assert values["enable_logging_iteration_details"] is True
+    assert values["disable_log_stats"] is True  # vLLM adds the logger that would print them where it is False
+
+
 def test_the_namespace_is_vllms_own_with_ours_on_top() -> None:
     namespace = vllm_namespace(
         ModelSettings(name="tide", device="cpu", engine_args={"response_role": "tide", "seed": 7})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.engine.startup import Startup
+from serve_app.engine.startup import Startup, process_seconds
 
 
 @dataclass
@@ -126,3 +126,30 @@ def test_readiness_is_one_log_line_with_every_phase(caplog: pytest.LogCaptureFix
         startup.finish()
 
     assert caplog.messages[-1:] == ["model tide: ready after 7.75 s (imports 7.50 s, warm_up 0.25 s)"]
+
+
+def test_what_was_over_before_comes_first_in_every_document_and_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = Told()
+    startup = Startup(
+        "tide", lambda document: told.documents.append(json.loads(document)), durations={"process": 1.25}
+    )
+
+    with caplog.at_level(logging.INFO, "ray.serve"):
+        with startup.phase("imports"):
+            pass
+        startup.finish()
+
+    assert told.documents[0]["durations_s"] == {"process": 1.25}
+    assert list(told.documents[-1]["durations_s"]) == ["process", "imports"]
+    assert "(process 1.25 s, imports " in caplog.messages[-1]
+
+
+@pytest.mark.parametrize(("age", "seconds"), [(0.0, 0.0), (1.75, 1.75), (30.0, 30.0), (30.5, 0.0)])
+def test_a_process_that_was_there_long_before_cost_nothing(age: float, seconds: float) -> None:
+    assert process_seconds(1_700_000_000.0, 1_700_000_000.0 + age) == seconds
+
+
+def test_a_clock_set_back_makes_no_start_below_zero() -> None:
+    assert process_seconds(1_700_000_000.0, 1_699_999_000.0) == 0.0

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, PrefixCacheStats, SchedulerStats
 
-from serve_app.engine.stats import StepStats, read_gauges
-from serve_app.telemetry.engine_metrics import EngineGauges
+from serve_app.autoscaling.signals import EngineSignals
+from serve_app.engine.report import EngineReport
+from serve_app.engine.stats import StepStats
+from tests.engine.stub_core import StubCore, scheduled
 
 
 class Series:
@@ -70,28 +74,14 @@ def test_a_step_in_which_nothing_happened_writes_nothing() -> None:
     assert recorded() == {}
 
 
-def test_prefix_cache_lookups_are_counted_and_the_schedulers_view_is_kept() -> None:
+def test_prefix_cache_lookups_are_counted() -> None:
     metrics = Metrics()
-    stats = StepStats(metrics)
-    scheduler = SchedulerStats(
-        num_running_reqs=3, prefix_cache_stats=PrefixCacheStats(requests=1, queries=64, hits=48)
-    )
+    prefix = PrefixCacheStats(requests=1, queries=64, hits=48)
 
-    stats.record(scheduler, None)
+    StepStats(metrics).record(SchedulerStats(prefix_cache_stats=prefix), None)
 
     assert metrics.prefix_queries.values == [64]
     assert metrics.prefix_hits.values == [48]
-    assert stats.scheduler is scheduler
-
-
-def test_a_step_without_the_schedulers_view_keeps_the_last_one() -> None:
-    stats = StepStats(Metrics())
-    scheduler = SchedulerStats(num_running_reqs=3)
-    stats.record(scheduler, None)
-
-    stats.record(None, IterationStats())
-
-    assert stats.scheduler is scheduler
 
 
 def test_vllm_gets_the_one_logger_there_is_for_every_engine_it_asks_for() -> None:
@@ -100,35 +90,49 @@ def test_vllm_gets_the_one_logger_there_is_for_every_engine_it_asks_for() -> Non
     assert stats.factory(None, 0) is stats
 
 
-def state(prompt: int, generated: int = 0, prefilling: bool = False) -> Any:
-    return SimpleNamespace(
-        prompt_len=prompt,
-        is_prefilling=prefilling,
-        stats=SimpleNamespace(num_generation_tokens=generated),
-    )
+def reporting(metrics: Any) -> tuple[StepStats, EngineReport, StubCore]:
+    core = StubCore()
+    stats = StepStats(metrics)
+    report = stats.report = EngineReport(core.requests, 1000)
+    return stats, report, core
 
 
-def gauges(scheduler: SchedulerStats, *states: Any) -> EngineGauges:
-    held = {str(number): each for number, each in enumerate(states)}
-    engine = SimpleNamespace(output_processor=SimpleNamespace(request_states=held))
-    return read_gauges(engine, scheduler)
+def test_a_step_goes_to_the_report_too() -> None:
+    stats, report, core = reporting(Metrics())
+    core.add("a", prompt=5)
+
+    stats.record(scheduled(prefill=5), core.step(0.1, "a"))
+
+    signals = report.take(0)
+    assert (signals.steps, signals.prompt_tokens_total, signals.ttft_count) == (1, 5, 1)
 
 
-def test_what_runs_and_what_waits_is_read_with_its_tokens() -> None:
-    scheduler = SchedulerStats(num_running_reqs=2, kv_cache_usage=0.25)
+def test_before_there_is_a_report_steps_are_metrics_only() -> None:
+    core = StubCore()
+    core.add("warm-up")
+    metrics = Metrics()
+    stats = StepStats(metrics)
+    stats.record(scheduled(prefill=10), core.step(0.1, "warm-up", finished=("warm-up",)))
 
-    assert gauges(
-        scheduler, state(100, 10), state(50, 5), state(8000, prefilling=True), state(3, prefilling=True)
-    ) == EngineGauges(
-        running_requests=2,
-        waiting_requests=2,
-        running_tokens=165,
-        waiting_tokens=8003,
-        kv_cache_usage_ratio=0.25,
-    )
+    report = stats.report = EngineReport(core.requests, 1000)
+
+    assert metrics.completion_tokens.values == [1]
+    assert report.take(0) == EngineSignals(kv_cache_tokens=1000)
 
 
-def test_an_idle_engine_is_empty_whatever_its_last_step_said() -> None:
-    scheduler = SchedulerStats(num_running_reqs=7, kv_cache_usage=0.9)
+class BrokenMetrics:
+    def __getattr__(self, name: str) -> Any:
+        raise LookupError(name)
 
-    assert gauges(scheduler) == EngineGauges(0, 0, 0, 0, 0.0)
+
+def test_a_failure_does_not_reach_vllm_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    stats, report, core = reporting(BrokenMetrics())
+    core.add("a")
+
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        for at in (0.1, 0.2, 0.3):
+            stats.record(scheduled(batch=1), core.step(at, "a"))
+
+    assert len(caplog.records) == 1
+    assert caplog.records[0].exc_info is not None
+    assert report.take(0).generation_tokens_total == 3  # what can be taken, is
