@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
+from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.client import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.health import Observer, health_router
@@ -23,7 +24,12 @@ _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 
 def create_app(
-    models: ModelDirectory, observer: Observer, max_body_bytes: int, *, behind_ray: bool = False
+    models: ModelDirectory,
+    observer: Observer,
+    max_body_bytes: int,
+    *,
+    autoscaling: AutoscalingView | None = None,
+    behind_ray: bool = False,
 ) -> FastAPI:
     """The HTTP API over `models`, whatever their clients are.
 
@@ -31,6 +37,7 @@ def create_app(
         models: What is served.
         observer: Answers `/ready` and `/metrics`.
         max_body_bytes: Bound on a request's body.
+        autoscaling: Answers `/autoscaling/…`; None where nothing scales.
         behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
     """
     app = FastAPI(
@@ -40,6 +47,8 @@ def create_app(
     )
     app.include_router(openai_router(models, max_body_bytes))
     app.include_router(health_router(observer))
+    if autoscaling is not None:
+        app.include_router(autoscaling_router(autoscaling))
     app.add_middleware(RequestIdMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -94,6 +103,6 @@ async def _generate_error(request: Request, error: Exception) -> Response:
 
     details = jsonable_encoder(error.errors(), exclude={"input", "ctx", "url"})
     first = error.errors()[0]
-    param = ".".join(str(part) for part in first["loc"] if part != "body") or None
+    param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or None
     document = msgspec.json.decode(ApiError(422, first["msg"], param=param, code="invalid_value").body())
     return Response(msgspec.json.encode({"detail": details, **document}), 422, media_type=JSON)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
@@ -9,9 +11,16 @@ from serve_app.api.errors import ApiError
 
 
 class Peek(msgspec.Struct):
-    """The only field of a body the ingress needs; the engine replica reads the rest."""
+    """The only fields of a body the ingress needs; the engine replica reads the rest."""
 
     model: str | None = None
+    stream: Any = None
+    """Whatever stands there: whether it is valid is for the engine replica to say."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client asked for a stream, and may be sent comments while it waits."""
+        return self.stream is True
 
 
 _peek = msgspec.json.Decoder(Peek)
@@ -38,7 +47,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 def peek(body: bytes) -> Peek:
-    """The model a body names. Raises ApiError 400 when it is not a JSON object."""
+    """What the ingress needs of a body. Raises ApiError 400 when it is not a JSON object."""
     try:
         return _peek.decode(body)
     except msgspec.ValidationError as error:

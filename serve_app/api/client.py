@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -22,6 +23,39 @@ EVENT_STREAM = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
+class ColdWait:
+    """What is known of a request's wait for a replica, at one moment. Times in seconds."""
+
+    model: str
+    phase: str
+    """How far the replica nearest to readiness is."""
+    eta_s: float | None
+    """Until that replica is expected to be ready; None where nothing was ever measured."""
+    waited_s: float
+
+    def comment(self) -> bytes:
+        """The SSE comment that tells a client: ignored by parsers, readable by people."""
+        eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
+        return (
+            f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
+            f"waited_s={int(self.waited_s)}\n\n"
+        ).encode()
+
+
+class RequestWatch(Protocol):
+    """Told by a transport how a request fares on its way to an engine."""
+
+    async def held(self, wait: ColdWait) -> None:
+        """No replica can take the request yet. Awaited every `keep_alive_interval_s` of its wait."""
+
+    def waited(self, seconds: float) -> None:
+        """A wait for a replica is over after `seconds`, however it ended."""
+
+    def admitted(self) -> None:
+        """The request goes to a replica now; once more for each replica tried after a lost one."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One API call on its way to an engine, its JSON body untouched."""
 
@@ -30,6 +64,7 @@ class EngineRequest:
     request_id: str
     waited_s: float = 0.0
     """Seconds between the arrival at the ingress and this hand-over; part of the user's TTFT."""
+    watch: RequestWatch | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,89 +4,159 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from http import HTTPStatus
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.client import JSON, EngineClient, EngineReply, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.client import EVENT_STREAM, JSON, ColdWait, EngineClient, EngineReply, EngineRequest
+from serve_app.api.errors import DONE, ApiError
+from serve_app.api.traffic import UNCOUNTED, Traffic
 
 logger = logging.getLogger("ray.serve")
 
 STREAM_HEADERS = {
+    "Content-Type": f"{EVENT_STREAM}; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",  # nginx and its kin would hold tokens back
 }
+_REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class EngineResponse(Response):
     """Streams or sends what an engine answers to `request`.
 
+    A client that asked for a stream is sent comments while its request is held for want of a replica.
+    From the first of them on the status is out, 200, and a failure is an SSE error event.
+
     Args:
         client: The engines of the model asked for.
         request: What to run.
-        on_first_byte: Called once when the first byte of a stream has been handed over.
+        traffic: Told what becomes of the request.
+        stream: Whether the client asked for a stream.
     """
+
+    _send: Send
 
     def __init__(
         self,
         client: EngineClient,
         request: EngineRequest,
-        on_first_byte: Callable[[], None] = lambda: None,
+        traffic: Traffic = UNCOUNTED,
+        *,
+        stream: bool = False,
     ) -> None:
         super().__init__()
         self._client = client
         self._request = request
-        self._on_first_byte = on_first_byte
+        self._traffic = traffic
+        self._stream = stream
+        self._arrived = time.perf_counter() - request.waited_s
+        self._held_s = 0.0
+        self._admitted = False
+        self._started = False
+        self._answered = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, or stop working on it when the client leaves first."""
-        answer = asyncio.ensure_future(self._answer(send))
+        self._send = send
+        self._traffic.opened(self._request)
+        answer = asyncio.ensure_future(self._answer())
         leaving = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and not self._answered:
+                self._traffic.abandoned(self._request)
         finally:
             # Cancelling the answer closes the call, which aborts its sequences in the engine.
             for task in (answer, leaving):
                 task.cancel()
             outcomes = await asyncio.gather(answer, leaving, return_exceptions=True)
+            self._traffic.closed(self._request, self._held_s)
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
 
-    async def _answer(self, send: Send) -> None:
+    async def held(self, wait: ColdWait) -> None:
+        """Tell a client that asked for a stream what its request waits for."""
+        if self._stream:
+            await self._start(HTTPStatus.OK, STREAM_HEADERS)
+            await self._send_part(wait.comment())
+
+    def waited(self, seconds: float) -> None:
+        """Add to the time for which the request was held."""
+        self._held_s += seconds
+
+    def admitted(self) -> None:
+        """Count the hand-over, the first time."""
+        if not self._admitted:
+            self._admitted = True
+            self._traffic.admitted(self._request)
+
+    async def _answer(self) -> None:
         try:
-            async with self._client.call(self._request) as reply:
-                if reply.stream is None:
-                    await _send_whole(send, reply.status, reply.body, reply.headers)
+            # Not kept: a response that held a request that holds the response would linger, with its body.
+            async with self._client.call(replace(self._request, watch=self)) as reply:
+                if reply.stream is not None:
+                    await self._send_stream(reply)
                 else:
-                    await self._send_stream(send, reply)
+                    await self._send_whole(reply.status, reply.body, reply.headers)
         except ApiError as error:
-            await _send_whole(send, error.status, error.body(), error.headers)
-
-    async def _send_stream(self, send: Send, reply: EngineReply) -> None:
-        assert reply.stream is not None
-        headers = {"Content-Type": f"{reply.content_type}; charset=utf-8", **STREAM_HEADERS, **reply.headers}
-        await send({"type": "http.response.start", "status": reply.status, "headers": _raw(headers)})
-        try:
-            first = True
-            async for chunk in reply.stream:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                if first:
-                    first = False
-                    self._on_first_byte()
+            self._answered = True
+            if error.status in _REFUSALS:
+                self._traffic.rejected(self._request, error)
+            await self._send_whole(error.status, error.body(), error.headers)
         except Exception:
-            # The status is out; a stream that just stopped would look complete to many clients.
-            logger.exception("request %s: failed within its stream", self._request.request_id)
-            failure = ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
-            await send({"type": "http.response.body", "body": failure.last_frames(), "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if not self._started:
+                raise
+            await self._send_failure()
 
+    async def _send_stream(self, reply: EngineReply) -> None:
+        assert reply.stream is not None
+        await self._start(reply.status, {**STREAM_HEADERS, **reply.headers})
+        try:
+            async for chunk in reply.stream:
+                # Not through `_send_part`: this runs for every token.
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if not self._answered:
+                    self._first_byte()
+        except Exception:
+            await self._send_failure()
+        else:
+            await self._send_part(b"", more=False)
 
-async def _send_whole(send: Send, status: int, body: bytes, extra: Mapping[str, str]) -> None:
-    headers = {"Content-Type": JSON, "Content-Length": str(len(body)), **extra}
-    await send({"type": "http.response.start", "status": status, "headers": _raw(headers)})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
+        if not self._started:
+            await self._start(status, {"Content-Type": JSON, "Content-Length": str(len(body)), **extra})
+            await self._send_part(body, more=False)
+        else:
+            kind = b"event: error\n" if status >= HTTPStatus.BAD_REQUEST else b""
+            # A line break would end the event's data; in JSON it can only stand between two tokens.
+            await self._send_part(kind + b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE)
+            await self._send_part(b"", more=False)
+        if status < HTTPStatus.BAD_REQUEST:
+            self._first_byte()
+
+    async def _send_failure(self) -> None:
+        # The status is out; a stream that just stopped would look complete to many clients.
+        logger.exception("request %s: failed within its stream", self._request.request_id)
+        failure = ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
+        await self._send_part(failure.last_frames())
+        await self._send_part(b"", more=False)
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        if not self._started:
+            self._started = True
+            await self._send({"type": "http.response.start", "status": status, "headers": _raw(headers)})
+
+    async def _send_part(self, body: bytes, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    def _first_byte(self) -> None:
+        self._answered = True
+        self._traffic.first_byte(self._request, time.perf_counter() - self._arrived, self._held_s)
 
 
 async def _disconnected(receive: Receive) -> None:

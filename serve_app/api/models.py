@@ -7,16 +7,21 @@ from dataclasses import dataclass
 
 from serve_app.api.client import EngineClient
 from serve_app.api.errors import ApiError
+from serve_app.api.traffic import UNCOUNTED, Traffic
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model: its public name, when this process began to serve it (Unix time), its engines."""
+    """One model: its public name, when this process began to serve it (Unix time), its engines.
+
+    `traffic` is told what becomes of its requests.
+    """
 
     name: str
     created: int
     client: EngineClient
     max_model_len: int | None = None
+    traffic: Traffic = UNCOUNTED
 
     def card(self) -> dict[str, str | int | None]:
         """The model's entry in `/v1/models`."""

@@ -24,6 +24,7 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
+_STREAMABLE: tuple[Operation, ...] = ("chat_completions", "completions")
 
 
 def engine_request(request: Request, operation: Operation, body: bytes) -> EngineRequest:
@@ -37,10 +38,14 @@ def openai_router(models: ModelDirectory, max_body_bytes: int) -> APIRouter:
     router = APIRouter()
 
     def add(path: str, operation: Operation, summary: str) -> None:
+        streamable = operation in _STREAMABLE
+
         async def endpoint(request: Request) -> Response:
             body = await read_body(request, max_body_bytes)
-            model = models.find(peek(body).model)
-            return EngineResponse(model.client, engine_request(request, operation, body))
+            seen = peek(body)
+            model = models.find(seen.model)
+            call = engine_request(request, operation, body)
+            return EngineResponse(model.client, call, model.traffic, stream=streamable and seen.streams)
 
         router.add_api_route(
             path,
@@ -81,6 +86,7 @@ def openai_router(models: ModelDirectory, max_body_bytes: int) -> APIRouter:
             details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
             raise RequestValidationError(details) from None
         model = models.find(body.model) if body.model is not None else models.first()
-        return EngineResponse(model.client, engine_request(request, "generate", data))
+        call = engine_request(request, "generate", data)
+        return EngineResponse(model.client, call, model.traffic, stream=body.stream)
 
     return router

@@ -11,15 +11,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 
 import aiohttp
-from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.client import EVENT_STREAM, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
 from serve_app.settings.tree import ModelSettings
 from serve_app.transport.frames import whole_frames
-from serve_app.transport.replicas import Replica, replica_set
-from serve_app.transport.waiting import queue_full, unavailable, wait_for_replica
+from serve_app.transport.held import HeldRequests
+from serve_app.transport.refusals import unavailable
+from serve_app.transport.replicas import Replica
 
 logger = logging.getLogger("ray.serve")
 
@@ -42,15 +42,12 @@ class RelayClient:
 
     Args:
         model: The model's settings.
-        handle: Its engine deployment; used to wait for replicas, not to carry bytes.
-        replica_wait_timeout_s: How long to wait for a replica that can take a request.
+        held: Finds replicas, and holds requests while there is none.
     """
 
-    def __init__(self, model: ModelSettings, handle: DeploymentHandle, replica_wait_timeout_s: float) -> None:
+    def __init__(self, model: ModelSettings, held: HeldRequests) -> None:
         self._model = model
-        self._handle = handle
-        self._wait_s = replica_wait_timeout_s
-        self._replicas = replica_set(model.deployment_name)
+        self._held = held
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -61,8 +58,10 @@ class RelayClient:
         deaths = 0
         for attempt in range(1, _ATTEMPTS + 1):
             async with AsyncExitStack() as stack:
+                replica = await self._held.replica(request, again=attempt > 1)
+                stack.callback(self._held.replicas.release, replica)
                 try:
-                    reply = await self._open(request, arrived, stack)
+                    reply = await self._open(request, replica, arrived, stack)
                 except _LOST as error:
                     logger.warning("request %s: replica lost: %r", request.request_id, error)
                     lost = error
@@ -76,9 +75,11 @@ class RelayClient:
             await asyncio.sleep(_BACKOFF_S * attempt)
         raise unavailable(self._model.name, "replicas were lost one after another.") from lost
 
-    async def _open(self, request: EngineRequest, arrived: float, stack: AsyncExitStack) -> EngineReply:
-        replica = await self._pick(arrived + self._wait_s)
-        stack.enter_context(self._replicas.using(replica))
+    async def _open(
+        self, request: EngineRequest, replica: Replica, arrived: float, stack: AsyncExitStack
+    ) -> EngineReply:
+        if request.watch is not None:
+            request.watch.admitted()
         waited_s = request.waited_s + time.perf_counter() - arrived
         response = await self._post(request, replica, waited_s, stack)
         if response.status == HTTPStatus.FORBIDDEN:  # a stranger has the port of a replica that is gone
@@ -94,17 +95,6 @@ class RelayClient:
         if not first:
             raise aiohttp.ClientPayloadError("the stream ended before its first frame")
         return EngineReply(response.status, stream=self._relay(first, chunks), headers=headers)
-
-    async def _pick(self, deadline: float) -> Replica:
-        replica = self._replicas.least_loaded()
-        while replica is None:
-            await wait_for_replica(
-                self._handle, self._model.name, deadline - time.perf_counter(), self._wait_s
-            )
-            replica = self._replicas.least_loaded()
-        if replica.in_flight >= self._model.max_ongoing_requests:
-            raise queue_full(self._model.name)
-        return replica
 
     async def _post(
         self, request: EngineRequest, replica: Replica, waited_s: float, stack: AsyncExitStack

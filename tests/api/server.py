@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from httpx import ASGITransport, AsyncClient, Response
 
 from serve_app.api.app import create_app
+from serve_app.api.autoscaling import AutoscalingView
 from serve_app.api.client import EngineReply
 from serve_app.api.health import ModelReadiness
 from serve_app.api.models import ModelDirectory, ServedModel
+from serve_app.api.traffic import UNCOUNTED, Traffic
 from tests.stub_engine import StubEngine
 
 MAX_BODY_BYTES = 4096
@@ -29,17 +32,26 @@ class StubObserver:
 class Server:
     """The application, its two engines, and a client."""
 
-    def __init__(self, behind_ray: bool = False) -> None:
-        self.chat = StubEngine(EngineReply(200, b'{"from":"chat"}'))
+    def __init__(
+        self,
+        behind_ray: bool = False,
+        chat: StubEngine | None = None,
+        traffic: Mapping[str, Traffic] | None = None,
+        autoscaling: AutoscalingView | None = None,
+    ) -> None:
+        told = traffic or {}
+        self.chat = chat or StubEngine(EngineReply(200, b'{"from":"chat"}'))
         self.embed = StubEngine(EngineReply(200, b'{"from":"embed"}'))
         self.observer = StubObserver()
         directory = ModelDirectory(
             [
-                ServedModel("tide", 1_700_000_000, self.chat, 2048),
-                ServedModel("org/embed", 1_700_000_001, self.embed),
+                ServedModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", UNCOUNTED)),
+                ServedModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", UNCOUNTED)),
             ]
         )
-        app = create_app(directory, self.observer, MAX_BODY_BYTES, behind_ray=behind_ray)
+        app = create_app(
+            directory, self.observer, MAX_BODY_BYTES, autoscaling=autoscaling, behind_ray=behind_ray
+        )
         self.http = AsyncClient(transport=ASGITransport(app), base_url="http://tide")
 
 

@@ -34,6 +34,26 @@ def test_the_model_is_read_off_a_body(body: bytes, model: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("stream", "streams"),
+    [
+        (b"true", True),
+        (b"false", False),
+        (b"null", False),
+        # What these mean, if anything, is for the engine to say; nobody is sent comments on a guess.
+        (b"1", False),
+        (b'"true"', False),
+        (b'{"a":[1]}', False),
+    ],
+)
+def test_whether_a_stream_is_asked_for_is_read_off_a_body(stream: bytes, streams: bool) -> None:
+    assert peek(b'{"model":"a","stream":' + stream + b"}").streams is streams
+
+
+def test_without_a_word_no_stream_is_asked_for() -> None:
+    assert not peek(b'{"model":"a"}').streams
+
+
+@pytest.mark.parametrize(
     ("value", "name"), [(b"5", "int"), (b"true", "bool"), (b"[]", "array"), (b"{}", "object")]
 )
 def test_a_model_that_is_no_text_is_named_with_what_it_is(value: bytes, name: str) -> None:

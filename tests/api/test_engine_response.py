@@ -8,60 +8,17 @@ import logging
 from typing import Any
 
 import pytest
-from starlette.types import Message
 
 from serve_app.api.client import EngineReply, EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
+from serve_app.api.traffic import UNCOUNTED, Traffic
+from tests.api.connection import SCOPE, Connection
+from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
 
 REQUEST = EngineRequest("chat_completions", b'{"model":"a"}', "r-1", 0.25)
-SCOPE = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
 FIRST, SECOND, DONE = b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n"
-
-
-class Connection:
-    """The server's side of one exchange: notes what is sent, and leaves when told to."""
-
-    def __init__(self, reads: bool = True) -> None:
-        self.sent: list[Message] = []
-        self.body_arrived = asyncio.Event()
-        self._leaving = asyncio.Event()
-        self._reads = asyncio.Event()
-        if reads:
-            self._reads.set()
-        self._incoming: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
-
-    def leave(self) -> None:
-        self._leaving.set()
-
-    async def receive(self) -> Message:
-        if self._incoming:
-            return self._incoming.pop()
-        await self._leaving.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        self.sent.append(message)
-        if message["type"] == "http.response.body":
-            self.body_arrived.set()
-            await self._reads.wait()
-
-    @property
-    def status(self) -> int:
-        return int(self.sent[0]["status"])
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(message["body"] for message in self.sent[1:])
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.sent) and self.sent[-1].get("more_body") is False
 
 
 async def exchange(engine: StubEngine, **options: Any) -> Connection:
@@ -111,15 +68,6 @@ async def test_a_stream_says_that_nothing_on_its_way_may_hold_it_back() -> None:
     }
 
 
-async def test_the_first_byte_is_told_once_and_only_of_a_stream() -> None:
-    told: list[str] = []
-
-    await exchange(StubEngine(frames(FIRST, SECOND, DONE)), on_first_byte=lambda: told.append("first"))
-    await exchange(StubEngine(EngineReply(200, b"{}")), on_first_byte=lambda: told.append("whole"))
-
-    assert told == ["first"]
-
-
 async def test_a_failure_before_anything_was_sent_has_a_status_of_its_own() -> None:
     error = ApiError(503, "no replica", code="model_unavailable", headers={"Retry-After": "5"})
 
@@ -160,9 +108,11 @@ async def test_the_internals_of_a_failure_are_not_told_to_the_client() -> None:
     assert b"secret" not in connection.body
 
 
-async def leaves(engine: StubEngine, reached: asyncio.Event, connection: Connection) -> None:
+async def leaves(
+    engine: StubEngine, reached: asyncio.Event, connection: Connection, traffic: Traffic = UNCOUNTED
+) -> None:
     """The client leaves once `reached`; returns when the response has ended for it."""
-    response = EngineResponse(engine, REQUEST)
+    response = EngineResponse(engine, REQUEST, traffic)
     async with asyncio.timeout(LIMIT_S):
         running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
         await reached.wait()
@@ -220,3 +170,92 @@ async def test_nothing_is_left_running_after_an_exchange() -> None:
     await exchange(StubEngine(frames(FIRST, DONE)))
 
     assert asyncio.all_tasks() == before
+
+
+class Admitting(StubEngine):
+    """Says that it takes a request, as a transport does, once for each replica it tries."""
+
+    async def _reply(self) -> EngineReply:
+        watch = self.requests[-1].watch
+        assert watch is not None
+        watch.admitted()
+        watch.admitted()
+        return await super()._reply()
+
+
+@pytest.mark.parametrize(
+    "answer", [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}")], ids=["stream", "whole"]
+)
+async def test_an_answered_request_is_told_of_from_its_arrival_to_its_end(answer: Any) -> None:
+    traffic = TrafficLog()
+
+    await exchange(Admitting(answer), traffic=traffic)
+
+    assert traffic.names == ["opened", "admitted", "first_byte", "closed"]
+    ttft_s, held_s = traffic.seen["first_byte"]
+    assert ttft_s >= REQUEST.waited_s
+    assert held_s == 0.0
+
+
+async def test_ttft_begins_with_the_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        readings = iter([100.0, 100.5])
+
+        def perf_counter(self) -> float:
+            return next(self.readings)
+
+    monkeypatch.setattr("serve_app.api.engine_response.time", Clock())
+    traffic = TrafficLog()
+
+    await exchange(StubEngine(frames(FIRST, SECOND, DONE)), traffic=traffic)
+
+    assert traffic.seen["first_byte"] == (0.75, 0.0)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_refusal_is_told_with_its_error(status: int) -> None:
+    traffic = TrafficLog()
+    error = ApiError(status, "no", code="queue_full")
+
+    await exchange(StubEngine(error), traffic=traffic)
+
+    assert traffic.names == ["opened", "rejected", "closed"]
+    assert traffic.seen["rejected"] == (error,)
+
+
+@pytest.mark.parametrize(
+    "answer", [ApiError(400, "no"), EngineReply(400, b"{}"), EngineReply(429, b"{}")], ids=repr
+)
+async def test_a_fault_of_the_request_and_an_engines_own_refusal_are_neither_answers_nor_refusals_of_ours(
+    answer: Any,
+) -> None:
+    traffic = TrafficLog()
+
+    await exchange(StubEngine(answer), traffic=traffic)
+
+    assert traffic.names == ["opened", "closed"]
+
+
+async def test_a_client_that_leaves_before_the_first_token_abandons_its_request() -> None:
+    engine, connection, traffic = MuteEngine(), Connection(), TrafficLog()
+
+    await leaves(engine, engine.entered, connection, traffic)
+
+    assert traffic.names == ["opened", "abandoned", "closed"]
+
+
+async def test_a_client_that_leaves_after_the_first_token_has_had_its_answer() -> None:
+    traffic, connection = TrafficLog(), Connection()
+
+    await leaves(StubEngine(stalled(FIRST)), connection.body_arrived, connection, traffic)
+
+    assert traffic.names == ["opened", "first_byte", "closed"]
+
+
+async def test_a_request_that_fails_unforeseen_is_closed_too() -> None:
+    traffic = TrafficLog()
+
+    with pytest.raises(ZeroDivisionError):
+        await exchange(StubEngine(ZeroDivisionError("engine")), traffic=traffic)
+
+    assert traffic.names == ["opened", "closed"]

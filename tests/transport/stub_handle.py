@@ -33,7 +33,7 @@ class StubItems:
 
 
 class StubHandle:
-    """Lets through, refuses, or holds without end whoever waits for a replica; answers calls."""
+    """Lets through, refuses, or holds without end whoever asks for a replica; answers calls."""
 
     def __init__(
         self,
@@ -45,18 +45,36 @@ class StubHandle:
         self.items = StubItems(list(items))
         self.calls: list[tuple[Any, ...]] = []
         self.chosen = 0
+        """Times somebody has asked for a replica."""
+        self.asking = 0
         self.held = 0
+        self.asked = asyncio.Event()
+        self.init_options: dict[str, Any] | None = None
+        self.refuses = refuses
+        self.holds = holds
         self._on_choose = on_choose
-        self._refuses = refuses
-        self._holds = holds
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.init_options is not None
+
+    def _init(self, **options: Any) -> None:
+        assert not self.is_initialized
+        self.init_options = options
 
     @asynccontextmanager
     async def choose_replica(self) -> AsyncIterator[None]:
+        assert self.is_initialized
         self.chosen += 1
-        if self._holds:
-            await asyncio.Event().wait()
-        if self._refuses is not None:
-            raise self._refuses
+        self.asking += 1
+        self.asked.set()
+        try:
+            if self.holds:
+                await asyncio.Event().wait()
+            if self.refuses is not None:
+                raise self.refuses
+        finally:
+            self.asking -= 1
         self._on_choose()
         self.held += 1
         try:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
@@ -9,17 +11,27 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from serve_app.api.client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.autoscaling.knobs import Knobs
 from serve_app.settings import ModelSettings
+from serve_app.transport import replicas
 from serve_app.transport.handle import HandleClient
+from tests.transport.holding import Watch, hold
 from tests.transport.stub_handle import StubHandle
 
 REQUEST = EngineRequest("chat_completions", b"{}", "r-1", 0.5)
+MODEL = ModelSettings(name="tide", max_ongoing_requests=1)
 STREAM = (200, "text/event-stream", {})
 LOST = [RayActorError(), RayTaskError("call", "traceback", ValueError("x"))]
 
 
-def client(handle: StubHandle, wait_s: float = 600.0) -> HandleClient:
-    return HandleClient(ModelSettings(name="tide"), handle, wait_s)
+@pytest.fixture(autouse=True)
+def _own_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "_sets", {})
+    replicas.replica_set(MODEL.deployment_name).update({"a": {"address": "a:1", "token": "t"}})
+
+
+def client(handle: StubHandle, **knobs: Any) -> HandleClient:
+    return HandleClient(MODEL, handle, hold(MODEL, handle, **knobs), lambda: Knobs(**knobs))
 
 
 async def whole(handle: StubHandle) -> EngineReply:
@@ -33,9 +45,9 @@ async def body(handle: StubHandle) -> list[bytes]:
         return [chunk async for chunk in reply.stream]
 
 
-async def refusal(handle: StubHandle, wait_s: float = 600.0) -> ApiError:
+async def refusal(handle: StubHandle, **knobs: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        async with client(handle, wait_s).call(REQUEST):
+        async with client(handle, **knobs).call(REQUEST):
             pytest.fail("there was a reply")
     return caught.value
 
@@ -44,7 +56,9 @@ async def test_a_whole_reply_comes_with_its_status_and_headers() -> None:
     handle = StubHandle((429, "application/json", {"Retry-After": "1"}), b'{"error":{}}')
 
     assert await whole(handle) == EngineReply(429, b'{"error":{}}', headers={"Retry-After": "1"})
-    assert handle.calls == [("chat_completions", b"{}", "r-1", 0.5)]
+    ((operation, body, request_id, waited_s),) = handle.calls
+    assert (operation, body, request_id) == ("chat_completions", b"{}", "r-1")
+    assert waited_s >= 0.5
 
 
 async def test_a_stream_comes_chunk_by_chunk() -> None:
@@ -82,9 +96,44 @@ async def test_a_replica_lost_within_a_stream_is_an_error_event_and_an_end(error
 
 
 async def test_no_answer_in_time_is_a_503() -> None:
-    error = await refusal(StubHandle(asyncio.Event()), wait_s=0.0)
+    error = await refusal(StubHandle(asyncio.Event()), cold_wait_timeout_s=0.001)
 
     assert (error.status, error.code) == (503, "model_unavailable")
+    assert "cold_wait_timeout_s = 0.001" in error.message
+
+
+async def test_without_a_replica_a_request_is_held_and_not_yet_rays() -> None:
+    known = replicas.replica_set(MODEL.deployment_name)
+    known.update({})
+    handle = StubHandle((200, "application/json", {}), b"{}", holds=True)
+    watch = Watch()
+    calling = client(handle)
+
+    async def ask() -> EngineReply:
+        async with calling.call(replace(REQUEST, watch=watch)) as reply:
+            assert known.in_flight("a") == 1
+            return reply
+
+    asked = asyncio.create_task(ask())
+    await handle.asked.wait()
+    assert (handle.calls, watch.admissions) == ([], 0)
+    known.update({"a": {"address": "a:1", "token": "t"}})
+
+    assert (await asked).body == b"{}"
+    assert (len(watch.waits), watch.admissions) == (1, 1)
+    assert known.in_flight("a") == 0
+
+
+async def test_requests_count_while_they_are_open_and_are_refused_beyond_what_a_replica_may_have() -> None:
+    handle = StubHandle((200, "application/json", {}), b"{}")
+    calling = client(handle)
+
+    async with calling.call(REQUEST):
+        with pytest.raises(ApiError) as caught:
+            async with calling.call(REQUEST):
+                pytest.fail("there was room")
+    assert (caught.value.status, caught.value.code) == (429, "queue_full")
+    assert replicas.replica_set(MODEL.deployment_name).in_flight("a") == 0
 
 
 async def test_a_full_queue_is_a_429() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from serve_app.settings import ModelSettings
 from serve_app.transport import relay, replicas
 from serve_app.transport.relay import RelayClient
 from tests.stub_engine import StubEngine, failing, frames, stalled
+from tests.transport.holding import Watch, hold
 from tests.transport.stub_handle import StubHandle
 
 MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
@@ -38,9 +41,11 @@ class Fleet:
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
         self.known = replicas.replica_set(MODEL.deployment_name)
-        self.handle = StubHandle(refuses=RuntimeError("Ray's queue is for when there is no replica"))
-        self.client = RelayClient(MODEL, self.handle, 600.0)
+        self.handle = StubHandle(holds=True)
+        self.held = hold(MODEL, self.handle)
+        self.client = RelayClient(MODEL, self.held)
         self._named: dict[str, dict[str, str]] = {}
+        self._started = 0
         stack.push_async_callback(hang_up, self.client)
 
     async def start(self, engine: StubEngine, token: str | None = None) -> DataPlane:
@@ -48,12 +53,18 @@ class Fleet:
         plane = DataPlane(engine)
         await plane.start("127.0.0.1")
         self._stack.push_async_callback(plane.stop)
-        self._named[f"r{len(self._named)}"] = {"address": plane.address, "token": token or plane.token}
+        self._started += 1
+        self._named[f"r{self._started}"] = {"address": plane.address, "token": token or plane.token}
         self.known.update(self._named)
         return plane
 
-    async def whole(self) -> EngineReply:
-        async with self.client.call(REQUEST) as reply:
+    def lose(self) -> None:
+        """Ray drops every replica."""
+        self._named.clear()
+        self.known.update({})
+
+    async def whole(self, request: EngineRequest = REQUEST) -> EngineReply:
+        async with self.client.call(request) as reply:
             assert reply.stream is None
             return reply
 
@@ -153,19 +164,79 @@ async def test_more_requests_than_a_replica_may_hold_are_refused_at_once(fleet: 
     assert (error.status, error.code) == (429, "queue_full")
 
 
-async def test_without_a_replica_a_request_waits_in_rays_queue_for_one(fleet: Fleet) -> None:
+async def test_without_a_replica_requests_are_held_until_there_is_one(fleet: Fleet) -> None:
     engine = StubEngine(EngineReply(200, b"{}"))
-    plane = await fleet.start(engine)
-    where = {"r0": {"address": plane.address, "token": plane.token}}
-    fleet.known.update({})
-    handle = StubHandle(on_choose=lambda: fleet.known.update(where))
-    client = RelayClient(MODEL, handle, 600.0)
+    watch = Watch()
+    first = asyncio.create_task(fleet.whole(replace(REQUEST, watch=watch)))
+    second = asyncio.create_task(fleet.whole())
+    await fleet.handle.asked.wait()
+    assert len(fleet.held) == 2
+    assert watch.admissions == 0
 
-    async with client.call(REQUEST) as reply:
-        assert reply.body == b"{}"
-    await hang_up(client)
+    await fleet.start(engine)
 
-    assert (handle.chosen, handle.held) == (1, 0)
+    assert [(await task).body for task in (first, second)] == [b"{}", b"{}"]
+    assert fleet.handle.chosen == 1
+    assert (len(watch.waits), watch.admissions) == (1, 1)
+    assert all(request.waited_s > 1.5 for request in engine.requests)
+    assert fleet.in_flight == [0]
+
+
+async def test_with_a_replica_a_request_is_not_held_for_a_moment(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(EngineReply(200, b"{}")))
+    watch = Watch()
+
+    await fleet.whole(replace(REQUEST, watch=watch))
+
+    assert (watch.waits, watch.admissions) == ([], 1)
+    assert fleet.handle.chosen == 0
+
+
+async def test_a_request_whose_only_replica_was_lost_is_held_for_the_next_one(fleet: Fleet) -> None:
+    class Dying(StubEngine):
+        async def _reply(self) -> EngineReply:
+            fleet.lose()
+            raise DIED
+
+    await fleet.start(Dying(DIED))
+    watch = Watch()
+    asked = asyncio.create_task(fleet.whole(replace(REQUEST, watch=watch)))
+    await fleet.handle.asked.wait()
+    assert len(fleet.held) == 1
+
+    await fleet.start(StubEngine(EngineReply(200, b"second")))
+
+    assert (await asked).body == b"second"
+    assert (len(watch.waits), watch.admissions) == (1, 2)
+
+
+async def test_a_request_that_lost_its_replica_is_not_refused_for_want_of_room(fleet: Fleet) -> None:
+    """It had its place already."""
+    await fleet.start(StubEngine(DEAD))
+    await fleet.start(StubEngine(stalled(FIRST)))
+    dead, _ = fleet.replicas
+    async with AsyncExitStack() as open_calls:
+        for _ in range(MODEL.max_ongoing_requests):
+            await open_calls.enter_async_context(fleet.client.call(REQUEST))
+        dead.failures = 0  # as good as any, as far as anybody knows
+        call = fleet.client.call(REQUEST)
+        asked = asyncio.create_task(call.__aenter__())
+        while not len(fleet.held):
+            await asyncio.sleep(0)
+
+    assert (await asked).stream is not None
+    await call.__aexit__(None, None, None)
+    assert fleet.in_flight == [0, 0]
+
+
+async def test_a_client_that_leaves_while_it_is_held_frees_its_place(fleet: Fleet) -> None:
+    asked = asyncio.create_task(fleet.whole())
+    await fleet.handle.asked.wait()
+
+    asked.cancel()
+    await asyncio.wait((asked,))
+
+    assert len(fleet.held) == 0
 
 
 async def test_a_replica_that_is_gone_is_picked_last_and_another_takes_the_request(fleet: Fleet) -> None:

@@ -37,7 +37,7 @@ async def test_the_relay_hears_of_running_replicas_as_soon_as_ray_says_so(router
     assert len(known) == 2
     router.update_replicas([reachable("b")])
 
-    left = known.least_loaded()
+    left = known.take(10)
     assert left is not None
     assert (left.replica_id, left.address, left.token) == ("b", "10.0.0.1:98", "key")
 
@@ -61,12 +61,15 @@ async def test_replicas_rank_by_what_this_process_has_on_them(router: EngineRout
     a, b, c = running = [reachable(name) for name in "abc"]
     router.update_replicas(running)
     known = replicas.replica_set(DEPLOYMENT)
-    picked = [known.least_loaded() for _ in range(2)]
+    first, second, _ = (known.take(10) for _ in running)  # one on each
+    assert first is not None
+    assert second is not None
+    assert known.take(10) is first
 
-    assert picked[0] is not None
-    assert picked[1] is not None
-    with known.using(picked[0]), known.using(picked[0]), known.using(picked[1]):
-        assert await router.choose_replicas(running) == [[c], [b], [a]]
+    known.release(second)
+
+    assert [known.in_flight(name) for name in "abc"] == [2, 0, 1]
+    assert await router.choose_replicas(running) == [[b], [c], [a]]
 
 
 async def test_without_a_set_every_replica_is_still_a_candidate() -> None:

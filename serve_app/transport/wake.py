@@ -1,0 +1,84 @@
+"""Asking Ray for a replica while requests are held: one queued request, however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+logger = logging.getLogger("ray.serve")
+
+# Only a new request is told that the engines cannot start; one that is queued already waits on.
+_ASK_AGAIN_S = 5.0
+_PAUSE_S = 1.0
+
+
+def connect(handle: DeploymentHandle) -> None:
+    """Have Ray push the deployment's running replicas into the running event loop, from now on.
+
+    By default Ray's router is made at the handle's first use, and depending on Ray's flags in a thread
+    of its own. There a queued request cannot be taken back: it would wake a GPU for nobody.
+    """
+    if not handle.is_initialized:
+        handle._init(_run_router_in_separate_loop=False)
+
+
+class Wake:
+    """Sits in Ray Serve's queue as long as somebody needs a replica.
+
+    A queued request is what Ray's controller hears of at once, and what it starts a replica for.
+
+    Args:
+        model: The model's name, for the log.
+        handle: Its engine deployment.
+        needed: Whether a replica is still needed.
+        on_unavailable: Called when Ray says that the engines cannot start.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        handle: DeploymentHandle,
+        needed: Callable[[], bool],
+        on_unavailable: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._handle = handle
+        self._needed = needed
+        self._on_unavailable = on_unavailable
+        self._task: asyncio.Task[None] | None = None
+        connect(handle)
+
+    def start(self) -> None:
+        """Ask, unless that is going on."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """Take the question back."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        while self._needed():
+            try:
+                async with asyncio.timeout(_ASK_AGAIN_S) as asking, self._handle.choose_replica():
+                    pass
+            except DeploymentUnavailableError:
+                self._on_unavailable()
+                return
+            except BackPressureError as error:
+                logger.warning("model %s: Ray's queue is full: %s", self._model, error)
+            except TimeoutError:
+                if asking.expired():
+                    continue
+                logger.exception("model %s: asking Ray for a replica failed", self._model)
+            except Exception:
+                logger.exception("model %s: asking Ray for a replica failed", self._model)
+            # Ray has a replica or an excuse, and we none yet: neither is better for being asked at once.
+            if self._needed():
+                await asyncio.sleep(_PAUSE_S)

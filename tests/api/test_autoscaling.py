@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.api.server import Server, error_of
+
+STATUS = {"at": 1_700_000_000.0, "policy_errors": 0, "models": {"Engine-tide": {"target": 2, "ready": 1}}}
+KNOBS = {
+    "models": {"tide": {"min_replicas": 0}, "org/embed": {"min_replicas": 1}},
+    "ingress": {"min_replicas": 1},
+    "rejected": "",
+}
+
+
+class StubView:
+    """Keeps what the test puts there."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, Any] | None = STATUS
+        self.records: list[dict[str, Any]] = []
+
+    def keep(self, *models: str) -> None:
+        """A record of each, numbered on."""
+        for model in models:
+            self.records.append({"seq": len(self.records) + 1, "model": model})
+
+    async def status(self) -> dict[str, Any] | None:
+        return self.said
+
+    async def decisions(self) -> list[dict[str, Any]]:
+        return list(self.records)
+
+    def knobs(self) -> dict[str, Any]:
+        return KNOBS
+
+
+@pytest.fixture
+def view() -> StubView:
+    return StubView()
+
+
+@pytest.fixture
+async def scaled(view: StubView) -> AsyncIterator[Server]:
+    made = Server(autoscaling=view)
+    async with made.http:
+        yield made
+
+
+async def numbers(server: Server, **query: str | int) -> list[int]:
+    reply = await server.http.get("/autoscaling/decisions", params=query)
+    assert reply.status_code == 200, reply.text
+    return [record["seq"] for record in reply.json()["decisions"]]
+
+
+async def test_decisions_come_oldest_first_beside_where_every_model_stands(
+    scaled: Server, view: StubView
+) -> None:
+    view.keep("tide", "org/embed")
+
+    reply = await scaled.http.get("/autoscaling/decisions")
+
+    assert reply.status_code == 200
+    assert reply.json() == {
+        "autoscaler": STATUS,
+        "decisions": [{"seq": 1, "model": "tide"}, {"seq": 2, "model": "org/embed"}],
+    }
+
+
+async def test_before_any_policy_has_said_anything_there_is_nothing_and_no_error(
+    scaled: Server, view: StubView
+) -> None:
+    view.said = None
+
+    reply = await scaled.http.get("/autoscaling/decisions")
+
+    assert (reply.status_code, reply.json()) == (200, {"autoscaler": None, "decisions": []})
+
+
+async def test_one_models_records_may_be_asked_for(scaled: Server, view: StubView) -> None:
+    view.keep("tide", "org/embed", "tide")
+
+    assert await numbers(scaled, model="tide") == [1, 3]
+    assert await numbers(scaled, model="org/embed") == [2]
+
+
+async def test_a_model_without_records_has_none_and_one_that_is_not_served_is_a_404(
+    scaled: Server, view: StubView
+) -> None:
+    assert await numbers(scaled, model="tide") == []
+
+    reply = await scaled.http.get("/autoscaling/decisions", params={"model": "nope"})
+
+    assert reply.status_code == 404
+    error = error_of(reply)
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert error["message"] == "model = 'nope': does not exist."
+
+
+async def test_a_name_of_any_length_is_told_back_in_two_hundred_characters(scaled: Server) -> None:
+    reply = await scaled.http.get("/autoscaling/decisions", params={"model": "x" * 5000})
+
+    assert error_of(reply)["message"] == f"model = '{'x' * 200}': does not exist."
+
+
+async def test_a_limit_keeps_the_newest(scaled: Server, view: StubView) -> None:
+    view.keep(*["tide", "org/embed"] * 75)
+
+    assert await numbers(scaled, limit=2) == [149, 150]
+    assert await numbers(scaled, limit=2, model="tide") == [147, 149]
+    assert await numbers(scaled) == list(range(51, 151))
+
+
+async def test_records_after_one_that_is_known_may_be_asked_for(scaled: Server, view: StubView) -> None:
+    view.keep(*["tide"] * 5)
+
+    assert await numbers(scaled, after=3) == [4, 5]
+    assert await numbers(scaled, after=5) == []
+    assert await numbers(scaled, after=99) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("limit", "0"), ("limit", "10001"), ("limit", "many"), ("after", "-1"), ("after", "1.5")],
+)
+async def test_a_value_out_of_its_range_is_named(scaled: Server, name: str, value: str) -> None:
+    reply = await scaled.http.get("/autoscaling/decisions", params={name: value})
+
+    assert reply.status_code == 422
+    error = reply.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", name, "invalid_value")
+
+
+async def test_the_knobs_are_those_in_force_and_what_was_rejected(scaled: Server) -> None:
+    reply = await scaled.http.get("/autoscaling/knobs")
+
+    assert (reply.status_code, reply.json()) == (200, KNOBS)
+
+
+async def test_nothing_can_be_set_here(scaled: Server) -> None:
+    reply = await scaled.http.post("/autoscaling/knobs", json={"models": {}})
+
+    assert reply.status_code == 405
+    assert error_of(reply)["code"] == "method_not_allowed"
+
+
+async def test_where_nothing_scales_there_is_nothing_to_ask(server: Server) -> None:
+    for path in ("/autoscaling/decisions", "/autoscaling/knobs"):
+        assert error_of(await server.http.get(path))["code"] == "not_found"
+
+
+async def test_the_openapi_document_gives_the_bounds(scaled: Server) -> None:
+    paths = (await scaled.http.get("/openapi.json")).json()["paths"]
+
+    parameters = {item["name"]: item for item in paths["/autoscaling/decisions"]["get"]["parameters"]}
+    assert set(parameters) == {"model", "limit", "after"}
+    limit = parameters["limit"]["schema"]
+    assert (limit["minimum"], limit["maximum"], limit["default"]) == (1, 10_000, 100)
+    assert "/autoscaling/knobs" in paths

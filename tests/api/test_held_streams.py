@@ -1,0 +1,207 @@
+"""What a client is sent while its request is held, and what may follow it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from serve_app.api.client import ColdWait, EngineReply, EngineRequest
+from serve_app.api.engine_response import EngineResponse
+from serve_app.api.errors import ApiError
+from serve_app.api.traffic import UNCOUNTED, Traffic
+from tests.api.connection import SCOPE, Connection
+from tests.api.server import Server
+from tests.api.traffic_log import TrafficLog
+from tests.stub_engine import LIMIT_S, StubEngine, failing, frames
+
+REQUEST = EngineRequest("chat_completions", b'{"model":"tide","stream":true}', "r-1")
+WAITS = (ColdWait("tide", "imports", 12.0, 5.0), ColdWait("tide", "warm_up", None, 10.0))
+COMMENTS = (
+    b": waiting for a replica of tide: phase=imports eta_s=12 waited_s=5\n\n"
+    b": waiting for a replica of tide: phase=warm_up eta_s=unknown waited_s=10\n\n"
+)
+FIRST, DONE = b'data: {"n":1}\n\n', b"data: [DONE]\n\n"
+LATE = ApiError(503, "too late", code="cold_wait_timeout", headers={"Retry-After": "42"})
+
+
+class Cold(StubEngine):
+    """Holds a request, telling its watch so, before it answers."""
+
+    stays: bool = False
+
+    async def _reply(self) -> EngineReply:
+        watch = self.requests[-1].watch
+        assert watch is not None
+        for wait in WAITS:
+            await watch.held(wait)
+        if self.stays:
+            await asyncio.Event().wait()
+        watch.waited(12.5)
+        return await super()._reply()
+
+
+async def exchange(answer: Any, *, stream: bool = True, traffic: Traffic = UNCOUNTED) -> Connection:
+    connection = Connection()
+    async with asyncio.timeout(LIMIT_S):
+        response = EngineResponse(Cold(answer), REQUEST, traffic, stream=stream)
+        await response(SCOPE, connection.receive, connection.send)
+    assert connection.complete
+    return connection
+
+
+def error_event(frame: bytes) -> dict[str, Any]:
+    assert frame.startswith(b"event: error\ndata: ")
+    error: dict[str, Any] = json.loads(frame.removeprefix(b"event: error\ndata: "))["error"]
+    return error
+
+
+async def test_a_held_stream_begins_with_comments_and_goes_on_with_the_engines() -> None:
+    connection = await exchange(frames(FIRST, DONE))
+
+    assert connection.status == 200
+    assert connection.body == COMMENTS + FIRST + DONE
+    assert [message["type"] for message in connection.sent].count("http.response.start") == 1
+    assert connection.headers == {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-cache, no-transform",
+        "x-accel-buffering": "no",
+    }
+
+
+async def test_who_asked_for_no_stream_waits_in_silence() -> None:
+    whole = await exchange(EngineReply(200, b'{"ok":1}'), stream=False)
+    assert (whole.status, whole.body) == (200, b'{"ok":1}')
+    assert whole.headers["content-type"] == "application/json"
+
+    refused = await exchange(LATE, stream=False)
+    assert (refused.status, refused.body, refused.headers["retry-after"]) == (503, LATE.body(), "42")
+
+
+async def test_a_refusal_after_comments_is_an_error_event_and_an_end() -> None:
+    connection = await exchange(LATE)
+
+    assert connection.status == 200
+    assert connection.body == COMMENTS + LATE.last_frames()
+
+
+async def test_an_engines_own_error_after_comments_is_an_error_event_and_an_end() -> None:
+    body = ApiError(400, "temperature = 9", code="invalid_value").body().replace(b",", b",\n")
+
+    connection = await exchange(EngineReply(400, body))
+
+    rest = connection.body.removeprefix(COMMENTS)
+    event, done, end = rest.split(b"\n\n")
+    assert error_event(event)["code"] == "invalid_value"
+    assert (done, end) == (b"data: [DONE]", b"")
+
+
+async def test_a_whole_answer_after_comments_is_not_lost() -> None:
+    connection = await exchange(EngineReply(200, b'{"ok":\n1}'))
+
+    assert connection.body == COMMENTS + b'data: {"ok": 1}\n\n' + DONE
+
+
+async def test_a_failure_nobody_foresaw_after_comments_is_an_error_event_and_an_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        connection = await exchange(ZeroDivisionError("secret"))
+
+    rest = connection.body.removeprefix(COMMENTS)
+    event, done, end = rest.split(b"\n\n")
+    assert error_event(event)["code"] == "stream_failed"
+    assert (done, end) == (b"data: [DONE]", b"")
+    assert b"secret" not in connection.body
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_failure_within_the_engines_stream_is_an_error_event_as_ever() -> None:
+    connection = await exchange(failing(OSError(32, "pipe"), FIRST))
+
+    assert connection.body.startswith(COMMENTS + FIRST + b"event: error\n")
+    assert connection.body.endswith(DONE)
+
+
+async def test_comments_are_no_answer() -> None:
+    """Their client has seen no token: the request is not served until one is sent."""
+    traffic = TrafficLog()
+    engine, connection = Cold(frames(FIRST, DONE)), Connection()
+    engine.stays = True
+    response = EngineResponse(engine, REQUEST, traffic, stream=True)
+
+    async with asyncio.timeout(LIMIT_S):
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        while connection.body != COMMENTS:
+            await connection.body_arrived.wait()
+            await asyncio.sleep(0)
+        connection.leave()
+        await running
+
+    assert traffic.names == ["opened", "abandoned", "closed"]
+    assert engine.cancelled
+
+
+async def test_the_time_held_is_told_with_the_first_byte_and_the_end() -> None:
+    traffic = TrafficLog()
+
+    await exchange(frames(FIRST, DONE), traffic=traffic)
+
+    assert traffic.names == ["opened", "first_byte", "closed"]
+    assert traffic.seen["first_byte"][1] == 12.5
+    assert traffic.seen["closed"] == (12.5,)
+
+
+async def test_a_refusal_after_comments_is_counted_as_one() -> None:
+    traffic = TrafficLog()
+
+    await exchange(LATE, traffic=traffic)
+
+    assert traffic.names == ["opened", "rejected", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "commented"),
+    [
+        ("/v1/chat/completions", {"model": "tide", "stream": True}, True),
+        ("/v1/completions", {"model": "tide", "stream": True}, True),
+        ("/generate", {"prompt": "sea", "stream": True}, True),
+        ("/v1/chat/completions", {"model": "tide"}, False),
+        ("/v1/chat/completions", {"model": "tide", "stream": False}, False),
+        ("/generate", {"prompt": "sea"}, False),
+        # There is no stream to ask for.
+        ("/v1/embeddings", {"model": "tide", "stream": True}, False),
+        ("/tokenize", {"model": "tide", "stream": True}, False),
+    ],
+)
+async def test_who_asks_for_a_stream_gets_comments(path: str, body: dict[str, Any], commented: bool) -> None:
+    server = Server(chat=Cold(EngineReply(200, b"{}")))
+    async with server.http:
+        reply = await server.http.post(path, json=body)
+
+    assert reply.content.startswith(b": waiting for a replica") is commented
+    assert reply.headers["x-request-id"]
+
+
+async def test_each_model_has_its_own_traffic() -> None:
+    tide, embed = TrafficLog(), TrafficLog()
+    server = Server(traffic={"tide": tide, "org/embed": embed})
+    async with server.http:
+        await server.http.post("/v1/embeddings", json={"model": "org/embed"})
+        await server.http.post("/generate", json={"prompt": "sea"})
+
+    assert [request.operation for request in tide.requests[:1]] == ["generate"]
+    assert [request.operation for request in embed.requests[:1]] == ["embeddings"]
+
+
+async def test_a_request_refused_before_it_reaches_a_model_is_no_traffic() -> None:
+    tide = TrafficLog()
+    server = Server(traffic={"tide": tide})
+    async with server.http:
+        await server.http.post("/v1/completions", json={"model": "nope"})
+        await server.http.post("/v1/completions", content=b"{nope")
+
+    assert tide.names == []

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from serve_app.telemetry import autoscaling_metrics
+from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+
+SERIES: dict[str, StubMetric] = {}
+
+
+class StubMetric:
+    """One of Ray's metrics, which would need a running Ray to be read back."""
+
+    def __init__(self, name: str, description: str = "", tag_keys: tuple[str, ...] = ()) -> None:
+        assert description
+        assert name not in SERIES
+        SERIES[name] = self
+        self.tag_keys = tag_keys
+        self.values: list[tuple[float, dict[str, str]]] = []
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        self.values.append((value, tags))
+
+    def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
+        self.values.append((value, tags or {}))
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> AutoscalingMetrics:
+    for kind in ("Counter", "Gauge"):
+        monkeypatch.setattr(autoscaling_metrics, kind, StubMetric)
+    SERIES.clear()
+    return AutoscalingMetrics()
+
+
+def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMetrics) -> None:
+    assert {name: series.tag_keys for name, series in SERIES.items()} == {
+        "llm_autoscaling_wanted_replicas": ("model",),
+        "llm_autoscaling_target_replicas": ("model",),
+        "llm_autoscaling_ready_replicas": ("model",),
+        "llm_autoscaling_starting_replicas": ("model",),
+        "llm_autoscaling_pending_replicas": ("model",),
+        "llm_autoscaling_draining_replicas": ("model",),
+        "llm_autoscaling_cold_start_seconds": ("model",),
+        "llm_autoscaling_replica_capacity_rps": ("model",),
+        "llm_autoscaling_binding": ("model", "term"),
+        "llm_autoscaling_decisions_total": ("model", "direction"),
+        "llm_autoscaling_policy_errors_total": (),
+    }
+
+
+def test_a_decisions_numbers_go_to_the_series_of_their_names(metrics: AutoscalingMetrics) -> None:
+    metrics.set("tide", {"wanted_replicas": 3.0, "ready_replicas": 1.0}, "queue")
+
+    assert {name: series.values for name, series in SERIES.items() if series.values} == {
+        "llm_autoscaling_wanted_replicas": [(3.0, {"model": "tide"})],
+        "llm_autoscaling_ready_replicas": [(1.0, {"model": "tide"})],
+        "llm_autoscaling_binding": [(1.0, {"model": "tide", "term": "queue"})],
+    }
+
+
+def test_what_no_longer_binds_goes_back_to_zero(metrics: AutoscalingMetrics) -> None:
+    """A gauge that is not set again would go on saying what once was."""
+    metrics.set("tide", {}, "queue")
+    SERIES["llm_autoscaling_binding"].values.clear()
+
+    metrics.set("tide", {}, "load")
+
+    said = {tags["term"]: value for value, tags in SERIES["llm_autoscaling_binding"].values}
+    assert said == {"queue": 0.0, "load": 1.0}
+
+
+def test_each_model_has_terms_of_its_own(metrics: AutoscalingMetrics) -> None:
+    metrics.set("tide", {}, "queue")
+    metrics.set("embed", {}, "load")
+
+    assert SERIES["llm_autoscaling_binding"].values == [
+        (1.0, {"model": "tide", "term": "queue"}),
+        (1.0, {"model": "embed", "term": "load"}),
+    ]
+
+
+def test_changes_of_the_target_are_counted_by_their_direction(metrics: AutoscalingMetrics) -> None:
+    metrics.count_change("tide", 0, 3)
+    metrics.count_change("tide", 3, 2)
+
+    assert SERIES["llm_autoscaling_decisions_total"].values == [
+        (1, {"model": "tide", "direction": "up"}),
+        (1, {"model": "tide", "direction": "down"}),
+    ]
+
+
+def test_a_policy_that_raised_is_counted(metrics: AutoscalingMetrics) -> None:
+    metrics.count_error()
+
+    assert SERIES["llm_autoscaling_policy_errors_total"].values == [(1, {})]
+
+
+def test_a_copy_in_another_process_registers_series_of_its_own(metrics: AutoscalingMetrics) -> None:
+    metrics.set("tide", {}, "queue")
+    SERIES.clear()  # as there
+
+    copy = pickle.loads(pickle.dumps(metrics))
+    copy.set("tide", {}, "load")
+
+    assert SERIES["llm_autoscaling_binding"].values == [(1.0, {"model": "tide", "term": "load"})]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from serve_app.telemetry import ingress_metrics
+from serve_app.telemetry.buckets import TTFT_S
+from serve_app.telemetry.ingress_metrics import COLD_WAIT_S, IngressMetrics
+
+SERIES: dict[str, StubMetric] = {}
+
+
+class StubMetric:
+    """One of Ray's metrics, which would need a running Ray to be read back."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        boundaries: list[float] | None = None,
+        tag_keys: tuple[str, ...] = (),
+    ) -> None:
+        assert description
+        assert name not in SERIES
+        SERIES[name] = self
+        self.boundaries = boundaries
+        self.tag_keys = tag_keys
+        self.values: list[tuple[float, dict[str, str]]] = []
+
+    def set_default_tags(self, tags: dict[str, str]) -> None:
+        self.tags = tags
+
+    def set(self, value: float) -> None:
+        self.values.append((value, {}))
+
+    def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
+        self.values.append((value, tags or {}))
+
+    def observe(self, value: float, tags: dict[str, str] | None = None) -> None:
+        self.values.append((value, tags or {}))
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> IngressMetrics:
+    for kind in ("Histogram", "Counter", "Gauge"):
+        monkeypatch.setattr(ingress_metrics, kind, StubMetric)
+    SERIES.clear()
+    return IngressMetrics("tide", "replica-1")
+
+
+def test_the_series_are_those_dashboards_and_alerts_name(metrics: IngressMetrics) -> None:
+    assert {name: series.tag_keys[2:] for name, series in SERIES.items()} == {
+        "llm_held_requests": (),
+        "llm_oldest_held_seconds": (),
+        "llm_arrivals_total": (),
+        "llm_rejected_total": ("reason",),
+        "llm_abandoned_total": (),
+        "llm_cold_wait_seconds": (),
+        "llm_user_ttft_seconds": ("cold",),
+    }
+
+
+def test_every_series_carries_its_model_and_its_replica(metrics: IngressMetrics) -> None:
+    for series in SERIES.values():
+        assert series.tags == {"model": "tide", "replica": "replica-1"}
+        assert series.tag_keys[:2] == ("model", "replica")
+
+
+def test_histograms_reach_from_a_warm_token_to_the_longest_wait(metrics: IngressMetrics) -> None:
+    bounds = {name: series.boundaries for name, series in SERIES.items() if series.boundaries}
+
+    assert bounds == {"llm_cold_wait_seconds": list(COLD_WAIT_S), "llm_user_ttft_seconds": list(TTFT_S)}
+    assert list(COLD_WAIT_S) == sorted(set(COLD_WAIT_S))
+    assert (COLD_WAIT_S[0], COLD_WAIT_S[-1]) == (1.0, 600.0)
+
+
+def test_what_happens_goes_to_the_series_of_its_name(metrics: IngressMetrics) -> None:
+    metrics.set_held(3, 1.5)
+    metrics.count_arrival()
+    metrics.count_rejection("queue_full")
+    metrics.count_abandonment()
+    metrics.observe_cold_wait(40.0)
+    metrics.observe_ttft(0.1, cold=False)
+    metrics.observe_ttft(41.0, cold=True)
+
+    assert {name: series.values for name, series in SERIES.items()} == {
+        "llm_held_requests": [(3, {})],
+        "llm_oldest_held_seconds": [(1.5, {})],
+        "llm_arrivals_total": [(1, {})],
+        "llm_rejected_total": [(1, {"reason": "queue_full"})],
+        "llm_abandoned_total": [(1, {})],
+        "llm_cold_wait_seconds": [(40.0, {})],
+        "llm_user_ttft_seconds": [(0.1, {"cold": "false"}), (41.0, {"cold": "true"})],
+    }

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from serve_app.documents import (
+    DECISIONS,
+    KNOBS,
+    LEARNED,
+    NAMESPACE,
+    STATUS,
+    delete_documents,
+    get_document,
+    put_document,
+)
+from tests.stub_kv import StubKv
+
+pytestmark = pytest.mark.usefixtures("kv")
+
+KINDS = (KNOBS, STATUS, DECISIONS, LEARNED)
+
+
+@pytest.mark.parametrize(
+    "document", [{"at": 1_700_000_000.25, "models": {"é": [1, None, True]}}, [], {}, 0], ids=repr
+)
+def test_what_was_put_is_what_is_got(document: object) -> None:
+    put_document(STATUS, "shop", document)
+
+    assert get_document(STATUS, "shop") == document
+
+
+def test_nothing_written_is_none_and_not_an_empty_document() -> None:
+    assert get_document(STATUS, "shop") is None
+
+
+def test_a_document_replaces_the_one_before() -> None:
+    put_document(STATUS, "shop", {"at": 1, "old": True})
+    put_document(STATUS, "shop", {"at": 2})
+
+    assert get_document(STATUS, "shop") == {"at": 2}
+
+
+def test_kinds_and_applications_are_kept_apart() -> None:
+    for kind in KINDS:
+        for app in ("shop", "shop2"):
+            put_document(kind, app, [kind, app])
+
+    found = [get_document(kind, app) for kind in KINDS for app in ("shop", "shop2")]
+    assert found == [[kind, app] for kind in KINDS for app in ("shop", "shop2")]
+
+
+def test_everything_about_an_application_is_forgotten_and_nothing_of_another() -> None:
+    for kind in KINDS:
+        put_document(kind, "shop", {})
+        put_document(kind, "shop2", {})
+
+    delete_documents("shop")
+    delete_documents("never-there")
+
+    assert [get_document(kind, "shop") for kind in KINDS] == [None] * 4
+    assert [get_document(kind, "shop2") for kind in KINDS] == [{}] * 4
+
+
+def test_five_hundred_decision_records_are_kept_small_in_the_store(kv: StubKv) -> None:
+    records = [
+        {"seq": seq, "reason": "8 requests are waiting, 8 a replica", "terms": [{"name": "queue"}] * 5}
+        for seq in range(500)
+    ]
+
+    put_document(DECISIONS, "shop", records)
+
+    (stored,) = kv.kept.values()
+    assert len(stored) < len(json.dumps(records)) / 10
+    assert set(kv.kept) == {(NAMESPACE, b"decisions/shop")}
+
+
+def test_a_store_that_is_gone_is_an_error_and_not_an_absent_document(kv: StubKv) -> None:
+    kv.fails = RuntimeError("GCS is gone")
+
+    with pytest.raises(RuntimeError, match="GCS is gone"):
+        get_document(STATUS, "shop")
+    with pytest.raises(RuntimeError, match="GCS is gone"):
+        put_document(STATUS, "shop", {})
