@@ -12,10 +12,10 @@ resolve() { # output, then extra arguments
     echo "$output: $(wc -l <"$output") packages"
 }
 
-cpu=(--extra cpu --override requirements/cpu.overrides.txt)
+cpu=(--extra cpu --extra kubernetes --override requirements/cpu.overrides.txt)
 [ -n "${PIP_FIND_LINKS:-}" ] && cpu+=(--find-links "$PIP_FIND_LINKS")
 resolve requirements/cpu.txt "${cpu[@]}"
 resolve requirements/all.tmp "${cpu[@]}" --extra dev --constraints requirements/cpu.txt
 comm -13 <(sort requirements/cpu.txt) <(sort requirements/all.tmp) >requirements/dev.txt
 rm requirements/all.tmp
-resolve requirements/gpu.txt --extra gpu
+resolve requirements/gpu.txt --extra gpu --extra kubernetes
