@@ -1,0 +1,68 @@
+"""From Ray Serve's autoscaling contexts to readings of signals. Pure: it only looks at what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from serve_app.autoscaling.signals import (
+    ENGINE_FIELDS,
+    INGRESS_FIELDS,
+    EngineSignals,
+    IngressSignals,
+    Reading,
+    ingress_key,
+)
+
+ONGOING = "ongoing_requests"
+"""What an ingress replica reports of itself: the requests it has open, of all models."""
+
+RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
+"""Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
+
+
+def engine_readings(raw: RawMetrics, now: float) -> dict[str, Reading[EngineSignals]]:
+    """The newest report of every engine replica that has made one, by replica id."""
+    return {
+        replica: Reading(EngineSignals(*values), age)
+        for replica, age, values in _rows(raw, ENGINE_FIELDS, now)
+    }
+
+
+def ingress_readings(raw: RawMetrics, deployment: str, now: float) -> dict[str, Reading[IngressSignals]]:
+    """The newest report of every ingress replica about the model of engine deployment `deployment`."""
+    names = tuple(ingress_key(deployment, name) for name in INGRESS_FIELDS)
+    return {replica: Reading(IngressSignals(*values), age) for replica, age, values in _rows(raw, names, now)}
+
+
+def ongoing_of_ingress(raw: RawMetrics, now: float) -> dict[str, tuple[float, float]]:
+    """(ongoing requests, age in seconds) of every ingress replica that has reported."""
+    return {replica: (values[0], age) for replica, age, values in _rows(raw, (ONGOING,), now)}
+
+
+def _rows(raw: RawMetrics, names: Sequence[str], now: float) -> list[tuple[str, float, tuple[float, ...]]]:
+    """(replica id, age, newest values in the order of `names`) of the replicas that report all of them."""
+    columns = [raw.get(name) for name in names]
+    first = columns[0]
+    if first is None or any(column is None for column in columns):
+        return []
+    replicas = list(first)
+    # Ray fills every column in the order of the replicas, so whole columns can be read at once: for
+    # 1,000 replicas that is a third of the time of looking up each value by its replica.
+    if not all(list(column or ()) == replicas for column in columns):
+        replicas = [replica for replica in replicas if all(replica in (column or ()) for column in columns)]
+        columns = [{replica: (column or {})[replica] for replica in replicas} for column in columns]
+    if any(not series for column in columns for series in (column or {}).values()):
+        return []
+    values = zip(
+        *[[series[-1].value for series in (column or {}).values()] for column in columns], strict=True
+    )
+    stamps = [series[-1].timestamp for series in (columns[0] or {}).values()]
+    # A replica's clock may run ahead of the controller's; a report from the future is of now. One from no
+    # time at all is none.
+    return [
+        (str(replica.unique_id), max(0.0, now - stamp), row)
+        for replica, stamp, row in zip(replicas, stamps, values, strict=True)
+        if isfinite(stamp)
+    ]

@@ -1,0 +1,103 @@
+"""How much work arrives: request and prompt-token rates, and what recent peaks have needed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+BUCKET_S = 5.0
+_SHORT_BUCKETS = 6
+_LONG_BUCKETS = 12
+_PEAK_BUCKETS = 2
+MAX_BUCKETS = 720
+"""An hour, the longest forecast window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Arrivals a second."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
+
+    @property
+    def mean_tokens(self) -> float:
+        """Prompt tokens a request; 0 without requests."""
+        return self.tokens / self.requests if self.requests > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Arrivals in buckets of five seconds, oldest first, the last one still filling."""
+
+    buckets: tuple[tuple[float, float], ...] = ()
+    """(requests, prompt tokens) each."""
+    start: float | None = None
+    """When the last bucket began."""
+    until: float = 0.0
+    """Up to when arrivals have been counted."""
+
+    def add(self, now: float, requests: float, tokens: float) -> Demand:
+        """The history with arrivals since the last call; time that has passed closes buckets."""
+        if self.start is None or now < self.until:
+            # Nothing yet, or a clock set back: what came before cannot be placed in time.
+            return Demand(((requests, tokens),), now, now)
+        passed = max(0, int((now - self.start) // BUCKET_S))
+        last = self.buckets[-1]
+        if passed == 0:
+            filled = (last[0] + requests, last[1] + tokens)
+            return Demand((*self.buckets[:-1], filled), self.start, now)
+        # Counted over a stretch that crosses buckets, so spread over it evenly.
+        start = self.start + passed * BUCKET_S
+        per_s = 1.0 / (now - self.until)
+        end = self.start + BUCKET_S
+        head = max(0.0, end - self.until) * per_s
+        tail = (now - start) * per_s
+        middle = min(passed - 1, MAX_BUCKETS)
+        each = BUCKET_S * per_s
+        buckets = (
+            *self.buckets[:-1],
+            (last[0] + requests * head, last[1] + tokens * head),
+            *([(requests * each, tokens * each)] * middle),
+            (requests * tail, tokens * tail),
+        )
+        return Demand(buckets[-MAX_BUCKETS:], start, now)
+
+    def rate(self, now: float, buckets: int) -> Rate:
+        """Mean over the last `buckets` whole buckets and the one filling."""
+        if self.start is None:
+            return Rate()
+        seen = self.buckets[-(buckets + 1) :]
+        seconds = (len(seen) - 1) * BUCKET_S + max(now - self.start, 0.0)
+        # Sooner than a bucket, one request would look like a torrent.
+        seconds = max(seconds, BUCKET_S)
+        return Rate(sum(b[0] for b in seen) / seconds, sum(b[1] for b in seen) / seconds)
+
+    def recent(self, now: float) -> tuple[Rate, Rate]:
+        """Rates over the last 30 and 60 s: the first follows a rise, the second outlasts a lull."""
+        return self.rate(now, _SHORT_BUCKETS), self.rate(now, _LONG_BUCKETS)
+
+    def recent_rps(self, now: float) -> float:
+        """Requests a second, the larger of the two."""
+        return max(rate.requests for rate in self.recent(now))
+
+    def quantile(self, q: float, window_s: float, elasticity: float, mean_tokens: float) -> Rate:
+        """The `q`-quantile of ten-second demand over the last `window_s`, idle time included.
+
+        Prompts longer than the mean weigh more: `elasticity` is the share by which capacity falls when
+        prompts grow by their own length.
+        """
+        whole = self.buckets[:-1][-max(int(window_s / BUCKET_S), _PEAK_BUCKETS) :]
+        if len(whole) < _PEAK_BUCKETS:
+            return Rate()
+        slots = []
+        for index in range(len(whole) % _PEAK_BUCKETS, len(whole), _PEAK_BUCKETS):
+            pair = whole[index : index + _PEAK_BUCKETS]
+            requests, tokens = sum(b[0] for b in pair), sum(b[1] for b in pair)
+            if mean_tokens > 0 and requests > 0:
+                requests *= max(0.1, 1.0 + elasticity * (tokens / requests / mean_tokens - 1.0))
+            slots.append(requests)
+        slots.sort()
+        rank = min(len(slots) - 1, max(0, math.ceil(q * len(slots)) - 1))
+        requests = slots[rank] / (BUCKET_S * _PEAK_BUCKETS)
+        return Rate(requests, requests * mean_tokens)

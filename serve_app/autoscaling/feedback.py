@@ -1,0 +1,116 @@
+"""Feedback: what measured latencies say of the capacity that the model computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.observe import Latency, latency
+from serve_app.autoscaling.signals import EngineSignals
+from serve_app.autoscaling.state import PolicyState
+
+# Latencies are percentiles over the last 30 s: before that long after a change of the fleet they speak
+# of the fleet as it was.
+_SETTLE_S = 30.0
+_FEWEST = 20.0
+"""Observations for a percentile to mean something."""
+_LOWEST, _HIGHEST = 0.25, 2.0
+_FALL_PER_S = 0.01
+"""At twice the permitted share of misses capacity halves in 70 s; at four times, in 23 s."""
+_RISE_PER_S = 1.0 / 1800.0
+"""Trust comes back in half an hour: a fleet that has just been enough must not shrink on a lull."""
+_REGRET_S = 600.0
+"""Misses this soon after a scale-down, under no more load than then, are blamed on it."""
+_REGRET = 0.9
+"""What the correction that led to such a scale-down is limited to, as a share of what it was."""
+_PROBE_S = 21_600.0
+"""How long the limit holds. To try the same fleet again costs about a minute of misses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Latencies of the last 30 s against their targets."""
+
+    ttft_queue: Latency
+    ttft_prefill: Latency
+    itl: Latency
+    ttft_missed: float
+    """Share of requests whose wait in an engine's queue alone used up what prefill leaves of the target."""
+    itl_missed: float
+    ttft_feasible: bool
+    """Whether prefill leaves anything of the target at its percentile."""
+    itl_feasible: bool
+
+
+def measure(engines: Sequence[EngineSignals], knobs: Knobs, lowest_itl_s: float) -> Measured:
+    """Latencies as reported. `lowest_itl_s` is what a single sequence gets, as learned."""
+    queue = latency(engines, "ttft_queue")
+    prefill = latency(engines, "ttft_prefill")
+    itl = latency(engines, "itl")
+    # The median prompt, so that a few long prompts, which nothing helps, do not call off the rest.
+    budget = knobs.ttft_target_s - prefill.at(50)
+    feasible = budget > 0
+    itl_feasible = lowest_itl_s < knobs.itl_target_s
+    return Measured(
+        queue,
+        prefill,
+        itl,
+        queue.share_above(budget) if feasible else 0.0,
+        itl.share_above(knobs.itl_target_s) if itl_feasible else 0.0,
+        feasible,
+        itl_feasible,
+    )
+
+
+def correct(
+    state: PolicyState, measured: Measured, knobs: Knobs, ready: int, target: int, now: float
+) -> PolicyState:
+    """The state with its capacity correction moved by what was measured since the last decision.
+
+    Misses above the permitted share lower it. It rises where the fleet would still miss less than half
+    of that share with one replica fewer, misses being in proportion to the load of a replica. They are
+    not, close to saturation: what a scale-down has shown to be too much is not tried again for hours,
+    or a constant load would see a replica go and come back every five minutes.
+    """
+    elapsed = 0.0 if state.last_at is None else min(max(now - state.last_at, 0.0), 10.0)
+    settled = (
+        state.moved_at is not None and now - state.moved_at >= _SETTLE_S and ready == target and ready > 0
+    )
+    if not settled or elapsed <= 0:
+        return state
+    allowed = max(1.0 - knobs.ttft_percentile / 100.0, 0.005)
+    shares = []
+    if measured.ttft_queue.count >= _FEWEST:
+        shares.append(measured.ttft_missed)
+    if measured.itl.count >= _FEWEST:
+        shares.append(measured.itl_missed)
+    if not shares:
+        return state
+    over = max(shares) / allowed
+    value = state.correction
+    if over > 1.1:
+        value *= math.exp(-_FALL_PER_S * elapsed * min(over - 1.0, 3.0))
+        state = _regret(state, now)
+    elif over * ready / max(ready - 1, 1) < 0.5 and ready > 1:
+        value *= math.exp(_RISE_PER_S * elapsed)
+    highest = state.correction_limit if _limited(state, now) else _HIGHEST
+    return replace(state, correction=max(min(value, highest), _LOWEST))
+
+
+def _limited(state: PolicyState, now: float) -> bool:
+    return 0 < state.limited_until - now <= _PROBE_S
+
+
+def _regret(state: PolicyState, now: float) -> PolicyState:
+    """The state with its correction limited, if what is missed comes of the last scale-down."""
+    if state.lowered is None:
+        return state
+    at, correction, rate = state.lowered
+    if not 0 <= now - at <= _REGRET_S or state.demand.recent_rps(now) > 1.1 * rate:
+        return state
+    limit = _REGRET * correction
+    if _limited(state, now):
+        limit = min(limit, state.correction_limit)
+    return replace(state, lowered=None, correction_limit=limit, limited_until=now + _PROBE_S)

@@ -1,0 +1,112 @@
+"""The knobs: what an operator turns while an application runs. Changing one restarts nothing.
+
+They travel in the `user_config` of the `Ingress` deployment, which Ray Serve hands to running replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from serve_app.autoscaling.schedule import Schedule
+
+Percentile = Literal[50, 90, 95, 99]
+PERCENTILES: tuple[Percentile, ...] = (50, 90, 95, 99)
+"""The percentiles replicas report of their latencies."""
+
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+
+
+class Knobs(BaseModel):
+    """Autoscaling of one model's engine replicas. Times in seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    mode: Literal["act", "advise"] = "act"
+    """`advise` decides and records, and changes nothing beyond `min_replicas` and `max_replicas`."""
+    min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
+    max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+
+    ttft_target_s: Annotated[float, Field(gt=0, le=3600)] = 0.2
+    ttft_percentile: Percentile = 95
+    """The share of requests, in percent, that should see their first token within `ttft_target_s`."""
+    itl_target_s: Annotated[float, Field(gt=0, le=60)] = 0.025
+    """The same share of inter-token latencies should be at most this."""
+
+    queue_target_per_replica: Annotated[float, Field(gt=0, le=100_000)] = 8.0
+    """Requests waiting, held for a cold start or in engine queues, that one replica may have."""
+    headroom: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """Spare replicas in units of sqrt(replicas the load needs): square-root staffing."""
+
+    upscale_delay_s: Seconds = 5.0
+    """How long a queue must stand before it asks for replicas. From zero there is no delay."""
+    downscale_delay_s: Seconds = 90.0
+    """How long fewer replicas must have been enough before one of several goes."""
+    downscale_to_zero_delay_s: Seconds = 300.0
+    """How long a model must have been idle before its last replica goes."""
+
+    forecast: bool = True
+    """Keep what recent demand has needed at its peaks, over the time a replica takes to start."""
+    forecast_quantile: Annotated[float, Field(ge=0, le=1)] = 0.9
+    forecast_window_s: Annotated[float, Field(ge=60, le=3600)] = 1200.0
+    schedules: tuple[Schedule, ...] = ()
+
+    max_held_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
+    """Requests each ingress replica holds while no engine replica is up; beyond them, 429."""
+    cold_wait_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    """How long a request may be held; then 503."""
+    keep_alive_interval_s: Annotated[float, Field(gt=0, le=300)] = 5.0
+    """Time between the SSE comments that a held stream gets."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Knobs:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas = {self.min_replicas} must be at most max_replicas = {self.max_replicas}"
+            )
+        for index, schedule in enumerate(self.schedules):
+            if schedule.min_replicas > self.max_replicas:
+                raise ValueError(
+                    f"schedules[{index}].min_replicas = {schedule.min_replicas} must be at most "
+                    f"max_replicas = {self.max_replicas}"
+                )
+        return self
+
+
+class IngressKnobs(BaseModel):
+    """Autoscaling of the ingress replicas, on the streams they carry."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] = 4
+    target_ongoing_requests: Annotated[float, Field(gt=0, le=1_000_000)] = 200.0
+    """Streams one ingress replica should carry: a core relays about 4,000 tokens a second."""
+    downscale_delay_s: Seconds = 300.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> IngressKnobs:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas = {self.min_replicas} must be at most max_replicas = {self.max_replicas}"
+            )
+        return self
+
+
+class LiveSettings(BaseModel):
+    """The `user_config` of the `Ingress` deployment: knobs by model name, and the ingress's own.
+
+    Only what is to differ from the defaults need be given.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    autoscaling: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    ingress: IngressKnobs = IngressKnobs()
+
+
+def overlay(defaults: Knobs, given: Mapping[str, Any]) -> Knobs:
+    """`defaults` with what is `given` in place. Raises pydantic's ValidationError."""
+    return Knobs.model_validate({**defaults.model_dump(mode="json"), **given})

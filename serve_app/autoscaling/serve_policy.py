@@ -1,0 +1,267 @@
+"""Ray Serve's application-level autoscaling policy around `decide`.
+
+Named in a configuration as `autoscaling_policy.policy_function`. Ray Serve's controller makes one
+instance, a new one at every change of the configuration, and calls it about ten times a second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from serve_app.autoscaling.cold_start import count_phases
+from serve_app.autoscaling.contexts import engine_readings, ingress_readings, ongoing_of_ingress
+from serve_app.autoscaling.exchange import Deployment, Exchange, read_learned
+from serve_app.autoscaling.ingress_scaling import decide_ingress
+from serve_app.autoscaling.journal import HEARTBEAT_S, Journal
+from serve_app.autoscaling.policy import Decision, decide
+from serve_app.autoscaling.served import Served, ServedModel
+from serve_app.autoscaling.signals import Capacity, Snapshot
+from serve_app.autoscaling.state import PolicyState, restore
+from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+
+logger = logging.getLogger("ray.serve")
+
+INGRESS = "Ingress"
+_DECIDE_INTERVAL_S = 0.5
+"""Signals are a second old; from zero, half a second is half of what a wake may take."""
+_PENDING_GRACE_S = 5.0
+"""From asking for a replica to the first line of its constructor it takes Ray a second or two."""
+
+
+class ServePolicy:
+    """Decides for every engine deployment of one application by its own model's signals, and for the ingress.
+
+    A deployment is left out of the answer while its target is right, which is what keeps Ray's own
+    rules (its cold-start rule above all, which asks for one replica while anything queues at zero)
+    from deciding instead. Subclasses may replace `decide`.
+    """
+
+    def __init__(self) -> None:
+        self._exchange: Exchange | None = None
+        self._metrics: AutoscalingMetrics | None = None
+        self._journal = Journal()
+        self._states: dict[str, PolicyState] = {}
+        self._ingress_peaks: tuple[tuple[float, int], ...] = ()
+        self._pending_since: dict[str, float] = {}
+        self._status: dict[str, dict[str, Any]] = {}
+        self._errors = 0
+        self._said: dict[str, tuple[str, float]] = {}
+        self._next_at = 0.0
+
+    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+        """Decide for one model; see `serve_app.autoscaling.policy.decide`."""
+        return decide(snapshot, model.knobs, state, now)
+
+    def __call__(self, contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:
+        """Ray's hook: replicas by deployment, for those that should change.
+
+        Raises nothing: Ray would stop autoscaling the application altogether.
+        """
+        if not contexts:
+            return {}, {}
+        now = time.time()
+        if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S:
+            return {}, {}
+        self._next_at = now + _DECIDE_INTERVAL_S
+        try:
+            return self._answer(contexts, now), {}
+        except Exception as error:
+            self._report_error("", "", 0, 0, error, now)
+            return {}, {}
+
+    def _answer(self, contexts: Mapping[Any, Any], now: float) -> dict[Any, int]:
+        exchange = self._open(next(iter(contexts.values())).app_name)
+        served = exchange.inbox.served
+        if served is None:
+            return {}  # the ingress has not said yet what is served: nothing is known, nothing changes
+        by_name = {str(ctx.deployment_name): (key, ctx) for key, ctx in contexts.items()}
+        wishes: dict[Any, int] = {}
+        ingress = by_name.get(INGRESS)
+        unsettled: dict[str, frozenset[str]] = {}
+        for name, model in served.models.items():
+            if name not in by_name:
+                continue
+            key, ctx = by_name[name]
+            try:
+                target = self._decide_for(model, ctx, ingress[1] if ingress else None, unsettled, now)
+            except Exception as error:
+                # One model's trouble is not the others'.
+                self._report_error(
+                    name, model.name, ctx.target_num_replicas, ctx.current_num_replicas, error, now
+                )
+                continue
+            if target != ctx.target_num_replicas:
+                _ask(wishes, key, ctx, target)
+        if ingress is not None:
+            self._decide_ingress(wishes, *ingress, served, now)
+        outbox = exchange.outbox
+        outbox.unsettled = unsettled
+        outbox.status = {"policy_errors": self._errors, "models": dict(self._status)}
+        if self._journal.seq != outbox.decisions_seq:
+            outbox.decisions = self._journal.records()
+            outbox.decisions_seq = self._journal.seq
+            exchange.send()
+        return wishes
+
+    def _decide_for(
+        self, model: ServedModel, ctx: Any, ingress: Any, unsettled: dict[str, frozenset[str]], now: float
+    ) -> int:
+        name = model.deployment
+        assert self._exchange is not None
+        known = self._exchange.inbox.deployments.get(name, Deployment())
+        snapshot = self._snapshot(name, ctx, ingress, known, now)
+        old = snapshot.target
+        if snapshot.ready != old or snapshot.draining:
+            unsettled[name] = frozenset(str(replica.unique_id) for replica in ctx.running_replicas)
+        decision = self.decide(model, snapshot, self._states.get(name, PolicyState()), now)
+        self._states[name] = decision.state
+        record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
+        if record is not None and record["kind"] == "change":
+            logger.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
+        self._publish(model, snapshot, decision, known)
+        return decision.target
+
+    def _snapshot(self, name: str, ctx: Any, ingress: Any, known: Deployment, now: float) -> Snapshot:
+        running = frozenset(str(replica.unique_id) for replica in ctx.running_replicas)
+        phases = count_phases(known.phases, running)
+        missing = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
+        starting = min(missing, phases.starting)
+        pending = missing - starting
+        if pending:
+            since = self._pending_since.setdefault(name, now)
+        else:
+            self._pending_since.pop(name, None)
+            since = now
+        # A moment without a place is how every start begins.
+        capacity = (
+            Capacity(starting, pending, now - since, self._why_pending(known))
+            if now - since >= _PENDING_GRACE_S
+            else Capacity(missing if missing else 0)
+        )
+        return Snapshot(
+            target=ctx.target_num_replicas,
+            ready=ctx.current_num_replicas,
+            ingress_ready=ingress.current_num_replicas if ingress is not None else 1,
+            engines=engine_readings(ctx.raw_metrics or {}, now),
+            ingress=ingress_readings(ingress.raw_metrics or {}, name, now) if ingress is not None else {},
+            draining=phases.draining,
+            capacity=capacity,
+            cold_start_s=known.cold_starts.total_s,
+        )
+
+    def _why_pending(self, known: Deployment) -> str:
+        assert self._exchange is not None
+        nodes = self._exchange.inbox.gpu_nodes
+        return "; ".join(part for part in (known.no_room, nodes.message if nodes is not None else "") if part)
+
+    def _publish(self, model: ServedModel, snapshot: Snapshot, decision: Decision, known: Deployment) -> None:
+        capacity = snapshot.capacity
+        self._status[model.deployment] = {
+            "model": model.name,
+            "mode": model.knobs.mode,
+            "wanted": decision.wanted,
+            "target": decision.target,
+            "ready": snapshot.ready,
+            "starting": capacity.starting,
+            "pending": capacity.pending,
+            "pending_s": round(capacity.pending_s),
+            "draining": snapshot.draining,
+            "reason": capacity.reason,
+            "cold_start_s": snapshot.cold_start_s,
+            "phases_s": known.cold_starts.phases_s(),
+        }
+        assert self._metrics is not None
+        values = {
+            "wanted_replicas": float(decision.wanted),
+            "target_replicas": float(decision.target),
+            "ready_replicas": float(snapshot.ready),
+            "starting_replicas": float(capacity.starting),
+            "pending_replicas": float(capacity.pending),
+            "draining_replicas": float(snapshot.draining),
+            "replica_capacity_rps": decision.explanation.signals["replica_capacity_rps"],
+        }
+        if snapshot.cold_start_s is not None:
+            values["cold_start_seconds"] = snapshot.cold_start_s
+        self._metrics.set(model.name, values, decision.explanation.binding)
+        if decision.target != snapshot.target:
+            self._metrics.count_change(model.name, snapshot.target, decision.target)
+
+    def _decide_ingress(self, wishes: dict[Any, int], key: Any, ctx: Any, served: Served, now: float) -> None:
+        decision = decide_ingress(
+            ongoing_of_ingress(ctx.raw_metrics or {}, now),
+            ctx.current_num_replicas,
+            ctx.target_num_replicas,
+            served.ingress,
+            self._ingress_peaks,
+            now,
+        )
+        self._ingress_peaks = decision.peaks
+        if decision.target != ctx.target_num_replicas:
+            logger.info(
+                "ingress replicas %d -> %d: %s", ctx.target_num_replicas, decision.target, decision.reason
+            )
+            _ask(wishes, key, ctx, decision.target)
+
+    def _open(self, app: str) -> Exchange:
+        if self._exchange is None:
+            states, cold_starts, records = read_learned(app)
+            for name, document in states.items():
+                try:
+                    self._states[name] = restore(document)
+                except (TypeError, ValueError, KeyError, IndexError) as error:
+                    logger.warning("autoscaling of %s: what was learned cannot be used: %r", name, error)
+            self._journal.load(records)
+            self._metrics = AutoscalingMetrics()
+            exchange = Exchange(app, cold_starts)
+            exchange.outbox.decisions_seq = self._journal.seq
+            exchange.outbox.learned = _Learned(self)
+            exchange.start()
+            # Ray lets go of the old policy at every change of the configuration; its thread ends with it.
+            weakref.finalize(self, exchange.stop)
+            self._exchange = exchange
+        return self._exchange
+
+    def _report_error(
+        self, deployment: str, model: str, target: int, ready: int, error: Exception, now: float
+    ) -> None:
+        self._errors += 1
+        text = f"{type(error).__name__}: {error}"
+        if self._metrics is not None:
+            self._metrics.count_error()
+        last, at = self._said.get(deployment, ("", 0.0))
+        if text == last and 0 <= now - at < HEARTBEAT_S:
+            return  # it raises twice a second
+        self._said[deployment] = (text, now)
+        logger.exception(
+            "autoscaling of %s: the policy raised; its target is kept", deployment or "the application"
+        )
+        self._journal.note_error(deployment, model, target, ready, text[:500], now)
+
+
+class _Learned:
+    """What a policy has learned, for the exchange; empty once the policy is gone."""
+
+    def __init__(self, policy: ServePolicy) -> None:
+        self._policy = weakref.ref(policy)
+
+    def __call__(self) -> dict[str, Any]:
+        policy = self._policy()
+        if policy is None:
+            return {}
+        return {"states": {name: state.document() for name, state in dict(policy._states).items()}}
+
+
+def _ask(wishes: dict[Any, int], key: Any, ctx: Any, target: int) -> None:
+    """Have Ray set the target to `target` in this very step.
+
+    Ray applies delays, factors and its cold-start rule to what a policy answers, all relative to the
+    target in the context, which it reads after the policy. With the target in place already none of
+    them has anything left to do.
+    """
+    wishes[key] = target
+    ctx.target_num_replicas = target

@@ -1,0 +1,246 @@
+"""What one replica can carry: a model of the engine's step time, learned from the steps it takes.
+
+A step of continuous batching takes
+
+    step = base + per_sequence * batch + per_kv_token * KV tokens + per_prefill_token * prefill tokens
+
+seconds. The four coefficients are fitted to what replicas report of their steps, by weighted least
+squares with a weak prior, and are never negative. From them follows how many requests a second a
+replica can take before TTFT or inter-token latency miss their targets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from operator import itemgetter, mul
+
+from serve_app.autoscaling.knobs import Knobs
+
+# Units that bring the four products to the same size, a few milliseconds, which keeps the fit well
+# conditioned: one step, 10 sequences, 10,000 tokens of KV cache, 1,000 prefill tokens.
+_UNITS = (1.0, 10.0, 10_000.0, 1_000.0)
+# Before the first measurement: an A100 with a 7B model (11.5 ms + 0.12 ms a sequence + 0.12 us a KV
+# token + 1 s per 20,000 prefill tokens), in the units above.
+_PRIOR = (0.0115, 0.0012, 0.0012, 0.05)
+# The prior counts as much as the scatter it would explain: 2 ms of noise against coefficients known
+# within a factor of two. A single second of steps outweighs it.
+_PRIOR_NOISE_S = 0.002
+# Steps after which old ones have faded in the direction of the new. Loads vary in four directions, so that
+# is about ten minutes of one busy replica at 60 steps a second.
+_MEMORY_STEPS = 10_000.0
+_SIZE = 4
+_GROUPS = 4
+_MAX_UTILISATION = 0.95
+_KV_FILL = 0.9
+"""Share of the KV cache to plan for; beyond it vLLM starts to preempt."""
+_MIN_BASE_S = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The requests of one model, on average. Tokens."""
+
+    prompt_tokens: float = 512.0
+    computed_share: float = 1.0
+    """Share of the prompt tokens that is prefilled rather than found in the prefix cache."""
+    output_tokens: float = 128.0
+
+    @property
+    def prefill_tokens(self) -> float:
+        """Tokens prefilled for one request."""
+        return self.prompt_tokens * self.computed_share
+
+    @property
+    def context_tokens(self) -> float:
+        """KV cache tokens of one request, averaged over its decoding."""
+        return self.prompt_tokens + self.output_tokens / 2
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds: `base_s` a step, and what each sequence, KV token and prefill token adds."""
+
+    base_s: float
+    per_sequence_s: float
+    per_kv_token_s: float
+    per_prefill_token_s: float
+
+    def decode_s(self, batch: float, kv_tokens: float) -> float:
+        """A step that only decodes."""
+        return self.base_s + self.per_sequence_s * batch + self.per_kv_token_s * kv_tokens
+
+    def work_s(self, mix: Mix) -> float:
+        """Engine time one request takes beyond the base of the steps it shares."""
+        decode = self.per_sequence_s + self.per_kv_token_s * mix.context_tokens
+        return decode * mix.output_tokens + self.per_prefill_token_s * mix.prefill_tokens
+
+
+_PRIOR_WEIGHT = tuple((_PRIOR_NOISE_S / value) ** 2 for value in _PRIOR)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceModel:
+    """The fit: normal equations of the steps seen over those of the prior.
+
+    Old steps fade only in the direction in which new ones tell something (directional forgetting). Under
+    a constant load all steps are alike; were everything to fade, the coefficients that such steps cannot
+    tell apart would drift back to the prior, and with them the capacity, and with it the replicas.
+    """
+
+    gram: tuple[float, ...] = tuple(
+        _PRIOR_WEIGHT[row] if row == column else 0.0 for row in range(_SIZE) for column in range(_SIZE)
+    )
+    moment: tuple[float, ...] = tuple(
+        weight * value for weight, value in zip(_PRIOR_WEIGHT, _PRIOR, strict=True)
+    )
+    steps: float = 0.0
+    """Steps the fit rests on."""
+
+    def learn(self, samples: list[tuple[float, float, float, float, float]]) -> ServiceModel:
+        """The fit with `samples` added: (steps, step seconds, batch, KV tokens, prefill tokens) each."""
+        if not samples:
+            return self
+        g, m = list(self.gram), list(self.moment)
+        total = self.steps
+        for steps, step_s, *loads in _merged(samples):
+            x = (1.0, loads[0] / _UNITS[1], loads[1] / _UNITS[2], loads[2] / _UNITS[3])
+            told = [sum(map(mul, g[row * _SIZE : (row + 1) * _SIZE], x)) for row in range(_SIZE)]
+            share = min(steps / _MEMORY_STEPS, 0.5)
+            fade = share / sum(map(mul, told, x))
+            known = sum(map(mul, m, x))
+            for row in range(_SIZE):
+                added, faded = steps * x[row], fade * told[row]
+                for column in range(_SIZE):
+                    g[row * _SIZE + column] += added * x[column] - faded * told[column]
+                m[row] += added * step_s - faded * known
+            total = total * (1.0 - share) + steps
+        return ServiceModel(tuple(g), tuple(m), total)
+
+    def step_time(self) -> StepTime:
+        """The coefficients; the prior's where nothing has been seen."""
+        free = list(range(_SIZE))
+        values = [0.0] * _SIZE
+        while free:
+            matrix = [[self.gram[row * _SIZE + column] for column in free] for row in free]
+            solved = _solve(matrix, [self.moment[row] for row in free])
+            lowest = min(range(len(free)), key=lambda i: solved[i])
+            if solved[lowest] >= 0:
+                for index, value in zip(free, solved, strict=True):
+                    values[index] = value
+                break
+            # A coefficient cannot be negative: take it as 0 and fit the others again.
+            del free[lowest]
+        scaled = [value / unit for value, unit in zip(values, _UNITS, strict=True)]
+        return StepTime(max(scaled[0], _MIN_BASE_S), scaled[1], scaled[2], scaled[3])
+
+
+def _merged(samples: list[tuple[float, float, float, float, float]]) -> list[tuple[float, ...]]:
+    """At most `_GROUPS` samples: weighted means of those alike in prefill. The law is linear, so it holds
+    for means too, and a hundred replicas cost no more than four.
+    """
+    if len(samples) <= _GROUPS:
+        return list(samples)
+    ordered = sorted(samples, key=itemgetter(4))
+    size = -(-len(ordered) // _GROUPS)
+    merged = []
+    for start in range(0, len(ordered), size):
+        weights, *columns = zip(*ordered[start : start + size], strict=True)
+        total = sum(weights)
+        merged.append((total, *(sum(map(mul, weights, column)) / total for column in columns)))
+    return merged
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Gaussian elimination of a positive definite system; what fades keeps the pivots away from 0."""
+    size = len(right)
+    rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
+    for pivot in range(size):
+        head = rows[pivot]
+        for below in range(pivot + 1, size):
+            factor = rows[below][pivot] / head[pivot]
+            if factor:
+                rows[below] = [a - factor * b for a, b in zip(rows[below], head, strict=True)]
+    solved = [0.0] * size
+    for row in range(size - 1, -1, -1):
+        rest = sum(rows[row][column] * solved[column] for column in range(row + 1, size))
+        solved[row] = (rows[row][size] - rest) / rows[row][row]
+    return solved
+
+
+@dataclass(frozen=True, slots=True)
+class Feasibility:
+    """Whether a replica with nothing else to do meets the targets, and by how much it misses."""
+
+    ttft_s: float
+    """First token of a mean request on an empty replica."""
+    itl_s: float
+    """Inter-token latency of a single sequence."""
+    ttft: bool
+    itl: bool
+
+
+def feasibility(step: StepTime, mix: Mix, knobs: Knobs) -> Feasibility:
+    """What the model says of an empty replica."""
+    decode_s = step.decode_s(1.0, mix.context_tokens)
+    ttft_s = step.base_s + step.per_prefill_token_s * mix.prefill_tokens
+    return Feasibility(ttft_s, decode_s, ttft_s < knobs.ttft_target_s, decode_s < knobs.itl_target_s)
+
+
+def capacity_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float) -> float:
+    """Requests a second one replica can take with TTFT and inter-token latency within their targets.
+
+    The largest rate x at which all of these hold, with f = 1 - percentile:
+
+    - utilisation x * work < 0.95; the mean step is then base / (1 - x * work), and the batch
+      x * output tokens * mean step (Little's law);
+    - the batch's tokens fit 0.9 of the KV cache;
+    - a decoding step is within the inter-token target, and, where a step that also prefills is not,
+      such steps are less than f of all;
+    - TTFT at the percentile is within its target: half a step of waiting, the prefill, and the wait
+      behind other prompts, s / (1 - u) * ln(u / f) for a server of mean service s and utilisation u
+      (M/M/1's quantile).
+
+    A target that an empty replica misses already is left out: no number of replicas would meet it.
+    """
+    missed = 1.0 - knobs.ttft_percentile / 100.0
+    feasible = feasibility(step, mix, knobs)
+    work_s = max(step.work_s(mix), 1e-9)
+    decode_one = step.per_sequence_s + step.per_kv_token_s * mix.context_tokens
+    prefill_s = step.per_prefill_token_s * mix.prefill_tokens
+    generates = mix.output_tokens > 1.0
+
+    def holds(rate: float) -> bool:
+        mean_step = step.base_s / (1.0 - rate * work_s)
+        batch = rate * mix.output_tokens * mean_step
+        if kv_cache_tokens > 0 and batch * mix.context_tokens > _KV_FILL * kv_cache_tokens:
+            return False
+        decode_s = step.base_s + decode_one * batch
+        if generates and feasible.itl:
+            if decode_s > knobs.itl_target_s:
+                return False
+            if decode_s + prefill_s > knobs.itl_target_s:
+                decoding_share = 1.0 - rate * prefill_s
+                if decoding_share <= 0 or rate * decode_s / decoding_share > missed:
+                    return False
+        unloaded = 1.5 * decode_s + prefill_s
+        if feasible.ttft:
+            service = decode_s + prefill_s
+            busy = rate * service
+            if busy >= _MAX_UTILISATION:
+                return False
+            wait = service / (1.0 - busy) * max(0.0, math.log(busy / missed)) if busy > 0 else 0.0
+            if unloaded + wait > max(knobs.ttft_target_s, 1.5 * feasible.ttft_s):
+                return False
+        return True
+
+    low, high = 0.0, _MAX_UTILISATION / work_s
+    if holds(high):
+        return high
+    for _ in range(18):  # to 4 parts in a million of the largest rate
+        middle = (low + high) / 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return max(low, high * 1e-3)

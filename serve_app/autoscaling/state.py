@@ -1,0 +1,151 @@
+"""What the policy remembers between decisions. Plain data: it can be lost or restored at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from serve_app.autoscaling.demand import Demand
+from serve_app.autoscaling.service import Mix, ServiceModel
+
+# Requests after which older ones have faded from the mix.
+_MIX_MEMORY = 500.0
+# English text runs at about four bytes a token; a JSON body adds little to a long prompt.
+_BYTES_PER_TOKEN = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class MixSums:
+    """Fading sums over finished requests and arrivals, from which the mix is the means."""
+
+    finished: float = 0.0
+    prompt_tokens: float = 0.0
+    computed_tokens: float = 0.0
+    output_tokens: float = 0.0
+    arrivals: float = 0.0
+    bytes: float = 0.0
+
+    def add(
+        self,
+        finished: float,
+        prompt_tokens: float,
+        computed_tokens: float,
+        output_tokens: float,
+        arrivals: float,
+        body_bytes: float,
+    ) -> MixSums:
+        """The sums with what came since."""
+        keep = 1.0 - min(finished / _MIX_MEMORY, 1.0)
+        keep_in = 1.0 - min(arrivals / _MIX_MEMORY, 1.0)
+        return MixSums(
+            self.finished * keep + finished,
+            self.prompt_tokens * keep + prompt_tokens,
+            self.computed_tokens * keep + computed_tokens,
+            self.output_tokens * keep + output_tokens,
+            self.arrivals * keep_in + arrivals,
+            self.bytes * keep_in + body_bytes,
+        )
+
+    def mix(self) -> Mix:
+        """The mean request; before the first has finished, prompts are guessed from bytes."""
+        prior = Mix()
+        if self.finished < 1.0:
+            if self.arrivals < 1.0:
+                return prior
+            return replace(prior, prompt_tokens=max(1.0, self.bytes / self.arrivals / _BYTES_PER_TOKEN))
+        prompt = max(1.0, self.prompt_tokens / self.finished)
+        share = min(1.0, self.computed_tokens / self.prompt_tokens) if self.prompt_tokens > 0 else 1.0
+        return Mix(prompt, max(share, 0.01), max(1.0, self.output_tokens / self.finished))
+
+    @property
+    def tokens_per_byte(self) -> float:
+        """Prompt tokens for a byte of request body, as learned."""
+        if self.finished < 1.0 or self.arrivals < 1.0 or self.bytes <= 0:
+            return 1.0 / _BYTES_PER_TOKEN
+        # An image may be a thousand tokens and its address a hundred bytes; more is not a request.
+        return min((self.prompt_tokens / self.finished) / (self.bytes / self.arrivals), 1000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """The memory of one model's policy. The default is that of a policy that has seen nothing."""
+
+    since: float | None = None
+    """When it began to remember; delays count from here after a reset."""
+    demand: Demand = field(default_factory=Demand)
+    service: ServiceModel = field(default_factory=ServiceModel)
+    sums: MixSums = field(default_factory=MixSums)
+    correction: float = 1.0
+    """What latencies as measured say of the capacity the model computes: a factor on it."""
+    correction_limit: float = 1.0
+    """The most that factor may be until `limited_until`."""
+    limited_until: float = 0.0
+    lowered: tuple[float, float, float] | None = None
+    """(time, correction, requests a second) at the last scale-down."""
+    engine_totals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ingress_totals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    kv_cache_tokens: float = 0.0
+    """Of one replica, as last reported."""
+    queue: tuple[tuple[float, float, float], ...] = ()
+    """(time, requests, tokens) waiting, over the last `upscale_delay_s`."""
+    peaks: tuple[tuple[float, int], ...] = ()
+    """(time, replicas) the load has asked for: falling, each entry the most since its time."""
+    idle_since: float | None = None
+    moved_at: float | None = None
+    """When the number of ready or wanted replicas last changed."""
+    fleet: tuple[int, int] = (0, 0)
+    """(ready, target) at the last decision."""
+    last_at: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As plain data, for `restore`."""
+        return asdict(self)
+
+
+def restore(document: Mapping[str, Any]) -> PolicyState:
+    """A state from `PolicyState.document()`, through JSON or not.
+
+    Raises:
+        TypeError, ValueError, KeyError: for a document of another version; start afresh then.
+    """
+    plain = dict(document)
+    demand, service = plain.pop("demand"), _service(plain.pop("service"))
+    sums = plain.pop("sums")
+    lowered = plain.pop("lowered")
+    for name in ("since", "idle_since", "moved_at", "last_at"):
+        plain[name] = _time(plain[name])
+    for name in ("correction", "correction_limit", "limited_until", "kv_cache_tokens"):
+        plain[name] = float(plain[name])
+    return PolicyState(
+        demand=Demand(
+            tuple((float(a), float(b)) for a, b in demand["buckets"]),
+            _time(demand["start"] if demand["buckets"] else None),
+            float(demand["until"]),
+        ),
+        service=service,
+        sums=MixSums(**{name: float(value) for name, value in sums.items()}),
+        engine_totals={key: tuple(value) for key, value in plain.pop("engine_totals").items()},
+        ingress_totals={key: tuple(value) for key, value in plain.pop("ingress_totals").items()},
+        queue=tuple((float(t), float(r), float(k)) for t, r, k in plain.pop("queue")),
+        peaks=tuple((float(t), int(n)) for t, n in plain.pop("peaks")),
+        lowered=(float(lowered[0]), float(lowered[1]), float(lowered[2])) if lowered is not None else None,
+        fleet=(int(plain["fleet"][0]), int(plain.pop("fleet")[1])),
+        **plain,
+    )
+
+
+def _service(document: Mapping[str, Any]) -> ServiceModel:
+    model = ServiceModel(
+        tuple(map(float, document["gram"])), tuple(map(float, document["moment"])), float(document["steps"])
+    )
+    fresh = ServiceModel()
+    if (len(model.gram), len(model.moment)) != (len(fresh.gram), len(fresh.moment)):
+        raise ValueError("a fit of another number of coefficients")
+    if min(model.gram[:: len(model.moment) + 1]) <= 0:
+        raise ValueError("a fit without its prior")
+    return model
+
+
+def _time(value: Any) -> float | None:
+    return None if value is None else float(value)

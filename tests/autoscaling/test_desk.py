@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from serve_app.autoscaling import desk as desk_module
+from serve_app.autoscaling.desk import AutoscalingDesk
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.autoscaling.live import LiveKnobs
+from serve_app.autoscaling.served import Served, read_served
+from serve_app.documents import DECISIONS, KNOBS, STATUS, get_document, put_document
+from serve_app.settings import ModelSettings, SettingsError
+from tests.stub_kv import StubKv
+
+MODELS = {
+    "tide": ModelSettings(name="tide", accelerator_type="H100"),
+    "org/embed": ModelSettings(name="org/embed", device="cpu", cpus_per_replica=0.5),
+}
+INVALID = {"autoscaling": {"tide": {"max_replicas": 0}}}
+WRONG = "autoscaling['tide'].max_replicas = 0: input should be greater than or equal to 1"
+
+
+class Clock:
+    """Stands in for `time` in the desk."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(desk_module, "time", made)
+    return made
+
+
+class Replica:
+    """An ingress replica's knobs, and its desk."""
+
+    def __init__(self, models: dict[str, ModelSettings] = MODELS, app: str = "shop") -> None:
+        self.live = LiveKnobs(dict.fromkeys(models, Knobs()))
+        self.desk = AutoscalingDesk(app, models, self.live)
+
+
+@pytest.fixture
+def replica(clock: Clock) -> Replica:
+    return Replica()
+
+
+def told() -> Served:
+    """What the policy reads."""
+    return read_served(get_document(KNOBS, "shop"))
+
+
+def set_to(**knobs: Any) -> dict[str, Any]:
+    return {"autoscaling": {"tide": knobs}}
+
+
+def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes(
+    replica: Replica, clock: Clock
+) -> None:
+    replica.desk.apply({"autoscaling": {"tide": {"max_replicas": 8}}, "ingress": {"max_replicas": 2}})
+
+    served = told()
+    assert list(served.models) == ["Engine-tide", "Engine-org-embed"]
+    tide, embed = served.models.values()
+    assert (tide.name, tide.knobs) == ("tide", Knobs(max_replicas=8))
+    assert tide.resources == {"CPU": 1.0, "GPU": 1.0, "accelerator_type:H100": 0.001}
+    assert (embed.name, embed.knobs, embed.resources) == ("org/embed", Knobs(), {"CPU": 0.5})
+    assert served.ingress == IngressKnobs(max_replicas=2)
+    assert served.rejected == ""
+    assert get_document(KNOBS, "shop")["at"] == clock.now
+
+
+@pytest.mark.parametrize("user_config", [None, {}])
+def test_without_a_user_config_the_defaults_are_in_force(replica: Replica, user_config: Any) -> None:
+    replica.desk.apply(user_config)
+
+    assert told().models["Engine-tide"].knobs == Knobs()
+
+
+def test_changed_knobs_replace_those_before_and_what_is_not_said_again_is_a_default(replica: Replica) -> None:
+    replica.desk.apply(set_to(max_replicas=8, headroom=2))
+    replica.desk.apply(set_to(max_replicas=4))
+
+    assert told().models["Engine-tide"].knobs == Knobs(max_replicas=4)
+    assert replica.live.of("tide") == Knobs(max_replicas=4)
+
+
+def test_invalid_knobs_at_the_first_start_are_an_error_and_are_told_to_nobody(
+    replica: Replica, kv: StubKv
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        replica.desk.apply(INVALID)
+
+    assert caught.value.problems == [WRONG]
+    assert kv.kept == {}
+
+
+def test_invalid_knobs_later_are_kept_out_logged_and_shown(
+    replica: Replica, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica.desk.apply(set_to(max_replicas=8))
+
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        replica.desk.apply(INVALID)
+
+    assert replica.live.of("tide") == Knobs(max_replicas=8)
+    assert told().models["Engine-tide"].knobs == Knobs(max_replicas=8)
+    assert told().rejected == WRONG
+    assert replica.desk.knobs()["rejected"] == WRONG
+    assert replica.desk.knobs()["models"]["tide"]["max_replicas"] == 8
+    assert caplog.messages == [f"knobs rejected, those before stay in force: {WRONG}"]
+
+
+def test_knobs_in_force_stay_even_where_the_store_has_forgotten_them(replica: Replica, kv: StubKv) -> None:
+    replica.desk.apply(set_to(max_replicas=8))
+    kv.kept.clear()
+
+    replica.desk.apply(INVALID)
+
+    assert replica.live.of("tide") == told().models["Engine-tide"].knobs == Knobs(max_replicas=8)
+
+
+def test_one_invalid_knob_keeps_out_all_that_came_with_it(replica: Replica) -> None:
+    replica.desk.apply(set_to(max_replicas=8))
+
+    replica.desk.apply(
+        {"autoscaling": {"tide": {"headroom": 2}, "nobody": {}}, "ingress": {"max_replicas": 9}}
+    )
+
+    assert replica.live.of("tide") == Knobs(max_replicas=8)
+    assert replica.live.ingress == IngressKnobs()
+    assert "autoscaling['nobody']: no such model" in replica.desk.knobs()["rejected"]
+
+
+def test_valid_knobs_after_invalid_ones_leave_nothing_rejected(replica: Replica) -> None:
+    replica.desk.apply({})
+    replica.desk.apply(INVALID)
+
+    replica.desk.apply(set_to(max_replicas=3))
+
+    assert replica.desk.knobs()["rejected"] == told().rejected == ""
+    assert told().models["Engine-tide"].knobs == Knobs(max_replicas=3)
+
+
+def test_a_replica_that_starts_while_invalid_knobs_are_deployed_goes_on_with_its_peers(
+    replica: Replica,
+) -> None:
+    """Or else no ingress replica could be replaced until somebody mends the file."""
+    replica.desk.apply({"autoscaling": {"tide": {"max_replicas": 8}}, "ingress": {"max_replicas": 2}})
+    replica.desk.apply(INVALID)
+
+    late = Replica()
+    late.desk.apply(INVALID)
+
+    assert late.live.of("tide") == Knobs(max_replicas=8)
+    assert late.live.ingress == IngressKnobs(max_replicas=2)
+    assert late.desk.knobs()["rejected"] == told().rejected == WRONG
+
+
+def test_such_a_replica_takes_valid_knobs_as_soon_as_there_are_some(replica: Replica) -> None:
+    replica.desk.apply(set_to(max_replicas=8))
+    late = Replica()
+    late.desk.apply(INVALID)
+
+    late.desk.apply(set_to(max_replicas=2))
+
+    assert (late.live.of("tide"), late.desk.knobs()["rejected"]) == (Knobs(max_replicas=2), "")
+
+
+def test_knobs_of_other_models_are_not_adopted(replica: Replica) -> None:
+    """New models and invalid knobs at once: what was in force says nothing of them."""
+    replica.desk.apply({})
+    other = Replica({**MODELS, "more": ModelSettings(name="more")})
+
+    with pytest.raises(SettingsError):
+        other.desk.apply(INVALID)
+
+
+def test_knobs_of_another_application_are_not_adopted(replica: Replica) -> None:
+    replica.desk.apply({})
+
+    with pytest.raises(SettingsError):
+        Replica(app="shop2").desk.apply(INVALID)
+
+
+async def test_before_the_policy_has_written_there_is_no_status_and_no_decision(replica: Replica) -> None:
+    assert await replica.desk.status() is None
+    assert await replica.desk.decisions() == []
+
+
+async def test_what_the_policy_wrote_is_shown_and_is_at_most_half_a_second_old(
+    replica: Replica, clock: Clock
+) -> None:
+    put_document(STATUS, "shop", {"at": 1})
+    put_document(DECISIONS, "shop", [{"seq": 1}])
+    assert (await replica.desk.status(), await replica.desk.decisions()) == ({"at": 1}, [{"seq": 1}])
+
+    put_document(STATUS, "shop", {"at": 2})
+    put_document(DECISIONS, "shop", [{"seq": 1}, {"seq": 2}])
+    clock.now += 0.5
+    assert (await replica.desk.status(), await replica.desk.decisions()) == ({"at": 1}, [{"seq": 1}])
+
+    clock.now += 0.25
+    assert await replica.desk.status() == {"at": 2}
+    assert [record["seq"] for record in await replica.desk.decisions()] == [1, 2]
+
+
+async def test_the_store_is_asked_off_the_event_loop(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+
+    def get(kind: str, app: str) -> None:
+        threads.add(threading.current_thread())
+
+    monkeypatch.setattr(desk_module, "get_document", get)
+
+    await asyncio.gather(replica.desk.status(), replica.desk.decisions())
+
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_a_store_that_is_gone_is_told_and_asked_again(replica: Replica, kv: StubKv) -> None:
+    kv.fails = RuntimeError("GCS is gone")
+    with pytest.raises(RuntimeError, match="GCS is gone"):
+        await replica.desk.status()
+
+    kv.fails = None
+
+    assert await replica.desk.status() is None

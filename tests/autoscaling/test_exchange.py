@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serve_app.autoscaling import exchange as exchange_module
+from serve_app.autoscaling.cold_start import ColdStarts
+from serve_app.autoscaling.exchange import Exchange, read_learned
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.autoscaling.served import Served, ServedModel
+from serve_app.cluster.kubernetes_nodes import GpuNodes
+from serve_app.documents import DECISIONS, KNOBS, LEARNED, STATUS, get_document, put_document
+from serve_app.phases import publish_phase, read_phases
+from tests.stub_engine import LIMIT_S
+from tests.stub_kv import StubKv
+
+START = 1_700_000_000.0
+TIDE = "Engine-tide"
+
+
+class Cluster:
+    """What Ray and Kubernetes say of the cluster, and how often they were asked."""
+
+    def __init__(self) -> None:
+        self.free = {"GPU": 0.0, "CPU": 8.0}
+        self.asked = 0
+        self.enabled = False
+        self.nodes = GpuNodes(nodes=2, message="pod engine-1: 0/2 nodes are available")
+        self.nodes_read = 0
+
+    def available_resources(self) -> dict[str, float]:
+        self.asked += 1
+        return self.free
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"GPU": 8.0, "CPU": 8.0}
+
+    def read(self) -> GpuNodes:
+        self.nodes_read += 1
+        return self.nodes
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(exchange_module, "ray", made)
+    monkeypatch.setattr(exchange_module, "KubernetesNodes", lambda: made)
+    return made
+
+
+@pytest.fixture
+def exchange(kv: StubKv, cluster: Cluster) -> Exchange:
+    """Of an application that has said what it serves; its thread is not started."""
+    serve()
+    return Exchange("shop", {})
+
+
+def serve(**knobs: Any) -> None:
+    """What an ingress replica writes."""
+    model = ServedModel("tide", TIDE, Knobs(**knobs), {"GPU": 1.0})
+    put_document(KNOBS, "shop", Served({TIDE: model}, IngressKnobs()).document(START))
+
+
+def phase(replica: str, name: str, since: float = START, **durations_s: float) -> None:
+    """What an engine replica writes."""
+    document = {"phase": name, "since": since, "durations_s": durations_s}
+    publish_phase("shop", TIDE, replica, json.dumps(document))
+
+
+def written(kv: StubKv, kind: str) -> int:
+    return kv.written.count(f"{kind}/shop")
+
+
+def test_knobs_are_read_at_every_turn(exchange: Exchange) -> None:
+    exchange._turn(START)
+    assert exchange.inbox.served is not None
+    assert exchange.inbox.served.models[TIDE].knobs == Knobs()
+
+    serve(max_replicas=7)
+    exchange._turn(START + 0.5)
+
+    assert exchange.inbox.served.models[TIDE].knobs == Knobs(max_replicas=7)
+
+
+def test_before_anybody_has_said_what_is_served_nothing_is_known_and_nothing_written(
+    kv: StubKv, cluster: Cluster
+) -> None:
+    exchange = Exchange("shop", {})
+
+    exchange._turn(START)
+
+    assert exchange.inbox.served is None
+    assert kv.written == []
+
+
+def test_a_reader_keeps_the_moment_it_has_seen(exchange: Exchange) -> None:
+    exchange._turn(START)
+    before = exchange.inbox
+
+    phase("r1", "imports", START)
+    exchange._turn(START + 5)
+
+    assert before.deployments[TIDE].phases == {}
+    assert set(exchange.inbox.deployments[TIDE].phases) == {"r1"}
+
+
+def test_phases_of_settled_deployments_are_read_every_five_seconds(exchange: Exchange) -> None:
+    exchange._turn(START)
+    phase("r1", "imports")
+
+    exchange._turn(START + 4.5)
+    assert exchange.inbox.deployments[TIDE].phases == {}
+
+    exchange._turn(START + 5)
+    assert set(exchange.inbox.deployments[TIDE].phases) == {"r1"}
+
+
+def test_phases_of_a_deployment_that_scales_are_read_at_every_turn(exchange: Exchange) -> None:
+    exchange._turn(START)
+    exchange.outbox.unsettled = {TIDE: frozenset()}
+
+    for step, name in enumerate(("process", "imports", "weights_and_kv_cache"), start=1):
+        phase("r1", name)
+        exchange._turn(START + 0.5 * step)
+        assert exchange.inbox.deployments[TIDE].phases["r1"]["phase"] == name
+
+
+def test_a_finished_start_up_is_remembered_when_its_replica_is_long_gone(exchange: Exchange) -> None:
+    phase("r1", "ready", START, process=2.0, imports=8.0)
+    exchange._turn(START)
+    phase("r1", "draining", START + 5)
+    exchange._turn(START + 5)
+
+    cold_starts = exchange.inbox.deployments[TIDE].cold_starts
+    assert cold_starts.total_s == 10.0
+    assert list(cold_starts.phases_s()) == ["process", "imports"]
+
+
+def test_start_ups_of_an_earlier_policy_are_there_from_the_start(kv: StubKv, cluster: Cluster) -> None:
+    serve()
+    exchange = Exchange("shop", {TIDE: ColdStarts((("r0", {"imports": 4.0}),))})
+    assert exchange.inbox.deployments[TIDE].cold_starts.total_s == 4.0
+
+    phase("r1", "ready", START, imports=8.0)
+    exchange._turn(START)
+
+    assert exchange.inbox.deployments[TIDE].cold_starts.total_s == 6.0
+
+
+def test_the_cluster_is_asked_for_room_only_while_something_scales_and_every_two_seconds(
+    exchange: Exchange, cluster: Cluster
+) -> None:
+    exchange._turn(START)
+    assert (cluster.asked, exchange.inbox.deployments[TIDE].no_room) == (0, "")
+
+    exchange.outbox.unsettled = {TIDE: frozenset()}
+    exchange._turn(START + 0.5)
+    assert cluster.asked == 1
+    assert exchange.inbox.deployments[TIDE].no_room == "no node has 1 GPU free (0 of 8 in the cluster)"
+
+    cluster.free = {"GPU": 4.0}
+    exchange._turn(START + 2.0)
+    assert cluster.asked == 1
+    exchange._turn(START + 2.5)
+    assert (cluster.asked, exchange.inbox.deployments[TIDE].no_room) == (2, "")
+
+
+def test_in_kubernetes_its_nodes_are_asked_for_while_something_scales_and_every_fifteen_seconds(
+    exchange: Exchange, cluster: Cluster
+) -> None:
+    cluster.enabled = True
+    exchange._turn(START)
+    assert exchange.inbox.gpu_nodes is None
+
+    exchange.outbox.unsettled = {TIDE: frozenset()}
+    for at in (0.5, 1.0, 15.0):
+        exchange._turn(START + at)
+    assert (cluster.nodes_read, exchange.inbox.gpu_nodes) == (1, cluster.nodes)
+
+    exchange._turn(START + 15.5)
+    assert cluster.nodes_read == 2
+
+
+def test_outside_kubernetes_nobody_is_asked(exchange: Exchange, cluster: Cluster) -> None:
+    exchange.outbox.unsettled = {TIDE: frozenset()}
+
+    exchange._turn(START)
+
+    assert (cluster.nodes_read, exchange.inbox.gpu_nodes) == (0, None)
+
+
+def test_what_replicas_that_were_killed_left_behind_is_swept_away_after_an_hour(exchange: Exchange) -> None:
+    for replica in ("killed", "runs"):
+        phase(replica, "ready", START - 3601)
+    phase("starts", "imports", START - 3599)
+    exchange.outbox.unsettled = {TIDE: frozenset({"runs"})}
+
+    exchange._turn(START)
+
+    assert set(read_phases("shop", TIDE)) == {"runs", "starts"}
+
+
+def test_nothing_is_swept_where_the_running_replicas_are_not_known(exchange: Exchange) -> None:
+    phase("r1", "ready", START - 7200)
+
+    exchange._turn(START)
+
+    assert set(read_phases("shop", TIDE)) == {"r1"}
+
+
+def test_the_status_is_written_when_it_changes_and_every_ten_seconds(exchange: Exchange, kv: StubKv) -> None:
+    exchange._turn(START)
+    assert written(kv, STATUS) == 0  # the policy has said nothing
+
+    exchange.outbox.status = {"policy_errors": 0, "models": {}}
+    exchange._turn(START + 0.5)
+    exchange.outbox.status = {"policy_errors": 0, "models": {}}  # a new one, and the same
+    exchange._turn(START + 10.0)
+    assert written(kv, STATUS) == 1
+    assert get_document(STATUS, "shop") == {"at": START + 0.5, "policy_errors": 0, "models": {}}
+
+    exchange._turn(START + 10.5)
+    assert written(kv, STATUS) == 2
+    assert get_document(STATUS, "shop")["at"] == START + 10.5
+
+    exchange.outbox.status = {"policy_errors": 1, "models": {}}
+    exchange._turn(START + 11.0)
+    assert written(kv, STATUS) == 3
+    assert get_document(STATUS, "shop")["policy_errors"] == 1
+
+
+def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones(
+    exchange: Exchange, kv: StubKv
+) -> None:
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
+    exchange._turn(START)
+    exchange._turn(START + 0.5)
+    assert written(kv, DECISIONS) == 1
+
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}, {"seq": 2}], 2
+    exchange._turn(START + 1.0)
+
+    assert written(kv, DECISIONS) == 2
+    assert get_document(DECISIONS, "shop") == [{"seq": 1}, {"seq": 2}]
+
+
+def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(
+    exchange: Exchange, kv: StubKv
+) -> None:
+    phase("r1", "ready", START, imports=8.0)
+    exchange.outbox.learned = lambda: {"states": {TIDE: {"correction": 0.9}}}
+
+    exchange._turn(START)
+    exchange._turn(START + 9.5)
+    assert written(kv, LEARNED) == 1
+    assert get_document(LEARNED, "shop") == {
+        "states": {TIDE: {"correction": 0.9}},
+        "cold_starts": {TIDE: [["r1", {"imports": 8.0}]]},
+    }
+
+    exchange._turn(START + 10)
+    assert written(kv, LEARNED) == 2
+
+
+def test_a_policy_that_is_gone_has_learned_nothing_that_could_replace_what_is_kept(
+    exchange: Exchange, kv: StubKv
+) -> None:
+    exchange.outbox.learned = dict
+
+    exchange._turn(START)
+
+    assert written(kv, LEARNED) == 0
+
+
+def test_a_new_policy_finds_what_the_one_before_has_left(exchange: Exchange) -> None:
+    phase("r1", "ready", START, imports=8.0)
+    exchange.outbox.learned = lambda: {"states": {TIDE: {"correction": 0.9}}}
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 41}], 41
+    exchange._turn(START)
+
+    states, cold_starts, records = read_learned("shop")
+
+    assert states == {TIDE: {"correction": 0.9}}
+    assert cold_starts == {TIDE: ColdStarts((("r1", {"imports": 8.0}),))}
+    assert records == [{"seq": 41}]
+
+
+def test_the_first_policy_finds_nothing(kv: StubKv) -> None:
+    assert read_learned("shop") == ({}, {}, [])
+
+
+def test_a_write_that_failed_is_made_up_for(exchange: Exchange, kv: StubKv) -> None:
+    exchange.outbox.status = {"policy_errors": 0, "models": {}}
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
+    exchange.outbox.learned = lambda: {"states": {}}
+    kv.fails = RuntimeError("GCS is gone")
+    with pytest.raises(RuntimeError):
+        exchange._write(START)
+
+    kv.fails = None
+    exchange._turn(START + 0.5)
+
+    assert [written(kv, kind) for kind in (STATUS, DECISIONS, LEARNED)] == [1, 1, 1]
+
+
+class Turns:
+    """Counts an exchange's turns as they end, for a test to wait for."""
+
+    def __init__(self, exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._exchange = exchange
+        self._ended = threading.Semaphore(0)
+        turn = exchange._turn
+
+        def counted(now: float) -> None:
+            try:
+                turn(now)
+            finally:
+                self._ended.release()
+
+        monkeypatch.setattr(exchange, "_turn", counted)
+        # Only `send` begins another turn, so that a test knows how many there were.
+        monkeypatch.setattr(exchange_module, "_POLL_S", LIMIT_S)
+
+    def next(self) -> None:
+        """Have one turn, and wait for its end."""
+        self._exchange.send()
+        self.ended()
+
+    def ended(self) -> None:
+        assert self._ended.acquire(timeout=LIMIT_S)
+
+
+@pytest.fixture
+def turns(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+    yield Turns(exchange, monkeypatch)
+    exchange.stop()
+    if exchange._thread.is_alive():
+        exchange._thread.join(LIMIT_S)
+    assert not exchange._thread.is_alive()
+
+
+def test_the_thread_reads_at_once_and_writes_when_it_is_told_to(exchange: Exchange, turns: Turns) -> None:
+    exchange.start()
+    turns.ended()
+    assert exchange.inbox.served is not None
+
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
+    turns.next()
+
+    assert get_document(DECISIONS, "shop") == [{"seq": 1}]
+
+
+def test_a_store_that_is_gone_is_logged_once_and_the_thread_goes_on(
+    exchange: Exchange, turns: Turns, kv: StubKv, caplog: pytest.LogCaptureFixture
+) -> None:
+    kv.fails = RuntimeError("GCS is gone")
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        exchange.start()
+        turns.ended()
+        turns.next()
+        turns.next()
+        kv.fails = None
+        turns.next()
+        assert exchange.inbox.served is not None
+        kv.fails = RuntimeError("GCS is gone")
+        turns.next()
+        # A turn ends before what it raised is logged; the end of the one after comes later than that.
+        turns.next()
+
+    assert caplog.messages == ["autoscaling of shop: could not exchange documents"] * 2
+    assert caplog.records[0].exc_info is not None
+
+
+def test_another_failure_is_logged_too(
+    exchange: Exchange, turns: Turns, kv: StubKv, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        kv.fails = RuntimeError("GCS is gone")
+        exchange.start()
+        turns.ended()
+        kv.fails = None
+        put_document(KNOBS, "shop", {"models": [{"name": "of another version"}]})
+        turns.next()
+        turns.next()
+
+    assert len(caplog.records) == 2
+
+
+def test_a_thread_that_is_stopped_has_no_further_turn(exchange: Exchange, turns: Turns) -> None:
+    exchange.start()
+    turns.ended()
+
+    exchange.stop()
+    exchange._thread.join(LIMIT_S)
+
+    assert not exchange._thread.is_alive()
+    assert not turns._ended.acquire(blocking=False)

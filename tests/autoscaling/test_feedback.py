@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from serve_app.autoscaling.demand import Demand
+from serve_app.autoscaling.feedback import Measured, correct, measure
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.signals import EngineSignals
+from serve_app.autoscaling.state import PolicyState
+from tests.autoscaling.build import NOW
+
+KNOBS = Knobs(ttft_target_s=0.2, itl_target_s=0.025, ttft_percentile=95)
+ITL_ALONE_S = 0.012
+
+
+def latencies(queue_s: float, prefill_s: float, itl_s: float, count: float = 100.0) -> EngineSignals:
+    """Every request and token alike."""
+    values = {}
+    for part, seconds in (("ttft_queue", queue_s), ("ttft_prefill", prefill_s), ("itl", itl_s)):
+        values |= {f"{part}_p{p}_s": seconds for p in (50, 90, 95, 99)}
+    return EngineSignals(ttft_count=count, itl_count=count, **values)
+
+
+# What is measured.
+
+
+def test_only_the_wait_that_prefill_leaves_room_for_counts_against_the_replicas() -> None:
+    # 0.2 s less 0.05 s of prefill: a wait of 0.16 s is a miss and one of 0.14 s is none.
+    assert measure([latencies(0.16, 0.05, 0.01)], KNOBS, ITL_ALONE_S).ttft_missed > 0.5
+    assert measure([latencies(0.14, 0.05, 0.01)], KNOBS, ITL_ALONE_S).ttft_missed == 0.0
+
+
+def test_a_prefill_longer_than_the_target_is_infeasible_and_no_miss() -> None:
+    measured = measure([latencies(5.0, 0.21, 0.01)], KNOBS, ITL_ALONE_S)
+
+    assert not measured.ttft_feasible
+    assert measured.ttft_missed == 0.0
+
+
+def test_a_few_long_prompts_do_not_call_off_the_target_of_the_others() -> None:
+    mixed = replace(latencies(0.3, 0.05, 0.01), ttft_prefill_p95_s=0.9, ttft_prefill_p99_s=1.5)
+
+    measured = measure([mixed], KNOBS, ITL_ALONE_S)
+
+    assert measured.ttft_feasible
+    assert measured.ttft_missed > 0.4
+
+
+def test_inter_token_latency_that_a_single_sequence_misses_is_infeasible_and_no_miss() -> None:
+    slow = latencies(0.0, 0.05, 0.04)
+
+    assert measure([slow], KNOBS, ITL_ALONE_S).itl_missed > 0.5
+    infeasible = measure([slow], KNOBS, lowest_itl_s=0.03)
+    assert (infeasible.itl_feasible, infeasible.itl_missed) == (False, 0.0)
+
+
+def test_nothing_measured_is_nothing_missed() -> None:
+    measured = measure([], KNOBS, ITL_ALONE_S)
+
+    assert (measured.ttft_missed, measured.itl_missed, measured.ttft_feasible) == (0.0, 0.0, True)
+
+
+# What follows from it.
+
+FINE = measure([latencies(0.0, 0.05, 0.012)], KNOBS, ITL_ALONE_S)
+BAD = measure([replace(latencies(0.0, 0.05, 0.012), itl_p90_s=0.05, itl_p95_s=0.05, itl_p99_s=0.05)], KNOBS, ITL_ALONE_S)
+
+
+def settled(**rest: object) -> PolicyState:
+    """A fleet that has not changed for a minute, looked at a second ago, under four requests a second."""
+    demand = Demand().add(NOW - 100, 0, 0)
+    for second in range(100):
+        demand = demand.add(NOW - 99 + second, 4, 400)
+    return replace(
+        PolicyState(since=NOW - 100, moved_at=NOW - 60, last_at=NOW - 1, demand=demand), **rest
+    )
+
+
+def corrected(state: PolicyState, measured: Measured, seconds: int, ready: int = 4) -> PolicyState:
+    for second in range(seconds):
+        state = correct(state, measured, KNOBS, ready, ready, NOW + second)
+        state = replace(state, last_at=NOW + second)
+    return state
+
+
+def test_misses_above_the_permitted_share_lower_what_a_replica_is_trusted_with() -> None:
+    assert BAD.itl_missed > 0.3
+
+    assert corrected(settled(), BAD, 23).correction == pytest.approx(0.5, rel=0.05)
+
+
+def test_misses_within_the_permitted_share_lower_nothing() -> None:
+    some = measure(
+        [replace(latencies(0.0, 0.05, 0.012), itl_p99_s=0.05)], KNOBS, ITL_ALONE_S
+    )
+    assert 0.02 < some.itl_missed < 0.05
+
+    assert corrected(settled(), some, 60).correction == 1.0
+
+
+def test_trust_comes_back_much_slower_than_it_goes() -> None:
+    assert corrected(settled(correction=0.5), FINE, 600).correction == pytest.approx(0.5 * 2.718 ** (1 / 3), rel=0.01)
+
+
+def test_it_stays_within_its_bounds() -> None:
+    assert corrected(settled(), BAD, 300).correction == 0.25
+    assert corrected(settled(), FINE, 7200).correction == 2.0
+
+
+def test_a_single_replica_never_earns_more_trust() -> None:
+    # One replica fewer would be none.
+    assert corrected(settled(correction=0.5), FINE, 600, ready=1).correction == 0.5
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        settled(moved_at=NOW - 29),
+        settled(moved_at=None),
+        settled(last_at=None),
+        settled(last_at=NOW + 50),
+    ],
+)
+def test_latencies_of_another_fleet_or_time_correct_nothing(state: PolicyState) -> None:
+    assert correct(state, BAD, KNOBS, 4, 4, NOW).correction == 1.0
+
+
+def test_a_fleet_in_transition_corrects_nothing() -> None:
+    assert correct(settled(), BAD, KNOBS, 3, 4, NOW).correction == 1.0
+    assert correct(settled(), BAD, KNOBS, 0, 0, NOW).correction == 1.0
+
+
+def test_a_handful_of_observations_corrects_nothing() -> None:
+    few = measure([latencies(9.0, 0.05, 0.9, count=19)], KNOBS, ITL_ALONE_S)
+
+    assert correct(settled(), few, KNOBS, 4, 4, NOW).correction == 1.0
+
+
+def test_a_long_pause_between_decisions_counts_as_ten_seconds() -> None:
+    after_pause = correct(settled(last_at=NOW - 3600), BAD, KNOBS, 4, 4, NOW)
+
+    assert after_pause.correction == pytest.approx(2.718 ** -0.3, rel=0.01)
+
+
+# A scale-down that was one too many.
+
+SCALED_DOWN = (NOW - 50, 1.4, 4.0)
+"""(time, correction, requests a second)"""
+
+
+def test_misses_after_a_scale_down_limit_the_trust_that_led_to_it() -> None:
+    state = correct(settled(correction=1.4, lowered=SCALED_DOWN), BAD, KNOBS, 4, 4, NOW)
+
+    assert state.correction == pytest.approx(0.9 * 1.4)
+    assert state.lowered is None
+
+    assert corrected(replace(state, last_at=NOW), FINE, 3600).correction == pytest.approx(0.9 * 1.4)
+
+
+def test_the_limit_ends_after_six_hours() -> None:
+    state = correct(settled(correction=1.4, lowered=SCALED_DOWN), BAD, KNOBS, 4, 4, NOW)
+
+    later = replace(state, last_at=NOW + 21_601)
+    assert correct(later, FINE, KNOBS, 4, 4, NOW + 21_602).correction > 0.9 * 1.4
+
+
+def test_a_second_regret_lowers_the_limit_and_never_raises_it() -> None:
+    once = correct(settled(correction=1.4, lowered=SCALED_DOWN), BAD, KNOBS, 4, 4, NOW)
+    again = correct(
+        replace(once, lowered=(NOW, 2.0, 4.0), last_at=NOW), BAD, KNOBS, 4, 4, NOW + 1
+    )
+
+    assert again.correction_limit == pytest.approx(0.9 * 1.4)
+
+
+@pytest.mark.parametrize(
+    "lowered",
+    [
+        (NOW - 601, 1.4, 4.0),  # too long ago
+        (NOW + 10, 1.4, 4.0),  # by a clock that was set back
+        (NOW - 50, 1.4, 3.0),  # a third more load than then
+        None,
+    ],
+)
+def test_misses_that_are_not_the_scale_downs_limit_nothing(
+    lowered: tuple[float, float, float] | None,
+) -> None:
+    state = correct(settled(correction=1.4, lowered=lowered), BAD, KNOBS, 4, 4, NOW)
+
+    assert state.limited_until == 0.0
+    assert state.correction == pytest.approx(1.4 * 2.718**-0.03, rel=0.01)

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import random
+from dataclasses import astuple, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.service import (
+    Mix,
+    ServiceModel,
+    StepTime,
+    capacity_rps,
+    feasibility,
+)
+
+A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
+"""Seconds a step, a sequence, a KV token and a prefill token, of a 7B model on an A100."""
+MIX = Mix(prompt_tokens=1000, output_tokens=128)
+KNOBS = Knobs(ttft_target_s=0.2, itl_target_s=0.025)
+NO_LIMIT = 0.0
+
+
+def seconds_of_steps(
+    truth: StepTime, count: int, noise_s: float = 0.0, batches: tuple[float, float] = (1, 32), seed: int = 1
+) -> list[tuple[float, float, float, float, float]]:
+    """1-s means of a replica whose load varies: (steps, step seconds, batch, KV tokens, prefill tokens)."""
+    draw = random.Random(seed)
+    samples = []
+    for _ in range(count):
+        batch = draw.uniform(*batches)
+        kv_tokens = batch * draw.uniform(300, 1500)
+        prefill = draw.choice((0.0, draw.uniform(0, 400)))
+        step_s = truth.decode_s(batch, kv_tokens) + truth.per_prefill_token_s * prefill
+        samples.append((1.0 / step_s, step_s + draw.gauss(0, noise_s), batch, kv_tokens, prefill))
+    return samples
+
+
+def learned(samples: list[tuple[float, float, float, float, float]]) -> StepTime:
+    model = ServiceModel()
+    for sample in samples:
+        model = model.learn([sample])
+    return model.step_time()
+
+
+def test_before_the_first_step_the_prior_is_an_a100_with_a_7b_model() -> None:
+    assert astuple(ServiceModel().step_time()) == pytest.approx(astuple(A100))
+
+
+def test_a_step_without_samples_changes_nothing() -> None:
+    model = ServiceModel()
+
+    assert model.learn([]) is model
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_the_coefficients_are_recovered_from_noisy_means_whatever_the_prior(factor: float) -> None:
+    truth = StepTime(*(value * factor for value in astuple(A100)))
+
+    found = learned(seconds_of_steps(truth, 300, noise_s=0.0005))
+
+    assert found.base_s == pytest.approx(truth.base_s, rel=0.03)
+    assert found.per_sequence_s == pytest.approx(truth.per_sequence_s, rel=0.15)
+    assert found.per_kv_token_s == pytest.approx(truth.per_kv_token_s, rel=0.15)
+    assert found.per_prefill_token_s == pytest.approx(truth.per_prefill_token_s, rel=0.05)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_after_a_minute_a_prior_wrong_by_two_costs_little_capacity(factor: float) -> None:
+    truth = StepTime(*(value * factor for value in astuple(A100)))
+
+    found = learned(seconds_of_steps(truth, 60, noise_s=0.0005))
+
+    right = capacity_rps(truth, MIX, KNOBS, NO_LIMIT)
+    assert capacity_rps(found, MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.1)
+
+
+def test_ten_seconds_of_steps_outweigh_the_prior_where_they_lie() -> None:
+    slow = StepTime(*(value * 2 for value in astuple(A100)))
+
+    found = learned(seconds_of_steps(slow, 10, batches=(4, 12)))
+
+    assert found.decode_s(8, 8 * 900) == pytest.approx(slow.decode_s(8, 8 * 900), rel=0.05)
+
+
+def test_a_coefficient_that_would_be_negative_is_zero_and_the_others_make_up_for_it() -> None:
+    # Steps that get shorter as the batch grows: no engine does that, noise can.
+    samples = [(60.0, 0.030 - 0.0005 * batch, float(batch), 0.0, 0.0) for batch in (1, 5, 10, 20) * 50]
+
+    found = learned(samples)
+
+    assert found.per_sequence_s == 0.0
+    assert min(astuple(found)) >= 0.0
+    assert found.base_s == pytest.approx(0.030 - 0.0005 * 9, rel=0.05)
+
+
+def test_a_constant_load_does_not_wear_away_what_other_loads_have_taught() -> None:
+    truth = StepTime(0.006, 0.00006, 6e-8, 2.5e-5)
+    model = ServiceModel()
+    for sample in seconds_of_steps(truth, 120):
+        model = model.learn([sample])
+    before = capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT)
+
+    alike = (80.0, truth.decode_s(6, 6400) + truth.per_prefill_token_s * 60, 6.0, 6400.0, 60.0)
+    for _ in range(3 * 3600):
+        model = model.learn([alike])
+
+    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(before, rel=0.01)
+    assert astuple(model.step_time()) == pytest.approx(astuple(truth), rel=0.05)
+
+
+def test_new_hardware_is_learned_over_the_old_within_twenty_minutes() -> None:
+    model = ServiceModel()
+    for sample in seconds_of_steps(A100, 1800):
+        model = model.learn([sample])
+    faster = StepTime(*(value / 2 for value in astuple(A100)))
+    for sample in seconds_of_steps(faster, 1200, seed=2):
+        model = model.learn([sample])
+
+    right = capacity_rps(faster, MIX, KNOBS, NO_LIMIT)
+    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.1)
+
+
+def test_a_hundred_replicas_at_once_teach_what_they_teach_one_by_one() -> None:
+    samples = seconds_of_steps(A100, 100)
+
+    together = ServiceModel().learn(samples).step_time()
+
+    assert astuple(together) == pytest.approx(astuple(A100), rel=0.1)
+
+
+step = st.tuples(
+    st.floats(0.001, 10_000), st.floats(1e-5, 60), st.floats(0, 10_000), st.floats(0, 1e8), st.floats(0, 1e6)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(step, max_size=6), max_size=30))
+def test_no_steps_make_a_coefficient_negative_or_not_finite(
+    reports: list[list[tuple[float, float, float, float, float]]],
+) -> None:
+    model = ServiceModel()
+    for report in reports:
+        model = model.learn(report)
+
+    found = model.step_time()
+    assert all(0.0 <= value < 1e9 for value in astuple(found))
+    assert 0.0 <= capacity_rps(found, MIX, KNOBS, NO_LIMIT) < 1e9
+
+
+def test_an_a100_replica_takes_about_three_requests_a_second_of_a_thousand_tokens() -> None:
+    assert capacity_rps(A100, MIX, KNOBS, NO_LIMIT) == pytest.approx(3.3, rel=0.05)
+
+
+def test_that_capacity_is_where_prefill_disturbs_more_than_five_percent_of_the_inter_token_latencies() -> None:
+    # A step with a prompt takes 62 ms, one without 13 ms. At 3.2 prompts a second, 0.84 s of a second
+    # are left for steps of 13 ms: 64 of them, and 3.2 are 5 %.
+    rate = capacity_rps(A100, MIX, KNOBS, NO_LIMIT)
+    without = A100.decode_s(rate * 128 * 0.0156, rate * 128 * 0.0156 * 1064)
+
+    assert rate / ((1 - 0.05 * rate) / without) == pytest.approx(0.05, rel=0.05)
+
+
+def test_capacity_falls_as_prompts_grow() -> None:
+    capacities = [
+        capacity_rps(A100, replace(MIX, prompt_tokens=float(tokens)), KNOBS, NO_LIMIT)
+        for tokens in range(200, 3600, 200)
+    ]
+
+    assert capacities == sorted(capacities, reverse=True)
+    assert capacities[0] > 4 * capacities[-1]
+
+
+@pytest.mark.parametrize(
+    "easier",
+    [
+        KNOBS.model_copy(update={"itl_target_s": 0.1}),
+        KNOBS.model_copy(update={"ttft_percentile": 90}),
+        KNOBS.model_copy(update={"ttft_target_s": 2.0}),
+    ],
+)
+def test_easier_targets_never_lower_it(easier: Knobs) -> None:
+    for tokens in (300.0, 1000.0, 2000.0, 3500.0):
+        mix = replace(MIX, prompt_tokens=tokens)
+        assert capacity_rps(A100, mix, easier, NO_LIMIT) >= capacity_rps(A100, mix, KNOBS, NO_LIMIT) * 0.999
+
+
+def test_tokens_found_in_the_prefix_cache_cost_nothing_to_prefill() -> None:
+    cached = replace(MIX, prompt_tokens=3000.0, computed_share=0.1)
+
+    assert cached.prefill_tokens == pytest.approx(300)
+    assert capacity_rps(A100, cached, KNOBS, NO_LIMIT) > 5 * capacity_rps(
+        A100, replace(cached, computed_share=1.0), KNOBS, NO_LIMIT
+    )
+
+
+def test_an_infeasible_ttft_is_left_out_of_what_limits_a_replica() -> None:
+    long = replace(MIX, prompt_tokens=8000.0)
+
+    alone = feasibility(A100, long, KNOBS)
+    capacity = capacity_rps(A100, long, KNOBS, NO_LIMIT)
+
+    assert alone.ttft_s == pytest.approx(0.0115 + 8000 / 20_000)
+    assert (alone.ttft, alone.itl) == (False, True)
+    assert capacity == capacity_rps(A100, long, KNOBS.model_copy(update={"ttft_target_s": 100.0}), NO_LIMIT)
+    assert capacity > 1.0
+
+
+def test_an_infeasible_inter_token_target_is_left_out_too() -> None:
+    strict = KNOBS.model_copy(update={"itl_target_s": 0.010})
+
+    assert not feasibility(A100, MIX, strict).itl
+    assert capacity_rps(A100, MIX, strict, NO_LIMIT) > 3.0
+
+
+def test_the_kv_cache_bounds_what_runs_at_once() -> None:
+    loose = KNOBS.model_copy(update={"itl_target_s": 1.0, "ttft_target_s": 10.0})
+    small = 20_000.0  # 18,000 to plan for: 16.9 requests of 1,064 tokens
+
+    capacity = capacity_rps(A100, MIX, loose, small)
+
+    mean_step = A100.base_s / (1 - capacity * A100.work_s(MIX))
+    assert capacity * 128 * mean_step * 1064 == pytest.approx(0.9 * small, rel=0.01)
+    assert capacity < capacity_rps(A100, MIX, loose, NO_LIMIT)
+
+
+def test_a_model_that_generates_nothing_has_no_inter_token_latency_to_miss() -> None:
+    embedding = Mix(prompt_tokens=1000, output_tokens=1.0)
+
+    assert capacity_rps(A100, embedding, KNOBS, NO_LIMIT) > capacity_rps(A100, MIX, KNOBS, NO_LIMIT)
