@@ -63,6 +63,16 @@ EMBEDDED_MODEL = {"HF_HUB_OFFLINE": "1"}
 """Added for the embedded model, which needs no hub and must not wait for one."""
 
 
+DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
+"""Where the command line finds Ray's dashboard: Ray's own variable, as `serve deploy` reads it."""
+
+KUBERNETES_SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
+"""Set by Kubernetes in every pod: where its API is, and that there is one."""
+
+NO_COLOR = "NO_COLOR"
+"""Set to anything, the command line prints no colours (no-color.org)."""
+
+
 def has_haproxy() -> bool:
     """Whether Ray can start HAProxy here: the wheel exists for Linux on x86-64."""
     if not sys.platform.startswith("linux"):

@@ -8,7 +8,9 @@ from typing import Any
 
 import yaml
 
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.config_file import read_config
+from serve_app.settings import ModelSettings
 
 
 def add_command(commands: Any) -> None:
@@ -17,7 +19,9 @@ def add_command(commands: Any) -> None:
         "check", help="validate a configuration without starting anything"
     )
     parser.add_argument("config", type=Path, help="a Serve configuration file")
-    parser.add_argument("--show", action="store_true", help="print the settings in force, defaults included")
+    parser.add_argument(
+        "--show", action="store_true", help="print the settings and knobs in force, defaults included"
+    )
     parser.set_defaults(command=check)
 
 
@@ -25,16 +29,49 @@ def check(options: argparse.Namespace) -> int:
     """Print one line a model, or every setting; raises SettingsError for an invalid file."""
     config = read_config(options.config)
     for name, settings in config.applications.items():
+        knobs, ingress = config.knobs[name], config.ingress_knobs[name]
         if options.show:
-            print(yaml.safe_dump({name: settings.model_dump(mode="json")}, sort_keys=False), end="")
+            in_force = {
+                "args": settings.model_dump(mode="json"),
+                "user_config": {
+                    "autoscaling": {model: its.model_dump(mode="json") for model, its in knobs.items()},
+                    "ingress": ingress.model_dump(mode="json"),
+                },
+            }
+            print(yaml.safe_dump({name: in_force}, sort_keys=False), end="")
             continue
         print(f"{config.path}: application {name!r} is valid")
         for model in settings.models:
-            gpus = f"{model.tensor_parallel_size} x {model.accelerator_type or 'any GPU'}"
-            where = "CPU" if model.device == "cpu" else gpus
-            scale = model.scaling
-            print(
-                f"  {model.name}: {model.model} on {where} a replica, "
-                f"{scale.min_replicas} to {scale.max_replicas} replicas"
-            )
+            print(f"  {model.name}: {_placed(model)}, {_scaled(knobs[model.name])}")
+        print(f"  ingress: {_range(ingress)}, one for {ingress.target_ongoing_requests:g} streams")
     return 0
+
+
+def _placed(model: ModelSettings) -> str:
+    gpus = f"{model.tensor_parallel_size} x {model.accelerator_type or 'any GPU'}"
+    return f"{model.model} on {'CPU' if model.device == 'cpu' else gpus} a replica"
+
+
+def _scaled(knobs: Knobs) -> str:
+    """What the policy is to keep, in a line."""
+    parts = [
+        _range(knobs),
+        f"p{knobs.ttft_percentile} TTFT {_milliseconds(knobs.ttft_target_s)} and "
+        f"ITL {_milliseconds(knobs.itl_target_s)}",
+        f"queue {knobs.queue_target_per_replica:g} a replica",
+    ]
+    if knobs.min_replicas == 0:
+        parts.append(f"to zero after {knobs.downscale_to_zero_delay_s:g} s idle")
+    if knobs.schedules:
+        parts.append(f"{len(knobs.schedules)} schedule{'s' if len(knobs.schedules) > 1 else ''}")
+    if knobs.mode == "advise":
+        parts.append("advice only")
+    return ", ".join(parts)
+
+
+def _range(knobs: Knobs | IngressKnobs) -> str:
+    return f"{knobs.min_replicas} to {knobs.max_replicas} replicas"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from serve_app.settings import AppSettings, SettingsError, load_settings
-
-IMPORT_PATH = "serve_app.app:build"
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.cli.application_checks import IMPORT_PATH, check_application
+from serve_app.settings import AppSettings, SettingsError
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A checked configuration: the document as written, and its applications' settings by name."""
+    """A checked configuration: the document as written, and what it says of each application by name."""
 
     path: Path
     document: dict[str, Any]
     applications: dict[str, AppSettings]
+    knobs: dict[str, Mapping[str, Knobs]]
+    """In force for each application's models, by their names: what is not given is a default."""
+    ingress_knobs: dict[str, IngressKnobs]
 
     @property
     def port(self) -> int:
@@ -32,7 +36,7 @@ def read_config(path: Path) -> ConfigFile:
 
     Raises:
         SettingsError: for a file that cannot be read, is not a Serve configuration, or holds a
-            Tideserve application with invalid settings.
+            Tideserve application with invalid settings or knobs, or one that another policy would scale.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -45,28 +49,26 @@ def read_config(path: Path) -> ConfigFile:
     if not isinstance(document, dict) or not isinstance(document.get("applications"), list):
         raise SettingsError([f"{path}: must be a mapping with a list of `applications`"])
     _check_schema(path, document)
-    applications = {}
+    checked = {}
     problems: list[str] = []
     for index, application in enumerate(document["applications"]):
         if application.get("import_path") != IMPORT_PATH:
             continue
         try:
-            applications[str(application.get("name", "default"))] = load_settings(application.get("args"))
+            checked[str(application.get("name", "default"))] = check_application(application)
         except SettingsError as error:
-            problems += [_located(index, line) for line in error.problems]
+            problems += [f"applications[{index}].{line}" for line in error.problems]
     if problems:
         raise SettingsError(problems)
-    if not applications:
+    if not checked:
         raise SettingsError([f"{path}: no application has import_path = {IMPORT_PATH!r}"])
-    return ConfigFile(path, document, applications)
-
-
-def _located(index: int, problem: str) -> str:
-    """A problem of an application's `args`, under its place in the file."""
-    where = f"applications[{index}]"
-    if problem.startswith("args"):
-        return f"{where}.{problem}"
-    return f"{where}.args.{problem}".replace(".args.(top level)", ".args")
+    return ConfigFile(
+        path,
+        document,
+        {name: found.settings for name, found in checked.items()},
+        {name: found.knobs for name, found in checked.items()},
+        {name: found.ingress_knobs for name, found in checked.items()},
+    )
 
 
 def _check_schema(path: Path, document: dict[str, Any]) -> None:

@@ -7,23 +7,32 @@ import sys
 from collections.abc import Sequence
 
 from serve_app import __version__
-from serve_app.cli import check, run
+from serve_app.cli import check, explain, knobs, run
+from serve_app.cli.failure import CommandError
 from serve_app.settings.errors import SettingsError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the process's exit status (2 for a bad configuration)."""
+    """Run one command; returns the process's exit status.
+
+    That is 1 if the command could not be carried out, and 2 for bad settings or a bad command line.
+    """
     parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
     parser.add_argument("--version", action="version", version=f"tideserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     check.add_command(commands)
     run.add_command(commands)
+    explain.add_command(commands)
+    knobs.add_command(commands)
     options = parser.parse_args(argv)
     try:
         status: int = options.command(options)
     except SettingsError as error:
         print(f"tideserve: {error}", file=sys.stderr)
         return 2
+    except CommandError as error:
+        print(f"tideserve: {error}", file=sys.stderr)
+        return 1
     return status
 
 

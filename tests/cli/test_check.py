@@ -10,48 +10,105 @@ from serve_app.cli.main import main
 CONFIG = Path(__file__).parents[2] / "config"
 
 
-def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[str]) -> None:
-    path = CONFIG / "serve.multi-model.yaml"
+POLICY = "serve_app.autoscaling.serve_policy:ServePolicy"
+
+
+def document(model: str, **knobs: object) -> str:
+    name = yaml.safe_load(model)["name"]
+    user_config = {"autoscaling": {name: knobs}} if knobs else {}
+    app = {
+        "name": "t",
+        "import_path": "serve_app.app:build",
+        "autoscaling_policy": {"policy_function": POLICY},
+        "args": {"models": [yaml.safe_load(model)]},
+        "deployments": [{"name": "Ingress", "user_config": user_config}],
+    }
+    return yaml.safe_dump({"applications": [app]})
+
+
+def summary(capsys: pytest.CaptureFixture[str], folder: Path, model: str, **knobs: object) -> str:
+    path = folder / "serve.yaml"
+    path.write_text(document(model, **knobs))
+    assert main(["check", str(path)]) == 0
+    _, line, _ = capsys.readouterr().out.splitlines()
+    return line
+
+
+def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(document("{name: a, device: cpu}", max_replicas=3, min_replicas=1, itl_target_s=0.1))
 
     assert main(["check", str(path)]) == 0
 
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        f"{path}: application 'tideserve' is valid",
-        "  tideserve-tiny: embedded on CPU a replica, 1 to 1 replicas",
-        "  tideserve-tiny-embed: embedded on CPU a replica, 1 to 1 replicas",
+        f"{path}: application 't' is valid",
+        "  a: embedded on CPU a replica, 1 to 3 replicas, p95 TTFT 200 ms and ITL 100 ms, queue 8 a replica",
+        "  ingress: 1 to 4 replicas, one for 200 streams",
     ]
     assert err == ""
 
 
-def test_gpus_are_told_with_their_number_and_type(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(CONFIG / "serve.tp4.yaml")]) == 0
+def test_what_scales_to_zero_says_when(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = summary(capsys, tmp_path, "{name: a}", min_replicas=0, downscale_to_zero_delay_s=60)
 
-    assert "Llama-3.3-70B-Instruct on 4 x A100 a replica, 0 to 2 replicas" in capsys.readouterr().out
+    assert ", 0 to 1 replicas, " in line
+    assert line.endswith(", to zero after 60 s idle")
+
+
+def test_schedules_and_advice_are_mentioned(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    window = {"start": "08:00", "end": "18:00", "min_replicas": 1}
+    knobs = {"min_replicas": 1, "mode": "advise", "ttft_target_s": 2, "ttft_percentile": 50}
+
+    assert summary(capsys, tmp_path, "{name: a}", schedules=[window], **knobs).endswith(
+        "p50 TTFT 2 s and ITL 25 ms, queue 8 a replica, 1 schedule, advice only"
+    )
+    assert "2 schedules" in summary(capsys, tmp_path, "{name: a}", schedules=[window, window], **knobs)
+
+
+def test_gpus_are_told_with_their_number_and_type(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = summary(capsys, tmp_path, "{name: a, model: m/M-70B, tensor_parallel_size: 4}")
+
+    assert line.startswith("  a: m/M-70B on 4 x A100 a replica, ")
 
 
 def test_any_gpu_is_told_as_such(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_text(document("{name: a, accelerator_type: null}"))
+    line = summary(capsys, tmp_path, "{name: a, accelerator_type: null}")
 
-    assert main(["check", str(path)]) == 0
-
-    assert "a: embedded on 1 x any GPU a replica" in capsys.readouterr().out
+    assert line.startswith("  a: embedded on 1 x any GPU a replica")
 
 
-def document(model: str) -> str:
-    return f"applications: [{{name: t, import_path: 'serve_app.app:build', args: {{models: [{model}]}}}}]"
-
-
-def test_show_prints_every_setting_in_force_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_every_setting_and_knob_in_force_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--show", str(CONFIG / "serve.a100.yaml")]) == 0
 
-    settings = yaml.safe_load(capsys.readouterr().out)["tideserve"]
-    (model,) = settings["models"]
+    shown = yaml.safe_load(capsys.readouterr().out)["tideserve"]
+    (model,) = shown["args"]["models"]
     assert model["max_model_len"] == 16384  # the file's
     assert model["max_num_seqs"] == 128  # the profile's
     assert model["drain_timeout_s"] == 600  # the default
-    assert settings["http"]["max_body_bytes"] == 8 << 20
+    assert shown["args"]["http"]["max_body_bytes"] == 8 << 20
+    knobs = shown["user_config"]["autoscaling"][model["name"]]
+    assert knobs["max_replicas"] == 8  # the file's
+    assert knobs["keep_alive_interval_s"] == 5  # the default
+    assert shown["user_config"]["ingress"]["target_ongoing_requests"] == 200
+
+
+def test_what_show_prints_is_a_valid_configuration_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    main(["check", "--show", str(CONFIG / "serve.a100.yaml")])
+    shown = yaml.safe_load(capsys.readouterr().out)["tideserve"]
+    app = yaml.safe_load((CONFIG / "serve.a100.yaml").read_text())["applications"][0]
+    app |= {
+        "args": shown["args"],
+        "deployments": [{"name": "Ingress", "user_config": shown["user_config"]}],
+    }
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump({"applications": [app]}))
+
+    assert main(["check", "--show", str(path)]) == 0
+
+    assert yaml.safe_load(capsys.readouterr().out)["tideserve"] == shown
 
 
 def test_an_invalid_file_is_told_on_standard_error_and_in_the_exit_status(

@@ -1,25 +1,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.settings import SettingsError
+from serve_app.settings import SettingsError, knob_defaults
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = sorted((REPOSITORY / "config").glob("*.yaml"))
 OURS = "serve_app.app:build"
+POLICY = "serve_app.autoscaling.serve_policy:ServePolicy"
 
 
-def application(name: str = "tide", import_path: str = OURS, **args: object) -> dict[str, object]:
+def application(name: str = "tide", import_path: str = OURS, **args: Any) -> dict[str, Any]:
     return {
         "name": name,
         "route_prefix": f"/{name}",
         "import_path": import_path,
+        "autoscaling_policy": {"policy_function": POLICY},
         "args": args or {"models": [{"name": "a"}]},
     }
+
+
+def with_deployments(*deployments: dict[str, Any], **args: Any) -> dict[str, Any]:
+    return {"applications": [{**application(**args), "deployments": list(deployments)}]}
+
+
+def with_knobs(**user_config: Any) -> dict[str, Any]:
+    return with_deployments({"name": "Ingress", "user_config": user_config})
 
 
 def read(folder: Path, document: object) -> ConfigFile:
@@ -131,7 +143,8 @@ def test_problems_of_every_application_are_told_with_their_place_in_the_file(tmp
 def test_an_application_without_a_name_has_rays_default_one(tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(
-        "applications: [{import_path: 'serve_app.app:build', args: {models: [{name: m, device: cpu}]}}]"
+        "applications: [{import_path: 'serve_app.app:build', args: {models: [{name: m, device: cpu}]}, "
+        f"autoscaling_policy: {{policy_function: '{POLICY}'}}}}]"
     )
     assert list(read_config(path).applications) == ["default"]
 
@@ -146,5 +159,189 @@ def test_a_file_that_is_not_utf8_is_a_settings_error(tmp_path: Path) -> None:
 def test_missing_args_are_named_once(tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text("applications: [{name: a, import_path: 'serve_app.app:build'}]")
-    with pytest.raises(SettingsError, match=r"applications\[0\]\.args = None: must be a mapping"):
+    with pytest.raises(SettingsError) as caught:
         read_config(path)
+
+    first, second = caught.value.problems
+    assert first.startswith("applications[0].args = None: must be a mapping")
+    assert second.startswith("applications[0].autoscaling_policy: required, and not given")
+
+
+def test_the_knobs_in_force_are_the_defaults_under_what_is_given(tmp_path: Path) -> None:
+    document = with_deployments(
+        {
+            "name": "Ingress",
+            "user_config": {"autoscaling": {"a": {"max_replicas": 5}}, "ingress": {"max_replicas": 2}},
+        },
+        models=[{"name": "a"}, {"name": "b"}],
+    )
+
+    config = read(tmp_path, document)
+
+    assert config.knobs["tide"] == {"a": Knobs(max_replicas=5), "b": Knobs()}
+    assert config.ingress_knobs["tide"] == IngressKnobs(max_replicas=2)
+
+
+def test_without_a_user_config_every_knob_is_its_default(tmp_path: Path) -> None:
+    for deployments in ([], [{"name": "Ingress"}], [{"name": "Ingress", "user_config": None}]):
+        config = read(tmp_path, with_deployments(*deployments))
+
+        assert config.knobs["tide"] == {"a": Knobs()}
+        assert config.ingress_knobs["tide"] == IngressKnobs()
+
+
+def test_a_profile_s_knobs_are_defaults(tmp_path: Path) -> None:
+    args = {"profile": "lowest-cost", "models": [{"name": "a"}]}
+
+    assert read(tmp_path, with_deployments(**args)).knobs["tide"] == knob_defaults(args)
+
+
+def test_knobs_out_of_bounds_are_told_with_their_place_in_the_file(tmp_path: Path) -> None:
+    document = with_knobs(
+        autoscaling={"a": {"max_replicas": 0, "ttft_p95": 1}, "z": {}}, ingress={"min_replicas": 0}
+    )
+
+    assert problems(tmp_path, document) == [
+        "applications[0].deployments[0].user_config.ingress.min_replicas = 0: "
+        "input should be greater than or equal to 1"
+    ]
+
+    del document["applications"][0]["deployments"][0]["user_config"]["ingress"]
+    place = "applications[0].deployments[0].user_config.autoscaling['a']"
+    assert problems(tmp_path, document) == [
+        f"{place}.max_replicas = 0: input should be greater than or equal to 1",
+        f"{place}.ttft_p95 = 1: no such setting",
+        "applications[0].deployments[0].user_config.autoscaling['z']: no such model; "
+        "this application has 'a'",
+    ]
+
+
+def test_without_the_policy_the_line_to_add_and_the_reason_are_told(tmp_path: Path) -> None:
+    app = application()
+    del app["autoscaling_policy"]
+
+    assert problems(tmp_path, {"applications": [app]}) == [
+        "applications[0].autoscaling_policy: required, and not given; add "
+        f"`autoscaling_policy: {{policy_function: {POLICY}}}` beside `import_path`: "
+        "without it Ray Serve's default policy would decide, and the knobs would change nothing"
+    ]
+    assert yaml.safe_load(f"autoscaling_policy: {{policy_function: {POLICY}}}") == {
+        "autoscaling_policy": {"policy_function": POLICY}
+    }
+
+
+@pytest.mark.parametrize("policy", [{}, {"policy_function": "elsewhere:Policy"}])
+def test_another_policy_is_refused(tmp_path: Path, policy: dict[str, str]) -> None:
+    (line,) = problems(tmp_path, {"applications": [{**application(), "autoscaling_policy": policy}]})
+
+    value = policy.get("policy_function")
+    assert line.startswith(
+        f"applications[0].autoscaling_policy.policy_function = {value!r}: must be {POLICY!r}"
+    )
+
+
+def test_knobs_given_to_the_policy_itself_are_refused(tmp_path: Path) -> None:
+    policy = {"policy_function": POLICY, "policy_kwargs": {"max_replicas": 3}}
+
+    (line,) = problems(tmp_path, {"applications": [{**application(), "autoscaling_policy": policy}]})
+
+    assert line.startswith("applications[0].autoscaling_policy.policy_kwargs = {'max_replicas': 3}: ")
+
+
+def test_an_external_scaler_is_refused(tmp_path: Path) -> None:
+    (line,) = problems(tmp_path, {"applications": [{**application(), "external_scaler_enabled": True}]})
+
+    assert line.startswith("applications[0].external_scaler_enabled = True: must be false")
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("Ingress", "user_config.ingress"), ("Engine-a", "user_config.autoscaling.<model name>")],
+)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_replicas", 2), ("num_replicas", "auto"), ("autoscaling_config", {"max_replicas": 3})],
+)
+def test_replica_counts_of_our_deployments_belong_to_the_policy(
+    tmp_path: Path, name: str, place: str, key: str, value: object
+) -> None:
+    assert problems(tmp_path, with_deployments({"name": name, key: value})) == [
+        f"applications[0].deployments[0].{key} = {value!r}: the policy owns the replica counts; "
+        f"set min_replicas and max_replicas under Ingress's {place}"
+    ]
+
+
+def test_other_options_of_our_deployments_are_the_operators(tmp_path: Path) -> None:
+    document = with_deployments({"name": "Engine-a", "max_ongoing_requests": 5}, {"name": "Ingress"})
+
+    assert read(tmp_path, document).applications["tide"].models[0].name == "a"
+
+
+def test_a_deployment_we_do_not_have_is_refused_with_those_we_have(tmp_path: Path) -> None:
+    assert problems(tmp_path, with_deployments({"name": "ingress", "user_config": {}})) == [
+        "applications[0].deployments[0].name = 'ingress': no such deployment; "
+        "this application has 'Ingress', 'Engine-a'"
+    ]
+
+
+def test_a_deployment_given_twice_is_refused(tmp_path: Path) -> None:
+    (line,) = problems(tmp_path, with_deployments({"name": "Ingress"}, {"name": "Ingress"}))
+
+    assert line == "applications[0].deployments[1].name = 'Ingress': given twice; make it one entry"
+
+
+def test_the_scaling_that_models_used_to_have_is_refused_with_its_new_place(tmp_path: Path) -> None:
+    args = {"models": [{"name": "a", "scaling": {"max_replicas": 3}, "max_num_seqs": 0}]}
+
+    moved, bound = problems(tmp_path, with_deployments(**args))
+
+    assert moved.startswith("applications[0].args.models[0].scaling = {'max_replicas': 3}: ")
+    advice = moved.partition("under ")[2]
+    assert yaml.safe_load(advice) == {
+        "deployments": [
+            {
+                "name": "Ingress",
+                "user_config": {"autoscaling": {"a": {"min_replicas": "...", "max_replicas": "..."}}},
+            }
+        ]
+    }
+    assert bound.startswith("applications[0].args.models[0].max_num_seqs = 0: ")
+
+
+def test_every_problem_of_an_application_is_told_at_once(tmp_path: Path) -> None:
+    app = application(models=[{"name": "a", "dtype": "int3"}])
+    app["autoscaling_policy"] = {"policy_function": "x:y"}
+    app["deployments"] = [
+        {"name": "Ingress", "num_replicas": 2, "user_config": {"autoscaling": {"a": {"headroom": -1}}}},
+        {"name": "Engine-a", "autoscaling_config": {}},
+    ]
+
+    lines = problems(tmp_path, {"applications": [app]})
+
+    assert [line.partition(" = ")[0].removeprefix("applications[0].") for line in lines] == [
+        "args.models[0].dtype",
+        "autoscaling_policy.policy_function",
+        "deployments[0].num_replicas",
+        "deployments[1].autoscaling_config",
+        "deployments[0].user_config.autoscaling['a'].headroom",
+    ]
+
+
+def test_with_invalid_args_knobs_are_checked_without_false_alarms(tmp_path: Path) -> None:
+    """What the defaults would be is not known then: a profile may raise max_replicas above this."""
+    app = application(models=[{"name": "a", "dtype": "int3"}])
+    app["deployments"] = [{"name": "Ingress", "user_config": {"autoscaling": {"a": {"min_replicas": 7}}}}]
+
+    (line,) = problems(tmp_path, {"applications": [app]})
+
+    assert "dtype" in line
+
+
+@pytest.mark.parametrize("models", [None, 5, [], [5], [{"name": 5}]])
+def test_args_of_any_shape_are_a_settings_error(tmp_path: Path, models: object) -> None:
+    app = {**application(), "args": {"models": models}}
+    app["deployments"] = [{"name": "Ingress", "user_config": {"autoscaling": {"a": {}}}}]
+
+    assert all(
+        line.startswith("applications[0].args") for line in problems(tmp_path, {"applications": [app]})
+    )

@@ -6,7 +6,19 @@ from serve_app import __version__
 from serve_app.cli.main import main
 
 
-@pytest.mark.parametrize("argv", [[], ["fly"], ["check"], ["run"], ["run", "x", "--proxy", "nginx"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["fly"],
+        ["check"],
+        ["run"],
+        ["run", "x", "--proxy", "nginx"],
+        ["knobs", "turn"],
+        ["knobs", "set"],
+        ["explain", "--limit", "few"],
+    ],
+)
 def test_a_command_line_that_makes_no_sense_is_a_usage_error(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,177 @@
+"""What an application of ours in a Serve configuration must have beyond what Ray Serve asks of any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.autoscaling.live import read_user_config
+from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
+from serve_app.settings.errors import shown
+
+IMPORT_PATH = "serve_app.app:build"
+POLICY_FUNCTION = "serve_app.autoscaling.serve_policy:ServePolicy"
+INGRESS = "Ingress"
+"""The deployment whose `user_config` holds the knobs."""
+
+_ENGINE_PREFIX = "Engine-"
+_OWNED = ("autoscaling_config", "num_replicas")
+# Stands in for the defaults of an application whose own are not known: bounds nothing.
+_UNBOUNDED = Knobs(max_replicas=10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedApplication:
+    """A valid application: its settings, and the knobs in force by model name."""
+
+    settings: AppSettings
+    knobs: Mapping[str, Knobs]
+    ingress_knobs: IngressKnobs
+
+
+def check_application(application: Mapping[str, Any]) -> CheckedApplication:
+    """Check one entry of `applications` that Ray Serve's schema has accepted.
+
+    Raises:
+        SettingsError: with every problem, each under its path within the application.
+    """
+    args, moved = _without_scaling(application.get("args"))
+    settings, invalid = _load(args)
+    problems = [_under_args(line) for line in moved + invalid]
+    problems += _check_policy(application)
+    deployments = application.get("deployments") or []
+    problems += _check_deployments(deployments, settings)
+    defaults = knob_defaults(args) if settings is not None else dict.fromkeys(_names(args), _UNBOUNDED)
+    index, user_config = given_user_config(deployments)
+    knobs, ingress_knobs = defaults, IngressKnobs()
+    try:
+        if defaults:
+            knobs, ingress_knobs = read_user_config(defaults, user_config)
+    except SettingsError as error:
+        problems += [f"deployments[{index}].user_config.{line}" for line in error.problems]
+    if settings is None or problems:
+        raise SettingsError(problems)
+    return CheckedApplication(settings, knobs, ingress_knobs)
+
+
+def given_user_config(deployments: Iterable[Mapping[str, Any]]) -> tuple[int | None, dict[str, Any]]:
+    """The index of the ingress's entry among `deployments`, if it has one, and its `user_config`."""
+    for index, deployment in enumerate(deployments):
+        if deployment.get("name") == INGRESS:
+            return index, dict(deployment.get("user_config") or {})
+    return None, {}
+
+
+def _load(args: Any) -> tuple[AppSettings | None, list[str]]:
+    try:
+        return load_settings(args), []
+    except SettingsError as error:
+        return None, error.problems
+
+
+def _under_args(problem: str) -> str:
+    if problem.startswith("args"):
+        return problem
+    return f"args.{problem}".replace("args.(top level)", "args")
+
+
+def _without_scaling(args: Any) -> tuple[Any, list[str]]:
+    """`args` without the `scaling` that models used to have, and what to do with it instead."""
+    if not isinstance(args, Mapping) or not isinstance(args.get("models"), list):
+        return args, []
+    problems: list[str] = []
+    models: list[Any] = []
+    for index, model in enumerate(args["models"]):
+        if not isinstance(model, Mapping) or "scaling" not in model:
+            models.append(model)
+            continue
+        problems.append(
+            f"models[{index}].scaling = {shown(model['scaling'])}: replica counts are knobs, which change "
+            f"without a restart; set them under deployments: [{{name: {INGRESS}, user_config: "
+            f"{{autoscaling: {{{model.get('name')}: {{min_replicas: ..., max_replicas: ...}}}}}}}}]"
+        )
+        models.append({key: value for key, value in model.items() if key != "scaling"})
+    return {**args, "models": models}, problems
+
+
+def _check_policy(application: Mapping[str, Any]) -> list[str]:
+    problems = []
+    policy = application.get("autoscaling_policy")
+    if policy is None:
+        problems.append(
+            "autoscaling_policy: required, and not given; add "
+            f"`autoscaling_policy: {{policy_function: {POLICY_FUNCTION}}}` beside `import_path`: "
+            "without it Ray Serve's default policy would decide, and the knobs would change nothing"
+        )
+        policy = {"policy_function": POLICY_FUNCTION}
+    if policy.get("policy_kwargs"):
+        problems.append(
+            f"autoscaling_policy.policy_kwargs = {shown(policy['policy_kwargs'])}: the policy takes none; "
+            f"set knobs under {INGRESS}'s user_config, where a change restarts nothing"
+        )
+    function = policy.get("policy_function")
+    if not _is_ours(function):
+        problems.append(
+            f"autoscaling_policy.policy_function = {shown(function)}: must be {POLICY_FUNCTION!r} or a "
+            "subclass of it; another policy would decide without the knobs"
+        )
+    if application.get("external_scaler_enabled"):
+        problems.append(
+            "external_scaler_enabled = True: must be false; the policy owns the replica counts, "
+            "and nothing else may set them"
+        )
+    return problems
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether a policy function, `module:name` or `module.name`, is our policy or derived from it."""
+    if function == POLICY_FUNCTION:
+        return True
+    module, _, name = str(function).replace(":", ".").rpartition(".")
+    from serve_app.autoscaling.serve_policy import ServePolicy  # noqa: PLC0415  Ray takes a second to import
+
+    try:
+        found = getattr(import_module(module), name, None)
+    except (ImportError, ValueError):
+        return False
+    return isinstance(found, type) and issubclass(found, ServePolicy)
+
+
+def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSettings | None) -> list[str]:
+    """The `deployments` entries; `settings` is None if they are invalid, and then no names are known."""
+    problems: list[str] = []
+    known = None if settings is None else [INGRESS, *(model.deployment_name for model in settings.models)]
+    seen: set[str] = set()
+    for index, deployment in enumerate(deployments):
+        name, path = str(deployment["name"]), f"deployments[{index}]"
+        if known is not None and name not in known:
+            problems.append(
+                f"{path}.name = {name!r}: no such deployment; this application has "
+                + ", ".join(repr(item) for item in known)
+            )
+            continue
+        if name in seen:
+            problems.append(f"{path}.name = {name!r}: given twice; make it one entry")
+        seen.add(name)
+        if name != INGRESS and not name.startswith(_ENGINE_PREFIX):
+            continue
+        place = "ingress" if name == INGRESS else "autoscaling.<model name>"
+        problems += [
+            f"{path}.{key} = {shown(deployment[key])}: the policy owns the replica counts; "
+            f"set min_replicas and max_replicas under {INGRESS}'s user_config.{place}"
+            for key in _OWNED
+            if key in deployment
+        ]
+    return problems
+
+
+def _names(args: Any) -> list[str]:
+    """The names of the models in `args` that is not valid otherwise."""
+    models = args.get("models") if isinstance(args, Mapping) else None
+    if not isinstance(models, list):
+        return []
+    names = [model.get("name") for model in models if isinstance(model, Mapping)]
+    return [name for name in names if isinstance(name, str)]

@@ -1,0 +1,92 @@
+"""Ray's dashboard, as `serve deploy` and `serve config` use it: Serve's configuration over REST."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from serve_app import env
+from serve_app.cli.failure import CommandError
+
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+
+_APPLICATIONS = "/api/serve/applications/"
+# Ray's controller answers in milliseconds; a busy head node has been seen to take seconds.
+_TIMEOUT_S = 30.0
+_SHOWN = 300
+
+
+def default_address() -> str:
+    """Where Ray's own commands look for the dashboard: `RAY_DASHBOARD_ADDRESS`, or this machine."""
+    return os.environ.get(env.DASHBOARD_ADDRESS) or DEFAULT_ADDRESS
+
+
+class Dashboard:
+    """The dashboard of one Ray cluster."""
+
+    def __init__(self, address: str, timeout_s: float = _TIMEOUT_S) -> None:
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise CommandError(f"--address = {address!r}: must be the dashboard's, such as {DEFAULT_ADDRESS}")
+        self.address = address.rstrip("/")
+        self._timeout_s = timeout_s
+
+    def details(self) -> dict[str, Any]:
+        """Everything about Ray Serve: its options, and every application with its configuration.
+
+        Raises:
+            CommandError: if nothing answers there, or something else than Ray's dashboard.
+        """
+        text = self._ask("GET", None)
+        try:
+            details = json.loads(text)
+        except ValueError:
+            details = None
+        if not isinstance(details, dict) or not isinstance(details.get("applications"), dict):
+            raise CommandError(f"{self.address} answers, but not as Ray's dashboard does: {_cut(text)}")
+        return details
+
+    def deploy(self, document: dict[str, Any]) -> None:
+        """Have Ray Serve apply a configuration: all applications, those left out end.
+
+        Raises:
+            CommandError: as above, or if Ray refuses it.
+        """
+        self._ask("PUT", json.dumps(document).encode())
+
+    def _ask(self, method: str, body: bytes | None) -> str:
+        request = urllib.request.Request(  # noqa: S310 - the scheme has been checked
+            self.address + _APPLICATIONS,
+            data=body,
+            method=method,
+            headers={"Content-Type": "application/json", **_token()},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:  # noqa: S310
+                return str(reply.read().decode("utf-8", "replace"))
+        except urllib.error.HTTPError as error:
+            text = _cut(error.read().decode("utf-8", "replace"))
+            raise CommandError(f"{self.address} answers {error.code} {error.reason}: {text}") from None
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise CommandError(
+                f"no Ray dashboard at {self.address}: {reason}; give --address or set {env.DASHBOARD_ADDRESS}"
+            ) from None
+
+
+def _token() -> dict[str, str]:
+    """The header that a cluster with token authentication asks for; Ray knows where its token is."""
+    from ray._private.authentication.http_token_authentication import (  # noqa: PLC0415
+        get_auth_headers_if_auth_enabled,
+    )
+
+    return dict(get_auth_headers_if_auth_enabled({}))
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[:_SHOWN] + "…"

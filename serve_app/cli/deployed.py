@@ -1,0 +1,165 @@
+"""Reading and rebuilding what is deployed, from what Ray's dashboard tells of Serve."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from serve_app.cli.application_checks import IMPORT_PATH, INGRESS, given_user_config
+from serve_app.cli.failure import CommandError
+
+_INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
+# What Ray's dashboard puts in place of a value of `env_vars` that a client may not see.
+_HIDDEN = "<redacted>"
+_SETTLED = ("HEALTHY", "UPSCALING", "DOWNSCALING")
+_FAILED = ("UNHEALTHY", "DEPLOY_FAILED")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """An application of ours as it is deployed."""
+
+    name: str
+    status: str
+    config: Mapping[str, Any]
+    """Its entry of `applications`, as it was submitted."""
+
+    @property
+    def user_config(self) -> dict[str, Any]:
+        """That of its ingress: the knobs given."""
+        return given_user_config(self.config.get("deployments") or [])[1]
+
+
+def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deployed:
+    """The application called `name`, or the only one of ours.
+
+    Raises:
+        CommandError: if there is none, it is not ours, or several are and none is named.
+    """
+    applications: Mapping[str, Mapping[str, Any]] = details["applications"]
+    ours = {key: app for key, app in applications.items() if _import_path(app) == IMPORT_PATH}
+    if name is None:
+        if len(ours) > 1:
+            raise CommandError(f"several applications at {address}: give --app, one of {_listed(ours)}")
+        if not ours:
+            others = f"; there is {_listed(applications)}" if applications else ""
+            raise CommandError(f"no Tideserve application is deployed at {address}{others}")
+        name = next(iter(ours))
+    elif name not in applications:
+        there = f"there is {_listed(applications)}" if applications else "nothing is deployed"
+        raise CommandError(f"no application {name!r} at {address}: {there}")
+    elif not applications[name].get("deployed_app_config"):
+        raise CommandError(
+            f"application {name!r} was not deployed from a configuration "
+            f"({applications[name].get('status')}): only `serve deploy`, `serve run FILE` "
+            "or `tideserve run` give it knobs that can be changed"
+        )
+    elif name not in ours:
+        raise CommandError(
+            f"application {name!r} is not Tideserve's: its import_path is "
+            f"{_import_path(applications[name])!r}, not {IMPORT_PATH!r}"
+        )
+    app = ours[name]
+    return Deployed(name, str(app.get("status")), app["deployed_app_config"])
+
+
+def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str, Any]) -> dict[str, Any]:
+    """What to send so that the ingress of `app` gets `user_config`, and everything else stays as it is.
+
+    Ray takes a configuration as a whole: an application left out is deleted, an option left out falls
+    back to its default.
+
+    Raises:
+        CommandError: if Ray does not tell all that would have to be sent back.
+    """
+    document = {key: details[key] for key in _INSTANCE_WIDE if details.get(key) is not None}
+    configs = []
+    for name, application in details["applications"].items():
+        config = application.get("deployed_app_config")
+        if config:
+            configs.append(_with_user_config(config, user_config) if name == app else config)
+        elif application.get("source") == "declarative" and application.get("status") != "DELETING":
+            raise CommandError(
+                f"Ray does not tell the configuration of application {name!r}, and would delete it "
+                "if it were left out; try again in a moment"
+            )
+    if _HIDDEN in json.dumps(configs):
+        raise CommandError(
+            f"the dashboard hides environment variables from us ({_HIDDEN}); "
+            "sending them back would overwrite them"
+        )
+    return {**document, "applications": configs}
+
+
+def failed_applications(details: Mapping[str, Any], app: str) -> list[str]:
+    """Applications beside `app` whose deployment failed: Ray tries them again with every configuration."""
+    return [
+        name
+        for name, application in details["applications"].items()
+        if name != app
+        and application.get("status") == "DEPLOY_FAILED"
+        and application.get("deployed_app_config")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far Ray is with a change of the ingress's `user_config`."""
+
+    done: bool
+    text: str
+    failure: str = ""
+
+
+def progress(
+    details: Mapping[str, Any], app: str, user_config: Mapping[str, Any], was_running: bool
+) -> Progress:
+    """Whether every ingress replica has taken over `user_config`.
+
+    Args:
+        details: Serve's, as the dashboard tells them now.
+        app: The application's name.
+        user_config: What was sent.
+        was_running: Whether the application was RUNNING before; if not, its engines may take long to
+            start or not start at all, and they are not waited for.
+    """
+    application = details["applications"].get(app)
+    if application is None:
+        return Progress(False, "gone", f"application {app!r} is no longer deployed")
+    status = str(application.get("status"))
+    config = application.get("deployed_app_config") or {}
+    if given_user_config(config.get("deployments") or [])[1] != user_config:
+        return Progress(False, status, "another configuration was deployed meanwhile")
+    ingress = (application.get("deployments") or {}).get(INGRESS) or {}
+    ingress_status = str(ingress.get("status"))
+    text = f"{status}, {INGRESS} {ingress_status}"
+    if (ingress.get("deployment_config") or {}).get("user_config") != user_config:
+        failure = str(application.get("message") or status) if status == "DEPLOY_FAILED" else ""
+        return Progress(False, f"{status}, the change has reached Ray", failure)
+    if ingress_status in _FAILED:
+        return Progress(False, text, f"{INGRESS} is {ingress_status}: {ingress.get('message')}")
+    running = status == "RUNNING" or not was_running
+    return Progress(ingress_status in _SETTLED and running, text)
+
+
+def _with_user_config(config: Mapping[str, Any], user_config: Mapping[str, Any]) -> dict[str, Any]:
+    changed = copy.deepcopy(dict(config))
+    deployments = changed.setdefault("deployments", [])
+    index, _ = given_user_config(deployments)
+    if index is None:
+        deployments.append({"name": INGRESS, "user_config": dict(user_config)})
+    else:
+        deployments[index]["user_config"] = dict(user_config)
+    return changed
+
+
+def _import_path(application: Mapping[str, Any]) -> str | None:
+    path: str | None = (application.get("deployed_app_config") or {}).get("import_path")
+    return path
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(repr(name) for name in names)

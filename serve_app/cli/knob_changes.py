@@ -1,0 +1,171 @@
+"""From `MODEL name=value ...` on a command line to a new `user_config`, and how knobs are shown."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.cli.application_checks import INGRESS
+from serve_app.settings.errors import SettingsError, shown
+
+INGRESS_SCOPE = "ingress"
+"""What stands in place of a model's name for the ingress's own knobs."""
+DEFAULT = "default"
+"""The value that removes an override."""
+
+_NAME_WIDTH = 28
+_VALUE_WIDTH = 14
+
+
+class _Values(yaml.SafeLoader):
+    """YAML without numbers to the base of 60, which would make 1080 of `end: 18:00`."""
+
+
+_Values.yaml_implicit_resolvers = {
+    first: [
+        (tag, re.compile(r"[-+]?(0|[1-9][0-9]*)$") if tag.endswith(":int") else pattern)
+        for tag, pattern in resolvers
+        if not tag.endswith(":timestamp")
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A knob whose value in force is to be another."""
+
+    scope: str
+    name: str
+    old: Any
+    new: Any
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+    """Split `[MODEL] name=value ...`; values are YAML, and the word `default` is left as it is.
+
+    Raises:
+        SettingsError: naming each argument that is neither.
+    """
+    first, *others = arguments
+    model, pairs = (None, arguments) if "=" in first else (first, others)
+    values: dict[str, Any] = {}
+    problems = []
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        try:
+            if not equals or not name:
+                problems.append(f"{pair!r}: must be name=value")
+            elif name in values:
+                problems.append(f"{name}: given twice")
+            else:
+                values[name] = yaml.load(text, _Values)  # noqa: S506 - a subclass of SafeLoader
+        except yaml.YAMLError as error:
+            problems.append(f"{name} = {shown(text)}: not YAML: {' '.join(str(error).split())}")
+    if not pairs:
+        problems.append("name=value: required, and not given")
+    if problems:
+        raise SettingsError(problems)
+    return model, values
+
+
+def choose_scope(model: str | None, models: Sequence[str]) -> str:
+    """The model meant, or `ingress`.
+
+    Raises:
+        SettingsError: if there is no such model, or none is named and there are several.
+    """
+    known = ", ".join(repr(name) for name in models)
+    if model is None:
+        if len(models) > 1:
+            raise SettingsError([f"MODEL: required, and not given; this application has {known}"])
+        return models[0]
+    if model != INGRESS_SCOPE and model not in models:
+        raise SettingsError(
+            [f"MODEL = {model!r}: no such model; this application has {known}, and {INGRESS_SCOPE!r}"]
+        )
+    return model
+
+
+def changed(user_config: Mapping[str, Any], scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`user_config` with `values` set for `scope`; `default` removes one. The values are not checked.
+
+    Raises:
+        SettingsError: for a name that is no knob.
+    """
+    names = IngressKnobs.model_fields if scope == INGRESS_SCOPE else Knobs.model_fields
+    problems = []
+    for name, value in values.items():
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
+            problems.append(f"{scope}.{name} = {shown(value)}: no such knob; {hint}")
+    if problems:
+        raise SettingsError(problems)
+    new = json.loads(json.dumps(user_config))
+    section = new if scope == INGRESS_SCOPE else (new.get("autoscaling") or {})
+    own = {**(section.get(scope) or {}), **values}
+    section[scope] = {name: value for name, value in own.items() if value != DEFAULT}
+    if not section[scope]:
+        del section[scope]
+    if scope != INGRESS_SCOPE:
+        new["autoscaling"] = section
+        if not section:
+            del new["autoscaling"]
+    return dict(new)
+
+
+def differences(
+    old: tuple[Mapping[str, Knobs], IngressKnobs], new: tuple[Mapping[str, Knobs], IngressKnobs]
+) -> list[Change]:
+    """Knobs whose value in force differs: of the models, then of the ingress."""
+    pairs: list[tuple[str, Knobs | IngressKnobs, Knobs | IngressKnobs]]
+    pairs = [(model, knobs, new[0][model]) for model, knobs in old[0].items()]
+    pairs.append((INGRESS_SCOPE, old[1], new[1]))
+    return [
+        Change(scope, name, getattr(before, name), getattr(after, name))
+        for scope, before, after in pairs
+        for name in type(before).model_fields
+        if getattr(before, name) != getattr(after, name)
+    ]
+
+
+def change_line(change: Change) -> str:
+    """`model.knob: old -> new`."""
+    return f"{change.scope}.{change.name}: {value_text(change.old)} -> {value_text(change.new)}"
+
+
+def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | IngressKnobs) -> list[str]:
+    """The knobs of `scope`, a line each; a star marks those that differ from the default."""
+    lines = [scope]
+    for name in type(knobs).model_fields:
+        value, default = getattr(knobs, name), getattr(defaults, name)
+        if value == default:
+            lines.append(f"    {name:<{_NAME_WIDTH}}{value_text(value)}")
+        else:
+            marked = f"  * {name:<{_NAME_WIDTH}}{value_text(value):<{_VALUE_WIDTH}}"
+            lines.append(f"{marked}  default {value_text(default)}")
+    return lines
+
+
+def value_text(value: Any) -> str:
+    """A knob's value as it could be written in the configuration."""
+    if isinstance(value, tuple):
+        plain = [item.model_dump(mode="json") for item in value]
+        return yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=10_000).strip()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def snippet(user_config: Mapping[str, Any]) -> str:
+    """The YAML that gives an application's ingress this `user_config`."""
+    entry = {"deployments": [{"name": INGRESS, "user_config": dict(user_config)}]}
+    return yaml.safe_dump(entry, sort_keys=False, default_flow_style=False, width=100)

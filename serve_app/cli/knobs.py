@@ -1,0 +1,153 @@
+"""`tideserve knobs`: read and change the knobs of a running application; nothing restarts."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.autoscaling.live import read_user_config
+from serve_app.cli.dashboard import Dashboard, default_address
+from serve_app.cli.deployed import Deployed, choose, failed_applications, progress, redeployment
+from serve_app.cli.failure import CommandError
+from serve_app.cli.knob_changes import (
+    INGRESS_SCOPE,
+    change_line,
+    changed,
+    choose_scope,
+    differences,
+    knob_table,
+    parse_arguments,
+    snippet,
+)
+from serve_app.settings import knob_defaults, load_settings
+
+_POLL_S = 0.25
+_PATIENCE_S = 120.0
+
+
+def add_command(commands: Any) -> None:
+    """Register `knobs` with its `get` and `set`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "knobs", help="print or change the autoscaling knobs of a running application"
+    )
+    parser.set_defaults(command=get_knobs)
+    _add_target(parser, default_address())
+    actions = parser.add_subparsers(metavar="ACTION")
+    get = actions.add_parser("get", help="print the knobs in force (what `knobs` does by itself)")
+    _add_target(get)
+    change = actions.add_parser(
+        "set",
+        help="change knobs without restarting anything",
+        usage="tideserve knobs set [-h] [--app NAME] [--address URL] [--dry-run] [MODEL] name=value ...",
+        description="Change knobs of MODEL, or with `ingress` in its place those of the ingress. Values are "
+        "YAML; name=default takes a knob back to its default.",
+    )
+    _add_target(change)
+    change.add_argument("--dry-run", action="store_true", help="say what would change, and send nothing")
+    change.add_argument("arguments", nargs="+", metavar="[MODEL] name=value", help="what to set")
+    change.set_defaults(command=set_knobs)
+
+
+def _add_target(parser: argparse.ArgumentParser, address: str | None = None) -> None:
+    """Options that stand before or after the action; an action's own must not undo those before it."""
+    inner = address is None
+    parser.add_argument(
+        "--app",
+        metavar="NAME",
+        default=argparse.SUPPRESS if inner else None,
+        help="the application; needed if several of Tideserve's are deployed",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="URL",
+        default=argparse.SUPPRESS if inner else address,
+        help="Ray's dashboard; by default $RAY_DASHBOARD_ADDRESS or http://127.0.0.1:8265",
+    )
+
+
+def get_knobs(options: argparse.Namespace) -> int:
+    """Print every knob in force, marking those that differ from their default."""
+    dashboard = Dashboard(options.address)
+    app = choose(dashboard.details(), options.app, dashboard.address)
+    defaults = _defaults(app)
+    knobs, ingress = read_user_config(defaults, app.user_config)
+    print(f"application {app.name!r} at {dashboard.address}: {app.status}")
+    for model, its in knobs.items():
+        print("", *knob_table(model, its, defaults[model]), sep="\n")
+    print("", *knob_table(INGRESS_SCOPE, ingress, IngressKnobs()), sep="\n")
+    print("\n* set in the Ingress deployment's user_config; the others are defaults")
+    return 0
+
+
+def set_knobs(options: argparse.Namespace) -> int:
+    """Change knobs and wait until they are in force. Raises SettingsError before anything is sent."""
+    model, values = parse_arguments(options.arguments)
+    dashboard = Dashboard(options.address)
+    details = dashboard.details()
+    app = choose(details, options.app, dashboard.address)
+    defaults = _defaults(app)
+    user_config = changed(app.user_config, choose_scope(model, list(defaults)), values)
+    changes = differences(
+        read_user_config(defaults, app.user_config), read_user_config(defaults, user_config)
+    )
+    document = redeployment(details, app.name, user_config)
+    print(f"tideserve: application {app.name!r} at {dashboard.address}")
+    for change in changes:
+        print(f"  {change_line(change)}")
+    if not changes:
+        print("  every value in force stays as it is")
+    if options.dry_run or user_config == app.user_config:
+        print("tideserve: nothing was sent" + (" (--dry-run)" if options.dry_run else ""))
+        return 0
+    for name in failed_applications(details, app.name):
+        print(f"tideserve: Ray will also try application {name!r} again, whose deployment had failed")
+    dashboard.deploy(document)
+    print("tideserve: sent", flush=True)
+    _wait(dashboard.details, app.name, user_config, app.status == "RUNNING")
+    print(f"tideserve: the next deploy undoes this unless the file says so too, under {app.name!r}:")
+    print("".join(f"  {line}\n" for line in snippet(user_config).splitlines()), end="")
+    print("On KubeRay the file is serveConfigV2 of the RayService; a new cluster gets what is there.")
+    return 0
+
+
+def _defaults(app: Deployed) -> dict[str, Knobs]:
+    args = app.config.get("args")
+    load_settings(args)  # what is deployed may have failed for being invalid
+    return knob_defaults(args or {})
+
+
+def _wait(
+    read: Callable[[], Mapping[str, Any]],
+    app: str,
+    user_config: Mapping[str, Any],
+    was_running: bool,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Say how far Ray is until the knobs are in force.
+
+    Raises:
+        CommandError: if Ray could not apply them, or has not within two minutes.
+    """
+    started = clock()
+    said = ""
+    while True:
+        now = progress(read(), app, user_config, was_running)
+        waited = clock() - started
+        if now.failure:
+            raise CommandError(f"not in force after {waited:.1f} s: {now.failure}")
+        if now.done:
+            print(f"tideserve: in force after {waited:.1f} s", flush=True)
+            return
+        if waited > _PATIENCE_S:
+            raise CommandError(
+                f"not in force everywhere after {waited:.0f} s ({now.text}); Ray goes on with it: "
+                "see `serve status`"
+            )
+        if now.text != said:
+            said = now.text
+            print(f"tideserve: {waited:5.1f} s  {now.text}", flush=True)
+        sleep(_POLL_S)

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from serve_app.cli.decision_documents import DecisionsDocument
+from serve_app.cli.explain import Newcomers, _follow
+from serve_app.cli.main import main
+from tests.cli.rest import Answer, serving
+
+
+def record(seq: int, at: float | None = None, **given: Any) -> dict[str, Any]:
+    return {
+        "seq": seq,
+        "at": 1000.0 + seq if at is None else at,
+        "deployment": "Engine-tiny",
+        "model": "tiny",
+        "kind": "change",
+        "mode": "act",
+        "old_target": seq - 1,
+        "new_target": seq,
+        "wanted": seq,
+        "ready": 0,
+        "binding": "queue",
+        "reason": f"reason {seq}",
+        "terms": [{"name": "queue", "replicas": seq, "why": "they wait"}],
+        **given,
+    }
+
+
+def body(*records: dict[str, Any]) -> dict[str, Any]:
+    return {"autoscaler": None, "decisions": list(records)}
+
+
+class Endpoint:
+    """Answers with one document after the other, the last one for ever."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.queries: list[dict[str, list[str]]] = []
+
+    def __call__(self, method: str, path: str, content: bytes) -> Answer:
+        assert urlsplit(path).path.endswith("/autoscaling/decisions")
+        self.queries.append(parse_qs(urlsplit(path).query))
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def test_the_explanation_is_printed_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    endpoint = Endpoint((200, body(record(2))))
+    with serving(endpoint) as url:
+        assert main(["explain", "--url", url]) == 0
+
+    out = capsys.readouterr().out
+    assert "1 -> 2, because of queue" in out
+    assert "\x1b[" not in out
+    assert endpoint.queries == [{"limit": ["200"]}]
+
+
+def test_a_model_and_a_limit_are_asked_for_under_a_route_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    endpoint = Endpoint((200, body()))
+    with serving(endpoint) as url:
+        assert main(["explain", "--url", f"{url}/tide/", "--model", "a/b 7", "--limit", "5"]) == 0
+
+    assert endpoint.queries == [{"model": ["a/b 7"], "limit": ["5"]}]
+    assert "No policy has reported yet." in capsys.readouterr().out
+
+
+def test_json_is_what_the_server_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    document = body(record(1, weather="fine"))
+    with serving(Endpoint((200, document))) as url:
+        assert main(["explain", "--url", url, "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == document
+
+
+def test_an_error_of_the_server_is_told_in_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    error = {"error": {"message": "the model 'x' does not exist", "type": "not_found"}}
+    with serving(Endpoint((404, error))) as url:
+        assert main(["explain", "--url", url, "--model", "x"]) == 1
+
+    assert capsys.readouterr().err == (
+        f"tideserve: {url} answers 404 Not Found: the model 'x' does not exist\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"<html>", "answers, but not as Tideserve does"),
+        ({"autoscaler": None}, "the answer is not one of this version of Tideserve: decisions: required"),
+    ],
+)
+def test_another_server_is_told(content: Any, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Endpoint((200, content))) as url:
+        assert main(["explain", "--url", url]) == 1
+
+    assert told in capsys.readouterr().err
+
+
+def test_a_plain_error_page_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Endpoint((503, b"no application\n" * 100))) as url:
+        assert main(["explain", "--url", url]) == 1
+
+    err = capsys.readouterr().err
+    assert err.startswith(f"tideserve: {url} answers 503 Service Unavailable: no application no app")
+    assert len(err) < 350
+
+
+def test_a_url_where_nothing_listens_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    assert main(["explain", "--url", url]) == 1
+
+    err = capsys.readouterr().err
+    assert err.startswith(f"tideserve: nothing answers at {url}: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [(["--url", "localhost:8000"], "must be an http(s) URL"), (["--limit", "0"], "must be at least 1")],
+)
+def test_options_that_make_no_sense_are_told(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *argv]) == 1
+
+    assert told in capsys.readouterr().err
+
+
+class EnoughError(Exception):
+    pass
+
+
+def follow(url: str, seen: dict[str, Any], polls: int, as_json: bool = False) -> None:
+    """Follow for so many polls."""
+    left = iter(range(polls))
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 1.0
+        if next(left, None) is None:
+            raise EnoughError
+
+    options = argparse.Namespace(url=url, model=None, limit=2, json=as_json)
+    with pytest.raises(EnoughError):
+        _follow(options, DecisionsDocument.model_validate(seen), sleep)
+
+
+def test_following_prints_each_new_record_once(capsys: pytest.CaptureFixture[str]) -> None:
+    endpoint = Endpoint(
+        (200, body(record(1), record(2), record(3))),
+        (200, body(record(1), record(2), record(3), record(4), record(5))),
+        (200, body(record(4), record(5))),
+    )
+    with serving(endpoint) as url:
+        follow(url, body(record(2), record(3)), polls=4)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"Following {url}; Ctrl-C ends"
+    assert [line.partition("  tiny  ")[2] for line in lines[2:]] == [
+        "3 -> 4    queue         reason 4",
+        "4 -> 5    queue         reason 5",
+    ]
+
+
+def test_following_as_json_prints_a_record_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Endpoint((200, body(record(1), record(2))))) as url:
+        follow(url, body(record(1)), polls=1, as_json=True)
+
+    assert [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()] == [2]
+
+
+def test_following_outlasts_a_server_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    endpoint = Endpoint((503, b"restarting"), (503, b"restarting"), (200, body(record(1), record(2))))
+    with serving(endpoint) as url:
+        follow(url, body(record(1)), polls=3)
+
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [
+        f"tideserve: {url} answers 503 Service Unavailable: restarting",
+        f"tideserve: {url} answers again",
+    ]
+    assert "reason 2" in out
+
+
+def test_ctrl_c_ends_following_in_peace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("serve_app.cli.explain._follow", interrupt)
+    with serving(Endpoint((200, body()))) as url:
+        assert main(["explain", "--url", url, "--follow"]) == 0
+
+
+def test_numbers_that_start_anew_are_new_records() -> None:
+    """A policy that has lost what it kept counts from 1 again."""
+    newcomers = Newcomers(DecisionsDocument.model_validate(body(record(1), record(2))))
+
+    again = DecisionsDocument.model_validate(body(record(1, at=2000.0)))
+
+    assert [item.at for item in newcomers.among(again)] == [2000.0]
+    assert newcomers.among(again) == []

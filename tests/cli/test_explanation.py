@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import re
+from datetime import UTC
+from typing import Any
+
+from serve_app.cli.decision_documents import DecisionsDocument
+from serve_app.cli.explanation import WIDTH, explain, history_line
+from serve_app.cli.style import Style
+
+NOON = 1_780_056_000.0  # 2026-05-29 12:00:00 UTC
+TERMS = [
+    {"name": "demand", "replicas": 2, "why": "4.1 requests a second"},
+    {"name": "queue", "replicas": 3, "why": "17 requests wait, and one replica may have 8"},
+]
+
+
+def record(at: float, old: int = 1, new: int = 3, **given: Any) -> dict[str, Any]:
+    return {
+        "seq": int(at),
+        "at": at,
+        "deployment": "Engine-tiny",
+        "model": "tiny",
+        "kind": "change",
+        "mode": "act",
+        "old_target": old,
+        "new_target": new,
+        "wanted": new,
+        "ready": old,
+        "binding": "queue",
+        "reason": "queue: 17 requests wait, and one replica may have 8",
+        "counterfactual": "with 8 fewer requests waiting it would be 2",
+        "terms": TERMS,
+        "clamps": [],
+        "signals": {"waiting_requests": 17.0},
+        "ages_s": {"engine x": 0.4, "ingress y": 0.2},
+        "notes": [],
+        **given,
+    }
+
+
+def status(at: float = NOON, errors: int = 0, **models: Any) -> dict[str, Any]:
+    return {"at": at, "policy_errors": errors, "models": models}
+
+
+def standing(model: str = "tiny", **given: Any) -> dict[str, Any]:
+    return {
+        "model": model,
+        "mode": "act",
+        "wanted": 3,
+        "target": 3,
+        "ready": 1,
+        "starting": 0,
+        "pending": 0,
+        "pending_s": 0,
+        "reason": "",
+        "cold_start_s": None,
+        "phases_s": {},
+        **given,
+    }
+
+
+def explained(
+    autoscaler: Any, *records: dict[str, Any], now: float = NOON, model: str | None = None, on: bool = False
+) -> list[str]:
+    document = DecisionsDocument.model_validate({"autoscaler": autoscaler, "decisions": records})
+    text = explain(document, now, model, UTC, Style(on))
+    assert text.endswith("\n")
+    return text.splitlines()
+
+
+def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> None:
+    engine = standing(starting=1, pending=1, pending_s=42, reason="no node has 1 GPU free", cold_start_s=41.2)
+    clamps = [{"name": "delay", "effect": "5 were called for 3 s ago"}]
+
+    lines = explained(
+        {"at": NOON, "policy_errors": 0, "models": {"Engine-tiny": engine}},
+        record(NOON - 60, 0, 1, binding="wake", reason="wake: a request is held", terms=[]),
+        record(NOON - 20, clamps=clamps, notes=["infeasible: prefill alone takes 0.3 s"]),
+        record(NOON - 10, 3, 3, kind="heartbeat", terms=[]),
+    )
+
+    assert lines == [
+        "tiny",
+        "  1 ready, target 3, wanted 3, 1 starting; mode act; cold start 41 s, measured",
+        "  1 pending for 42 s: no node has 1 GPU free",
+        "",
+        "  Newest decision, 11:59:40: 1 -> 3, because of queue",
+        "  17 requests wait, and one replica may have 8",
+        "  with 8 fewer requests waiting it would be 2",
+        "",
+        "    term    wish  why",
+        "  > queue      3  17 requests wait, and one replica may have 8",
+        "    demand     2  4.1 requests a second",
+        "    clamp         effect",
+        "    delay         5 were called for 3 s ago",
+        "",
+        "  note: infeasible: prefill alone takes 0.3 s",
+        "  reports: ingress y 0.2 s, engine x 0.4 s old",
+        "",
+        "  History",
+        "  11:59:00  0 -> 1    wake          a request is held",
+        "  11:59:40  1 -> 3    queue         17 requests wait, and one replica may have 8",
+    ]
+
+
+def test_a_clamp_that_binds_is_marked() -> None:
+    lines = explained(
+        status(), record(NOON, 3, 3, binding="delay", clamps=[{"name": "delay", "effect": "down in 9 s"}])
+    )
+
+    assert [line for line in lines if line.startswith("  >")] == ["  > delay         down in 9 s"]
+
+
+def test_without_a_policy_the_missing_lines_are_told() -> None:
+    lines = explained(None)
+
+    assert lines[0].startswith("No policy has reported yet.")
+    assert "    policy_function: serve_app.autoscaling.serve_policy:ServePolicy" in lines
+
+
+def test_decisions_without_a_status_are_told_all_the_same() -> None:
+    lines = explained(None, record(NOON))
+
+    assert "tiny" in lines
+    assert "  Newest decision, 12:00:00: 1 -> 3, because of queue" in lines
+
+
+def test_a_policy_that_has_stopped_reporting_is_told() -> None:
+    assert explained(status(NOON - 300))[0] == (
+        "The policy last reported 5 min ago: what follows may no longer be so."
+    )
+    assert explained(status(NOON - 11), record(NOON))[0] == "tiny"
+
+
+def test_errors_of_the_policy_are_counted_and_stand_in_the_history() -> None:
+    error = record(
+        NOON,
+        2,
+        2,
+        kind="error",
+        mode="",
+        binding="error",
+        reason="the policy raised ZeroDivisionError",
+        terms=[],
+        counterfactual="",
+    )
+
+    lines = explained(status(errors=2), record(NOON - 5), error)
+
+    assert lines[0] == "The policy has raised 2 times; targets were kept. The history tells where."
+    assert lines[-1] == "  12:00:00  2 -> 2    error         the policy raised ZeroDivisionError"
+    assert "  Newest decision, 11:59:55: 1 -> 3, because of queue" in lines
+
+
+def test_an_error_before_any_model_is_the_application_s() -> None:
+    error = record(NOON, 0, 0, kind="error", deployment="", model="", terms=[], reason="it raised")
+
+    assert explained(status(errors=1), error)[2] == "The whole application"
+
+
+def test_a_model_that_has_not_changed_says_so() -> None:
+    lines = explained(status(**{"Engine-tiny": standing()}), record(NOON, 1, 1, kind="heartbeat"))
+
+    assert lines[1] == "  1 ready, target 3, wanted 3; mode act; cold start not measured yet"
+    assert lines[-2:] == ["  History", "  no change among the records asked for"]
+
+
+def test_only_the_model_asked_for_is_told() -> None:
+    both = status(**{"Engine-tiny": standing(), "Engine-big": standing("big")})
+
+    assert [line for line in explained(both) if line in ("tiny", "big")] == ["tiny", "big"]
+    assert [line for line in explained(both, model="big") if line in ("tiny", "big")] == ["big"]
+
+
+def test_a_replica_nobody_explains_is_still_pending() -> None:
+    lines = explained(status(**{"Engine-tiny": standing(pending=2, pending_s=700)}))
+
+    assert lines[2] == "  2 pending for 12 min: the cluster gives no reason"
+
+
+def test_a_history_that_goes_back_to_another_day_has_dates() -> None:
+    lines = explained(status(), record(NOON - 86_400), record(NOON))
+
+    assert [line[:24].rstrip() for line in lines[-2:]] == [
+        "  2026-05-28 12:00:00  1",
+        "  2026-05-29 12:00:00  1",
+    ]
+
+
+def test_in_advise_what_was_wanted_stands_in_brackets() -> None:
+    lines = explained(status(), record(NOON, 1, 1, mode="advise", wanted=4))
+
+    assert lines[-1].startswith("  12:00:00  1 (4)     queue")
+
+
+def test_many_reports_are_summed_up_and_the_silent_ones_named() -> None:
+    ages = {f"engine {index}": index / 10 for index in range(1, 9)}
+
+    assert "  reports: 8 reports, 0.1 s to 0.8 s old" in explained(status(), record(NOON, ages_s=ages))
+    silent = explained(status(), record(NOON, ages_s={**ages, "ingress z": 61.0}))
+    assert "  reports: 9 reports, 0.1 s to 61 s old; too old to count: ingress z" in silent
+    assert "  reports: none" in explained(status(), record(NOON, ages_s={}))
+
+
+def test_long_reasons_are_wrapped_below_their_start() -> None:
+    long = "queue: " + "17 requests wait and one replica may have eight of them " * 5
+    clamps = [{"name": "delay", "effect": long}]
+
+    lines = explained(
+        status(**{"Engine-tiny": standing(pending=1, pending_s=5, reason=long)}),
+        record(NOON, reason=long, counterfactual=long, notes=[long], clamps=clamps),
+    )
+
+    assert max(len(line) for line in lines) <= WIDTH
+    start = next(index for index, line in enumerate(lines) if line.startswith("  12:00:00"))
+    assert lines[start + 1].startswith(" " * lines[start].index("17 requests"))
+
+
+def test_colours_change_no_text() -> None:
+    given = (
+        status(errors=1, **{"Engine-tiny": standing(pending=1, pending_s=5, reason="no GPU")}),
+        record(NOON, notes=["infeasible"]),
+        record(NOON, kind="error", terms=[]),
+    )
+
+    coloured = explained(*given, on=True)
+
+    assert any("\x1b[" in line for line in coloured)
+    assert [re.sub(r"\x1b\[\d+m", "", line) for line in coloured] == explained(*given)
+
+
+def test_fields_of_a_newer_server_are_no_error() -> None:
+    newer = record(NOON) | {"weather": "fine"}
+
+    assert "tiny" in explained(status() | {"region": "here"}, newer)
+
+
+def test_a_line_that_stands_alone_names_its_model() -> None:
+    document = DecisionsDocument.model_validate({"autoscaler": None, "decisions": [record(NOON)]})
+
+    assert history_line(document.decisions[0], UTC, with_model=True) == (
+        "  12:00:00  tiny  1 -> 3    queue         17 requests wait, and one replica may have 8"
+    )

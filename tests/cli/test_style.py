@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from serve_app.cli.style import Style, style_for
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colours_unless_it_is_told_not_to() -> None:
+    assert style_for(Terminal(), {}).on
+    assert not style_for(Terminal(), {"NO_COLOR": "1"}).on
+    assert not style_for(io.StringIO(), {}).on
+
+
+@pytest.mark.parametrize("name", ["bold", "dim", "warn"])
+def test_emphasis_surrounds_text_and_leaves_it_alone_where_it_is_off(name: str) -> None:
+    assert getattr(Style(on=False), name)("text") == "text"
+    on = getattr(Style(on=True), name)("text")
+    assert on.startswith("\x1b[")
+    assert on.endswith("text\x1b[0m")
+    assert getattr(Style(on=True), name)("") == ""
