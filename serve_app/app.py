@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
+from serve_app.autoscaling.knobs import Knobs
 from serve_app.engine.deployment import Engine
 from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
 from serve_app.ingress import Ingress
 from serve_app.placement import placement
-from serve_app.settings import AppSettings, ModelSettings, load_settings
+from serve_app.settings import AppSettings, ModelSettings, knob_defaults, load_settings
 from serve_app.settings.tree import EMBEDDED
 
 _HEALTH_CHECK_PERIOD_S = 1.0
 _HEALTH_CHECK_TIMEOUT_S = 30.0
+_ENGINE_INTERVAL_S = 1.0
+# The ingress reports twice a second: a request at zero replicas waits for its report.
+_INGRESS_INTERVAL_S = 0.5
+_MOST_REPLICAS = 10_000
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -25,41 +31,56 @@ def build(args: dict[str, Any]) -> Application:
     Raises:
         SettingsError: naming each key, its value and the bound it breaks.
     """
-    return build_application(load_settings(args))
+    settings = load_settings(args)
+    return build_application(settings, knob_defaults(args))
 
 
-def build_application(settings: AppSettings, engine_class: type = Engine) -> Application:
-    """One engine deployment a model, behind one ingress."""
+def build_application(
+    settings: AppSettings, knobs: Mapping[str, Knobs], engine_class: type = Engine
+) -> Application:
+    """One engine deployment a model, behind one ingress.
+
+    Args:
+        settings: What to build.
+        knobs: The knobs of each model, by name, where the `user_config` of `Ingress` says nothing.
+        engine_class: The class of the engine deployments.
+    """
     engines = [engine_deployment(model, engine_class) for model in settings.models]
     ingress = settings.ingress
     return serve.deployment(
         Ingress,
         name="Ingress",
-        num_replicas=ingress.replicas,
         max_ongoing_requests=ingress.max_ongoing_requests,
         ray_actor_options={"num_cpus": ingress.cpus_per_replica},
         graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),
-    ).bind(settings.model_dump(mode="json"), *engines)
+        # Not None: Ray would not tell replicas when knobs given once are taken away again.
+        user_config={},
+        autoscaling_config=_open_bounds(1, _INGRESS_INTERVAL_S),
+    ).bind(
+        settings.model_dump(mode="json"),
+        {name: defaults.model_dump(mode="json") for name, defaults in knobs.items()},
+        *engines,
+    )
+
+
+def _open_bounds(least: int, interval_s: float) -> dict[str, Any]:
+    """Ray's own autoscaling settings, out of the way of the policy, which keeps to the knobs.
+
+    Bounds here could not follow knobs that change; delays and factors would be applied to what the
+    policy has decided already.
+    """
+    return {
+        "min_replicas": least,
+        "max_replicas": _MOST_REPLICAS,
+        "upscale_delay_s": 0.0,
+        "downscale_delay_s": 0.0,
+        "metrics_interval_s": interval_s,
+        "look_back_period_s": 5 * interval_s,
+    }
 
 
 def engine_deployment(model: ModelSettings, engine_class: type = Engine) -> Application:
     """The engine deployment of one model."""
-    scaling = model.scaling
-    if scaling.min_replicas == scaling.max_replicas:
-        scale: dict[str, Any] = {"num_replicas": scaling.min_replicas}
-    else:
-        scale = {
-            "autoscaling_config": {
-                "min_replicas": scaling.min_replicas,
-                "max_replicas": scaling.max_replicas,
-                "target_ongoing_requests": scaling.target_ongoing_requests,
-                "upscale_delay_s": scaling.upscale_delay_s,
-                "downscale_delay_s": scaling.downscale_delay_s,
-                "metrics_interval_s": 1.0,
-                "look_back_period_s": 5.0,
-                "policy": {"policy_function": "serve_app.autoscaling.ongoing:desired_replicas"},
-            }
-        }
     options = placement(model)
     embedded = EMBEDDED_MODEL if model.model == EMBEDDED else {}
     eager = EAGER_CPU if model.device == "cpu" and model.enforce_eager else {}
@@ -77,6 +98,6 @@ def engine_deployment(model: ModelSettings, engine_class: type = Engine) -> Appl
             request_router_class="serve_app.transport.router:EngineRouter",
             request_router_kwargs={"deployment": model.deployment_name},
         ),
-        **scale,
+        autoscaling_config=_open_bounds(0, _ENGINE_INTERVAL_S),
         **options,
     ).bind(model.model_dump(mode="json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -10,32 +11,61 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.app import create_app
+from serve_app.api.client import EngineClient
 from serve_app.api.models import ModelDirectory, ServedModel
+from serve_app.autoscaling.desk import AutoscalingDesk
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.live import LiveKnobs
+from serve_app.ingress_signals import IngressCounters, ingress_report
 from serve_app.observer import ServeObserver
-from serve_app.settings.tree import AppSettings
+from serve_app.settings.tree import AppSettings, ModelSettings
+from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.transport.handle import HandleClient
+from serve_app.transport.held import HeldRequests
+from serve_app.transport.outlook_reader import OutlookReader
 from serve_app.transport.relay import RelayClient
 
-_CLIENTS: dict[str, type[RelayClient] | type[HandleClient]] = {"relay": RelayClient, "handle": HandleClient}
+_PUBLISH_S = 1.0
 
 
 @serve.ingress()
 class Ingress:
-    """Validates, routes by model, and streams.
+    """Validates, routes by model, holds requests through cold starts, and streams.
 
     Args:
         settings: `AppSettings` as plain data.
+        knobs: Default knobs of each model, by name, as plain data.
         engines: A handle to each model's engine deployment, in the order of `settings.models`.
     """
 
-    def __init__(self, settings: dict[str, Any], *engines: DeploymentHandle) -> None:
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, settings: dict[str, Any], knobs: dict[str, dict[str, Any]], *engines: DeploymentHandle
+    ) -> None:
         self._settings = AppSettings.model_validate(settings)
-        client = _CLIENTS[self._settings.ingress.data_plane]
-        wait_s = self._settings.ingress.replica_wait_timeout_s
-        self._clients = [
-            client(model, handle, wait_s)
-            for model, handle in zip(self._settings.models, engines, strict=True)
-        ]
+        context = serve.get_replica_context()
+        self._app = context.app_name
+        self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
+        models = {model.name: model for model in self._settings.models}
+        self._desk = AutoscalingDesk(self._app, models, self._live)
+        self._clients: list[EngineClient] = []
+        self._counters: list[IngressCounters] = []
+        for model, handle in zip(self._settings.models, engines, strict=True):
+            client, held = self._client(model, handle)
+            meter = IngressMetrics(model.name, context.replica_tag)
+            self._clients.append(client)
+            self._counters.append(IngressCounters(model.deployment_name, held, meter))
+        self._publisher = asyncio.create_task(self._publish())
+
+    def _client(self, model: ModelSettings, handle: DeploymentHandle) -> tuple[EngineClient, HeldRequests]:
+        outlooks = OutlookReader(self._app, model.deployment_name)
+
+        def knobs() -> Knobs:
+            return self._live.of(model.name)
+
+        held = HeldRequests(model, handle, knobs, outlooks)
+        if self._settings.ingress.data_plane == "relay":
+            return RelayClient(model, held), held
+        return HandleClient(model, handle, held, knobs), held
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""
@@ -43,9 +73,29 @@ class Ingress:
         models = self._settings.models
         directory = ModelDirectory(
             [
-                ServedModel(model.name, started, client, model.max_model_len)
-                for model, client in zip(models, self._clients, strict=True)
+                ServedModel(model.name, started, client, model.max_model_len, counters)
+                for model, client, counters in zip(models, self._clients, self._counters, strict=True)
             ]
         )
-        observer = ServeObserver(serve.get_replica_context().app_name, models)
-        return create_app(directory, observer, self._settings.http.max_body_bytes, behind_ray=True)
+        observer = ServeObserver(self._app, models, self._live)
+        return create_app(
+            directory, observer, self._settings.http.max_body_bytes, autoscaling=self._desk, behind_ray=True
+        )
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Ray calls this with the knobs, at the start and whenever they have been changed.
+
+        Raises:
+            SettingsError: for invalid knobs at the start. Later ones are rejected, logged and shown.
+        """
+        self._desk.apply(user_config)
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Ray tells the autoscaling policy of this replica, twice a second: `IngressSignals`."""
+        return ingress_report(self._counters)
+
+    async def _publish(self) -> None:
+        while True:
+            for counters in self._counters:
+                counters.publish_held()
+            await asyncio.sleep(_PUBLISH_S)

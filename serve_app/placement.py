@@ -33,3 +33,13 @@ def placement(model: ModelSettings) -> dict[str, Any]:
         "placement_group_bundles": [first] + [dict(bundle) for _ in range(model.tensor_parallel_size - 1)],
         "placement_group_strategy": model.placement_group_strategy,
     }
+
+
+def replica_resources(model: ModelSettings) -> dict[str, float]:
+    """What one replica takes of the cluster, by Ray's resource names."""
+    needed: dict[str, float] = {"CPU": model.cpus_per_replica}
+    if model.device == "gpu":
+        needed["GPU"] = float(model.tensor_parallel_size)
+        if model.accelerator_type is not None:
+            needed[f"accelerator_type:{model.accelerator_type}"] = _ACCELERATOR_SLIVER
+    return needed

@@ -1,10 +1,23 @@
-"""What every test process needs before it imports vLLM."""
+"""What every test process needs before it imports vLLM, and Ray's key-value store without Ray."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+
+from tests.stub_kv import StubKv
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+
+
+@pytest.fixture
+def kv(monkeypatch: pytest.MonkeyPatch) -> StubKv:
+    """What stands in for Ray's key-value store, under documents and phases."""
+    store = StubKv()
+    for module in ("documents", "phases"):
+        monkeypatch.setattr(f"serve_app.{module}.internal_kv", store)
+    return store

@@ -10,12 +10,17 @@ import pytest
 import yaml
 from ray.serve import Application, Deployment
 
-from serve_app.app import build
+from serve_app.app import build, build_application
+from serve_app.autoscaling.knobs import Knobs
 from serve_app.engine.deployment import Engine
 from serve_app.ingress import Ingress
-from serve_app.settings import AppSettings, ModelSettings, SettingsError
+from serve_app.settings import AppSettings, ModelSettings, SettingsError, load_settings
 
 CONFIG = Path(__file__).parents[1] / "config"
+
+
+class Stand:
+    """Stands where `Engine` would."""
 
 
 def built(args: dict[str, Any]) -> tuple[Deployment, list[Deployment]]:
@@ -23,7 +28,7 @@ def built(args: dict[str, Any]) -> tuple[Deployment, list[Deployment]]:
     application = build(args)
     assert isinstance(application, Application)
     ingress = application._bound_deployment
-    return ingress, [engine._bound_deployment for engine in ingress.init_args[1:]]
+    return ingress, [engine._bound_deployment for engine in ingress.init_args[2:]]
 
 
 def engine(**model: Any) -> Deployment:
@@ -37,18 +42,20 @@ def config(name: str) -> dict[str, Any]:
     return args
 
 
+def scaling(deployment: Deployment) -> Any:
+    return deployment._deployment_config.autoscaling_config
+
+
 def variables(deployment: Deployment) -> dict[str, str]:
     found: dict[str, str] = deployment.ray_actor_options["runtime_env"]["env_vars"]
     return found
 
 
-def test_the_laptop_configuration_is_one_fixed_engine_without_a_gpu() -> None:
+def test_the_laptop_configuration_is_one_engine_without_a_gpu() -> None:
     ingress, (only,) = built(config("serve.yaml"))
 
-    assert (ingress.name, ingress.num_replicas) == ("Ingress", 1)
-    assert (only.name, only.num_replicas) == ("Engine-tideserve-tiny", 1)
-    assert only._deployment_config.autoscaling_config is None
-    assert only.ray_actor_options["num_cpus"] == 1
+    assert (ingress.name, only.name) == ("Ingress", "Engine-tideserve-tiny")
+    assert only.ray_actor_options["num_cpus"] == 0.4
     assert "num_gpus" not in only.ray_actor_options
     assert only._replica_config.placement_group_bundles is None
     assert variables(only)["VLLM_LOGGING_LEVEL"] == "WARNING"
@@ -63,15 +70,11 @@ def test_several_models_are_several_engines_in_the_order_of_the_file() -> None:
     assert tasks == ["generate", "embed"]
 
 
-def test_an_a100_replica_holds_its_gpu_and_scales_from_zero() -> None:
+def test_an_a100_replica_holds_its_gpu() -> None:
     _, (only,) = built(config("serve.a100.yaml"))
 
     assert only.ray_actor_options["num_gpus"] == 1
     assert only.ray_actor_options["accelerator_type"] == "A100"
-    scaling = only._deployment_config.autoscaling_config
-    assert (scaling.min_replicas, scaling.max_replicas) == (0, 8)
-    assert scaling.target_ongoing_requests == 24  # the profile's
-    assert (scaling.upscale_delay_s, scaling.downscale_delay_s) == (5, 300)
 
 
 def test_a_tensor_parallel_replica_has_a_bundle_a_gpu_and_holds_none_itself() -> None:
@@ -83,20 +86,52 @@ def test_a_tensor_parallel_replica_has_a_bundle_a_gpu_and_holds_none_itself() ->
     assert not only.ray_actor_options.get("num_gpus")
 
 
-def test_a_range_of_replicas_is_scaled_by_our_own_count_of_requests() -> None:
-    scaled = engine(scaling={"min_replicas": 1, "max_replicas": 5, "target_ongoing_requests": 7})
+@pytest.mark.parametrize("name", sorted(path.name for path in CONFIG.glob("*.yaml")))
+def test_replicas_are_the_policys_to_decide_and_ray_is_out_of_its_way(name: str) -> None:
+    """Bounds as wide as any knob may set them, no delay, and nothing that depends on the knobs."""
+    ingress, engines = built(config(name))
 
-    scaling = scaled._deployment_config.autoscaling_config
-    assert (scaling.min_replicas, scaling.max_replicas, scaling.target_ongoing_requests) == (1, 5, 7)
-    module, _, name = scaling.policy.policy_function.partition(":")
-    assert callable(getattr(import_module(module), name))
+    for deployment in (ingress, *engines):
+        config_of_ray = scaling(deployment)
+        assert config_of_ray.max_replicas == 10_000
+        assert (config_of_ray.upscale_delay_s, config_of_ray.downscale_delay_s) == (0, 0)
+    assert [scaling(engine).min_replicas for engine in engines] == [0] * len(engines)
+    assert scaling(ingress).min_replicas == 1
 
 
-def test_equal_bounds_are_a_fixed_number() -> None:
-    fixed = engine(scaling={"min_replicas": 3, "max_replicas": 3})
+def test_signals_are_reported_often_enough_for_a_wake_from_zero() -> None:
+    """A request held at zero is in the ingress's report half a second later at the most."""
+    ingress, (only,) = built({"models": [{"name": "a"}]})
 
-    assert fixed.num_replicas == 3
-    assert fixed._deployment_config.autoscaling_config is None
+    assert (scaling(ingress).metrics_interval_s, scaling(only).metrics_interval_s) == (0.5, 1.0)
+
+
+def test_the_ingress_starts_with_the_default_knobs_of_every_model_as_plain_data() -> None:
+    ingress, _ = built({"profile": "lowest-cost", "models": [{"name": "a"}, {"name": "org/b"}]})
+
+    knobs = ingress.init_args[1]
+    assert list(knobs) == ["a", "org/b"]
+    assert Knobs.model_validate(knobs["a"]).queue_target_per_replica == 32
+    assert type(knobs["a"]) is dict
+
+
+def test_knobs_that_are_taken_away_again_are_still_told_to_the_replicas() -> None:
+    """Ray reconfigures replicas only where the deployment has a `user_config`, if an empty one."""
+    ingress, (only,) = built({"models": [{"name": "a"}]})
+
+    assert ingress._deployment_config.user_config == {}
+    assert only._deployment_config.user_config is None
+
+
+def test_an_engine_is_built_without_knobs_so_that_none_restarts_it() -> None:
+    settings = load_settings({"models": [{"name": "a"}]})
+
+    application = build_application(settings, {"a": Knobs(max_replicas=7)}, engine_class=Stand)
+
+    ingress = application._bound_deployment
+    (only,) = (engine._bound_deployment for engine in ingress.init_args[2:])
+    assert only.func_or_class is Stand
+    assert only.init_args == (settings.models[0].model_dump(mode="json"),)
 
 
 def test_a_stopping_replica_may_finish_what_it_has_and_the_ingress_waits_for_the_longest() -> None:
@@ -134,9 +169,8 @@ def test_bounds_on_open_and_on_waiting_requests_are_the_settings() -> None:
 
 
 def test_the_ingress_takes_its_size_from_the_settings() -> None:
-    ingress, _ = built({"models": [{"name": "a"}], "ingress": {"replicas": 3, "cpus_per_replica": 0.25}})
+    ingress, _ = built({"models": [{"name": "a"}], "ingress": {"cpus_per_replica": 0.25}})
 
-    assert ingress.num_replicas == 3
     assert ingress.ray_actor_options["num_cpus"] == 0.25
 
 
@@ -173,3 +207,5 @@ def test_replicas_are_built_from_plain_data_that_gives_the_settings_back() -> No
 def test_a_bad_configuration_builds_nothing() -> None:
     with pytest.raises(SettingsError, match=r"models\[0\]\.max_num_seqs = 0"):
         build({"models": [{"name": "a", "max_num_seqs": 0}]})
+    with pytest.raises(SettingsError, match="profile = 'fastest'"):
+        build({"profile": "fastest", "models": [{"name": "a"}]})

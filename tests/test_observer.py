@@ -1,17 +1,37 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.serve._private.common import ReplicaState
 from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview, DeploymentStatusTrigger
 
-from serve_app.observer import judge
-from serve_app.settings import ModelSettings, ScalingSettings
+from serve_app import observer
+from serve_app.api.health import ModelReadiness
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.live import LiveKnobs
+from serve_app.documents import STATUS, put_document
+from serve_app.observer import ServeObserver
+from serve_app.phases import publish_phase
+from serve_app.settings import ModelSettings
+from tests.stub_kv import StubKv
 
 NOW = 1_700_000_100.0
-FIXED = ModelSettings(name="tide")
-TO_ZERO = ModelSettings(name="tide", scaling=ScalingSettings(min_replicas=0, max_replicas=4))
+TIDE = ModelSettings(name="tide")
+PLACED: dict[str, Any] = {"pending": 0, "pending_s": 0, "reason": ""}
+"""What the policy says of a model that waits for nothing."""
+
+
+def judge(
+    deployment: DeploymentStatusOverview | None,
+    phases: dict[str, dict[str, Any]] | None = None,
+    *,
+    min_replicas: int = 1,
+    scaling: dict[str, Any] | None = PLACED,
+) -> ModelReadiness:
+    """Readiness of the model at `NOW`."""
+    return observer.judge(TIDE, min_replicas, deployment, phases or {}, scaling, NOW)
 
 
 def deployment(
@@ -35,7 +55,7 @@ def failed(since: float) -> dict[str, Any]:
 
 
 def test_a_deployment_ray_does_not_know_yet_is_being_deployed() -> None:
-    judged = judge(FIXED, None, {}, NOW)
+    judged = judge(None)
 
     assert (judged.model, judged.state, judged.phase) == ("tide", "loading", "deploying")
 
@@ -43,10 +63,7 @@ def test_a_deployment_ray_does_not_know_yet_is_being_deployed() -> None:
 @pytest.mark.parametrize("status", list(DeploymentStatus))
 def test_a_model_with_a_running_replica_is_up_whatever_else_goes_on(status: DeploymentStatus) -> None:
     judged = judge(
-        FIXED,
-        deployment(status, "a replica failed", RUNNING=2, STARTING=1, STOPPING=3),
-        {"r3": failed(NOW - 1)},
-        NOW,
+        deployment(status, "a replica failed", RUNNING=2, STARTING=1, STOPPING=3), {"r3": failed(NOW - 1)}
     )
 
     assert judged.state == "up"
@@ -55,30 +72,31 @@ def test_a_model_with_a_running_replica_is_up_whatever_else_goes_on(status: Depl
 
 
 def test_no_replica_and_none_wanted_is_idle() -> None:
-    judged = judge(TO_ZERO, deployment(DeploymentStatus.HEALTHY), {}, NOW)
+    judged = judge(deployment(DeploymentStatus.HEALTHY), min_replicas=0)
 
     assert judged.state == "idle_at_zero"
     assert (judged.replicas, judged.target_replicas) == (0, 0)
 
 
 def test_the_last_replica_on_its_way_out_is_idle_already() -> None:
-    assert (
-        judge(TO_ZERO, deployment(STOPPING=1), {"r1": phase("ready", NOW - 900)}, NOW).state == "idle_at_zero"
-    )
+    draining = {"r1": phase("draining", NOW - 9)}
+
+    assert judge(deployment(STOPPING=1), draining, min_replicas=0).state == "idle_at_zero"
 
 
 def test_no_replica_where_there_must_be_one_is_not_idle() -> None:
-    assert judge(FIXED, deployment(DeploymentStatus.HEALTHY), {}, NOW).state == "loading"
+    assert judge(deployment(DeploymentStatus.HEALTHY)).state == "loading"
 
 
 def test_a_model_that_wakes_from_zero_is_loading() -> None:
-    judged = judge(TO_ZERO, deployment(DeploymentStatus.UPSCALING, STARTING=2), {}, NOW)
+    judged = judge(deployment(DeploymentStatus.UPSCALING, STARTING=2), min_replicas=0)
 
     assert (judged.state, judged.target_replicas) == ("loading", 2)
 
 
-def test_a_replica_that_has_said_nothing_yet_waits_for_a_node() -> None:
-    judged = judge(FIXED, deployment(message="waiting for 1 GPU", STARTING=1), {}, NOW)
+@pytest.mark.parametrize("scaling", [PLACED, None], ids=["with a policy", "without a policy"])
+def test_a_replica_that_has_said_nothing_yet_waits_for_a_node(scaling: dict[str, Any] | None) -> None:
+    judged = judge(deployment(message="waiting for 1 GPU", STARTING=1), scaling=scaling)
 
     assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "waiting_for_a_node", None)
     assert judged.reason == "waiting for 1 GPU"
@@ -88,7 +106,7 @@ def test_a_replica_that_has_said_nothing_yet_waits_for_a_node() -> None:
 def test_a_loading_model_tells_its_newest_phase_and_for_how_long_it_has_lasted() -> None:
     phases = {"r1": phase("weights_and_kv_cache", NOW - 3.25), "r2": phase("imports", NOW - 9)}
 
-    judged = judge(FIXED, deployment(STARTING=2), phases, NOW)
+    judged = judge(deployment(STARTING=2), phases)
 
     assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "weights_and_kv_cache", 3.25)
     assert judged.startup_seconds == {"imports": 7.123}
@@ -97,10 +115,8 @@ def test_a_loading_model_tells_its_newest_phase_and_for_how_long_it_has_lasted()
 @pytest.mark.parametrize("status", [DeploymentStatus.UNHEALTHY, DeploymentStatus.DEPLOY_FAILED])
 def test_a_failed_deployment_gives_the_phase_and_the_error_it_failed_with(status: DeploymentStatus) -> None:
     judged = judge(
-        FIXED,
         deployment(status, "The deployment failed to start 3 times in a row.", STARTING=1),
         {"r1": failed(NOW - 5), "r0": phase("imports", NOW - 50)},
-        NOW,
     )
 
     assert judged.state == "failed"
@@ -109,17 +125,17 @@ def test_a_failed_deployment_gives_the_phase_and_the_error_it_failed_with(status
 
 @pytest.mark.parametrize("status", [DeploymentStatus.UNHEALTHY, DeploymentStatus.DEPLOY_FAILED])
 def test_a_failed_deployment_without_a_phase_gives_rays_reason(status: DeploymentStatus) -> None:
-    judged = judge(FIXED, deployment(status, "no such image"), {}, NOW)
+    judged = judge(deployment(status, "no such image"))
 
     assert (judged.state, judged.reason) == ("failed", "no such image")
 
 
 def test_a_failure_nothing_is_started_after_is_a_failure() -> None:
-    assert judge(FIXED, deployment(), {"r1": failed(NOW - 5)}, NOW).state == "failed"
+    assert judge(deployment(), {"r1": failed(NOW - 5)}).state == "failed"
 
 
 def test_a_failure_ray_tries_again_after_is_still_loading_and_says_what_went_wrong() -> None:
-    judged = judge(FIXED, deployment(STARTING=1), {"r1": failed(NOW - 5)}, NOW)
+    judged = judge(deployment(STARTING=1), {"r1": failed(NOW - 5)})
 
     assert (judged.state, judged.phase) == ("loading", "failed")
     assert judged.reason == "weights_and_kv_cache: OSError: no such model"
@@ -128,12 +144,141 @@ def test_a_failure_ray_tries_again_after_is_still_loading_and_says_what_went_wro
 def test_an_older_failure_is_history_once_a_newer_replica_is_under_way() -> None:
     phases = {"r1": failed(NOW - 50), "r2": phase("imports", NOW - 2)}
 
-    judged = judge(FIXED, deployment(STARTING=1), phases, NOW)
+    judged = judge(deployment(STARTING=1), phases)
 
     assert (judged.state, judged.phase, judged.reason) == ("loading", "imports", None)
 
 
 def test_a_ready_replica_that_was_killed_says_nothing_of_the_one_that_replaces_it() -> None:
-    judged = judge(FIXED, deployment(STARTING=1), {"r1": phase("ready", NOW - 900)}, NOW)
+    judged = judge(deployment(STARTING=1), {"r1": phase("ready", NOW - 900)})
 
     assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "waiting_for_a_node", None)
+
+
+@pytest.mark.parametrize("status", [DeploymentStatus.UPDATING, DeploymentStatus.UPSCALING])
+def test_a_model_that_may_rest_at_zero_and_cannot_start_is_no_idle_one(status: DeploymentStatus) -> None:
+    judged = judge(deployment(status), {"r1": failed(NOW - 5)}, min_replicas=0)
+
+    assert (judged.state, judged.reason) == ("failed", "weights_and_kv_cache: OSError: no such model")
+
+
+def test_a_failure_long_made_up_for_does_not_keep_an_idle_model_from_being_ready() -> None:
+    """The replica that failed was killed, and what it wrote stays; the one after it served, and left."""
+    judged = judge(deployment(DeploymentStatus.HEALTHY), {"r1": failed(NOW - 5000)}, min_replicas=0)
+
+    assert (judged.state, judged.ready) == ("idle_at_zero", True)
+
+
+def test_a_replica_on_its_way_out_says_nothing_of_the_one_on_its_way_in() -> None:
+    phases = {"r1": phase("draining", NOW - 1), "r2": phase("imports", NOW - 4)}
+
+    judged = judge(deployment(STARTING=1, STOPPING=1), phases)
+
+    assert (judged.phase, judged.phase_seconds) == ("imports", 4.0)
+
+
+def test_no_replica_and_no_policy_that_could_ask_for_one_is_told_with_what_may_be_missing() -> None:
+    judged = judge(deployment(DeploymentStatus.HEALTHY), scaling=None)
+
+    assert (judged.state, judged.phase) == ("loading", "waiting_for_the_policy")
+    assert judged.reason is not None
+    assert "lacks autoscaling_policy" in judged.reason
+
+
+def test_a_replica_the_cluster_has_no_place_for_is_told_with_the_reason_and_since_when() -> None:
+    pending = {"pending": 2, "pending_s": 31, "reason": "no node has 1 GPU free (0 of 8 in the cluster)"}
+
+    judged = judge(deployment(STARTING=2), scaling=pending)
+
+    assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "pending_capacity", 31)
+    assert judged.reason == "no node has 1 GPU free (0 of 8 in the cluster)"
+
+
+def test_a_replica_without_a_place_does_not_hide_one_that_loads() -> None:
+    pending = {"pending": 1, "pending_s": 31, "reason": "no node has 1 GPU free"}
+
+    judged = judge(deployment(STARTING=2), {"r1": phase("imports", NOW - 2)}, scaling=pending)
+
+    assert (judged.phase, judged.reason) == ("imports", None)
+
+
+class Clock:
+    """Stands in for `time` in the observer."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Watched:
+    """A `ServeObserver` of one model, over a status of Ray's that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        self.deployments: dict[str, DeploymentStatusOverview] = {}
+        self.looks = 0
+        monkeypatch.setattr(observer, "time", self.clock)
+        monkeypatch.setattr(observer, "serve", SimpleNamespace(status=self._status))
+        self.live = LiveKnobs({"tide": Knobs()})
+        self.observer = ServeObserver("shop", [TIDE], self.live)
+
+    def _status(self) -> Any:
+        self.looks += 1
+        return SimpleNamespace(applications={"shop": SimpleNamespace(deployments=self.deployments)})
+
+    async def tide(self) -> ModelReadiness:
+        self.clock.now += 1.0
+        (found,) = await self.observer.readiness()
+        return found
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> Watched:
+    return Watched(monkeypatch)
+
+
+async def test_readiness_joins_what_ray_the_replicas_and_the_policy_say(watched: Watched) -> None:
+    assert (await watched.tide()).phase == "deploying"
+
+    watched.deployments["Engine-tide"] = deployment(STARTING=1)
+    pending = {"pending": 1, "pending_s": 12, "reason": "no node has 1 GPU free"}
+    put_document(STATUS, "shop", {"at": NOW, "models": {"Engine-tide": pending}})
+    assert (await watched.tide()).phase == "pending_capacity"
+
+    publish_phase("shop", "Engine-tide", "r1", '{"phase":"imports","since":1700000100,"durations_s":{}}')
+    assert (await watched.tide()).phase == "imports"
+
+
+async def test_readiness_goes_by_the_knob_as_it_stands(watched: Watched) -> None:
+    watched.deployments["Engine-tide"] = deployment(DeploymentStatus.HEALTHY)
+    assert (await watched.tide()).state == "loading"
+
+    watched.live.apply({"autoscaling": {"tide": {"min_replicas": 0}}})
+
+    assert (await watched.tide()).state == "idle_at_zero"
+
+
+async def test_what_a_policy_said_that_is_gone_is_not_believed(watched: Watched) -> None:
+    watched.deployments["Engine-tide"] = deployment(DeploymentStatus.HEALTHY)
+    put_document(STATUS, "shop", {"at": NOW, "models": {"Engine-tide": PLACED}})
+    assert (await watched.tide()).phase == "waiting_for_a_node"
+
+    watched.clock.now += 60
+
+    assert (await watched.tide()).phase == "waiting_for_the_policy"
+
+
+async def test_the_cluster_is_asked_at_most_twice_a_second(watched: Watched) -> None:
+    for _ in range(5):
+        await watched.observer.readiness()
+    assert watched.looks == 1
+
+    watched.clock.now += 0.6
+    await watched.observer.readiness()
+
+    assert watched.looks == 2

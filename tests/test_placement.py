@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from serve_app.placement import placement
+from serve_app.placement import placement, replica_resources
 from serve_app.settings import ModelSettings
 
 
@@ -59,3 +59,19 @@ def test_bundles_are_each_their_own() -> None:
     bundles = placement(ModelSettings(name="a", tensor_parallel_size=3))["placement_group_bundles"]
 
     assert len({id(bundle) for bundle in bundles}) == 3
+
+
+def test_on_a_cpu_a_replica_needs_its_cores_of_the_cluster() -> None:
+    model = ModelSettings(name="a", device="cpu", cpus_per_replica=0.5, accelerator_type="A100")
+
+    assert replica_resources(model) == {"CPU": 0.5}
+
+
+def test_on_gpus_it_needs_all_of_them_and_their_type() -> None:
+    model = ModelSettings(name="a", accelerator_type="H100", tensor_parallel_size=4, cpus_per_replica=2)
+
+    assert replica_resources(model) == {"CPU": 2, "GPU": 4, "accelerator_type:H100": 0.001}
+
+
+def test_on_gpus_of_any_type_it_needs_no_type() -> None:
+    assert replica_resources(ModelSettings(name="a", accelerator_type=None)) == {"CPU": 1, "GPU": 1}

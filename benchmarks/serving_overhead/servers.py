@@ -122,7 +122,10 @@ def _tideserve() -> Path:
 
 
 def tideserve_config(engine: Engine) -> dict[str, object]:
-    """A Serve configuration with the benchmark's engine arguments and Tideserve's defaults otherwise."""
+    """A Serve configuration with the benchmark's engine arguments and Tideserve's defaults otherwise.
+
+    One replica, fixed, as with the other servers.
+    """
     model = {
         "name": engine.served_model_name,
         "model": str(engine.model),
@@ -133,11 +136,14 @@ def tideserve_config(engine: Engine) -> dict[str, object]:
         "enforce_eager": engine.enforce_eager,
         "kv_cache_memory_bytes": engine.kv_cache_gib << 30,
     }
+    knobs = {engine.served_model_name: {"min_replicas": 1, "max_replicas": 1}}
     application = {
         "name": "tideserve",
         "route_prefix": "/",
         "import_path": "serve_app.app:build",
+        "autoscaling_policy": {"policy_function": "serve_app.autoscaling.serve_policy:ServePolicy"},
         "args": {"models": [model]},
+        "deployments": [{"name": "Ingress", "user_config": {"autoscaling": knobs}}],
     }
     return {"applications": [application]}
 

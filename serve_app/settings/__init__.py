@@ -1,13 +1,13 @@
 """The one typed settings tree behind every configuration file."""
 
 from serve_app.settings.errors import SettingsError
+from serve_app.settings.knob_defaults import knob_defaults
 from serve_app.settings.load import load_settings
 from serve_app.settings.tree import (
     AppSettings,
     HttpSettings,
     IngressSettings,
     ModelSettings,
-    ScalingSettings,
 )
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "HttpSettings",
     "IngressSettings",
     "ModelSettings",
-    "ScalingSettings",
     "SettingsError",
+    "knob_defaults",
     "load_settings",
 ]

@@ -10,6 +10,8 @@ import yaml
 
 from serve_app.settings.errors import SettingsError, shown
 
+KNOBS = "knobs"
+"""The part of a profile that is knobs, for `knob_defaults`; the rest is model settings."""
 PROFILES = ("lowest-latency", "balanced", "lowest-cost")
 
 
@@ -34,6 +36,7 @@ def apply_profile(args: Mapping[str, Any]) -> dict[str, Any]:
     if name is None or not isinstance(models, list):
         return merged
     overlay = read_profile(name)
+    overlay.pop(KNOBS, None)
     merged["models"] = [_under(model, overlay) if isinstance(model, Mapping) else model for model in models]
     return merged
 

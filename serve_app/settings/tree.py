@@ -21,24 +21,6 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class ScalingSettings(Settings):
-    """How many engine replicas one model may have, and how fast that changes."""
-
-    min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
-    target_ongoing_requests: Annotated[float, Field(gt=0)] = 16.0
-    upscale_delay_s: Annotated[float, Field(ge=0)] = 5.0
-    downscale_delay_s: Annotated[float, Field(ge=0)] = 300.0
-
-    @model_validator(mode="after")
-    def _ordered(self) -> ScalingSettings:
-        if self.min_replicas > self.max_replicas:
-            raise ValueError(
-                f"min_replicas = {self.min_replicas} must be at most max_replicas = {self.max_replicas}"
-            )
-        return self
-
-
 class ModelSettings(Settings):
     """One model: which weights, how vLLM runs them, on what hardware, at what scale."""
 
@@ -85,12 +67,21 @@ class ModelSettings(Settings):
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 1000
     """Requests one replica holds at once, running or queued in the engine."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1000
-    """Requests each ingress replica holds while no engine replica is up; beyond them, 429."""
+    """Requests that wait in Ray Serve's queue with `data_plane: handle`; beyond them, 429."""
     max_sequences_per_request: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Bound on a request's `n` times its number of prompts."""
     drain_timeout_s: Annotated[float, Field(ge=0)] = 600.0
     """How long a stopping replica lets its streams finish: the longest generation allowed."""
-    scaling: ScalingSettings = ScalingSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "scaling" in data:
+            raise ValueError(
+                "scaling: not a setting of `args`, where a change restarts replicas; replica counts are "
+                "knobs, under deployments: name: Ingress, user_config: autoscaling: <model name>"
+            )
+        return data
 
     @field_validator("name")
     @classmethod
@@ -129,14 +120,11 @@ class HttpSettings(Settings):
 class IngressSettings(Settings):
     """The HTTP ingress deployment."""
 
-    replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     cpus_per_replica: Annotated[float, Field(ge=0)] = 0.5
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 10_000
     data_plane: Literal["relay", "handle"] = "relay"
     """How tokens come from the engine replica: `relay` over HTTP from a port the replica opens,
     `handle` through Ray Serve's deployment handle."""
-    replica_wait_timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    """How long a request may wait for a replica that can take it, a cold start included."""
 
 
 class AppSettings(Settings):

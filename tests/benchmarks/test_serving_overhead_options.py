@@ -8,6 +8,7 @@ import pytest
 from benchmarks.serving_overhead.options import parse
 from benchmarks.serving_overhead.proc import parse_stat
 from benchmarks.serving_overhead.servers import Engine, tideserve_config
+from serve_app.cli.config_file import read_config
 
 
 @pytest.fixture
@@ -59,6 +60,18 @@ def test_tideserve_gets_the_same_engine_arguments_as_vllm() -> None:
 
     for value in ('"/m"', '"tiny"', "2048", "64", '"bfloat16"', "true", str(1 << 30)):
         assert value in text
+
+
+def test_what_tideserve_gets_is_a_valid_configuration_of_one_replica(tmp_path: Path) -> None:
+    engine = Engine(Path("/m"), "tiny", 2048, 64, "bfloat16", True, 1)
+    path = tmp_path / "tideserve.yaml"
+    path.write_text(json.dumps(tideserve_config(engine)))
+
+    config = read_config(path)
+
+    knobs = config.knobs["tideserve"]["tiny"]
+    assert (knobs.mode, knobs.min_replicas, knobs.max_replicas) == ("act", 1, 1)
+    assert config.applications["tideserve"].models[0].kv_cache_memory_bytes == 1 << 30
 
 
 def test_a_process_name_with_spaces_and_brackets_is_read() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -36,6 +37,7 @@ class Running:
 
     document: dict[str, Any]
     proxy: str = "auto"
+    environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     seen: list[dict[str, Any]] = field(default_factory=list)
@@ -53,7 +55,9 @@ class Running:
     def start(self) -> None:
         config = self.folder / "serve.yaml"
         config.write_text(yaml.safe_dump(self.document))
-        env = {**os.environ, "RAY_TMPDIR": str(self.folder)}
+        # Ray's workers import policies by name, from here.
+        root = str(Path(__file__).parents[2])
+        env = {**os.environ, "RAY_TMPDIR": str(self.folder), "PYTHONPATH": root, **self.environment}
         with (self.folder / "run.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [
@@ -71,6 +75,24 @@ class Running:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    @property
+    def dashboard(self) -> str:
+        """The address of Ray's dashboard, which takes configurations."""
+        found = re.search(r"dashboard at (?:\x1b\[\d+m)*(?:http://)?(127\.0\.0\.1:\d+)", self.log)
+        assert found is not None, f"no dashboard address in:\n{self.log[-4000:]}"
+        return f"http://{found[1]}"
+
+    def deploy(self, document: dict[str, Any]) -> None:
+        """What `serve deploy` does with a file that holds `document`."""
+        request = urllib.request.Request(
+            f"{self.dashboard}/api/serve/applications/",
+            json.dumps(document).encode(),
+            {"Content-Type": "application/json"},
+            method="PUT",
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            assert reply.status == 200
 
     def wait_ready(
         self, until: Callable[[int, dict[str, Any]], bool] = lambda status, _: status == 200
@@ -140,8 +162,10 @@ def engine_settings(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def application(*models: dict[str, Any], **args: Any) -> dict[str, Any]:
-    """A Serve configuration with these models."""
+def application(
+    *models: dict[str, Any], knobs: dict[str, dict[str, Any]] | None = None, **args: Any
+) -> dict[str, Any]:
+    """A Serve configuration with these models, and these knobs by model."""
     ingress = {"cpus_per_replica": 0.1, **args.pop("ingress", {})}
     return {
         "proxy_location": "EveryNode",
@@ -151,7 +175,9 @@ def application(*models: dict[str, Any], **args: Any) -> dict[str, Any]:
                 "name": "tideserve",
                 "route_prefix": "/",
                 "import_path": "serve_app.app:build",
+                "autoscaling_policy": {"policy_function": "serve_app.autoscaling.serve_policy:ServePolicy"},
                 "args": {"models": list(models), "ingress": ingress, **args},
+                "deployments": [{"name": "Ingress", "user_config": {"autoscaling": knobs or {}}}],
             }
         ],
     }

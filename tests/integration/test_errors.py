@@ -102,6 +102,17 @@ def test_generate_keeps_fastapis_details(http: httpx.Client) -> None:
     assert reply.json()["detail"][0]["loc"] == ["body", "max_tokens"]
 
 
+@pytest.mark.parametrize(
+    ("query", "status", "param"),
+    [({"model": "nope"}, 404, "model"), ({"limit": 0}, 422, "limit"), ({"after": "x"}, 422, "after")],
+)
+def test_a_bad_query_is_named(http: httpx.Client, query: dict, status: int, param: str) -> None:
+    reply = http.get("/autoscaling/decisions", params=query)
+    assert reply.status_code == status
+    error = reply.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+
+
 def test_a_request_id_is_kept(http: httpx.Client) -> None:
     reply = http.get("/health", headers={"X-Request-ID": "mine-42"})
     assert reply.headers.get_list("x-request-id") == ["mine-42"]

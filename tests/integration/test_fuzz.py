@@ -38,6 +38,8 @@ OPERATIONS = [
     "GET /health",
     "GET /ready",
     "GET /metrics",
+    "GET /autoscaling/decisions",
+    "GET /autoscaling/knobs",
 ]
 
 

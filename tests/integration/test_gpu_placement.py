@@ -13,7 +13,7 @@ import ray
 from ray import serve
 
 from serve_app.app import build_application
-from serve_app.settings import load_settings
+from serve_app.settings import knob_defaults, load_settings
 from tests.integration.fake_gpu_engine import FakeGpuEngine
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,10 +37,12 @@ def fake_gpus() -> Iterator[None]:
 
 
 def placed(model: dict[str, Any]) -> dict[str, Any]:
-    settings = load_settings({"models": [{"name": "m", "model": "org/any", **model}]})
-    application = build_application(settings, FakeGpuEngine)
+    args = {"models": [{"name": "m", "model": "org/any", **model}]}
+    settings = load_settings(args)
+    application = build_application(settings, knob_defaults(args), FakeGpuEngine)
     serve.run(application, name="placement", route_prefix="/placement")
     try:
+        # Without our policy Ray's own starts a replica, from zero, for the request that waits for one.
         handle = serve.get_deployment_handle(settings.models[0].deployment_name, "placement")
         where: dict[str, Any] = handle.where.remote().result(timeout_s=60)
         return where

@@ -20,7 +20,8 @@ LONG = {"model": MODEL, "prompt": "Once", "max_tokens": 1900, "ignore_eos": True
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Running]:
-    running = Running(application(engine_settings(MODEL, scaling={"min_replicas": 2, "max_replicas": 2})))
+    knobs = {MODEL: {"min_replicas": 2, "max_replicas": 2}}
+    running = Running(application(engine_settings(MODEL), knobs=knobs))
     running.start()
     try:
         running.wait_ready(

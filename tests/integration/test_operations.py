@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 import openai
 import psutil
 
+from serve_app.autoscaling.knobs import Knobs
 from tests.integration.cluster import Running
 from tests.integration.conftest import CHAT, EMBED, NARROW
 from tests.integration.prometheus import samples, settled
@@ -24,14 +27,15 @@ def test_readiness_says_how_long_each_phase_took(http: httpx.Client) -> None:
     assert body["ready"] is True
     assert set(body["models"]) == {CHAT, NARROW, EMBED}
     took = body["models"][CHAT]["startup_seconds"]
-    assert set(took) == {
+    assert list(took) == [
+        "process",
         "imports",
         "configuration",
         "weights_and_kv_cache",
         "serving_layer",
         "warm_up",
         "data_plane",
-    }
+    ]
 
 
 def test_health_answers(http: httpx.Client) -> None:
@@ -41,6 +45,38 @@ def test_health_answers(http: httpx.Client) -> None:
 def test_the_documentation_pages_are_there(http: httpx.Client) -> None:
     assert http.get("/docs").status_code == 200
     assert "/v1/chat/completions" in http.get("/openapi.json").json()["paths"]
+
+
+def test_the_knobs_in_force_are_shown(http: httpx.Client) -> None:
+    body = http.get("/autoscaling/knobs").json()
+    assert set(body) == {"models", "ingress", "rejected"}
+    assert set(body["models"]) == {CHAT, NARROW, EMBED}
+    assert body["models"][CHAT] == Knobs().model_dump(mode="json")
+    assert body["rejected"] == ""
+
+
+def test_the_policy_says_where_every_model_stands_and_why(http: httpx.Client) -> None:
+    """What it says is about two seconds behind: its own pace, the writing, and the reading."""
+    deadline = time.monotonic() + 30
+    while True:
+        body = http.get("/autoscaling/decisions").json()
+        models = {model["model"]: model for model in body["autoscaler"]["models"].values()}
+        if {name: model["ready"] for name, model in models.items()} == {CHAT: 1, NARROW: 1, EMBED: 1}:
+            break
+        assert time.monotonic() < deadline, body["autoscaler"]
+        time.sleep(0.25)
+    assert body["autoscaler"]["policy_errors"] == 0
+    assert {(model["mode"], model["wanted"], model["target"]) for model in models.values()} == {("act", 1, 1)}
+    numbers = [record["seq"] for record in body["decisions"]]
+    assert numbers == sorted(numbers)
+    assert {record["model"] for record in body["decisions"]} == {CHAT, NARROW, EMBED}
+
+
+def test_the_decisions_of_one_model_may_be_asked_for(http: httpx.Client) -> None:
+    records = http.get("/autoscaling/decisions", params={"model": EMBED, "limit": 1}).json()["decisions"]
+    assert [record["model"] for record in records] == [EMBED]
+    later = http.get("/autoscaling/decisions", params={"model": EMBED, "after": records[0]["seq"]}).json()
+    assert all(record["seq"] > records[0]["seq"] for record in later["decisions"])
 
 
 def test_every_replicas_metrics_reach_prometheus(http: httpx.Client, client: openai.OpenAI) -> None:

@@ -29,7 +29,7 @@ def app() -> Iterator[Running]:
         application(
             engine_settings(GOOD, max_num_seqs=1),
             engine_settings(BROKEN, model="/nowhere/at-all", env={"HF_HUB_OFFLINE": "1"}),
-            ingress={"data_plane": "handle", "replica_wait_timeout_s": 2},
+            ingress={"data_plane": "handle"},
         ),
         proxy="ray",
     )

@@ -16,7 +16,8 @@ def problems(args: object) -> list[str]:
     ("location", "path"),
     [
         (("models", 0, "dtype"), "models[0].dtype"),
-        (("models", 1, "scaling", "min_replicas"), "models[1].scaling.min_replicas"),
+        (("models", 1, "engine_args", "seed"), "models[1].engine_args.seed"),
+        (("ingress", "min_replicas"), "ingress.min_replicas"),
         (("http",), "http"),
         ((), "(top level)"),
     ],

@@ -17,7 +17,7 @@ def test_what_is_not_given_takes_its_default() -> None:
     settings = load_settings({"models": [{"name": "a"}]})
 
     model = settings.models[0]
-    assert (model.model, model.device, model.scaling.min_replicas) == ("embedded", "gpu", 1)
+    assert (model.model, model.device, model.max_num_seqs) == ("embedded", "gpu", 256)
     assert settings.http.max_body_bytes == 8 << 20
     assert settings.ingress.data_plane == "relay"
 
@@ -54,8 +54,17 @@ def test_valid_pass_through_arguments_are_kept_as_written() -> None:
     assert settings.models[0].engine_args == {"seed": 7, "block_size": 32}
 
 
-@pytest.mark.parametrize("key", ["target_ongoing_requests", "upscale_delay_s"])
+@pytest.mark.parametrize("key", ["cpus_per_replica", "drain_timeout_s", "gpu_memory_utilization"])
 def test_infinity_is_not_a_setting(key: str) -> None:
-    model = {"name": "m", "device": "cpu", "scaling": {key: float("inf")}}
-    with pytest.raises(SettingsError, match=rf"scaling\.{key} = inf"):
+    model = {"name": "m", "device": "cpu", key: float("inf")}
+    with pytest.raises(SettingsError, match=rf"models\[0\]\.{key} = inf"):
         load_settings({"models": [model]})
+
+
+def test_replica_counts_of_an_older_configuration_come_with_where_they_are_now() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"models": [{"name": "a", "scaling": {"max_replicas": 3}}, {"name": "b"}]})
+
+    (line,) = caught.value.problems
+    assert line.startswith("models[0] = {'name': 'a', 'scaling': {'max_replicas': 3}}: scaling: ")
+    assert "user_config" in line

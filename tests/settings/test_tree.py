@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from serve_app.settings import AppSettings, HttpSettings, IngressSettings, ModelSettings, ScalingSettings
+from serve_app.settings import AppSettings, HttpSettings, IngressSettings, ModelSettings
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
 
 
 def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
@@ -18,23 +18,11 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
 @pytest.mark.parametrize(
     ("settings", "key", "value"),
     [
-        (ScalingSettings, "min_replicas", -1),
-        (ScalingSettings, "min_replicas", 10_001),
-        (ScalingSettings, "max_replicas", 0),
-        (ScalingSettings, "max_replicas", 10_001),
-        (ScalingSettings, "max_replicas", 1.5),
-        (ScalingSettings, "target_ongoing_requests", 0),
-        (ScalingSettings, "target_ongoing_requests", NAN),
-        (ScalingSettings, "upscale_delay_s", -0.1),
-        (ScalingSettings, "downscale_delay_s", -0.1),
         (HttpSettings, "max_body_bytes", 1023),
         (HttpSettings, "max_body_bytes", (1 << 30) + 1),
-        (IngressSettings, "replicas", 0),
-        (IngressSettings, "replicas", 1001),
         (IngressSettings, "cpus_per_replica", -0.5),
         (IngressSettings, "max_ongoing_requests", 0),
         (IngressSettings, "data_plane", "carrier-pigeon"),
-        (IngressSettings, "replica_wait_timeout_s", 0),
     ],
 )
 def test_a_value_out_of_its_range_is_refused(settings: type[Any], key: str, value: object) -> None:
@@ -92,31 +80,39 @@ def test_the_names_of_models_in_the_wild_are_accepted(name: str) -> None:
 
 
 def test_bounds_themselves_are_within() -> None:
-    scaling = ScalingSettings(min_replicas=0, max_replicas=10_000, upscale_delay_s=0, downscale_delay_s=0)
-
-    assert scaling.max_replicas == 10_000
-    assert ScalingSettings(min_replicas=3, max_replicas=3).min_replicas == 3
     assert HttpSettings(max_body_bytes=1024).max_body_bytes == 1024
+    assert HttpSettings(max_body_bytes=1 << 30).max_body_bytes == 1 << 30
+    assert ModelSettings(name="a", max_sequences_per_request=10_000).max_sequences_per_request == 10_000
+    assert IngressSettings(cpus_per_replica=0).cpus_per_replica == 0
 
 
-@pytest.mark.parametrize("settings", [ScalingSettings, HttpSettings, IngressSettings])
+@pytest.mark.parametrize("settings", [HttpSettings, IngressSettings])
 def test_the_tree_is_closed_at_every_level(settings: type[Any]) -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
         settings.model_validate({"replica": 1})
 
 
+@pytest.mark.parametrize("key", ["replicas", "replica_wait_timeout_s"])
+def test_what_is_a_knob_now_is_no_setting_of_the_ingress(key: str) -> None:
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        IngressSettings.model_validate({key: 1})
+
+
+@pytest.mark.parametrize("scaling", [{"min_replicas": 0, "max_replicas": 4}, {}, None])
+def test_replica_counts_among_the_settings_of_a_model_are_refused_with_where_they_belong(
+    scaling: object,
+) -> None:
+    with pytest.raises(ValidationError) as error:
+        ModelSettings.model_validate({"name": "a", "scaling": scaling})
+
+    assert "name: Ingress, user_config: autoscaling: <model name>" in message(error)
+
+
 def test_settings_cannot_be_changed_once_checked() -> None:
-    settings = ScalingSettings()
+    settings = HttpSettings()
 
     with pytest.raises(ValidationError, match="frozen"):
-        settings.min_replicas = 5
-
-
-def test_the_least_number_of_replicas_is_at_most_the_most() -> None:
-    with pytest.raises(ValidationError) as error:
-        ScalingSettings(min_replicas=3, max_replicas=2)
-
-    assert message(error) == "Value error, min_replicas = 3 must be at most max_replicas = 2"
+        settings.max_body_bytes = 2048
 
 
 def test_a_cpu_has_no_ranks() -> None:
@@ -169,7 +165,7 @@ def test_a_deployment_is_called_after_its_model_in_letters_ray_accepts(name: str
 
 def test_settings_survive_the_trip_to_a_replica_as_plain_data() -> None:
     settings = AppSettings.model_validate(
-        {"models": [{"name": "a", "device": "cpu", "scaling": {"min_replicas": 0, "max_replicas": 4}}]}
+        {"models": [{"name": "a", "device": "cpu", "engine_args": {"seed": 7}, "env": {"A": "1"}}]}
     )
 
     assert AppSettings.model_validate(settings.model_dump(mode="json")) == settings

@@ -1,0 +1,24 @@
+"""The policy under test, made to raise while a file exists."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from serve_app.autoscaling.policy import Decision
+from serve_app.autoscaling.serve_policy import ServePolicy
+from serve_app.autoscaling.served import ServedModel
+from serve_app.autoscaling.signals import Snapshot
+from serve_app.autoscaling.state import PolicyState
+
+MARK = "TIDESERVE_TEST_POLICY_RAISES"
+"""Names the file, in the environment of the cluster."""
+
+
+class RaisingPolicy(ServePolicy):
+    """`ServePolicy`, except while the file is there."""
+
+    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+        if Path(os.environ[MARK]).exists():
+            raise RuntimeError("made to raise")
+        return super().decide(model, snapshot, state, now)

@@ -1,0 +1,400 @@
+"""One application from zero to three replicas and back, through every knob: real engines, real Ray.
+
+The tests share the application and run in order; each says in what state it leaves the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from serve_app.cli.main import main
+from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.raising_policy import MARK
+from tests.integration.sse import RawStream
+
+MODEL = "tide"
+DEPLOYMENT = "Engine-tide"
+ENGINES = "ray::ServeReplica:tideserve:Engine-tide"
+KNOBS: dict[str, Any] = {
+    "min_replicas": 0,
+    "max_replicas": 3,
+    "ttft_target_s": 5.0,
+    "itl_target_s": 1.0,
+    "queue_target_per_replica": 8,
+    "headroom": 0,
+    "downscale_delay_s": 600,
+    "downscale_to_zero_delay_s": 600,
+    "keep_alive_interval_s": 1,
+}
+LONG = 3500  # tokens: about 15 s for six streams on three engines and two cores
+LONG_CONTEXT = {
+    "max_model_len": 8192,
+    "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
+}
+WAIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    mark = tmp_path_factory.mktemp("policy") / "raises"
+    document = application(engine_settings(MODEL, **LONG_CONTEXT), knobs={MODEL: KNOBS})
+    document["applications"][0]["autoscaling_policy"] = {
+        "policy_function": "tests.integration.raising_policy:RaisingPolicy"
+    }
+    running = Running(document, environment={MARK: str(mark)})
+    running.start()
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.stop()
+
+
+def decisions(fleet: Running, after: int = 0) -> list[dict[str, Any]]:
+    reply = httpx.get(
+        f"{fleet.url}/autoscaling/decisions", params={"after": after, "limit": 1000}, timeout=10
+    )
+    found: list[dict[str, Any]] = reply.json()["decisions"]
+    return found
+
+
+def newest(fleet: Running) -> int:
+    return max((record["seq"] for record in decisions(fleet)), default=0)
+
+
+def changes(fleet: Running, after: int) -> list[tuple[int, int]]:
+    return [
+        (record["old_target"], record["new_target"])
+        for record in decisions(fleet, after)
+        if record["old_target"] != record["new_target"]
+    ]
+
+
+def status(fleet: Running) -> dict[str, Any]:
+    body = httpx.get(f"{fleet.url}/autoscaling/decisions", timeout=10).json()["autoscaler"]
+    found: dict[str, Any] = body["models"][DEPLOYMENT]
+    return found
+
+
+def until(look: Callable[[], Any], holds: Callable[[Any], bool], what: str) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        seen = look()
+        if holds(seen):
+            return seen
+        time.sleep(0.2)
+    raise AssertionError(f"{what} did not come to pass within {WAIT_S} s: {seen}")
+
+
+def until_ready(fleet: Running, replicas: int) -> dict[str, Any]:
+    return until(
+        lambda: status(fleet),
+        lambda now: now["ready"] == replicas and now["target"] == replicas,
+        f"{replicas} ready replicas",
+    )
+
+
+def set_knobs(fleet: Running, *settings: str) -> None:
+    assert main(["knobs", "set", MODEL, *settings, "--address", fleet.dashboard]) == 0
+    wanted = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
+
+    def in_force() -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{fleet.url}/autoscaling/knobs", timeout=10).json()["models"][
+            MODEL
+        ]
+        return found
+
+    until(in_force, lambda now: all(_same(now[name], value) for name, value in wanted.items()), str(wanted))
+
+
+def with_knobs(document: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    edited = copy.deepcopy(document)
+    edited["applications"][0]["deployments"][0]["user_config"]["autoscaling"][MODEL].update(changed)
+    return edited
+
+
+def _same(value: Any, given: str) -> bool:
+    import yaml
+
+    return bool(value == yaml.safe_load(given))
+
+
+def chat(words: str, max_tokens: int, stream: bool = True) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": words}],
+        "max_tokens": max_tokens,
+        "stream": stream,
+        "ignore_eos": True,
+    }
+
+
+def streamed(fleet: Running, words: str, max_tokens: int) -> str:
+    """The whole of one stream, keep-alives included, as text."""
+    reply = httpx.post(f"{fleet.url}/v1/chat/completions", json=chat(words, max_tokens), timeout=WAIT_S)
+    assert reply.status_code == 200, reply.text
+    return reply.text
+
+
+async def burst(fleet: Running, requests: int) -> list[str]:
+    """So many streams at once, over connections of one client."""
+    async with httpx.AsyncClient(timeout=WAIT_S) as client:
+        url = f"{fleet.url}/v1/chat/completions"
+        replies = await asyncio.gather(
+            *(client.post(url, json=chat(f"Count to {number}.", 16)) for number in range(requests))
+        )
+    assert {reply.status_code for reply in replies} == {200}
+    return [reply.text for reply in replies]
+
+
+def whole(text: str) -> bool:
+    """Whether a stream came to its end, and to a good one."""
+    return (
+        text.endswith("data: [DONE]\n\n")
+        and "event: error" not in text
+        and '"finish_reason":"length"' in text
+    )
+
+
+@contextmanager
+def streaming(fleet: Running, streams: int, max_tokens: int) -> Iterator[list[str]]:
+    """Streams that follow one another until the block ends; what they were is checked by the caller."""
+    done = threading.Event()
+    seen: list[str] = []
+
+    def one(number: int) -> None:
+        while not done.is_set():
+            seen.append(streamed(fleet, f"Tell me about the sea, part {number}.", max_tokens))
+
+    with ThreadPoolExecutor(streams) as pool:
+        running = [pool.submit(one, number) for number in range(streams)]
+        try:
+            yield seen
+        finally:
+            done.set()
+            for each in running:
+                each.result(WAIT_S)
+
+
+def test_a_client_that_leaves_a_cold_application_leaves_the_queue(fleet: Running) -> None:
+    """At zero; in `advise`, so that nothing starts meanwhile."""
+    set_knobs(fleet, "mode=advise")
+    with RawStream(fleet.port, "/v1/chat/completions", chat("hi", 4)) as stream:
+        stream.until(b": waiting for a replica")
+        until(
+            lambda: decisions(fleet)[-1]["signals"]["held_requests"], lambda held: held == 1, "a held request"
+        )
+    until(lambda: decisions(fleet)[-1]["signals"]["held_requests"], lambda held: held == 0, "an empty queue")
+    assert status(fleet)["target"] == 0
+
+
+def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> None:
+    before = newest(fleet)
+    set_knobs(fleet, "cold_wait_timeout_s=4", "max_held_requests=1", "keep_alive_interval_s=60")
+    url = f"{fleet.url}/v1/chat/completions"
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(httpx.post, url, json=chat("hi", 4), timeout=60)
+        until(
+            lambda: decisions(fleet)[-1]["signals"]["held_requests"], lambda held: held == 1, "a held request"
+        )
+        refused = httpx.post(url, json=chat("hi", 4, stream=False), timeout=60)
+        late = held.result(60)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "cold_wait_timeout")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert int(late.headers["retry-after"]) >= 1
+    advised = [record for record in decisions(fleet, before) if record["wanted"] == 1]
+    assert advised
+    assert {clamp["name"] for clamp in advised[-1]["clamps"]} >= {"mode"}
+    until(lambda: decisions(fleet)[-1]["signals"]["held_requests"], lambda held: held == 0, "an empty queue")
+    assert changes(fleet, before) == []
+    assert fleet.processes(ENGINES) == []
+    set_knobs(
+        fleet, "mode=act", "cold_wait_timeout_s=600", "max_held_requests=1000", "keep_alive_interval_s=1"
+    )
+
+
+def test_a_burst_on_a_cold_application_gets_its_replicas_in_one_step(fleet: Running) -> None:
+    """Leaves three replicas."""
+    before = newest(fleet)
+    asked = time.time()
+    texts = asyncio.run(burst(fleet, 24))
+    assert [whole(text) for text in texts] == [True] * 24
+    assert all(text.startswith(": waiting for a replica of tide: phase=") for text in texts)
+    assert changes(fleet, before) == [(0, 3)]
+    up = next(record for record in decisions(fleet, before) if record["new_target"] == 3)
+    assert up["at"] - asked < 2.0
+    assert up["binding"] == "queue"
+    until_ready(fleet, 3)
+
+
+def test_a_cold_start_has_measured_its_phases(fleet: Running) -> None:
+    now = status(fleet)
+    phases = ["process", "imports", "configuration", "weights_and_kv_cache", "serving_layer", "warm_up"]
+    assert list(now["phases_s"])[:6] == phases
+    assert now["cold_start_s"] == pytest.approx(sum(now["phases_s"].values()), rel=0.5)
+
+
+CHANGED = [
+    "mode=advise",
+    "min_replicas=1",
+    "max_replicas=4",
+    "ttft_target_s=4.5",
+    "ttft_percentile=99",
+    "itl_target_s=0.9",
+    "queue_target_per_replica=9",
+    "headroom=0.1",
+    "upscale_delay_s=6",
+    "downscale_delay_s=500",
+    "downscale_to_zero_delay_s=500",
+    "forecast=false",
+    "forecast_quantile=0.8",
+    "forecast_window_s=900",
+    'schedules=[{start: "00:00", end: "00:01", min_replicas: 1}]',
+    "max_held_requests=999",
+    "cold_wait_timeout_s=599",
+    "keep_alive_interval_s=2",
+]
+
+
+def test_every_knob_changes_under_streams_and_nothing_restarts_or_breaks(
+    fleet: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Still three replicas; the knobs are as before."""
+    from serve_app.autoscaling.knobs import Knobs
+
+    assert {setting.partition("=")[0] for setting in CHANGED} == set(Knobs.model_fields)
+    everyone = sorted(process.pid for process in fleet.processes("ray::ServeReplica"))
+    with streaming(fleet, 1, 400) as texts:
+        for setting in CHANGED:
+            name = setting.partition("=")[0]
+            set_knobs(fleet, setting) if name != "schedules" else set_knobs_unchecked(fleet, setting)
+        fleet.deploy(fleet.document)  # an edited file, here with what it said at first
+        until(
+            lambda: httpx.get(f"{fleet.url}/autoscaling/knobs", timeout=10).json()["models"][MODEL],
+            lambda now: all(now[name] == value for name, value in KNOBS.items()),
+            "the knobs of the file",
+        )
+    assert texts
+    assert [whole(text) for text in texts] == [True] * len(texts)
+    assert sorted(process.pid for process in fleet.processes("ray::ServeReplica")) == everyone
+    until(lambda: status(fleet)["mode"], lambda mode: mode == "act", "the mode of the file")
+    until_ready(fleet, 3)
+
+
+def set_knobs_unchecked(fleet: Running, *settings: str) -> None:
+    assert main(["knobs", "set", MODEL, *settings, "--address", fleet.dashboard]) == 0
+
+
+def test_a_policy_that_raises_keeps_its_target_and_says_so(fleet: Running) -> None:
+    """Still three replicas."""
+    mark = Path(fleet.environment[MARK])
+    before = newest(fleet)
+    mark.touch()
+    try:
+        errors = until(
+            lambda: [record for record in decisions(fleet, before) if record["kind"] == "error"],
+            lambda found: len(found) > 0,
+            "an error record",
+        )
+        assert "made to raise" in errors[0]["reason"]
+        assert whole(streamed(fleet, "Go on.", 16))
+        assert (status(fleet)["target"], status(fleet)["ready"]) == (3, 3)
+    finally:
+        mark.unlink()
+    until(
+        lambda: decisions(fleet)[-1],
+        lambda record: record["kind"] == "heartbeat" and record["seq"] > errors[-1]["seq"],
+        "a decision after the errors",
+    )
+
+
+def test_scaling_down_during_long_streams_breaks_none(fleet: Running) -> None:
+    """Leaves one replica."""
+    before = newest(fleet)
+    streams = 6
+    begun = threading.Barrier(streams + 1, timeout=WAIT_S)
+
+    def long(number: int) -> str:
+        chunks: list[bytes] = []
+        body = chat(f"A long story, please: {number}.", LONG)
+        with httpx.stream("POST", f"{fleet.url}/v1/chat/completions", json=body, timeout=WAIT_S) as reply:
+            for chunk in reply.iter_raw():
+                if not chunks:
+                    begun.wait()
+                chunks.append(chunk)
+        return b"".join(chunks).decode()
+
+    with ThreadPoolExecutor(streams) as pool:
+        running = [pool.submit(long, number) for number in range(streams)]
+        begun.wait()
+        fleet.deploy(with_knobs(fleet.document, max_replicas=1))
+        until(lambda: changes(fleet, before), lambda seen: seen == [(3, 1)], "the step from 3 to 1")
+        assert not any(stream.done() for stream in running), "over before the drain: that proves nothing"
+        draining = until(lambda: status(fleet)["draining"], lambda count: count > 0, "a drain")
+        texts = [stream.result(WAIT_S) for stream in running]
+    assert draining == 2
+    assert [whole(text) for text in texts] == [True] * streams
+    until_ready(fleet, 1)
+
+
+def test_a_replica_killed_while_scaling_is_made_up_for(fleet: Running) -> None:
+    """Leaves two replicas."""
+    (only,) = until(lambda: fleet.processes(ENGINES), lambda found: len(found) == 1, "the end of the drain")
+    set_knobs(fleet, "max_replicas=2", "min_replicas=2")
+    until(lambda: len(fleet.processes(ENGINES)), lambda count: count == 2, "a second replica's process")
+    os.kill(only.pid, signal.SIGKILL)
+    assert whole(streamed(fleet, "Are you there?", 16))  # held until a replica is up
+    until_ready(fleet, 2)
+    assert only.pid not in [process.pid for process in fleet.processes(ENGINES)]
+
+
+def test_an_idle_application_goes_to_zero(fleet: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    """Leaves none."""
+    before = newest(fleet)
+    set_knobs(fleet, "min_replicas=0", "downscale_delay_s=2", "downscale_to_zero_delay_s=3")
+    until_ready(fleet, 0)
+    assert changes(fleet, before)[-1][1] == 0
+    until(lambda: fleet.processes(ENGINES), lambda left: left == [], "the end of the engines' processes")
+    assert fleet.ready() == (200, fleet.ready()[1])
+    capsys.readouterr()
+    assert main(["explain", "--url", fleet.url]) == 0
+    said = capsys.readouterr().out
+    assert MODEL in said
+    assert "up at the first request" in said
+
+
+def test_the_policy_s_metrics_are_in_the_exposition(fleet: Running) -> None:
+    text = httpx.get(f"{fleet.url}/metrics", timeout=10).text
+    for name in ("wanted", "target", "ready", "starting", "pending", "draining"):
+        assert f"llm_autoscaling_{name}_replicas{{" in text
+    assert "llm_autoscaling_binding" in text
+    assert "llm_held_requests" in text
+
+
+def test_each_change_is_one_structured_line_in_the_log(fleet: Running) -> None:
+    lines = [
+        line.partition("autoscaling decision ")[2]
+        for log in fleet.folder.rglob("controller_*.log")
+        for line in log.read_text(errors="replace").splitlines()
+        if "autoscaling decision " in line
+    ]
+    records = [json.loads(line) for line in lines]
+    moves = [(record["old_target"], record["new_target"]) for record in records if record["mode"] == "act"]
+    assert moves[:2] == [(0, 3), (3, 1)]
+    assert all(record["reason"] and record["counterfactual"] and record["terms"] for record in records)
