@@ -36,11 +36,5 @@ def get_document(kind: str, app: str) -> Any | None:
     return None if data is None else json.loads(zlib.decompress(data))
 
 
-def delete_documents(app: str) -> None:
-    """Forget everything about `app`."""
-    for kind in (KNOBS, STATUS, DECISIONS, LEARNED):
-        internal_kv._internal_kv_del(_key(kind, app), namespace=NAMESPACE)
-
-
 def _key(kind: str, app: str) -> str:
     return f"{kind}/{app}"

@@ -10,7 +10,6 @@ from serve_app.documents import (
     LEARNED,
     NAMESPACE,
     STATUS,
-    delete_documents,
     get_document,
     put_document,
 )
@@ -48,18 +47,6 @@ def test_kinds_and_applications_are_kept_apart() -> None:
 
     found = [get_document(kind, app) for kind in KINDS for app in ("shop", "shop2")]
     assert found == [[kind, app] for kind in KINDS for app in ("shop", "shop2")]
-
-
-def test_everything_about_an_application_is_forgotten_and_nothing_of_another() -> None:
-    for kind in KINDS:
-        put_document(kind, "shop", {})
-        put_document(kind, "shop2", {})
-
-    delete_documents("shop")
-    delete_documents("never-there")
-
-    assert [get_document(kind, "shop") for kind in KINDS] == [None] * 4
-    assert [get_document(kind, "shop2") for kind in KINDS] == [{}] * 4
 
 
 def test_five_hundred_decision_records_are_kept_small_in_the_store(kv: StubKv) -> None:

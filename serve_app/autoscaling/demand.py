@@ -8,7 +8,6 @@ from dataclasses import dataclass
 BUCKET_S = 5.0
 _SHORT_BUCKETS = 6
 _LONG_BUCKETS = 12
-_PEAK_BUCKETS = 2
 MAX_BUCKETS = 720
 """An hour, the longest forecast window."""
 
@@ -87,17 +86,17 @@ class Demand:
         Prompts longer than the mean weigh more: `elasticity` is the share by which capacity falls when
         prompts grow by their own length.
         """
-        whole = self.buckets[:-1][-max(int(window_s / BUCKET_S), _PEAK_BUCKETS) :]
-        if len(whole) < _PEAK_BUCKETS:
+        whole = self.buckets[:-1][-max(int(window_s / BUCKET_S), 2) :]
+        if len(whole) < 2:
             return Rate()
         slots = []
-        for index in range(len(whole) % _PEAK_BUCKETS, len(whole), _PEAK_BUCKETS):
-            pair = whole[index : index + _PEAK_BUCKETS]
-            requests, tokens = sum(b[0] for b in pair), sum(b[1] for b in pair)
+        odd = len(whole) % 2
+        for one, other in zip(whole[odd::2], whole[odd + 1 :: 2], strict=True):
+            requests, tokens = one[0] + other[0], one[1] + other[1]
             if mean_tokens > 0 and requests > 0:
                 requests *= max(0.1, 1.0 + elasticity * (tokens / requests / mean_tokens - 1.0))
             slots.append(requests)
         slots.sort()
         rank = min(len(slots) - 1, max(0, math.ceil(q * len(slots)) - 1))
-        requests = slots[rank] / (BUCKET_S * _PEAK_BUCKETS)
+        requests = slots[rank] / (2 * BUCKET_S)
         return Rate(requests, requests * mean_tokens)

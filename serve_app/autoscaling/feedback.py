@@ -26,7 +26,7 @@ _REGRET_S = 600.0
 _REGRET = 0.9
 """What the correction that led to such a scale-down is limited to, as a share of what it was."""
 _PROBE_S = 21_600.0
-"""How long the limit holds. To try the same fleet again costs about a minute of misses."""
+"""How long the limit holds. To try the same fleet again costs a cold start and half a minute of misses."""
 
 
 @dataclass(frozen=True, slots=True)

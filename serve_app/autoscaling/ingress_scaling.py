@@ -38,8 +38,9 @@ def decide_ingress(
     """
     known = [ongoing for ongoing, age in reported.values() if age <= STALE_AFTER_S and math.isfinite(ongoing)]
     ongoing = sum(max(value, 0.0) for value in known)
-    wish = math.ceil(ongoing / knobs.target_ongoing_requests - 1e-9)
-    wish = min(max(wish, knobs.min_replicas), knobs.max_replicas)
+    # Bounded first: a sum of absurd reports may be infinite, and that cannot be rounded.
+    wish = math.ceil(min(ongoing / knobs.target_ongoing_requests, knobs.max_replicas) - 1e-9)
+    wish = max(wish, knobs.min_replicas)
     start = now - knobs.downscale_delay_s
     recent = tuple((at, n) for at, n in peaks if start < at <= now and n > wish)
     # The first look after a loss of memory counts as a peak of what there is.

@@ -56,6 +56,7 @@ class Observation:
     ages_s: dict[str, float]
     notes: tuple[str, ...]
     engines: tuple[EngineSignals, ...]
+    ingresses: tuple[IngressSignals, ...]
     """The reports to believe."""
 
     @property
@@ -142,6 +143,7 @@ def observe(snapshot: Snapshot, state: PolicyState, now: float) -> tuple[Observa
         },
         notes=tuple(notes),
         engines=tuple([snapshot.engines[source].signals for source in engines]),
+        ingresses=tuple([snapshot.ingress[source].signals for source in ingresses]),
     )
     idle_since = state.idle_since
     if not observation.idle or finished:

@@ -17,6 +17,8 @@ from serve_app.autoscaling.terms import COLD_BURST_S, Sizing, load_terms, size, 
 from serve_app.autoscaling.words import counterfactual, explain_signals, feasibility_notes
 
 NOTHING = Term("idle", 0, "nothing waits, runs or arrives")
+_LONGEST_GAP_S = 600.0
+"""Between two decisions; far more than a restart of Ray's controller takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
         state: From the last decision; `PolicyState()` at first or after a loss.
         now: Unix time, seconds. The only clock.
     """
+    if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
+        # What happened meanwhile nobody saw: no delay has passed. What was learned is still true.
+        state = replace(state, since=None, idle_since=None, moved_at=None, queue=(), peaks=())
     seen, state = observe(snapshot, state, now)
     state = _remember_queue(state, seen, knobs, snapshot.ready, now)
     sizing = size(state, knobs)
@@ -77,12 +82,14 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     if snapshot.capacity.pending:
         clamps.append(Clamp("capacity", _pending(snapshot)))
     binding, reason = _why(strongest, clamps, wanted, target, knobs)
+    scheduled = next((term.replicas for term in standing if term.name == "schedule"), 0)
+    words = counterfactual(snapshot, knobs, state, sizing, seen, wanted, target, scheduled, idle_s, now)
     explanation = Explanation(
         terms=(*load, *standing),
         binding=binding,
         clamps=tuple(clamps),
         reason=reason,
-        counterfactual=counterfactual(snapshot, knobs, state, sizing, seen, wanted, target, idle_s, now),
+        counterfactual=words,
         notes=(*feasibility_notes(knobs, measured, sizing), *seen.notes),
         signals=explain_signals(snapshot, seen, measured, sizing, state, knobs, now),
         ages_s=seen.ages_s,
@@ -104,7 +111,9 @@ def _remember_queue(
     start = now - knobs.upscale_delay_s
     older = [entry for entry in entries if entry[0] <= start]
     entries = older[-1:] + [entry for entry in entries if entry[0] > start]
-    if not older and (not entries or entries[0][1] > 0):
+    if not knobs.upscale_delay_s:
+        entries = []
+    elif not older and (not entries or entries[0][1] > 0):
         # Not watched for the whole delay yet: whatever waits has not been seen standing.
         entries.insert(0, (start, 0.0, 0.0))
     return replace(state, queue=(*entries, (now, seen.queued_requests, seen.queued_tokens)))

@@ -1,7 +1,7 @@
 """Ray Serve's application-level autoscaling policy around `decide`.
 
 Named in a configuration as `autoscaling_policy.policy_function`. Ray Serve's controller makes one
-instance, a new one at every change of the configuration, and calls it about ten times a second.
+instance, a new one whenever it builds the application anew, and calls it about ten times a second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from serve_app.autoscaling.cold_start import count_phases
+from serve_app.autoscaling.cold_start import ColdStarts, count_phases
 from serve_app.autoscaling.contexts import engine_readings, ingress_readings, ongoing_of_ingress
 from serve_app.autoscaling.exchange import Deployment, Exchange, read_learned
 from serve_app.autoscaling.ingress_scaling import decide_ingress
@@ -209,13 +209,7 @@ class ServePolicy:
 
     def _open(self, app: str) -> Exchange:
         if self._exchange is None:
-            states, cold_starts, records = read_learned(app)
-            for name, document in states.items():
-                try:
-                    self._states[name] = restore(document)
-                except (TypeError, ValueError, KeyError, IndexError) as error:
-                    logger.warning("autoscaling of %s: what was learned cannot be used: %r", name, error)
-            self._journal.load(records)
+            cold_starts = self._remember(app)
             self._metrics = AutoscalingMetrics()
             exchange = Exchange(app, cold_starts)
             exchange.outbox.decisions_seq = self._journal.seq
@@ -225,6 +219,18 @@ class ServePolicy:
             weakref.finalize(self, exchange.stop)
             self._exchange = exchange
         return self._exchange
+
+    def _remember(self, app: str) -> dict[str, ColdStarts]:
+        """Take over what an earlier policy has left. Returns the start-ups it measured."""
+        try:
+            states, cold_starts, records = read_learned(app)
+            self._states = {name: restore(document) for name, document in states.items()}
+            self._journal.load(records)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            # Written by another version: a policy that learns anew is better than none.
+            logger.warning("autoscaling of %s: what was learned before cannot be used: %r", app, error)
+            return {}
+        return cold_starts
 
     def _report_error(
         self, deployment: str, model: str, target: int, ready: int, error: Exception, now: float

@@ -154,9 +154,11 @@ def _queue_tokens(
     requests, tokens = standing_queue(state, seen, snapshot.ready)
     per_token = sizing.step.per_prefill_token_s * sizing.mix.computed_share
     own = per_token * (tokens / requests if requests > 0 else 0.0)
-    budget = max(knobs.ttft_target_s - sizing.step.base_s, own, 1e-3)
-    if not snapshot.ready:
-        budget = max(budget, _BACKLOG_SHARE * (horizon_s(snapshot)))
+    left = max(knobs.ttft_target_s - sizing.step.base_s, 1e-3)
+    # Where a prompt's own prefill takes longer than that, the target is out of reach and a queue is only
+    # a backlog, as it is after a cold start.
+    backlog = not snapshot.ready or own > left
+    budget = max(left, own, _BACKLOG_SHARE * horizon_s(snapshot) if backlog else 0.0)
     work = tokens * per_token
     return Term(
         "queue_tokens",

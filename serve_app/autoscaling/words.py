@@ -21,10 +21,14 @@ def counterfactual(
     seen: Observation,
     wanted: int,
     target: int,
+    scheduled: int,
     idle_s: float,
     now: float,
 ) -> str:
-    """What would send the target up, and when it can next go down."""
+    """What would send the target up, and when it can next go down; `scheduled` is a schedule's minimum."""
+    if target and target <= max(scheduled, knobs.min_replicas):
+        which = "min_replicas" if target <= knobs.min_replicas else "a schedule's min_replicas"
+        return f"{_up(knobs, sizing, target)}; not down: {which} = {target}"
     down = _down(snapshot, knobs, state, seen, sizing, wanted, target, idle_s, now)
     return f"{_up(knobs, sizing, target)}; {down}"
 
@@ -49,8 +53,8 @@ def _down(
     idle_s: float,
     now: float,
 ) -> str:
-    if target <= knobs.min_replicas:
-        return f"not down: min_replicas = {knobs.min_replicas}" if target else "at zero"
+    if not target:
+        return "at zero"
     if seen.unknown_engines or not seen.ingress_known:
         return "not down while replicas are silent"
     if target == 1:

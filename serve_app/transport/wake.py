@@ -29,7 +29,8 @@ def connect(handle: DeploymentHandle) -> None:
 class Wake:
     """Sits in Ray Serve's queue as long as somebody needs a replica.
 
-    A queued request is what Ray's controller hears of at once, and what it starts a replica for.
+    The policy starts replicas for what the ingress reports. This one queued request has Ray make its
+    router and say when the engines cannot start, and is what Ray's own policy would act on.
 
     Args:
         model: The model's name, for the log.

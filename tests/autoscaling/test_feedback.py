@@ -65,7 +65,9 @@ def test_nothing_measured_is_nothing_missed() -> None:
 # What follows from it.
 
 FINE = measure([latencies(0.0, 0.05, 0.012)], KNOBS, ITL_ALONE_S)
-BAD = measure([replace(latencies(0.0, 0.05, 0.012), itl_p90_s=0.05, itl_p95_s=0.05, itl_p99_s=0.05)], KNOBS, ITL_ALONE_S)
+BAD = measure(
+    [replace(latencies(0.0, 0.05, 0.012), itl_p90_s=0.05, itl_p95_s=0.05, itl_p99_s=0.05)], KNOBS, ITL_ALONE_S
+)
 
 
 def settled(**rest: object) -> PolicyState:
@@ -73,9 +75,7 @@ def settled(**rest: object) -> PolicyState:
     demand = Demand().add(NOW - 100, 0, 0)
     for second in range(100):
         demand = demand.add(NOW - 99 + second, 4, 400)
-    return replace(
-        PolicyState(since=NOW - 100, moved_at=NOW - 60, last_at=NOW - 1, demand=demand), **rest
-    )
+    return replace(PolicyState(since=NOW - 100, moved_at=NOW - 60, last_at=NOW - 1, demand=demand), **rest)
 
 
 def corrected(state: PolicyState, measured: Measured, seconds: int, ready: int = 4) -> PolicyState:
@@ -92,16 +92,16 @@ def test_misses_above_the_permitted_share_lower_what_a_replica_is_trusted_with()
 
 
 def test_misses_within_the_permitted_share_lower_nothing() -> None:
-    some = measure(
-        [replace(latencies(0.0, 0.05, 0.012), itl_p99_s=0.05)], KNOBS, ITL_ALONE_S
-    )
+    some = measure([replace(latencies(0.0, 0.05, 0.012), itl_p99_s=0.05)], KNOBS, ITL_ALONE_S)
     assert 0.02 < some.itl_missed < 0.05
 
     assert corrected(settled(), some, 60).correction == 1.0
 
 
 def test_trust_comes_back_much_slower_than_it_goes() -> None:
-    assert corrected(settled(correction=0.5), FINE, 600).correction == pytest.approx(0.5 * 2.718 ** (1 / 3), rel=0.01)
+    assert corrected(settled(correction=0.5), FINE, 600).correction == pytest.approx(
+        0.5 * 2.718 ** (1 / 3), rel=0.01
+    )
 
 
 def test_it_stays_within_its_bounds() -> None:
@@ -141,7 +141,7 @@ def test_a_handful_of_observations_corrects_nothing() -> None:
 def test_a_long_pause_between_decisions_counts_as_ten_seconds() -> None:
     after_pause = correct(settled(last_at=NOW - 3600), BAD, KNOBS, 4, 4, NOW)
 
-    assert after_pause.correction == pytest.approx(2.718 ** -0.3, rel=0.01)
+    assert after_pause.correction == pytest.approx(2.718**-0.3, rel=0.01)
 
 
 # A scale-down that was one too many.
@@ -168,9 +168,7 @@ def test_the_limit_ends_after_six_hours() -> None:
 
 def test_a_second_regret_lowers_the_limit_and_never_raises_it() -> None:
     once = correct(settled(correction=1.4, lowered=SCALED_DOWN), BAD, KNOBS, 4, 4, NOW)
-    again = correct(
-        replace(once, lowered=(NOW, 2.0, 4.0), last_at=NOW), BAD, KNOBS, 4, 4, NOW + 1
-    )
+    again = correct(replace(once, lowered=(NOW, 2.0, 4.0), last_at=NOW), BAD, KNOBS, 4, 4, NOW + 1)
 
     assert again.correction_limit == pytest.approx(0.9 * 1.4)
 

@@ -41,7 +41,9 @@ def test_fresh_reports_add_up() -> None:
 
 
 def test_what_is_open_on_the_data_plane_and_not_yet_in_the_engine_counts_as_running() -> None:
-    seen, _ = observe(snapshot(engine(running_requests=1, waiting_requests=2, ongoing_requests=8)), PolicyState(), NOW)
+    seen, _ = observe(
+        snapshot(engine(running_requests=1, waiting_requests=2, ongoing_requests=8)), PolicyState(), NOW
+    )
 
     assert seen.running_requests == 6
 
@@ -83,7 +85,9 @@ def test_no_replicas_and_a_silent_ingress_is_not_known_to_be_idle() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e300, -1e16])
-@pytest.mark.parametrize("field", ["running_requests", "waiting_tokens", "itl_p99_s", "finished_requests_total"])
+@pytest.mark.parametrize(
+    "field", ["running_requests", "waiting_tokens", "itl_p99_s", "finished_requests_total"]
+)
 def test_a_report_with_a_number_that_is_none_is_not_believed_at_all(bad: float, field: str) -> None:
     seen, _ = observe(snapshot(engine(), engine(**{field: bad})), PolicyState(), NOW)
 
@@ -209,7 +213,9 @@ def test_steps_that_cannot_be_teach_nothing(step_s: float) -> None:
 
 
 def test_idle_begins_with_the_last_work_and_not_before() -> None:
-    state = after(with_totals(0, 0), with_totals(1, 0), with_totals(1, 1), with_totals(1, 1), with_totals(1, 1))
+    state = after(
+        with_totals(0, 0), with_totals(1, 0), with_totals(1, 1), with_totals(1, 1), with_totals(1, 1)
+    )
 
     assert state.idle_since == NOW + 3
 

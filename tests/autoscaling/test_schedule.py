@@ -15,7 +15,11 @@ def at(text: str, zone: str = "UTC") -> float:
 
 
 MORNING = Schedule(
-    days=("mon", "tue", "wed", "thu", "fri"), start="08:00", end="18:00", timezone="Europe/Berlin", min_replicas=4
+    days=("mon", "tue", "wed", "thu", "fri"),
+    start="08:00",
+    end="18:00",
+    timezone="Europe/Berlin",
+    min_replicas=4,
 )
 NIGHT = Schedule(days=("fri",), start="22:00", end="02:00", min_replicas=2)
 ALWAYS = Schedule(start="06:00", end="06:00", min_replicas=1)

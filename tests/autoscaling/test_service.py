@@ -154,7 +154,9 @@ def test_an_a100_replica_takes_about_three_requests_a_second_of_a_thousand_token
     assert capacity_rps(A100, MIX, KNOBS, NO_LIMIT) == pytest.approx(3.3, rel=0.05)
 
 
-def test_that_capacity_is_where_prefill_disturbs_more_than_five_percent_of_the_inter_token_latencies() -> None:
+def test_that_capacity_is_where_prefill_disturbs_more_than_five_percent_of_the_inter_token_latencies() -> (
+    None
+):
     # A step with a prompt takes 62 ms, one without 13 ms. At 3.2 prompts a second, 0.84 s of a second
     # are left for steps of 13 ms: 64 of them, and 3.2 are 5 %.
     rate = capacity_rps(A100, MIX, KNOBS, NO_LIMIT)

@@ -74,7 +74,9 @@ def lived() -> PolicyState:
         )
         front = ingress(arrivals_total=3.0 * second, arrived_bytes_total=12_000.0 * second)
         watch.see(snapshot(busy, busy, at={"i0": front}))
-    watch.see(snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=57, arrived_bytes_total=228_000)}))
+    watch.see(
+        snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=57, arrived_bytes_total=228_000)})
+    )
     watch.see_for(
         120, snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=57, arrived_bytes_total=228_000)})
     )

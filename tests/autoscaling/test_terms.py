@@ -38,7 +38,11 @@ def arriving(rps: float, seconds: int = 120) -> Demand:
 
 
 def terms_of(
-    seen: Snapshot, state: PolicyState | None = None, knobs: Knobs = KNOBS, sizing: Sizing = SIZING, **memory: Any
+    seen: Snapshot,
+    state: PolicyState | None = None,
+    knobs: Knobs = KNOBS,
+    sizing: Sizing = SIZING,
+    **memory: Any,
 ) -> dict[str, Term]:
     """The load's terms, with a queue that has stood for as long as need be."""
     observation, state = observe(seen, state or PolicyState(), NOW)
@@ -174,6 +178,15 @@ def test_after_a_cold_start_a_backlog_may_take_a_tenth_of_it() -> None:
     assert (slow["queue_tokens"].replicas, fast["queue_tokens"].replicas) == (1, 3)
 
 
+def test_a_queue_of_prompts_beyond_the_ttft_target_is_cleared_and_the_target_not_chased() -> None:
+    # 10 prompts of 8,000 tokens, 0.4 s of prefill each: no fleet gives any of them its token in 0.2 s.
+    seen = snapshot(engine(waiting_requests=10, waiting_tokens=80_000), cold_start_s=20.0)
+
+    assert terms_of(seen)["queue_tokens"].replicas == 2  # 4 s of work in a tenth of a cold start
+    within = KNOBS.model_copy(update={"ttft_target_s": 0.5})
+    assert terms_of(seen, knobs=within)["queue_tokens"].replicas == 9
+
+
 # The KV cache.
 
 
@@ -269,7 +282,7 @@ def test_a_schedule_asks_for_its_replicas_a_cold_start_early() -> None:
 
 def test_no_load_asks_for_more_than_the_largest_number() -> None:
     flood = snapshot(
-        engine(waiting_requests=1e15, waiting_tokens=1e15, running_tokens=1e15, kv_cache_tokens=1e-300)
+        engine(waiting_requests=1e14, waiting_tokens=1e14, running_tokens=1e14, kv_cache_tokens=1e-300)
     )
     tiny = KNOBS.model_copy(update={"queue_target_per_replica": 1e-300})
 

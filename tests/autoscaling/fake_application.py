@@ -1,0 +1,231 @@
+"""A Serve application whose replicas are made up, under Ray's real autoscaling state.
+
+Ray's controller calls `ApplicationAutoscalingState.get_decision_num_replicas` ten times a second with the
+targets it has, and takes the answer as the new targets; so does `FakeApplication.tick`. The exchange
+with Ray's key-value store is replaced, which needs a cluster; nothing else of the policy is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from ray.serve._private.autoscaling_state import ApplicationAutoscalingState
+from ray.serve._private.common import (
+    DeploymentHandleSource,
+    DeploymentID,
+    HandleMetricReport,
+    ReplicaID,
+    ReplicaMetricReport,
+    TimeStampedValue,
+)
+from ray.serve._private.config import DeploymentConfig, ReplicaConfig
+from ray.serve._private.deployment_info import DeploymentInfo
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+
+from serve_app.autoscaling.exchange import Deployment, Inbox, Outbox
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
+from serve_app.autoscaling.served import Served, ServedModel
+from serve_app.autoscaling.signals import EngineSignals, IngressSignals, ingress_key
+from tests.autoscaling.build import NOW
+
+APP = "tideserve"
+
+
+class FakeExchange:
+    """The policy's correspondence, kept in memory."""
+
+    def __init__(self, served: Served | None) -> None:
+        self.inbox = Inbox(served)
+        self.outbox = Outbox()
+        self.sent = 0
+
+    def send(self) -> None:
+        self.sent += 1
+
+
+class FakeMetrics:
+    """Takes what would be exported."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, int, int]] = []
+        self.errors = 0
+        self.values: dict[str, dict[str, float]] = {}
+
+    def set(self, model: str, values: dict[str, float], binding: str) -> None:
+        self.values[model] = values
+
+    def count_change(self, model: str, old: int, new: int) -> None:
+        self.changes.append((model, old, new))
+
+    def count_error(self) -> None:
+        self.errors += 1
+
+
+class Clock:
+    """Stands in for the `time` module in the policy."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def time(self) -> float:
+        return self.now
+
+
+def engine_name(model: str) -> str:
+    return f"Engine-{model}"
+
+
+class FakeApplication:
+    """Deployments with targets, running replicas and reports.
+
+    Args:
+        clock: What the policy takes for the time.
+        models: The knobs of each model.
+        policy: The policy's class.
+        targets: Replicas at the start, running at once; 0 for those not named, 1 ingress.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        models: Mapping[str, Knobs],
+        *,
+        policy: type[ServePolicy] = ServePolicy,
+        targets: Mapping[str, int] | None = None,
+        ingress: IngressKnobs | None = None,
+        others: tuple[str, ...] = (),
+    ) -> None:
+        self.clock = clock
+        served = Served(
+            {
+                engine_name(model): ServedModel(model, engine_name(model), knobs)
+                for model, knobs in models.items()
+            },
+            ingress or IngressKnobs(),
+        )
+        self.exchange, self.metrics = FakeExchange(served), FakeMetrics()
+        self.state = ApplicationAutoscalingState(APP)
+        self.state.register(AutoscalingPolicy(policy_function=policy))
+        self.policy: ServePolicy = self.state._policy.__wrapped__  # type: ignore[union-attr]
+        assert isinstance(self.policy, policy)
+        self.policy._exchange = self.exchange  # type: ignore[assignment]
+        self.policy._metrics = self.metrics  # type: ignore[assignment]
+        self.targets: dict[str, int] = {INGRESS: 1}
+        self.targets |= {engine_name(model): 0 for model in models}
+        self.targets |= dict.fromkeys(others, 1)
+        self.targets |= {
+            name if name in self.targets else engine_name(name): n for name, n in (targets or {}).items()
+        }
+        self._running: dict[str, list[ReplicaID]] = {}
+        for name, target in self.targets.items():
+            self.state.register_deployment(self.id(name), _info(), target)
+            self.run(name, target)
+        self.reports()
+
+    def id(self, deployment: str) -> DeploymentID:
+        return DeploymentID(deployment, APP)
+
+    def knobs(self, model: str, **changed: Any) -> None:
+        """Change knobs while it runs."""
+        served = self.exchange.inbox.served
+        assert served is not None
+        name = engine_name(model)
+        known = served.models[name]
+        new = replace(known, knobs=known.knobs.model_copy(update=changed))
+        self.exchange.inbox = replace(
+            self.exchange.inbox, served=replace(served, models={**served.models, name: new})
+        )
+
+    def startup(self, model: str, known: Deployment) -> None:
+        """What the documents say of a model's replicas."""
+        deployments = {**self.exchange.inbox.deployments, engine_name(model): known}
+        self.exchange.inbox = replace(self.exchange.inbox, deployments=deployments)
+
+    def run(self, deployment: str, count: int) -> None:
+        """Have so many replicas of `deployment` running."""
+        replicas = [ReplicaID(f"{deployment}-{n}", self.id(deployment)) for n in range(count)]
+        for gone in set(self._running.get(deployment, ())) - set(replicas):
+            self.state.on_replica_stopped(gone)
+        self._running[deployment] = replicas
+        self.state.update_running_replica_ids(self.id(deployment), replicas)
+
+    def report(self, deployment: str, values: Mapping[str, float], number: int = 0) -> None:
+        """A report of one replica, as of now."""
+        replica = self._running[deployment][number]
+        at = self.clock.now
+        series = {name: [TimeStampedValue(at, float(value))] for name, value in values.items()}
+        self.state.record_request_metrics_for_replica(ReplicaMetricReport(replica, series, at))
+
+    def reports(self, ongoing: float = 0.0, **ingress: Mapping[str, float]) -> None:
+        """Reports of every replica: engines with nothing to do, and the ingress with these of each model."""
+        served = self.exchange.inbox.served
+        models = [model.name for model in served.models.values()] if served is not None else []
+        for name, replicas in self._running.items():
+            for number in range(len(replicas)):
+                if name == INGRESS:
+                    values = {"ongoing_requests": ongoing / len(replicas)}
+                    for model in models:
+                        said = IngressSignals(**ingress.get(model, {}))
+                        values |= {
+                            ingress_key(engine_name(model), field): value
+                            for field, value in asdict(said).items()
+                        }
+                    self.report(name, values, number)
+                else:
+                    self.report(name, asdict(EngineSignals(kv_cache_tokens=2e5)), number)
+
+    def engine(self, model: str, number: int = 0, **signals: float) -> None:
+        """A report of one engine replica."""
+        said = EngineSignals(**{"kv_cache_tokens": 2e5, **signals})
+        self.report(engine_name(model), asdict(said), number)
+
+    def queue_in_ray(self, model: str, requests: float) -> None:
+        """Requests that wait in Ray's own queue, as the wake of held requests does."""
+        at = self.clock.now
+        self.state.record_request_metrics_for_handle(
+            HandleMetricReport(
+                self.id(engine_name(model)),
+                "handle",
+                "actor",
+                DeploymentHandleSource.REPLICA,
+                [TimeStampedValue(at, requests)],
+                {},
+                at,
+            )
+        )
+
+    def tick(self, seconds: float = 0.5) -> dict[str, int]:
+        """One turn of Ray's controller, `seconds` later. Returns the targets after it."""
+        self.clock.now += seconds
+        decided = self.state.get_decision_num_replicas({self.id(name): n for name, n in self.targets.items()})
+        self.targets |= {deployment.name: count for deployment, count in decided.items()}
+        return dict(self.targets)
+
+    def target(self, model: str) -> int:
+        return self.targets[engine_name(model)]
+
+    def records(self, model: str) -> list[dict[str, Any]]:
+        """The decision records sent so far of one model."""
+        return [record for record in self.exchange.outbox.decisions if record["model"] == model]
+
+
+def _info() -> DeploymentInfo:
+    """As `serve_app.app` sets Ray's own autoscaling: out of the way."""
+    return DeploymentInfo(
+        DeploymentConfig(
+            autoscaling_config=AutoscalingConfig(
+                min_replicas=0,
+                max_replicas=10_000,
+                upscale_delay_s=0.0,
+                downscale_delay_s=0.0,
+                metrics_interval_s=1.0,
+                look_back_period_s=5.0,
+            )
+        ),
+        ReplicaConfig.create(object),
+        start_time_ms=0,
+        deployer_job_id="",
+    )
