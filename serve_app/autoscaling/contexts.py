@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from serve_app.autoscaling.signals import (
@@ -17,6 +18,10 @@ from serve_app.autoscaling.signals import (
 
 ONGOING = "ongoing_requests"
 """What an ingress replica reports of itself: the requests it has open, of all models."""
+
+_newest = itemgetter(-1)
+_value = attrgetter("value")
+_timestamp = attrgetter("timestamp")
 
 RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 """Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
@@ -43,22 +48,17 @@ def ongoing_of_ingress(raw: RawMetrics, now: float) -> dict[str, tuple[float, fl
 
 def _rows(raw: RawMetrics, names: Sequence[str], now: float) -> list[tuple[str, float, tuple[float, ...]]]:
     """(replica id, age, newest values in the order of `names`) of the replicas that report all of them."""
-    columns = [raw.get(name) for name in names]
-    first = columns[0]
-    if first is None or any(column is None for column in columns):
+    columns = [raw[name] for name in names if name in raw]
+    if len(columns) < len(names):
         return []
-    replicas = list(first)
+    replicas = list(columns[0])
     # Ray fills every column in the order of the replicas, so whole columns can be read at once: for
     # 1,000 replicas that is a third of the time of looking up each value by its replica.
-    if not all(list(column or ()) == replicas for column in columns):
-        replicas = [replica for replica in replicas if all(replica in (column or ()) for column in columns)]
-        columns = [{replica: (column or {})[replica] for replica in replicas} for column in columns]
-    if any(not series for column in columns for series in (column or {}).values()):
-        return []
-    values = zip(
-        *[[series[-1].value for series in (column or {}).values()] for column in columns], strict=True
-    )
-    stamps = [series[-1].timestamp for series in (columns[0] or {}).values()]
+    if not all(list(column) == replicas and all(column.values()) for column in columns):
+        replicas = [replica for replica in replicas if all(column.get(replica) for column in columns)]
+        columns = [{replica: column[replica] for replica in replicas} for column in columns]
+    values = zip(*[map(_value, map(_newest, column.values())) for column in columns], strict=True)
+    stamps = map(_timestamp, map(_newest, columns[0].values()))
     # A replica's clock may run ahead of the controller's; a report from the future is of now. One from no
     # time at all is none.
     return [

@@ -70,7 +70,8 @@ class Demand:
         seconds = (len(seen) - 1) * BUCKET_S + max(now - self.start, 0.0)
         # Sooner than a bucket, one request would look like a torrent.
         seconds = max(seconds, BUCKET_S)
-        return Rate(sum(b[0] for b in seen) / seconds, sum(b[1] for b in seen) / seconds)
+        requests, tokens = map(sum, zip(*seen, strict=True))
+        return Rate(requests / seconds, tokens / seconds)
 
     def recent(self, now: float) -> tuple[Rate, Rate]:
         """Rates over the last 30 and 60 s: the first follows a rise, the second outlasts a lull."""
@@ -89,14 +90,15 @@ class Demand:
         whole = self.buckets[:-1][-max(int(window_s / BUCKET_S), 2) :]
         if len(whole) < 2:
             return Rate()
-        slots = []
         odd = len(whole) % 2
-        for one, other in zip(whole[odd::2], whole[odd + 1 :: 2], strict=True):
-            requests, tokens = one[0] + other[0], one[1] + other[1]
-            if mean_tokens > 0 and requests > 0:
-                requests *= max(0.1, 1.0 + elasticity * (tokens / requests / mean_tokens - 1.0))
-            slots.append(requests)
-        slots.sort()
+        # requests * (1 + elasticity * (tokens / requests / mean - 1)), and at least a tenth of them
+        own, by_tokens = (1.0 - elasticity, elasticity / mean_tokens) if mean_tokens > 0 else (1.0, 0.0)
+        slots = sorted(
+            [
+                max(0.1 * (a + b), own * (a + b) + by_tokens * (s + t))
+                for (a, s), (b, t) in zip(whole[odd::2], whole[odd + 1 :: 2], strict=True)
+            ]
+        )
         rank = min(len(slots) - 1, max(0, math.ceil(q * len(slots)) - 1))
         requests = slots[rank] / (2 * BUCKET_S)
         return Rate(requests, requests * mean_tokens)

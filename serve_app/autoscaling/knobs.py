@@ -40,7 +40,7 @@ class Knobs(BaseModel):
     headroom: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Spare replicas in units of sqrt(replicas the load needs): square-root staffing."""
 
-    upscale_delay_s: Seconds = 5.0
+    upscale_delay_s: Annotated[float, Field(ge=0, le=600)] = 5.0
     """How long a queue must stand before it asks for replicas. From zero there is no delay."""
     downscale_delay_s: Seconds = 90.0
     """How long fewer replicas must have been enough before one of several goes."""

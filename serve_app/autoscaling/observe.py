@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter, sub
+from math import hypot, isfinite
+from operator import attrgetter
 from typing import Literal
 
 from serve_app.autoscaling.knobs import PERCENTILES, Percentile
 from serve_app.autoscaling.signals import EngineSignals, IngressSignals, Reading, Snapshot
 from serve_app.autoscaling.state import PolicyState
 
-_TOTALS = (
+# One call reads several fields: half the time of a hundred replicas' decision is reading.
+_READ_TOTALS = attrgetter(
     "finished_requests_total",
     "finished_prompt_tokens_total",
     "prompt_tokens_total",
     "finished_generation_tokens_total",
 )
-# One call reads several fields: half the time of a hundred replicas' decision is reading.
-_READ_TOTALS = attrgetter(*_TOTALS)
 _READ_STEP = attrgetter("steps", "step_s", "step_batch", "step_kv_tokens", "step_prefill_tokens")
 _LOAD = attrgetter(
     "running_requests",
@@ -76,11 +75,6 @@ class Observation:
         return known and not (self.running_requests or self.queued_requests or self.arrivals)
 
 
-def _valid(values: tuple[float, ...]) -> bool:
-    # The root of the sum of squares: not finite unless all are, and a tenth of the time of asking each.
-    return math.hypot(*values) <= _LARGEST
-
-
 def _usable(
     readings: Mapping[str, Reading[EngineSignals]] | Mapping[str, Reading[IngressSignals]],
     names: tuple[str, ...],
@@ -94,7 +88,8 @@ def _usable(
         if not reading.fresh:  # also what an age of NaN comes to
             notes.append(f"{what} {source}: its report is stale ({reading.age_s:.0f} s old)")
             continue
-        if not _valid(values(reading.signals)):
+        # The root of the sum of squares: not finite unless all are, and a tenth of the time of asking each.
+        if not hypot(*values(reading.signals)) <= _LARGEST:
             notes.append(f"{what} {source}: its report has numbers that are not finite")
             continue
         usable.append(source)
@@ -139,7 +134,7 @@ def observe(snapshot: Snapshot, state: PolicyState, now: float) -> tuple[Observa
             source: reading.age_s
             for readings in (snapshot.engines, snapshot.ingress)
             for source, reading in readings.items()
-            if math.isfinite(reading.age_s)
+            if isfinite(reading.age_s)
         },
         notes=tuple(notes),
         engines=tuple([snapshot.engines[source].signals for source in engines]),
@@ -163,21 +158,24 @@ def _count(
 ) -> tuple[PolicyState, float, float]:
     """What happened since the last decision, from the totals replicas report."""
     engine_totals = dict(state.engine_totals)
-    counted_since = [(0.0,) * len(_TOTALS)]
+    finished = prompt_tokens = computed_tokens = output_tokens = 0.0
     samples = []
     for source in engines:
         reading = snapshot.engines[source]
         signals = reading.signals
+        requests, prompt, computed, output = _READ_TOTALS(signals)
         reported = round(now - reading.age_s, 2)
-        totals = (reported, *_READ_TOTALS(signals))
         before = engine_totals.get(source)
-        engine_totals[source] = totals
+        engine_totals[source] = (reported, requests, prompt, computed, output)
         if before is not None:
-            if abs(reported - before[0]) <= 0.05:
+            then, requests_then, prompt_then, computed_then, output_then = before
+            if -0.05 <= reported - then <= 0.05:
                 continue  # the report of last time
-            added = tuple(map(sub, totals[1:], before[1:]))
-            if min(added) >= 0:
-                counted_since.append(added)
+            if requests >= requests_then and prompt >= prompt_then and output >= output_then:
+                finished += requests - requests_then
+                prompt_tokens += prompt - prompt_then
+                computed_tokens += max(computed - computed_then, 0.0)
+                output_tokens += output - output_then
         # else its past is unknown: new, or back from a change of its `user_config`, while which Ray does
         # not count it as running. To count all it ever did as of now would look like a torrent.
         steps, step_s, batch, kv_tokens, prefill_tokens = step = _READ_STEP(signals)
@@ -199,7 +197,6 @@ def _count(
         ingress_totals[source] = counted
         arrivals += max(0.0, counted[0] - start[0])
         body_bytes += max(0.0, counted[1] - start[1])
-    finished, prompt_tokens, computed_tokens, output_tokens = map(sum, zip(*counted_since, strict=True))
     sums = state.sums.add(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
     remembered = replace(
         state,
@@ -262,7 +259,8 @@ def latency(engines: Sequence[EngineSignals], part: Literal["ttft_queue", "ttft_
             p90 += count * b
             p95 += count * c
             p99 += count * d
-    scale = 1.0 / total if total else 0.0
+    if total <= 0:
+        return Latency(0.0, tuple((percent, 0.0) for percent in PERCENTILES))
     return Latency(
-        total, tuple(zip(PERCENTILES, (p50 * scale, p90 * scale, p95 * scale, p99 * scale), strict=True))
+        total, tuple(zip(PERCENTILES, (p50 / total, p90 / total, p95 / total, p99 / total), strict=True))
     )

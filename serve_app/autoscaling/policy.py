@@ -45,9 +45,9 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     """
     if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
         # What happened meanwhile nobody saw: no delay has passed. What was learned is still true.
-        state = replace(state, since=None, idle_since=None, moved_at=None, queue=(), peaks=())
+        state = replace(state, since=None, idle_since=None, moved_at=None, woken_at=None, queue=(), peaks=())
     seen, state = observe(snapshot, state, now)
-    state = _remember_queue(state, seen, knobs, snapshot.ready, now)
+    state = _remember_wake(_remember_queue(state, seen, knobs, snapshot.ready, now), snapshot, now)
     sizing = size(state, knobs)
     measured = measure(seen.engines, knobs, sizing.step.decode_s(1.0, sizing.mix.context_tokens))
     state = _remember_fleet(state, snapshot, now)
@@ -117,6 +117,12 @@ def _remember_queue(
         # Not watched for the whole delay yet: whatever waits has not been seen standing.
         entries.insert(0, (start, 0.0, 0.0))
     return replace(state, queue=(*entries, (now, seen.queued_requests, seen.queued_tokens)))
+
+
+def _remember_wake(state: PolicyState, snapshot: Snapshot, now: float) -> PolicyState:
+    if snapshot.ready or not snapshot.target:
+        return replace(state, woken_at=None)
+    return state if state.woken_at is not None else replace(state, woken_at=now)
 
 
 def _remember_fleet(state: PolicyState, snapshot: Snapshot, now: float) -> PolicyState:

@@ -29,6 +29,8 @@ logger = logging.getLogger("ray.serve")
 INGRESS = "Ingress"
 _DECIDE_INTERVAL_S = 0.5
 """Signals are a second old; from zero, half a second is half of what a wake may take."""
+_FORGIVING = 20
+"""Errors in a row, ten seconds of them, before a model's memory is given up."""
 _PENDING_GRACE_S = 5.0
 """From asking for a replica to the first line of its constructor it takes Ray a second or two."""
 
@@ -50,6 +52,7 @@ class ServePolicy:
         self._pending_since: dict[str, float] = {}
         self._status: dict[str, dict[str, Any]] = {}
         self._errors = 0
+        self._failures: dict[str, int] = {}
         self._said: dict[str, tuple[str, float]] = {}
         self._next_at = 0.0
 
@@ -72,6 +75,8 @@ class ServePolicy:
             return self._answer(contexts, now), {}
         except Exception as error:
             self._report_error("", "", 0, 0, error, now)
+            if self._exchange is not None:
+                self._send(self._exchange, self._exchange.outbox.unsettled)
             return {}, {}
 
     def _answer(self, contexts: Mapping[Any, Any], now: float) -> dict[Any, int]:
@@ -91,14 +96,30 @@ class ServePolicy:
                 target = self._decide_for(model, ctx, ingress[1] if ingress else None, unsettled, now)
             except Exception as error:
                 # One model's trouble is not the others'.
+                self._forgive(name)
                 self._report_error(
                     name, model.name, ctx.target_num_replicas, ctx.current_num_replicas, error, now
                 )
                 continue
+            self._failures.pop(name, None)
             if target != ctx.target_num_replicas:
                 _ask(wishes, key, ctx, target)
         if ingress is not None:
-            self._decide_ingress(wishes, *ingress, served, now)
+            try:
+                self._decide_ingress(wishes, *ingress, served, now)
+            except Exception as error:
+                counts = (ingress[1].target_num_replicas, ingress[1].current_num_replicas)
+                self._report_error(INGRESS, "", *counts, error, now)
+        self._send(exchange, unsettled)
+        return wishes
+
+    def _forgive(self, name: str) -> None:
+        """Forget a model's memory if it has raised several times: what was remembered may be the reason."""
+        self._failures[name] = self._failures.get(name, 0) + 1
+        if self._failures[name] % _FORGIVING == 0:
+            self._states.pop(name, None)
+
+    def _send(self, exchange: Exchange, unsettled: Mapping[str, frozenset[str]]) -> None:
         outbox = exchange.outbox
         outbox.unsettled = unsettled
         outbox.status = {"policy_errors": self._errors, "models": dict(self._status)}
@@ -106,7 +127,6 @@ class ServePolicy:
             outbox.decisions = self._journal.records()
             outbox.decisions_seq = self._journal.seq
             exchange.send()
-        return wishes
 
     def _decide_for(
         self, model: ServedModel, ctx: Any, ingress: Any, unsettled: dict[str, frozenset[str]], now: float

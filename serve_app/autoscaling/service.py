@@ -206,33 +206,30 @@ def capacity_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float)
     missed = 1.0 - knobs.ttft_percentile / 100.0
     feasible = feasibility(step, mix, knobs)
     work_s = max(step.work_s(mix), 1e-9)
+    base_s = step.base_s
     decode_one = step.per_sequence_s + step.per_kv_token_s * mix.context_tokens
     prefill_s = step.per_prefill_token_s * mix.prefill_tokens
-    generates = mix.output_tokens > 1.0
+    most_batch = _KV_FILL * kv_cache_tokens / mix.context_tokens if kv_cache_tokens > 0 else math.inf
+    itl_limit_s = knobs.itl_target_s if mix.output_tokens > 1.0 and feasible.itl else math.inf
+    ttft_limit_s = max(knobs.ttft_target_s, 1.5 * feasible.ttft_s)
 
     def holds(rate: float) -> bool:
-        mean_step = step.base_s / (1.0 - rate * work_s)
-        batch = rate * mix.output_tokens * mean_step
-        if kv_cache_tokens > 0 and batch * mix.context_tokens > _KV_FILL * kv_cache_tokens:
+        batch = rate * mix.output_tokens * base_s / (1.0 - rate * work_s)
+        decode_s = base_s + decode_one * batch
+        if batch > most_batch or decode_s > itl_limit_s:
             return False
-        decode_s = step.base_s + decode_one * batch
-        if generates and feasible.itl:
-            if decode_s > knobs.itl_target_s:
+        if decode_s + prefill_s > itl_limit_s:
+            decoding_share = 1.0 - rate * prefill_s
+            if decoding_share <= 0 or rate * decode_s / decoding_share > missed:
                 return False
-            if decode_s + prefill_s > knobs.itl_target_s:
-                decoding_share = 1.0 - rate * prefill_s
-                if decoding_share <= 0 or rate * decode_s / decoding_share > missed:
-                    return False
-        unloaded = 1.5 * decode_s + prefill_s
-        if feasible.ttft:
-            service = decode_s + prefill_s
-            busy = rate * service
-            if busy >= _MAX_UTILISATION:
-                return False
-            wait = service / (1.0 - busy) * max(0.0, math.log(busy / missed)) if busy > 0 else 0.0
-            if unloaded + wait > max(knobs.ttft_target_s, 1.5 * feasible.ttft_s):
-                return False
-        return True
+        if not feasible.ttft:
+            return True
+        service = decode_s + prefill_s
+        busy = rate * service
+        if busy >= _MAX_UTILISATION:
+            return False
+        wait = service / (1.0 - busy) * math.log(busy / missed) if busy > missed else 0.0
+        return 1.5 * decode_s + prefill_s + wait <= ttft_limit_s
 
     low, high = 0.0, _MAX_UTILISATION / work_s
     if holds(high):

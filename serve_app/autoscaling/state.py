@@ -84,7 +84,9 @@ class PolicyState:
     lowered: tuple[float, float, float] | None = None
     """(time, correction, requests a second) at the last scale-down."""
     engine_totals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By replica: time of the report; requests, prompt, prefilled and output tokens of what finished."""
     ingress_totals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By replica: arrivals and the bytes of their bodies."""
     kv_cache_tokens: float = 0.0
     """Of one replica, as last reported."""
     queue: tuple[tuple[float, float, float], ...] = ()
@@ -96,6 +98,8 @@ class PolicyState:
     """When the number of ready or wanted replicas last changed."""
     fleet: tuple[int, int] = (0, 0)
     """(ready, target) at the last decision."""
+    woken_at: float | None = None
+    """Since when replicas have been asked for and none is ready; None at zero and with one ready."""
     last_at: float | None = None
 
     def document(self) -> dict[str, Any]:
@@ -113,7 +117,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     demand, service = plain.pop("demand"), _service(plain.pop("service"))
     sums = plain.pop("sums")
     lowered = plain.pop("lowered")
-    for name in ("since", "idle_since", "moved_at", "last_at"):
+    for name in ("since", "idle_since", "moved_at", "woken_at", "last_at"):
         plain[name] = _time(plain[name])
     for name in ("correction", "correction_limit", "limited_until", "kv_cache_tokens"):
         plain[name] = float(plain[name])
@@ -125,8 +129,8 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
         ),
         service=service,
         sums=MixSums(**{name: float(value) for name, value in sums.items()}),
-        engine_totals={key: tuple(value) for key, value in plain.pop("engine_totals").items()},
-        ingress_totals={key: tuple(value) for key, value in plain.pop("ingress_totals").items()},
+        engine_totals=_totals(plain.pop("engine_totals"), 5),
+        ingress_totals=_totals(plain.pop("ingress_totals"), 2),
         queue=tuple((float(t), float(r), float(k)) for t, r, k in plain.pop("queue")),
         peaks=tuple((float(t), int(n)) for t, n in plain.pop("peaks")),
         lowered=(float(lowered[0]), float(lowered[1]), float(lowered[2])) if lowered is not None else None,
@@ -145,6 +149,13 @@ def _service(document: Mapping[str, Any]) -> ServiceModel:
     if min(model.gram[:: len(model.moment) + 1]) <= 0:
         raise ValueError("a fit without its prior")
     return model
+
+
+def _totals(document: Mapping[str, Any], length: int) -> dict[str, tuple[float, ...]]:
+    totals = {str(source): tuple(map(float, values)) for source, values in document.items()}
+    if any(len(values) != length for values in totals.values()):
+        raise ValueError(f"totals that are not {length} numbers")
+    return totals
 
 
 def _time(value: Any) -> float | None:

@@ -89,9 +89,9 @@ def load_terms(
 ) -> list[Term]:
     """What the load of now and of the recent past calls for."""
     terms = [
+        _queue(snapshot, knobs, state, seen, now),
+        _queue_tokens(snapshot, knobs, state, seen, sizing, now),
         _arrivals(state, sizing, now),
-        _queue(snapshot, knobs, state, seen),
-        _queue_tokens(snapshot, knobs, state, seen, sizing),
         _kv_cache(seen),
     ]
     if sizing.correction < 1.0 or measured.ttft_missed or measured.itl_missed:
@@ -138,17 +138,28 @@ def standing_queue(state: PolicyState, seen: Observation, ready: int) -> tuple[f
     return min(entry[1] for entry in state.queue), min(entry[2] for entry in state.queue)
 
 
-def _queue(snapshot: Snapshot, knobs: Knobs, state: PolicyState, seen: Observation) -> Term:
+def _asked_enough(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> int:
+    """The most the queue may ask for: no bound, or what has been asked for already.
+
+    What is held during a cold start piles up only because no replica is there yet. One asked for late
+    would come when those on their way have cleared it: at 1 request/s and 60 s, 60 requests would have
+    asked for eight replicas where one is enough. Arrivals and the forecast go on asking.
+    """
+    waking = state.woken_at is not None and now - state.woken_at > knobs.upscale_delay_s
+    return snapshot.target if waking else MOST_REPLICAS
+
+
+def _queue(snapshot: Snapshot, knobs: Knobs, state: PolicyState, seen: Observation, now: float) -> Term:
     requests, _ = standing_queue(state, seen, snapshot.ready)
     return Term(
         "queue",
-        _whole(requests / knobs.queue_target_per_replica),
+        min(_asked_enough(snapshot, knobs, state, now), _whole(requests / knobs.queue_target_per_replica)),
         f"{requests:.0f} requests have been waiting, {knobs.queue_target_per_replica:g} a replica may",
     )
 
 
 def _queue_tokens(
-    snapshot: Snapshot, knobs: Knobs, state: PolicyState, seen: Observation, sizing: Sizing
+    snapshot: Snapshot, knobs: Knobs, state: PolicyState, seen: Observation, sizing: Sizing, now: float
 ) -> Term:
     """Replicas that prefill what waits within the TTFT target, and no more than there are prompts."""
     requests, tokens = standing_queue(state, seen, snapshot.ready)
@@ -162,7 +173,7 @@ def _queue_tokens(
     work = tokens * per_token
     return Term(
         "queue_tokens",
-        min(_whole(requests), _whole(work / budget)),
+        min(_asked_enough(snapshot, knobs, state, now), _whole(requests), _whole(work / budget)),
         f"{tokens:.0f} prompt tokens wait, {work:.2g} s of prefill; {budget:.2g} s are left for it",
     )
 

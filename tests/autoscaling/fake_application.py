@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, ClassVar, cast
 
 from ray.serve._private.autoscaling_state import ApplicationAutoscalingState
 from ray.serve._private.common import (
@@ -74,6 +74,22 @@ class Clock:
         return self.now
 
 
+class _InProcess:
+    """What Ray asks of an `AutoscalingPolicy`, without its pickling, which copies the module's globals."""
+
+    policy_kwargs: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, policy: type[ServePolicy]) -> None:
+        self.policy_function = policy.__name__
+        self._policy = policy
+
+    def get_policy(self) -> type[ServePolicy]:
+        return self._policy
+
+    def is_default_policy_function(self) -> bool:
+        return False
+
+
 def engine_name(model: str) -> str:
     return f"Engine-{model}"
 
@@ -108,7 +124,7 @@ class FakeApplication:
         )
         self.exchange, self.metrics = FakeExchange(served), FakeMetrics()
         self.state = ApplicationAutoscalingState(APP)
-        self.state.register(AutoscalingPolicy(policy_function=policy))
+        self.state.register(cast(AutoscalingPolicy, _InProcess(policy)))
         self.policy: ServePolicy = self.state._policy.__wrapped__  # type: ignore[union-attr]
         assert isinstance(self.policy, policy)
         self.policy._exchange = self.exchange  # type: ignore[assignment]
@@ -120,6 +136,7 @@ class FakeApplication:
             name if name in self.targets else engine_name(name): n for name, n in (targets or {}).items()
         }
         self._running: dict[str, list[ReplicaID]] = {}
+        self._reports = 0
         for name, target in self.targets.items():
             self.state.register_deployment(self.id(name), _info(), target)
             self.run(name, target)
@@ -153,11 +170,14 @@ class FakeApplication:
         self.state.update_running_replica_ids(self.id(deployment), replicas)
 
     def report(self, deployment: str, values: Mapping[str, float], number: int = 0) -> None:
-        """A report of one replica, as of now."""
+        """A report of one replica, as of now. It replaces an earlier one of the same moment."""
         replica = self._running[deployment][number]
+        self._reports += 1
         at = self.clock.now
         series = {name: [TimeStampedValue(at, float(value))] for name, value in values.items()}
-        self.state.record_request_metrics_for_replica(ReplicaMetricReport(replica, series, at))
+        # Ray keeps the report that was sent last.
+        sent = at + 1e-6 * self._reports
+        self.state.record_request_metrics_for_replica(ReplicaMetricReport(replica, series, sent))
 
     def reports(self, ongoing: float = 0.0, **ingress: Mapping[str, float]) -> None:
         """Reports of every replica: engines with nothing to do, and the ingress with these of each model."""

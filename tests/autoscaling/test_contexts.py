@@ -63,6 +63,13 @@ def test_a_replica_that_lacks_a_field_has_made_no_report() -> None:
     assert engine_readings(raw((B, partial, NOW)), NOW) == {}
 
 
+def test_a_replica_with_an_empty_series_has_made_no_report_and_silences_nobody_else() -> None:
+    columns = raw((A, said(), NOW), (B, said(), NOW))
+    columns["running_tokens"][A] = []
+
+    assert set(engine_readings(columns, NOW)) == {"b"}
+
+
 def test_replicas_are_told_apart_in_whatever_order_each_column_has_them() -> None:
     columns = raw((A, said(running_requests=1), NOW), (B, said(running_requests=2), NOW))
     columns["waiting_requests"] = dict(reversed(columns["waiting_requests"].items()))

@@ -326,3 +326,19 @@ def test_a_clock_set_back_stops_nothing() -> None:
 
     assert targets[0] == 2
     assert targets[-1] == 0
+
+
+def test_what_piles_up_during_a_cold_start_asks_for_no_more_than_its_first_seconds_did() -> None:
+    watch = Watch(knobs(max_replicas=32))
+    target, targets = 0, []
+    for second in range(60):  # one request a second, and a minute until a replica is there
+        report = ingress(
+            arrivals_total=second,
+            arrived_bytes_total=2000.0 * second,
+            held_requests=second,
+            held_bytes=2000.0 * second,
+            oldest_held_s=second,
+        )
+        target = watch.see(snapshot(at={"i0": report}, target=target, cold_start_s=60.0)).target
+        targets.append(target)
+    assert max(targets) == targets[-1] == 1

@@ -56,7 +56,7 @@ def test_a_constant_load_gets_a_constant_fleet(rate: float, prompt: int, output:
     assert missing(later) < 0.05
 
 
-@settings(max_examples=4, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(
     rate=st.floats(0.05, 5.0),
     prompt=st.integers(50, 3000),
@@ -110,7 +110,7 @@ def zero_at(ticks: list[Tick]) -> float:
     return next(tick.at for tick in ticks if tick.target == 0)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(
     rate=st.floats(0.1, 6.0),
     down_s=st.sampled_from([0.0, 30.0, 90.0]),

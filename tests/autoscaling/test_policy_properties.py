@@ -100,7 +100,7 @@ def test_bounds_hold_whatever_comes_in(knobs: Knobs, history: list[tuple[float, 
         assert knobs.min_replicas <= decision.wanted <= knobs.max_replicas
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(any_knobs(), histories)
 def test_every_number_is_finite_whatever_comes_in(
     knobs: Knobs, history: list[tuple[float, Snapshot]]
@@ -113,7 +113,7 @@ def test_every_number_is_finite_whatever_comes_in(
         assert why.counterfactual
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(any_knobs(), histories)
 def test_advise_never_moves_a_target_that_is_within_the_bounds(
     knobs: Knobs, history: list[tuple[float, Snapshot]]
@@ -123,7 +123,7 @@ def test_advise_never_moves_a_target_that_is_within_the_bounds(
             assert decision.target == seen.target
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(any_knobs(), histories)
 def test_a_memory_that_went_through_json_decides_as_the_one_that_did_not(
     knobs: Knobs, history: list[tuple[float, Snapshot]]
@@ -137,7 +137,7 @@ def test_a_memory_that_went_through_json_decides_as_the_one_that_did_not(
         state = decision.state
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(any_knobs(), histories, st.integers(0, 7))
 def test_a_memory_lost_at_any_moment_takes_nothing_away_before_it_has_watched_again(
     knobs: Knobs, history: list[tuple[float, Snapshot]], lost_at: int
@@ -230,7 +230,7 @@ def test_a_larger_load_never_gets_a_smaller_target(
     assert large.wanted >= small.wanted
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(rps=st.floats(0.1, 30), more=st.floats(1.0, 3.0), waiting=st.integers(0, 30))
 def test_a_larger_load_all_along_never_gets_a_smaller_target(rps: float, more: float, waiting: int) -> None:
     def after_two_minutes(factor: float) -> int:
@@ -245,7 +245,7 @@ def test_a_larger_load_all_along_never_gets_a_smaller_target(rps: float, more: f
     assert after_two_minutes(more) >= after_two_minutes(1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(requests=st.integers(1, 300), queue_target=st.integers(1, 32), most=st.integers(1, 40))
 def test_a_burst_on_a_cold_model_gets_all_its_replicas_in_the_first_decision_that_asks_for_any(
     requests: int, queue_target: int, most: int

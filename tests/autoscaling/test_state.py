@@ -112,6 +112,8 @@ def test_a_fresh_state_comes_back_too() -> None:
         lambda plain: plain["service"].update(gram=[0.0] * 16),
         lambda plain: plain["sums"].update(more=1.0),
         lambda plain: plain.update(queue=[[1.0, 2.0]]),
+        lambda plain: plain["engine_totals"].update(e0=[1.0, 2.0]),
+        lambda plain: plain["ingress_totals"].update(i0=[1.0]),
     ],
 )
 def test_a_document_of_another_version_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:

@@ -1,0 +1,1 @@
+"""What a scaling decision costs Ray Serve's controller. See README.md."""

@@ -1,0 +1,405 @@
+"""The policy as Ray calls it: under Ray's own application state, delays, bounds and cold-start rule."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import subprocess
+import sys
+import weakref
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ray.serve.config import AutoscalingPolicy
+
+from serve_app.autoscaling import serve_policy
+from serve_app.autoscaling.cold_start import ColdStarts
+from serve_app.autoscaling.exchange import Deployment
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.autoscaling.policy import Decision
+from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
+from serve_app.autoscaling.served import ServedModel
+from serve_app.autoscaling.signals import ENGINE_FIELDS, INGRESS_FIELDS, Snapshot
+from serve_app.autoscaling.state import PolicyState
+from tests.autoscaling.fake_application import Clock, FakeApplication
+
+KNOBS = Knobs(
+    min_replicas=0,
+    max_replicas=10,
+    queue_target_per_replica=8,
+    headroom=0,
+    downscale_delay_s=20,
+    downscale_to_zero_delay_s=60,
+    forecast=False,
+)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(serve_policy, "time", clock)
+    return clock
+
+
+def knobs(**changed: Any) -> Knobs:
+    return KNOBS.model_copy(update=changed)
+
+
+def holding(count: int, oldest_s: float = 2.0) -> dict[str, float]:
+    return {
+        "arrivals_total": count,
+        "arrived_bytes_total": 200 * count,
+        "held_requests": count,
+        "held_bytes": 200 * count,
+        "oldest_held_s": oldest_s,
+    }
+
+
+# From zero, and to it.
+
+
+def test_zero_to_n_takes_one_step_though_ray_alone_would_start_one(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    app.queue_in_ray("a", 1.0)
+    app.reports(a=holding(24))
+
+    targets = [app.tick(0.1)["Engine-a"] for _ in range(10)]
+
+    assert set(targets) == {0, 3}
+    assert targets == sorted(targets)
+    assert app.metrics.changes == [("a", 0, 3)]
+
+
+def test_while_the_policy_has_not_decided_rays_cold_start_rule_starts_nothing(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.queue_in_ray("a", 5.0)
+
+    assert [app.tick(0.1)["Engine-a"] for _ in range(20)] == [0] * 20
+
+
+def test_n_to_zero_takes_one_step_though_ray_alone_goes_down_to_one_first(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(downscale_delay_s=60)}, targets={"a": 3})
+    targets = []
+    for _ in range(130):
+        app.reports()
+        targets.append(app.tick()["Engine-a"])
+
+    assert set(targets) == {3, 0}
+    assert targets[-1] == 0
+    assert 55 <= targets.index(0) / 2 <= 62
+
+
+def test_replicas_that_start_are_waited_for_and_more_requests_ask_for_more(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    app.reports(a=holding(24))
+    app.tick()
+    app.queue_in_ray("a", 1.0)
+
+    assert app.tick()["Engine-a"] == 3
+    app.reports(a=holding(40))
+    assert app.tick()["Engine-a"] == 5
+    app.run("Engine-a", 5)
+    app.reports()
+    assert app.tick()["Engine-a"] == 5
+
+
+def test_rays_factors_and_delays_do_not_stretch_a_step(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 2})
+    for _ in range(16):
+        app.reports()
+        app.engine("a", waiting_requests=60, waiting_tokens=600)
+        targets = app.tick()
+
+    assert targets["Engine-a"] == 8
+
+
+# Modes.
+
+
+def test_advise_changes_nothing_even_with_requests_queued_at_zero(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")})
+    for _ in range(20):
+        app.queue_in_ray("a", 3.0)
+        app.reports(a=holding(24))
+        app.tick()
+
+    assert app.target("a") == 0
+    assert app.records("a")[-1]["wanted"] == 3
+    assert app.exchange.outbox.status["models"]["Engine-a"]["wanted"] == 3
+    assert app.metrics.changes == []
+
+
+def test_advise_changes_nothing_of_an_idle_fleet(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")}, targets={"a": 4})
+    for _ in range(200):
+        app.reports()
+        app.tick()
+
+    assert app.target("a") == 4
+
+
+def test_a_knob_that_changes_takes_effect_at_the_next_decision(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")})
+    app.tick()
+    app.reports(a=holding(24))
+    app.tick()
+
+    app.knobs("a", mode="act")
+
+    assert app.tick()["Engine-a"] == 3
+
+
+# Errors.
+
+
+class RaisesForA(ServePolicy):
+    """Cannot decide for model a."""
+
+    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+        if model.name == "a":
+            raise ZeroDivisionError("no such luck")
+        return super().decide(model, snapshot, state, now)
+
+
+def test_a_policy_that_raises_keeps_that_model_s_target_and_no_other_s(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, policy=RaisesForA, targets={"a": 2})
+    with caplog.at_level(logging.CRITICAL, "ray.serve"):
+        for _ in range(50):
+            app.queue_in_ray("a", 9.0)
+            app.reports(a=holding(80), b=holding(24))
+            app.tick()
+
+    assert (app.target("a"), app.target("b")) == (2, 3)
+    assert app.metrics.errors == 50
+    assert app.exchange.outbox.status["policy_errors"] == 50
+
+
+def test_the_same_error_is_recorded_and_logged_once_in_ten_seconds(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, policy=RaisesForA, targets={"a": 2})
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        for _ in range(42):
+            app.tick()
+
+    errors = app.records("a")
+    assert [record["kind"] for record in errors] == ["error"] * 3
+    assert errors[0]["reason"] == "the policy raised ZeroDivisionError: no such luck; the target is kept"
+    assert (errors[0]["old_target"], errors[0]["new_target"], errors[0]["ready"]) == (2, 2, 2)
+    assert len([line for line in caplog.records if "the policy raised" in line.message]) == 3
+
+
+class RaisesAtAll(ServePolicy):
+    """Fails outside of any one model."""
+
+    def _answer(self, contexts: Any, now: float) -> Any:
+        raise RuntimeError("all is lost")
+
+
+def test_nothing_the_policy_raises_reaches_ray(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, policy=RaisesAtAll, targets={"a": 2})
+    with caplog.at_level(logging.CRITICAL, "ray.serve"):
+        app.queue_in_ray("a", 9.0)
+        for _ in range(5):
+            app.tick()
+
+    assert app.target("a") == 2
+    assert app.metrics.errors == 5
+
+
+# Several deployments.
+
+
+def test_models_scale_on_their_own_signals(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, targets={"b": 1})
+    app.tick()
+    app.reports(a=holding(24))
+
+    targets = app.tick()
+
+    assert (targets["Engine-a"], targets["Engine-b"], targets[INGRESS]) == (3, 1, 1)
+
+
+values = st.floats(0, 1e6) | st.sampled_from([float("nan"), float("inf")])
+reports_of_b = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from(INGRESS_FIELDS), values, max_size=5),
+        st.dictionaries(st.sampled_from(ENGINE_FIELDS), values, max_size=5),
+        st.integers(0, 5),
+    ),
+    min_size=12,
+    max_size=12,
+)
+
+
+def targets_of_a(clock: Clock, of_b: list[tuple[dict[str, float], dict[str, float], int]]) -> list[int]:
+    """What a gets over some seconds of a given load, whatever b reports, asks for and has."""
+    clock.now = Clock().now
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, targets={"a": 1, "b": 2})
+    targets = []
+    for second, (ingress, engine, running) in enumerate(of_b):
+        app.run("Engine-b", running)
+        held = holding(6 * second) if second % 5 else {}
+        app.reports(a=held, b=ingress)
+        app.engine("a", waiting_requests=4.0 * second, waiting_tokens=900.0 * second)
+        if running:
+            app.engine("b", **engine)
+        app.queue_in_ray("b", 50.0)
+        app.tick(1.0)
+        targets.append(app.target("a"))
+    return targets
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(of_b=reports_of_b)
+def test_no_signal_of_one_model_changes_the_replicas_of_another(
+    clock: Clock, of_b: list[tuple[dict[str, float], dict[str, float], int]]
+) -> None:
+    quiet: list[tuple[dict[str, float], dict[str, float], int]] = [({}, {}, 2)] * 12
+
+    assert targets_of_a(clock, of_b) == targets_of_a(clock, quiet)
+
+
+def test_the_ingress_scales_on_the_requests_it_has_open(clock: Clock) -> None:
+    few = IngressKnobs(min_replicas=1, max_replicas=5, target_ongoing_requests=100, downscale_delay_s=10)
+    app = FakeApplication(clock, {"a": KNOBS}, ingress=few)
+    app.reports(ongoing=350)
+
+    assert app.tick()[INGRESS] == 4
+
+    app.run(INGRESS, 4)
+    for _ in range(30):
+        app.reports(ongoing=50)
+        app.tick()
+    assert app.targets[INGRESS] == 1
+
+
+def test_deployments_the_policy_does_not_know_are_left_alone(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, others=("Somebody-elses",))
+    for _ in range(10):
+        app.reports(a=holding(24))
+        targets = app.tick()
+
+    assert targets["Somebody-elses"] == 1
+    assert targets["Engine-a"] == 3
+
+
+def test_before_the_ingress_has_said_what_is_served_nothing_changes(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 2})
+    app.exchange.inbox = type(app.exchange.inbox)()
+    app.queue_in_ray("a", 9.0)
+
+    assert [app.tick()["Engine-a"] for _ in range(10)] == [2] * 10
+
+
+def test_a_model_whose_deployment_is_not_there_yet_holds_up_no_other(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
+    app.tick()
+    app.state.deregister_deployment(app.id("Engine-a"))
+    del app.targets["Engine-a"]
+    app._running.pop("Engine-a")
+    app.reports(b=holding(24))
+
+    assert app.tick()["Engine-b"] == 3
+
+
+# What the rest of the application is told.
+
+
+def test_decisions_are_made_twice_a_second_however_often_ray_asks(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    seen = []
+    app.policy.decide = lambda *args: (seen.append(args), ServePolicy.decide(app.policy, *args))[1]  # type: ignore[method-assign]
+    for _ in range(50):
+        app.tick(0.1)
+
+    assert 9 <= len(seen) <= 11
+
+
+def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.startup(
+        "a",
+        Deployment(
+            {"r1": {"phase": "weights_and_kv_cache", "since": clock.now, "durations_s": {}}},
+            ColdStarts((("r0", {"imports": 10.0, "weights_and_kv_cache": 30.0}),)),
+            "no node has a free GPU",
+        ),
+    )
+    app.tick()
+    app.reports(a=holding(24))
+    app.tick()
+    app.tick()
+    early = app.exchange.outbox.status["models"]["Engine-a"]
+    for _ in range(12):
+        app.tick()
+    late = app.exchange.outbox.status["models"]["Engine-a"]
+
+    assert (early["starting"], early["pending"], early["reason"]) == (3, 0, "")
+    assert (late["starting"], late["pending"], late["reason"]) == (1, 2, "no node has a free GPU")
+    assert late["pending_s"] >= 5
+    assert (late["cold_start_s"], late["phases_s"]) == (40.0, {"imports": 10.0, "weights_and_kv_cache": 30.0})
+    assert app.exchange.outbox.unsettled == {"Engine-a": frozenset()}
+
+
+def test_a_change_is_sent_at_once_with_all_that_led_to_it(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    before = app.exchange.sent
+    app.reports(a=holding(24))
+    app.tick()
+
+    record = app.records("a")[-1]
+    assert app.exchange.sent == before + 1
+    assert (record["kind"], record["old_target"], record["new_target"]) == ("change", 0, 3)
+    assert record["signals"]["held_requests"] == 24
+    assert {term["name"] for term in record["terms"]} >= {
+        "queue",
+        "queue_tokens",
+        "arrivals",
+        "kv_cache",
+        "wake",
+    }
+
+
+def test_what_is_learned_can_be_written_while_the_policy_lives_and_no_longer(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    learned = serve_policy._Learned(app.policy)
+    assert set(learned()["states"]) == {"Engine-a"}
+
+    gone = weakref.ref(app.policy)
+    del app
+    gc.collect()
+
+    assert gone() is None
+    assert learned() == {}
+
+
+def test_the_policy_reaches_the_controller_as_ray_sends_it() -> None:
+    # Ray pickles the module of a policy by value: whatever is global in it goes along.
+    path = f"{ServePolicy.__module__}:{ServePolicy.__qualname__}"
+    sent = AutoscalingPolicy(policy_function=path)._serialized_policy_def
+    script = "import sys, pickle; print(pickle.load(sys.stdin.buffer)()({}))"
+
+    received = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, check=False)
+
+    assert received.stdout.decode().strip() == "({}, {})", received.stderr.decode()
+
+
+def test_a_new_policy_with_nothing_remembered_takes_nothing_away_at_once(clock: Clock) -> None:
+    app = FakeApplication(
+        clock, {"a": knobs(downscale_delay_s=30, downscale_to_zero_delay_s=30)}, targets={"a": 4}
+    )
+    targets = []
+    for _ in range(58):
+        app.reports()
+        targets.append(app.tick()["Engine-a"])
+
+    assert targets == [4] * 58
