@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ray.util.metrics import Counter, Gauge, Histogram
-
 from serve_app.api.errors import ApiError
 from serve_app.telemetry.buckets import E2E_S, INTER_TOKEN_S, TTFT_S
-
-LABELS = ("model", "replica")
+from serve_app.telemetry.series import ReplicaSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +24,8 @@ class EngineMetrics:
     """Registers the series of one replica with Ray; build it inside the replica, never at import."""
 
     def __init__(self, model: str, replica: str) -> None:
-        tags = {"model": model, "replica": replica}
-
-        def histogram(name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
-            metric = Histogram(name, text, boundaries=list(bounds), tag_keys=LABELS)
-            metric.set_default_tags(tags)
-            return metric
-
-        def counter(name: str, text: str, *more: str) -> Counter:
-            metric = Counter(name, text, tag_keys=LABELS + more)
-            metric.set_default_tags(tags)
-            return metric
-
-        def gauge(name: str, text: str) -> Gauge:
-            metric = Gauge(name, text, tag_keys=LABELS)
-            metric.set_default_tags(tags)
-            return metric
+        series = ReplicaSeries(model, replica)
+        histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
         self.ttft = histogram("llm_ttft_seconds", "Time to first token, from the engine's arrival.", TTFT_S)
         self.inter_token = histogram("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ray.util.metrics import Counter, Gauge, Histogram
-
 from serve_app.telemetry.buckets import TTFT_S
-from serve_app.telemetry.engine_metrics import LABELS
+from serve_app.telemetry.series import ReplicaSeries
 
 COLD_WAIT_S = (
     1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 450.0,
@@ -18,22 +16,8 @@ class IngressMetrics:
     """Registers the series of one model with Ray; build it inside the replica, never at import."""
 
     def __init__(self, model: str, replica: str) -> None:
-        tags = {"model": model, "replica": replica}
-
-        def histogram(name: str, text: str, bounds: tuple[float, ...], *more: str) -> Histogram:
-            metric = Histogram(name, text, boundaries=list(bounds), tag_keys=LABELS + more)
-            metric.set_default_tags(tags)
-            return metric
-
-        def counter(name: str, text: str, *more: str) -> Counter:
-            metric = Counter(name, text, tag_keys=LABELS + more)
-            metric.set_default_tags(tags)
-            return metric
-
-        def gauge(name: str, text: str) -> Gauge:
-            metric = Gauge(name, text, tag_keys=LABELS)
-            metric.set_default_tags(tags)
-            return metric
+        series = ReplicaSeries(model, replica)
+        histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
         self._held = gauge("llm_held_requests", "Requests held until a replica can take them.")
         self._oldest = gauge("llm_oldest_held_seconds", "How long the first of them has been held.")

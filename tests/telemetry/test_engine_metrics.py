@@ -5,44 +5,16 @@ from typing import Any
 import pytest
 
 from serve_app.api.errors import ApiError
-from serve_app.telemetry import engine_metrics
+from serve_app.telemetry import series as made
 from serve_app.telemetry.buckets import E2E_S, INTER_TOKEN_S, TTFT_S
 from serve_app.telemetry.engine_metrics import EngineGauges, EngineMetrics
-
-SERIES: dict[str, StubMetric] = {}
-
-
-class StubMetric:
-    """One of Ray's metrics, which would need a running Ray to be read back."""
-
-    def __init__(
-        self,
-        name: str,
-        description: str = "",
-        boundaries: list[float] | None = None,
-        tag_keys: tuple[str, ...] = (),
-    ) -> None:
-        assert description
-        assert name not in SERIES
-        SERIES[name] = self
-        self.boundaries = boundaries
-        self.tag_keys = tag_keys
-        self.values: list[tuple[float, dict[str, str]]] = []
-
-    def set_default_tags(self, tags: dict[str, str]) -> None:
-        self.tags = tags
-
-    def set(self, value: float) -> None:
-        self.values.append((value, {}))
-
-    def inc(self, value: float, tags: dict[str, str]) -> None:
-        self.values.append((value, tags))
+from tests.telemetry.stub_metric import SERIES, StubMetric
 
 
 @pytest.fixture
 def metrics(monkeypatch: pytest.MonkeyPatch) -> EngineMetrics:
     for kind in ("Histogram", "Counter", "Gauge"):
-        monkeypatch.setattr(engine_metrics, kind, StubMetric)
+        monkeypatch.setattr(made, kind, StubMetric)
     SERIES.clear()
     return EngineMetrics("tide", "replica-1")
 

@@ -2,47 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.telemetry import ingress_metrics
+from serve_app.telemetry import series as made
 from serve_app.telemetry.buckets import TTFT_S
 from serve_app.telemetry.ingress_metrics import COLD_WAIT_S, IngressMetrics
-
-SERIES: dict[str, StubMetric] = {}
-
-
-class StubMetric:
-    """One of Ray's metrics, which would need a running Ray to be read back."""
-
-    def __init__(
-        self,
-        name: str,
-        description: str = "",
-        boundaries: list[float] | None = None,
-        tag_keys: tuple[str, ...] = (),
-    ) -> None:
-        assert description
-        assert name not in SERIES
-        SERIES[name] = self
-        self.boundaries = boundaries
-        self.tag_keys = tag_keys
-        self.values: list[tuple[float, dict[str, str]]] = []
-
-    def set_default_tags(self, tags: dict[str, str]) -> None:
-        self.tags = tags
-
-    def set(self, value: float) -> None:
-        self.values.append((value, {}))
-
-    def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
-        self.values.append((value, tags or {}))
-
-    def observe(self, value: float, tags: dict[str, str] | None = None) -> None:
-        self.values.append((value, tags or {}))
+from tests.telemetry.stub_metric import SERIES, StubMetric
 
 
 @pytest.fixture
 def metrics(monkeypatch: pytest.MonkeyPatch) -> IngressMetrics:
     for kind in ("Histogram", "Counter", "Gauge"):
-        monkeypatch.setattr(ingress_metrics, kind, StubMetric)
+        monkeypatch.setattr(made, kind, StubMetric)
     SERIES.clear()
     return IngressMetrics("tide", "replica-1")
 

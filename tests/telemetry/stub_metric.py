@@ -1,0 +1,35 @@
+"""Ray's metrics, which would need a running Ray to be read back: kept here as they are made."""
+
+from __future__ import annotations
+
+SERIES: dict[str, StubMetric] = {}
+
+
+class StubMetric:
+    """One of Ray's metrics, which would need a running Ray to be read back."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        boundaries: list[float] | None = None,
+        tag_keys: tuple[str, ...] = (),
+    ) -> None:
+        assert description
+        assert name not in SERIES
+        SERIES[name] = self
+        self.boundaries = boundaries
+        self.tag_keys = tag_keys
+        self.values: list[tuple[float, dict[str, str]]] = []
+
+    def set_default_tags(self, tags: dict[str, str]) -> None:
+        self.tags = tags
+
+    def set(self, value: float) -> None:
+        self.values.append((value, {}))
+
+    def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
+        self.values.append((value, tags or {}))
+
+    def observe(self, value: float, tags: dict[str, str] | None = None) -> None:
+        self.values.append((value, tags or {}))
