@@ -19,7 +19,7 @@ from serve_app.settings.tree import EMBEDDED
 
 _HEALTH_CHECK_PERIOD_S = 1.0
 _HEALTH_CHECK_TIMEOUT_S = 30.0
-_ENGINE_INTERVAL_S = 1.0
+ENGINE_INTERVAL_S = 1.0
 # The ingress reports twice a second: a request at zero replicas waits for its report.
 _INGRESS_INTERVAL_S = 0.5
 _MOST_REPLICAS = 10_000
@@ -55,7 +55,7 @@ def build_application(
         graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),
         # Not None: Ray would not tell replicas when knobs given once are taken away again.
         user_config={},
-        autoscaling_config=_open_bounds(1, _INGRESS_INTERVAL_S),
+        autoscaling_config=open_bounds(1, _INGRESS_INTERVAL_S),
     ).bind(
         settings.model_dump(mode="json"),
         {name: defaults.model_dump(mode="json") for name, defaults in knobs.items()},
@@ -63,7 +63,7 @@ def build_application(
     )
 
 
-def _open_bounds(least: int, interval_s: float) -> dict[str, Any]:
+def open_bounds(least: int, interval_s: float) -> dict[str, Any]:
     """Ray's own autoscaling settings, out of the way of the policy, which keeps to the knobs.
 
     Bounds here could not follow knobs that change; delays and factors would be applied to what the
@@ -98,6 +98,6 @@ def engine_deployment(model: ModelSettings, engine_class: type = Engine) -> Appl
             request_router_class="serve_app.transport.router:EngineRouter",
             request_router_kwargs={"deployment": model.deployment_name},
         ),
-        autoscaling_config=_open_bounds(0, _ENGINE_INTERVAL_S),
+        autoscaling_config=open_bounds(0, ENGINE_INTERVAL_S),
         **options,
     ).bind(model.model_dump(mode="json"))

@@ -20,6 +20,7 @@ from ray.serve._private.config import DeploymentConfig, ReplicaConfig
 from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve.config import AutoscalingConfig
 
+from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.autoscaling.exchange import Exchange, Inbox, Outbox
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
@@ -208,12 +209,4 @@ def _info(config: AutoscalingConfig) -> DeploymentInfo:
     return DeploymentInfo(DeploymentConfig(autoscaling_config=config), ReplicaConfig.create(object), 0, "")
 
 
-_OPEN_BOUNDS = AutoscalingConfig(
-    min_replicas=0,
-    max_replicas=10_000,
-    upscale_delay_s=0.0,
-    downscale_delay_s=0.0,
-    metrics_interval_s=1.0,
-    look_back_period_s=5.0,
-)
-"""As `serve_app.app` sets them."""
+_OPEN_BOUNDS = AutoscalingConfig(**open_bounds(0, ENGINE_INTERVAL_S))

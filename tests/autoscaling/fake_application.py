@@ -24,6 +24,7 @@ from ray.serve._private.config import DeploymentConfig, ReplicaConfig
 from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
+from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.autoscaling.exchange import Deployment, Inbox, Outbox
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
@@ -235,16 +236,7 @@ class FakeApplication:
 def _info() -> DeploymentInfo:
     """As `serve_app.app` sets Ray's own autoscaling: out of the way."""
     return DeploymentInfo(
-        DeploymentConfig(
-            autoscaling_config=AutoscalingConfig(
-                min_replicas=0,
-                max_replicas=10_000,
-                upscale_delay_s=0.0,
-                downscale_delay_s=0.0,
-                metrics_interval_s=1.0,
-                look_back_period_s=5.0,
-            )
-        ),
+        DeploymentConfig(autoscaling_config=AutoscalingConfig(**open_bounds(0, ENGINE_INTERVAL_S))),
         ReplicaConfig.create(object),
         start_time_ms=0,
         deployer_job_id="",

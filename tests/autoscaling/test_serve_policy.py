@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import subprocess
 import sys
 import weakref
@@ -18,11 +17,8 @@ from serve_app.autoscaling import serve_policy
 from serve_app.autoscaling.cold_start import ColdStarts
 from serve_app.autoscaling.exchange import Deployment
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
-from serve_app.autoscaling.policy import Decision
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
-from serve_app.autoscaling.served import ServedModel
-from serve_app.autoscaling.signals import ENGINE_FIELDS, INGRESS_FIELDS, Snapshot
-from serve_app.autoscaling.state import PolicyState
+from serve_app.autoscaling.signals import ENGINE_FIELDS, INGRESS_FIELDS
 from tests.autoscaling.fake_application import Clock, FakeApplication
 
 KNOBS = Knobs(
@@ -151,66 +147,6 @@ def test_a_knob_that_changes_takes_effect_at_the_next_decision(clock: Clock) -> 
     app.knobs("a", mode="act")
 
     assert app.tick()["Engine-a"] == 3
-
-
-# Errors.
-
-
-class RaisesForA(ServePolicy):
-    """Cannot decide for model a."""
-
-    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
-        if model.name == "a":
-            raise ZeroDivisionError("no such luck")
-        return super().decide(model, snapshot, state, now)
-
-
-def test_a_policy_that_raises_keeps_that_model_s_target_and_no_other_s(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, policy=RaisesForA, targets={"a": 2})
-    with caplog.at_level(logging.CRITICAL, "ray.serve"):
-        for _ in range(50):
-            app.queue_in_ray("a", 9.0)
-            app.reports(a=holding(80), b=holding(24))
-            app.tick()
-
-    assert (app.target("a"), app.target("b")) == (2, 3)
-    assert app.metrics.errors == 50
-    assert app.exchange.outbox.status["policy_errors"] == 50
-
-
-def test_the_same_error_is_recorded_and_logged_once_in_ten_seconds(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = FakeApplication(clock, {"a": KNOBS}, policy=RaisesForA, targets={"a": 2})
-    with caplog.at_level(logging.ERROR, "ray.serve"):
-        for _ in range(42):
-            app.tick()
-
-    errors = app.records("a")
-    assert [record["kind"] for record in errors] == ["error"] * 3
-    assert errors[0]["reason"] == "the policy raised ZeroDivisionError: no such luck; the target is kept"
-    assert (errors[0]["old_target"], errors[0]["new_target"], errors[0]["ready"]) == (2, 2, 2)
-    assert len([line for line in caplog.records if "the policy raised" in line.message]) == 3
-
-
-class RaisesAtAll(ServePolicy):
-    """Fails outside of any one model."""
-
-    def _answer(self, contexts: Any, now: float) -> Any:
-        raise RuntimeError("all is lost")
-
-
-def test_nothing_the_policy_raises_reaches_ray(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    app = FakeApplication(clock, {"a": KNOBS}, policy=RaisesAtAll, targets={"a": 2})
-    with caplog.at_level(logging.CRITICAL, "ray.serve"):
-        app.queue_in_ray("a", 9.0)
-        for _ in range(5):
-            app.tick()
-
-    assert app.target("a") == 2
-    assert app.metrics.errors == 5
 
 
 # Several deployments.
