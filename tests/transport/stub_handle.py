@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StubItems:
-    """A streaming call's results: yields what it is given, raises what is an exception."""
+    """A streaming call's results: yields what it is given, raises what is an exception, waits for events."""
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
@@ -26,6 +26,7 @@ class StubItems:
             raise item
         if isinstance(item, asyncio.Event):
             await item.wait()
+            return await anext(self)
         return item
 
     def cancel(self) -> None:
@@ -43,7 +44,10 @@ class StubHandle:
         holds: bool = False,
     ) -> None:
         self.items = StubItems(list(items))
+        self.given: dict[str, Any] = {}
+        """Options given so far."""
         self.calls: list[tuple[Any, ...]] = []
+        """Of each call: the method, the replica picked, and the arguments."""
         self.chosen = 0
         """Times somebody has asked for a replica."""
         self.asking = 0
@@ -82,14 +86,11 @@ class StubHandle:
         finally:
             self.held -= 1
 
-    def options(self, *, stream: bool) -> StubHandle:
-        assert stream
-        return self
-
-    @property
-    def call(self) -> StubHandle:
+    def options(self, **given: Any) -> StubHandle:
+        self.given = {**self.given, **given}
         return self
 
     def remote(self, *arguments: Any) -> StubItems:
-        self.calls.append(arguments)
+        assert self.given["stream"]
+        self.calls.append((self.given["method_name"], self.given["session_id"], *arguments))
         return self.items

@@ -15,6 +15,7 @@ from serve_app.autoscaling.knobs import Knobs
 from serve_app.settings import ModelSettings
 from serve_app.transport import replicas
 from serve_app.transport.handle import HandleClient
+from serve_app.transport.replicas import SEQUENCE_TOKENS
 from tests.transport.holding import Watch, hold
 from tests.transport.stub_handle import StubHandle
 
@@ -56,7 +57,8 @@ async def test_a_whole_reply_comes_with_its_status_and_headers() -> None:
     handle = StubHandle((429, "application/json", {"Retry-After": "1"}), b'{"error":{}}')
 
     assert await whole(handle) == EngineReply(429, b'{"error":{}}', headers={"Retry-After": "1"})
-    ((operation, body, request_id, waited_s),) = handle.calls
+    ((method, replica_id, operation, body, request_id, waited_s),) = handle.calls
+    assert (method, replica_id) == ("call", "a")  # the replica that `EngineRouter` is told of
     assert (operation, body, request_id) == ("chat_completions", b"{}", "r-1")
     assert waited_s >= 0.5
 
@@ -134,6 +136,58 @@ async def test_requests_count_while_they_are_open_and_are_refused_beyond_what_a_
                 pytest.fail("there was room")
     assert (caught.value.status, caught.value.code) == (429, "queue_full")
     assert replicas.replica_set(MODEL.deployment_name).in_flight("a") == 0
+
+
+@pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
+async def test_a_prompt_weighs_until_the_replica_answers(content_type: str) -> None:
+    known = replicas.replica_set(MODEL.deployment_name)
+    asked = asyncio.Event()
+    handle = StubHandle(asked, (200, content_type, {}), b"data: a\n\n")
+    calling = client(handle)
+    request = replace(REQUEST, body=b"x" * 4000)
+
+    async def ask() -> None:
+        async with calling.call(request):
+            assert known.load("a") == SEQUENCE_TOKENS
+
+    task = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    assert known.load("a") == 1000 + SEQUENCE_TOKENS
+    asked.set()
+    await task
+    assert (known.load("a"), known.in_flight("a")) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [RayActorError()],
+        [BackPressureError(3, 2)],
+        [STREAM, RayActorError()],
+        [(503, "application/json", {}), RayTaskError("call", "traceback", ValueError("x"))],
+    ],
+    ids=["lost at once", "refused by Ray", "lost before a frame", "lost before a body"],
+)
+async def test_a_request_that_fails_leaves_no_load_behind(items: list[Any]) -> None:
+    known = replicas.replica_set(MODEL.deployment_name)
+
+    await refusal(StubHandle(*items))
+
+    assert (known.load("a"), known.in_flight("a")) == (0, 0)
+
+
+async def test_a_client_that_leaves_before_the_first_answer_leaves_no_load_behind() -> None:
+    known = replicas.replica_set(MODEL.deployment_name)
+    handle = StubHandle(asyncio.Event())
+    task = asyncio.create_task(whole(handle))
+    await asyncio.sleep(0)
+    assert known.in_flight("a") == 1
+
+    task.cancel()
+    await asyncio.wait((task,))
+
+    assert handle.items.cancelled
+    assert (known.load("a"), known.in_flight("a")) == (0, 0)
 
 
 async def test_a_full_queue_is_a_429() -> None:

@@ -17,7 +17,7 @@ from serve_app.settings import ModelSettings
 from serve_app.transport import replicas
 from serve_app.transport.held import HeldRequests
 from serve_app.transport.outlook import Outlook
-from serve_app.transport.replicas import Replica
+from serve_app.transport.replicas import Place
 from tests.stub_engine import LIMIT_S
 from tests.transport.holding import StubOutlooks, Watch, hold
 from tests.transport.stub_handle import StubHandle
@@ -40,11 +40,11 @@ class Queue:
         self.outlooks = StubOutlooks()
         self.held = hold(MODEL, self.handle, self.outlooks, **knobs)
 
-    def ask(self, **options: Any) -> asyncio.Task[Replica]:
-        """A request for a replica, on its way."""
-        return asyncio.create_task(self.held.replica(REQUEST, **options))
+    def ask(self, **options: Any) -> asyncio.Task[Place]:
+        """A request for a place, on its way."""
+        return asyncio.create_task(self.held.place(REQUEST, **options))
 
-    async def held_requests(self, count: int) -> list[asyncio.Task[Replica]]:
+    async def held_requests(self, count: int) -> list[asyncio.Task[Place]]:
         """That many requests, all in the queue."""
         tasks = [self.ask() for _ in range(count)]
         await asyncio.sleep(0)
@@ -58,25 +58,25 @@ class Queue:
     async def refusal(self, **options: Any) -> ApiError:
         async with asyncio.timeout(LIMIT_S):
             with pytest.raises(ApiError) as caught:
-                await self.held.replica(REQUEST, **options)
+                await self.held.place(REQUEST, **options)
         return caught.value
 
 
-async def ids(tasks: list[asyncio.Task[Replica]]) -> list[str]:
+async def ids(tasks: list[asyncio.Task[Place]]) -> list[str]:
     async with asyncio.timeout(LIMIT_S):
-        return [replica.replica_id for replica in await asyncio.gather(*tasks)]
+        return [place.replica.replica_id for place in await asyncio.gather(*tasks)]
 
 
 async def test_with_a_replica_at_hand_nothing_is_held_and_nobody_asked() -> None:
     queue = Queue()
     queue.up("a")
     tasks = asyncio.all_tasks()
-    coroutine = queue.held.replica(REQUEST)
+    coroutine = queue.held.place(REQUEST)
 
     with pytest.raises(StopIteration) as done:
         coroutine.send(None)  # the first step is the last: it never yields to the event loop
 
-    assert done.value.value.replica_id == "a"
+    assert done.value.value.replica.replica_id == "a"
     assert queue.held.replicas.in_flight("a") == 1
     assert (queue.handle.chosen, queue.outlooks.running) == (0, False)
     assert asyncio.all_tasks() == tasks
@@ -112,22 +112,10 @@ async def test_those_who_came_first_go_first() -> None:
     assert await ids(tasks) == ["a"] * 5 + ["b"]
 
 
-async def test_a_newcomer_does_not_overtake_those_held() -> None:
-    queue = Queue()
-    await queue.held_requests(6)
-    queue.up("a")
-
-    error = await queue.refusal()
-
-    assert (error.status, error.code, error.headers) == (429, "queue_full", {"Retry-After": "1"})
-    assert "max_ongoing_requests = 4" in error.message
-    assert len(queue.held) == 2
-
-
 async def test_a_request_that_has_lost_its_replica_waits_for_room_too() -> None:
     queue = Queue()
     queue.up("a")
-    first = [await queue.held.replica(REQUEST) for _ in range(4)]
+    first = [await queue.held.place(REQUEST) for _ in range(4)]
 
     task = queue.ask(again=True)
     await asyncio.sleep(0)
@@ -157,11 +145,11 @@ async def test_the_bound_is_the_knob_as_it_is_now() -> None:
     handle = StubHandle(holds=True)
     held = HeldRequests(MODEL, handle, lambda: Knobs(max_held_requests=bound), StubOutlooks())
     with pytest.raises(ApiError, match="max_held_requests = 0"):
-        await held.replica(REQUEST)
+        await held.place(REQUEST)
     assert handle.chosen == 0
 
     bound = 1
-    task = asyncio.create_task(held.replica(REQUEST))
+    task = asyncio.create_task(held.place(REQUEST))
     await asyncio.sleep(0)
     assert len(held) == 1
     task.cancel()
@@ -187,7 +175,7 @@ async def test_those_held_for_room_have_the_same_deadline() -> None:
     queue = Queue(cold_wait_timeout_s=0.001)
     queue.up("a")
     for _ in range(4):
-        await queue.held.replica(REQUEST)
+        await queue.held.place(REQUEST)
 
     assert (await queue.refusal(again=True)).code == "cold_wait_timeout"
 
@@ -206,6 +194,19 @@ async def test_engines_that_cannot_start_fail_all_that_are_held_and_the_next_one
         assert "/ready" in error.message
     assert len(queue.held) == 0
     assert queue.handle.chosen == 2
+
+
+async def test_with_all_replicas_full_and_nobody_held_a_request_is_refused_at_once() -> None:
+    queue = Queue()
+    queue.up("a")
+    for _ in range(4):
+        await queue.held.place(REQUEST)
+
+    error = await queue.refusal()
+
+    assert (error.status, error.code, error.headers) == (429, "queue_full", {"Retry-After": "1"})
+    assert "max_ongoing_requests = 4" in error.message
+    assert len(queue.held) == 0
 
 
 async def test_a_full_queue_of_rays_hangs_nobody() -> None:
@@ -294,10 +295,10 @@ async def test_the_queue_can_be_measured() -> None:
     handle = StubHandle(holds=True)
     held = HeldRequests(MODEL, handle, Knobs, StubOutlooks(), clock=lambda: now)
     assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
-    first = asyncio.create_task(held.replica(REQUEST))
+    first = asyncio.create_task(held.place(REQUEST))
     await asyncio.sleep(0)
     now = 107.0
-    second = asyncio.create_task(held.replica(replace(REQUEST, body=b"x" * 100)))
+    second = asyncio.create_task(held.place(replace(REQUEST, body=b"x" * 100)))
     await asyncio.sleep(0)
     now = 110.0
 
@@ -314,7 +315,7 @@ async def test_a_watch_is_told_while_its_request_is_held_and_how_long_that_was()
     queue = Queue(keep_alive_interval_s=0.001)
     queue.outlooks.current = Outlook("imports", 12.0)
     watch = Watch()
-    task = asyncio.create_task(queue.held.replica(replace(REQUEST, watch=watch)))
+    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=watch)))
 
     for phase in ("imports", "warm_up"):
         queue.outlooks.current = Outlook(phase, 12.0)
@@ -336,7 +337,7 @@ async def test_a_watch_is_told_while_its_request_is_held_and_how_long_that_was()
 async def test_a_wait_shorter_than_the_interval_is_not_told() -> None:
     queue = Queue()
     watch = Watch()
-    task = asyncio.create_task(queue.held.replica(replace(REQUEST, watch=watch)))
+    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=watch)))
     await asyncio.sleep(0)
 
     queue.up("a")
@@ -351,7 +352,7 @@ async def test_a_watch_hears_of_the_end_of_a_wait_that_failed() -> None:
     watch = Watch()
 
     with pytest.raises(ApiError):
-        await queue.held.replica(replace(REQUEST, watch=watch))
+        await queue.held.place(replace(REQUEST, watch=watch))
 
     assert len(watch.waits) == 1
 
@@ -364,7 +365,7 @@ async def test_a_watch_that_fails_fails_its_own_request_only() -> None:
     queue = Queue(keep_alive_interval_s=0.001)
     other = queue.ask()
     with pytest.raises(OSError, match="pipe"):
-        await queue.held.replica(replace(REQUEST, watch=Broken()))
+        await queue.held.place(replace(REQUEST, watch=Broken()))
 
     queue.up("a")
     assert await ids([other]) == ["a"]
@@ -373,7 +374,7 @@ async def test_a_watch_that_fails_fails_its_own_request_only() -> None:
 
 async def test_however_short_the_interval_others_get_their_turn() -> None:
     queue = Queue(keep_alive_interval_s=1e-9)
-    task = asyncio.create_task(queue.held.replica(replace(REQUEST, watch=Watch())))
+    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=Watch())))
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -20,6 +20,11 @@ def reachable(name: str) -> Any:
     return replica(name, address=f"10.0.0.1:{ord(name)}", token="key")
 
 
+def asking_for(name: str) -> Any:
+    """A request as Ray queues it, whose handle was told of the replica `name`."""
+    return SimpleNamespace(metadata=SimpleNamespace(session_id=name))
+
+
 @pytest.fixture
 def router(monkeypatch: pytest.MonkeyPatch) -> EngineRouter:
     """A router without the event loop, controller and metrics Ray would start it with."""
@@ -39,7 +44,8 @@ async def test_the_relay_hears_of_running_replicas_as_soon_as_ray_says_so(router
 
     left = known.take(10)
     assert left is not None
-    assert (left.replica_id, left.address, left.token) == ("b", "10.0.0.1:98", "key")
+    where = left.replica
+    assert (where.replica_id, where.address, where.token) == ("b", "10.0.0.1:98", "key")
 
 
 async def test_a_replica_that_has_not_said_where_it_is_cannot_be_relayed_to(router: EngineRouter) -> None:
@@ -57,19 +63,33 @@ async def test_ray_itself_is_told_first(router: EngineRouter, monkeypatch: pytes
     assert len(told[0]) == 1
 
 
-async def test_replicas_rank_by_what_this_process_has_on_them(router: EngineRouter) -> None:
+async def test_replicas_rank_by_the_load_this_process_has_on_them(router: EngineRouter) -> None:
     a, b, c = running = [reachable(name) for name in "abc"]
     router.update_replicas(running)
     known = replicas.replica_set(DEPLOYMENT)
-    first, second, _ = (known.take(10) for _ in running)  # one on each
-    assert first is not None
-    assert second is not None
-    assert known.take(10) is first
+    places = [known.take(10, tokens) for tokens in (100, 300, 200)]
+    assert None not in places
 
-    known.release(second)
+    assert await router.choose_replicas(running) == [[a], [c], [b]]
+    for place in places:
+        assert place is not None
+        known.answered(place)
+    assert known.take(10) is not None  # on the first
 
-    assert [known.in_flight(name) for name in "abc"] == [2, 0, 1]
     assert await router.choose_replicas(running) == [[b], [c], [a]]
+
+
+async def test_the_replica_that_was_picked_comes_first_whatever_its_load(router: EngineRouter) -> None:
+    """The request itself is counted on it by then."""
+    a, b, c = running = [reachable(name) for name in "abc"]
+    router.update_replicas(running)
+    known = replicas.replica_set(DEPLOYMENT)
+    assert known.take(10, 5000) is not None
+    assert known.take(10) is not None
+
+    assert await router.choose_replicas(running, asking_for("a")) == [[a], [c], [b]]
+    assert await router.choose_replicas(running, asking_for("gone")) == [[c], [b], [a]]
+    assert await router.choose_replicas(running, asking_for("")) == [[c], [b], [a]]
 
 
 async def test_without_a_set_every_replica_is_still_a_candidate() -> None:
