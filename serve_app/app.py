@@ -14,7 +14,7 @@ from serve_app.engine.deployment import Engine
 from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
 from serve_app.ingress import Ingress
 from serve_app.placement import placement
-from serve_app.settings import AppSettings, ModelSettings, knob_defaults, load_settings
+from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.tree import EMBEDDED
 
 _HEALTH_CHECK_PERIOD_S = 1.0
@@ -45,7 +45,7 @@ def build_application(
         knobs: The knobs of each model, by name, where the `user_config` of `Ingress` says nothing.
         engine_class: The class of the engine deployments.
     """
-    engines = [engine_deployment(model, engine_class) for model in settings.models]
+    engines = [engine_deployment(model, settings.request_log, engine_class) for model in settings.models]
     ingress = settings.ingress
     return serve.deployment(
         Ingress,
@@ -79,7 +79,9 @@ def open_bounds(least: int, interval_s: float) -> dict[str, Any]:
     }
 
 
-def engine_deployment(model: ModelSettings, engine_class: type = Engine) -> Application:
+def engine_deployment(
+    model: ModelSettings, request_log: RequestLogSettings, engine_class: type = Engine
+) -> Application:
     """The engine deployment of one model."""
     options = placement(model)
     embedded = EMBEDDED_MODEL if model.model == EMBEDDED else {}
@@ -100,4 +102,4 @@ def engine_deployment(model: ModelSettings, engine_class: type = Engine) -> Appl
         ),
         autoscaling_config=open_bounds(0, ENGINE_INTERVAL_S),
         **options,
-    ).bind(model.model_dump(mode="json"))
+    ).bind(model.model_dump(mode="json"), request_log.model_dump(mode="json"))

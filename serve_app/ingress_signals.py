@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from serve_app.api.client import EngineRequest, Operation
+from serve_app.api.client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.autoscaling.signals import INGRESS_FIELDS, IngressSignals, ingress_key
 from serve_app.telemetry.latency_window import LatencyWindow
@@ -18,9 +18,6 @@ COLD_AFTER_S = 0.5
 """A request held for no longer than this was not held by a cold start, but by news on their way."""
 
 WINDOW_S = 30.0
-
-_COUNTED: frozenset[Operation] = frozenset({"chat_completions", "completions", "embeddings", "generate"})
-"""Operations that are work for a GPU. Tokenizing is not."""
 
 
 class Held(Protocol):
@@ -87,32 +84,32 @@ class IngressCounters:
     def opened(self, request: EngineRequest) -> None:
         """See `Traffic`."""
         self.open_requests += 1
-        if request.operation in _COUNTED:
+        if request.operation in GPU_OPERATIONS:
             self._arrivals += 1
             self._arrived_bytes += len(request.body)
             self._meter.count_arrival()
 
     def admitted(self, request: EngineRequest) -> None:
         """See `Traffic`."""
-        if request.operation in _COUNTED:
+        if request.operation in GPU_OPERATIONS:
             self._admitted += 1
 
     def first_byte(self, request: EngineRequest, ttft_s: float, held_s: float) -> None:
         """See `Traffic`."""
-        if request.operation in _COUNTED:
+        if request.operation in GPU_OPERATIONS:
             cold = held_s > COLD_AFTER_S
             (self._cold_ttft if cold else self._ttft).observe(ttft_s, self._clock())
             self._meter.observe_ttft(ttft_s, cold=cold)
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         """See `Traffic`."""
-        if request.operation in _COUNTED:
+        if request.operation in GPU_OPERATIONS:
             self._rejected += 1
             self._meter.count_rejection(error.code or "unknown")
 
     def abandoned(self, request: EngineRequest) -> None:
         """See `Traffic`."""
-        if request.operation in _COUNTED:
+        if request.operation in GPU_OPERATIONS:
             self._abandoned += 1
             self._meter.count_abandonment()
 

@@ -131,7 +131,10 @@ def test_an_engine_is_built_without_knobs_so_that_none_restarts_it() -> None:
     ingress = application._bound_deployment
     (only,) = (engine._bound_deployment for engine in ingress.init_args[2:])
     assert only.func_or_class is Stand
-    assert only.init_args == (settings.models[0].model_dump(mode="json"),)
+    assert only.init_args == (
+        settings.models[0].model_dump(mode="json"),
+        settings.request_log.model_dump(mode="json"),
+    )
 
 
 def test_a_stopping_replica_may_finish_what_it_has_and_the_ingress_waits_for_the_longest() -> None:

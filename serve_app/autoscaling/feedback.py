@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.observe import Latency, latency
+from serve_app.autoscaling.service import Mix, StepTime, slow_share
 from serve_app.autoscaling.signals import EngineSignals
 from serve_app.autoscaling.state import PolicyState
 
@@ -16,7 +17,7 @@ from serve_app.autoscaling.state import PolicyState
 _SETTLE_S = 30.0
 _FEWEST = 20.0
 """Observations for a percentile to mean something."""
-_LOWEST, _HIGHEST = 0.25, 2.0
+_LOWEST, _HIGHEST = 0.25, 1.0
 _FALL_PER_S = 0.01
 """At twice the permitted share of misses capacity halves in 70 s; at four times, in 23 s."""
 _RISE_PER_S = 1.0 / 1800.0
@@ -27,6 +28,8 @@ _REGRET = 0.9
 """What the correction that led to such a scale-down is limited to, as a share of what it was."""
 _PROBE_S = 21_600.0
 """How long the limit holds. To try the same fleet again costs a cold start and half a minute of misses."""
+
+_INTERFERENCE_MEMORY_S = 1200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,6 @@ def correct(
     shares = []
     if measured.ttft_queue.count >= _FEWEST:
         shares.append(measured.ttft_missed)
-    if measured.itl.count >= _FEWEST:
-        shares.append(measured.itl_missed)
     if not shares:
         return state
     over = max(shares) / allowed
@@ -97,6 +98,32 @@ def correct(
         value *= math.exp(_RISE_PER_S * elapsed)
     highest = state.correction_limit if _limited(state, now) else _HIGHEST
     return replace(state, correction=max(min(value, highest), _LOWEST))
+
+
+def learn_interference(
+    state: PolicyState, measured: Measured, sizing_step: StepTime, mix: Mix, knobs: Knobs, ready: int, now: float
+) -> PolicyState:
+    """The state with the late tokens of the time since the last decision, measured and expected, added."""
+    elapsed = 0.0 if state.last_at is None else min(max(now - state.last_at, 0.0), 10.0)
+    if not ready:
+        return replace(state, ready_mean=0.0)
+    if elapsed <= 0 or not measured.itl_feasible or measured.itl.count < _FEWEST:
+        return state
+    keep = math.exp(-elapsed / 30.0)
+    mean = state.ready_mean * keep + ready * (1.0 - keep) if state.ready_mean > 0 else ready
+    state = replace(state, ready_mean=mean)
+    rate = state.demand.recent(now)[0].requests / mean
+    tokens = measured.itl.count * elapsed / 30.0
+    expected = slow_share(sizing_step, mix, knobs.itl_target_s, rate)
+    from serve_app.autoscaling.terms import X
+    if expected > X["over"] * (1.0 - knobs.ttft_percentile / 100.0):
+        return state
+    keep = math.exp(-elapsed / X["mem"])
+    return replace(
+        state,
+        late_tokens=state.late_tokens * keep + tokens * measured.itl_missed,
+        late_tokens_expected=state.late_tokens_expected * keep + tokens * expected,
+    )
 
 
 def _limited(state: PolicyState, now: float) -> bool:

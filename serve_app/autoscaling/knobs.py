@@ -15,6 +15,9 @@ from serve_app.autoscaling.schedule import Schedule
 Percentile = Literal[50, 90, 95, 99]
 PERCENTILES: tuple[Percentile, ...] = (50, 90, 95, 99)
 """The percentiles replicas report of their latencies."""
+ITL_PERCENTILES = (50, 90, 95, 96, 97, 98, 99)
+"""Of inter-token latencies more: they come in two kinds, decoding steps and those that also prefill, and
+where the one gives way to the other is what a replica's capacity is read from."""
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, isfinite
-from operator import attrgetter
+from operator import attrgetter, mul
 from typing import Literal
 
-from serve_app.autoscaling.knobs import PERCENTILES, Percentile
+from serve_app.autoscaling.knobs import ITL_PERCENTILES, PERCENTILES, Percentile
 from serve_app.autoscaling.signals import EngineSignals, IngressSignals, Reading, Snapshot
 from serve_app.autoscaling.state import PolicyState
 
@@ -221,46 +222,56 @@ class Latency:
 
     count: float
     points: tuple[tuple[int, float], ...]
+    rows: tuple[tuple[float, ...], ...]
+    """Of each replica: how many, and its percentiles."""
 
     def at(self, percentile: Percentile) -> float:
         """Seconds at `percentile`."""
         return dict(self.points)[percentile]
 
     def share_above(self, limit_s: float) -> float:
-        """The share of observations above `limit_s`, read off between the known percentiles."""
-        if self.count <= 0:
+        """The share of observations above `limit_s`: of each replica, read off between its percentiles.
+
+        Not off the mean percentiles: where latencies come in two kinds they are of neither.
+        """
+        if not self.rows:
             return 0.0
-        below, below_s = 0.0, 0.0
-        for percent, seconds in self.points:
-            if seconds > limit_s:
-                # Linear between two percentiles; the lowest is taken to start at 0 s.
-                width = seconds - below_s
-                part = (limit_s - below_s) / width if width > 0 else 0.0
-                return 1.0 - (below + part * (percent - below)) / 100.0
-            below, below_s = float(percent), seconds
+        percents = tuple(percent for percent, _ in self.points)
+        return sum([row[0] * _share_above(percents, row, limit_s) for row in self.rows]) / self.count
+
+
+def _share_above(percents: tuple[int, ...], row: tuple[float, ...], limit_s: float) -> float:
+    index = bisect_right(row, limit_s, 1) - 1
+    if index == len(percents):
         return 0.0
+    below, below_s = (percents[index - 1], row[index]) if index else (0.0, 0.0)
+    # Linear between two percentiles; the lowest is taken to start at 0 s.
+    width = row[index + 1] - below_s
+    part = (limit_s - below_s) / width if width > 0 else 0.0
+    return 1.0 - (below + part * (percents[index] - below)) / 100.0
 
 
+_PARTS = (
+    ("ttft_queue", "ttft_count", PERCENTILES),
+    ("ttft_prefill", "ttft_count", PERCENTILES),
+    ("itl", "itl_count", ITL_PERCENTILES),
+)
 _READERS = {
-    part: attrgetter(count, *(f"{part}_p{p}_s" for p in PERCENTILES))
-    for part, count in (("ttft_queue", "ttft_count"), ("ttft_prefill", "ttft_count"), ("itl", "itl_count"))
+    part: (attrgetter(count, *(f"{part}_p{p}_s" for p in percentiles)), percentiles)
+    for part, count, percentiles in _PARTS
 }
 
 
 def latency(engines: Sequence[EngineSignals], part: Literal["ttft_queue", "ttft_prefill", "itl"]) -> Latency:
     """Percentiles of one part, replicas weighted by how much they observed."""
-    read = _READERS[part]
-    total = p50 = p90 = p95 = p99 = 0.0
-    for signals in engines:
-        count, a, b, c, d = read(signals)
-        if count > 0:
-            total += count
-            p50 += count * a
-            p90 += count * b
-            p95 += count * c
-            p99 += count * d
-    if total <= 0:
-        return Latency(0.0, tuple((percent, 0.0) for percent in PERCENTILES))
-    return Latency(
-        total, tuple(zip(PERCENTILES, (p50 / total, p90 / total, p95 / total, p99 / total), strict=True))
+    read, percentiles = _READERS[part]
+    rows = [row for row in map(read, engines) if row[0] > 0]
+    if not rows:
+        return Latency(0.0, tuple((percent, 0.0) for percent in percentiles), ())
+    counts, *columns = zip(*rows, strict=True)
+    total = sum(counts)
+    points = tuple(
+        (percent, sum(map(mul, counts, column)) / total)
+        for percent, column in zip(percentiles, columns, strict=True)
     )
+    return Latency(total, points, tuple(rows))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from serve_app.autoscaling.decision import Clamp, Explanation, Term
-from serve_app.autoscaling.feedback import Measured, correct, measure
+from serve_app.autoscaling.feedback import Measured, correct, learn_interference, measure
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.observe import Observation, observe
 from serve_app.autoscaling.signals import Snapshot
@@ -51,6 +51,7 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     sizing = size(state, knobs)
     measured = measure(seen.engines, knobs, sizing.step.decode_s(1.0, sizing.mix.context_tokens))
     state = _remember_fleet(state, snapshot, now)
+    state = learn_interference(state, measured, sizing.step, sizing.mix, knobs, snapshot.ready, now)
     state = correct(state, measured, knobs, snapshot.ready, snapshot.target, now)
     sizing = replace(sizing, correction=state.correction)
 
@@ -182,7 +183,8 @@ def _held_back(
     if idle_through:
         return 0, []
     watched = now - (state.since if state.since is not None else now)
-    if watched < knobs.downscale_delay_s:
+    from serve_app.autoscaling.terms import X
+    if watched < (knobs.downscale_to_zero_delay_s if X["early"] else knobs.downscale_delay_s):
         left = knobs.downscale_delay_s - watched
         return current, [
             Clamp("delay", f"the load has been watched for {watched:.0f} s; down in {left:.0f} s")

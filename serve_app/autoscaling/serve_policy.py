@@ -10,12 +10,12 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from serve_app.autoscaling.cold_start import ColdStarts, count_phases
 from serve_app.autoscaling.contexts import engine_readings, ingress_readings, ongoing_of_ingress
-from serve_app.autoscaling.exchange import Deployment, Exchange, read_learned
+from serve_app.autoscaling.exchange import Deployment, Exchange, Inbox, Outbox, read_learned
 from serve_app.autoscaling.ingress_scaling import decide_ingress
 from serve_app.autoscaling.journal import HEARTBEAT_S, Journal
 from serve_app.autoscaling.policy import Decision, decide
@@ -35,17 +35,54 @@ _PENDING_GRACE_S = 5.0
 """From asking for a replica to the first line of its constructor it takes Ray a second or two."""
 
 
+class Correspondence(Protocol):
+    """What the policy reads and writes; see `Exchange`."""
+
+    inbox: Inbox
+    outbox: Outbox
+
+    def send(self) -> None:
+        """Have what is in the outbox written soon."""
+
+
+class Meter(Protocol):
+    """Where the policy's metrics go; see `AutoscalingMetrics`."""
+
+    def set(self, model: str, values: Mapping[str, float], binding: str) -> None:
+        """Publish what a decision came to."""
+
+    def count_change(self, model: str, old: int, new: int) -> None:
+        """Count a change of a target."""
+
+    def count_error(self) -> None:
+        """Count a decision that raised."""
+
+
 class ServePolicy:
     """Decides for every engine deployment of one application by its own model's signals, and for the ingress.
 
     A deployment is left out of the answer while its target is right, which is what keeps Ray's own
     rules (its cold-start rule above all, which asks for one replica while anything queues at zero)
     from deciding instead. Subclasses may replace `decide`.
+
+    Args:
+        clock: Unix time in seconds; the system's if not given.
+        exchange: What to read and write instead of the documents in Ray's key-value store.
+        meter: Where metrics go instead of Ray's.
+        log: Where changes and errors are logged instead of Ray Serve's log.
     """
 
-    def __init__(self) -> None:
-        self._exchange: Exchange | None = None
-        self._metrics: AutoscalingMetrics | None = None
+    def __init__(
+        self,
+        clock: Callable[[], float] | None = None,
+        exchange: Correspondence | None = None,
+        meter: Meter | None = None,
+        log: logging.Logger = logger,
+    ) -> None:
+        self._clock = clock
+        self._log = log
+        self._exchange = exchange
+        self._metrics = meter
         self._journal = Journal()
         self._states: dict[str, PolicyState] = {}
         self._ingress_peaks: tuple[tuple[float, int], ...] = ()
@@ -67,7 +104,7 @@ class ServePolicy:
         """
         if not contexts:
             return {}, {}
-        now = time.time()
+        now = time.time() if self._clock is None else self._clock()
         if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S:
             return {}, {}
         self._next_at = now + _DECIDE_INTERVAL_S
@@ -119,7 +156,7 @@ class ServePolicy:
         if self._failures[name] % _FORGIVING == 0:
             self._states.pop(name, None)
 
-    def _send(self, exchange: Exchange, unsettled: Mapping[str, frozenset[str]]) -> None:
+    def _send(self, exchange: Correspondence, unsettled: Mapping[str, frozenset[str]]) -> None:
         outbox = exchange.outbox
         outbox.unsettled = unsettled
         outbox.status = {"policy_errors": self._errors, "models": dict(self._status)}
@@ -142,7 +179,7 @@ class ServePolicy:
         self._states[name] = decision.state
         record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
         if record is not None and record["kind"] == "change":
-            logger.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
+            self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
         self._publish(model, snapshot, decision, known)
         return decision.target
 
@@ -222,15 +259,15 @@ class ServePolicy:
         )
         self._ingress_peaks = decision.peaks
         if decision.target != ctx.target_num_replicas:
-            logger.info(
+            self._log.info(
                 "ingress replicas %d -> %d: %s", ctx.target_num_replicas, decision.target, decision.reason
             )
             _ask(wishes, key, ctx, decision.target)
 
-    def _open(self, app: str) -> Exchange:
+    def _open(self, app: str) -> Correspondence:
         if self._exchange is None:
             cold_starts = self._remember(app)
-            self._metrics = AutoscalingMetrics()
+            self._metrics = self._metrics or AutoscalingMetrics()
             exchange = Exchange(app, cold_starts)
             exchange.outbox.decisions_seq = self._journal.seq
             exchange.outbox.learned = _Learned(self)
@@ -248,7 +285,7 @@ class ServePolicy:
             self._journal.load(records)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             # Written by another version: a policy that learns anew is better than none.
-            logger.warning("autoscaling of %s: what was learned before cannot be used: %r", app, error)
+            self._log.warning("autoscaling of %s: what was learned before cannot be used: %r", app, error)
             return {}
         return cold_starts
 
@@ -263,7 +300,7 @@ class ServePolicy:
         if text == last and 0 <= now - at < HEARTBEAT_S:
             return  # it raises twice a second
         self._said[deployment] = (text, now)
-        logger.exception(
+        self._log.exception(
             "autoscaling of %s: the policy raised; its target is kept", deployment or "the application"
         )
         self._journal.note_error(deployment, model, target, ready, text[:500], now)

@@ -187,7 +187,31 @@ def feasibility(step: StepTime, mix: Mix, knobs: Knobs) -> Feasibility:
     return Feasibility(ttft_s, decode_s, ttft_s < knobs.ttft_target_s, decode_s < knobs.itl_target_s)
 
 
-def capacity_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float) -> float:
+def slow_share(step: StepTime, mix: Mix, itl_target_s: float, rate: float) -> float:
+    """The share of inter-token latencies above `itl_target_s` on a replica with `rate` requests a second.
+
+    A token comes late when its step also prefills a prompt too long for the target. With prompt lengths
+    spread as an exponential law of their mean, exp(-left / prefill) of them are: `left` seconds of the
+    target remain beside decoding, the mean prompt takes `prefill`. Such steps interrupt decoding `rate`
+    times a second, and a second has (1 - rate * prefill) / decode decoding steps.
+    """
+    work_s = step.work_s(mix)
+    if rate * work_s >= _MAX_UTILISATION:
+        return 1.0
+    batch = rate * mix.output_tokens * step.base_s / (1.0 - rate * work_s)
+    decode_s = step.decode_s(batch, batch * mix.context_tokens)
+    prefill_s = step.per_prefill_token_s * mix.prefill_tokens
+    left = itl_target_s - decode_s
+    if left <= 0:
+        return 1.0
+    long_share = math.exp(-left / prefill_s) if prefill_s > 0 else 0.0
+    decoding_share = 1.0 - rate * prefill_s
+    return min(1.0, long_share * rate * decode_s / decoding_share) if decoding_share > 0 else 1.0
+
+
+def capacity_rps(
+    step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, interference: float = 1.0
+) -> float:
     """Requests a second one replica can take with TTFT and inter-token latency within their targets.
 
     The largest rate x at which all of these hold, with f = 1 - percentile:
@@ -195,12 +219,13 @@ def capacity_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float)
     - utilisation x * work < 0.95; the mean step is then base / (1 - x * work), and the batch
       x * output tokens * mean step (Little's law);
     - the batch's tokens fit 0.9 of the KV cache;
-    - a decoding step is within the inter-token target, and, where a step that also prefills is not,
-      such steps are less than f of all;
+    - a decoding step is within the inter-token target, and the share of those that are not because
+      they also prefill, `slow_share` times `interference`, is at most f;
     - TTFT at the percentile is within its target: half a step of waiting, the prefill, and the wait
       behind other prompts, s / (1 - u) * ln(u / f) for a server of mean service s and utilisation u
       (M/M/1's quantile).
 
+    `interference` is what was measured of late tokens over what `slow_share` says.
     A target that an empty replica misses already is left out: no number of replicas would meet it.
     """
     missed = 1.0 - knobs.ttft_percentile / 100.0
@@ -218,10 +243,8 @@ def capacity_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float)
         decode_s = base_s + decode_one * batch
         if batch > most_batch or decode_s > itl_limit_s:
             return False
-        if decode_s + prefill_s > itl_limit_s:
-            decoding_share = 1.0 - rate * prefill_s
-            if decoding_share <= 0 or rate * decode_s / decoding_share > missed:
-                return False
+        if itl_limit_s < math.inf and interference * slow_share(step, mix, itl_limit_s, rate) > missed:
+            return False
         if not feasible.ttft:
             return True
         service = decode_s + prefill_s

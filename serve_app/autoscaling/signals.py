@@ -62,6 +62,9 @@ class EngineSignals:
     itl_p50_s: float = 0.0
     itl_p90_s: float = 0.0
     itl_p95_s: float = 0.0
+    itl_p96_s: float = 0.0
+    itl_p97_s: float = 0.0
+    itl_p98_s: float = 0.0
     itl_p99_s: float = 0.0
 
 

@@ -14,6 +14,9 @@ _MIX_MEMORY = 500.0
 # English text runs at about four bytes a token; a JSON body adds little to a long prompt.
 _BYTES_PER_TOKEN = 4.0
 
+_PRIOR_LATE = 200.0
+"""Late tokens by which the model is trusted: what a busy replica has in a minute or two."""
+
 
 @dataclass(frozen=True, slots=True)
 class MixSums:
@@ -81,6 +84,10 @@ class PolicyState:
     correction_limit: float = 1.0
     """The most that factor may be until `limited_until`."""
     limited_until: float = 0.0
+    late_tokens: float = 0.0
+    """Inter-token latencies above their target, fading; and how many the model expected."""
+    late_tokens_expected: float = 0.0
+    ready_mean: float = 0.0
     lowered: tuple[float, float, float] | None = None
     """(time, correction, requests a second) at the last scale-down."""
     engine_totals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -102,6 +109,11 @@ class PolicyState:
     """Since when replicas have been asked for and none is ready; None at zero and with one ready."""
     last_at: float | None = None
 
+    @property
+    def interference(self) -> float:
+        """How many times as many tokens come late as the model expects."""
+        return (self.late_tokens + _PRIOR_LATE) / (self.late_tokens_expected + _PRIOR_LATE)
+
     def document(self) -> dict[str, Any]:
         """As plain data, for `restore`."""
         return asdict(self)
@@ -119,7 +131,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     lowered = plain.pop("lowered")
     for name in ("since", "idle_since", "moved_at", "woken_at", "last_at"):
         plain[name] = _time(plain[name])
-    for name in ("correction", "correction_limit", "limited_until", "kv_cache_tokens"):
+    for name in ("correction", "correction_limit", "limited_until", "late_tokens", "late_tokens_expected", "kv_cache_tokens"):
         plain[name] = float(plain[name])
     return PolicyState(
         demand=Demand(

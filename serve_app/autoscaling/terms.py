@@ -28,6 +28,7 @@ _BACKLOG_SHARE = 0.1
 COLD_BURST_S = 1.0
 # Reported tokens are instantaneous; one block of the cache is always half full.
 _KV_FILL = 0.9
+X = dict(cap=1.0, corr=True, coming=True, backlog=True, shrink=True, early=True, over=2.0, mem=1200.)
 MOST_REPLICAS = 1_000_000
 
 
@@ -74,7 +75,7 @@ def _whole(replicas: float) -> int:
 def size(state: PolicyState, knobs: Knobs) -> Sizing:
     """The sizing that follows from what has been learned."""
     step, mix = state.service.step_time(), state.sums.mix()
-    model = capacity_rps(step, mix, knobs, state.kv_cache_tokens)
+    model = capacity_rps(step, mix, knobs, state.kv_cache_tokens, state.interference)
     return Sizing(step, mix, model, state.correction, knobs.headroom)
 
 
@@ -97,7 +98,7 @@ def load_terms(
     if sizing.correction < 1.0 or measured.ttft_missed or measured.itl_missed:
         terms.append(_feedback(state, knobs, measured, sizing, now))
     if knobs.forecast:
-        terms.append(_forecast(snapshot, knobs, state, sizing))
+        terms.append(_forecast(snapshot, knobs, state, sizing, now))
     return terms
 
 
@@ -146,7 +147,8 @@ def _asked_enough(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: flo
     asked for eight replicas where one is enough. Arrivals and the forecast go on asking.
     """
     waking = state.woken_at is not None and now - state.woken_at > knobs.upscale_delay_s
-    return snapshot.target if waking else MOST_REPLICAS
+    coming = snapshot.ready and snapshot.target > snapshot.ready and X['coming']
+    return snapshot.target if waking or coming else MOST_REPLICAS
 
 
 def _queue(snapshot: Snapshot, knobs: Knobs, state: PolicyState, seen: Observation, now: float) -> Term:
@@ -168,7 +170,7 @@ def _queue_tokens(
     left = max(knobs.ttft_target_s - sizing.step.base_s, 1e-3)
     # Where a prompt's own prefill takes longer than that, the target is out of reach and a queue is only
     # a backlog, as it is after a cold start.
-    backlog = not snapshot.ready or own > left
+    backlog = not snapshot.ready or own > left or X['backlog']
     budget = max(left, own, _BACKLOG_SHARE * horizon_s(snapshot) if backlog else 0.0)
     work = tokens * per_token
     return Term(
@@ -191,20 +193,18 @@ def _kv_cache(seen: Observation) -> Term:
     )
 
 
-def _forecast(snapshot: Snapshot, knobs: Knobs, state: PolicyState, sizing: Sizing) -> Term:
-    """What demand of the recent past, seen over sixteen cold starts, reached at its quantile."""
+def _forecast(snapshot: Snapshot, knobs: Knobs, state: PolicyState, sizing: Sizing, now: float) -> Term:
     horizon = horizon_s(snapshot)
-    window = min(max(_COLD_STARTS_BACK * horizon, _SHORTEST_WINDOW_S), knobs.forecast_window_s)
-    mix = sizing.mix
-    longer = Mix(mix.prompt_tokens * 1.2, mix.computed_share, mix.output_tokens)
-    at_longer = capacity_rps(sizing.step, longer, knobs, state.kv_cache_tokens)
-    elasticity = min(1.0, max(0.0, (sizing.model_rps / max(at_longer, 1e-9) - 1.0) / 0.2))
-    peak = state.demand.quantile(knobs.forecast_quantile, window, elasticity, mix.prompt_tokens)
+    q = knobs.forecast_quantile
+    growth, most, neff = state.demand.growth(q, horizon, knobs.forecast_window_s)
+    level = state.demand.recent_rps(now)
+    unsure = max(0.0, 1.0 - neff * (1.0 - q)) if X['shrink'] else 0.0
+    peak = max(level, min(level + growth, most * X["cap"] + unsure * growth))
     return Term(
         "forecast",
-        sizing.replicas(peak.requests),
-        f"{knobs.forecast_quantile:.0%} of the last {window:.0f} s saw at most {peak.requests:.3g} "
-        f"requests/s; a replica takes {horizon:.0f} s to start",
+        sizing.replicas(peak, corrected=X['corr']),
+        f"{q:.0%} of the requests of the last {knobs.forecast_window_s:.0f} s came with at most {growth:.3g} "
+        f"requests/s more than {horizon:.0f} s before, and {most:.3g} requests/s at most; now {level:.3g}",
     )
 
 

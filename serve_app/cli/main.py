@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from serve_app import __version__
-from serve_app.cli import check, explain, knobs, run
+from serve_app.cli import capacity, check, explain, knobs, run
 from serve_app.cli.failure import CommandError
 from serve_app.settings.errors import SettingsError
 
@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_command(commands)
     explain.add_command(commands)
     knobs.add_command(commands)
+    capacity.add_command(commands)
     options = parser.parse_args(argv)
     try:
         status: int = options.command(options)

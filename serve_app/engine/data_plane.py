@@ -20,6 +20,8 @@ from serve_app.api.errors import ApiError
 TOKEN_HEADER = "X-Tideserve-Token"  # noqa: S105 the name of a header
 REQUEST_ID_HEADER = "X-Request-ID"
 WAITED_HEADER = "X-Tideserve-Waited-S"
+HELD_HEADER = "X-Tideserve-Held-S"
+"""Absent where a request was not held."""
 
 
 # An ingress that has not heard yet may still send a request: half a second without one is the end.
@@ -75,6 +77,7 @@ class DataPlane:
             await request.content.read(),
             request.headers.get(REQUEST_ID_HEADER, ""),
             float(request.headers.get(WAITED_HEADER, "0")),
+            held_s=float(request.headers.get(HELD_HEADER, "0")),
         )
         self.open_requests += 1
         try:

@@ -19,9 +19,10 @@ from serve_app.api.client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.launch import RunningEngine, launch
+from serve_app.engine.log_folder import open_request_log
 from serve_app.engine.startup import Startup, process_seconds
 from serve_app.phases import forget_phase, publish_phase
-from serve_app.settings.tree import ModelSettings
+from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 
 logger = logging.getLogger("ray.serve")
@@ -34,9 +35,12 @@ class Engine:
 
     Args:
         model: `ModelSettings` as plain data, which is what Ray compares to decide on restarts.
+        request_log: `RequestLogSettings`, the same.
     """
 
-    async def __init__(self, model: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, model: dict[str, Any], request_log: dict[str, Any]
+    ) -> None:
         process = process_seconds(psutil.Process().create_time(), time.time())
         self._model = ModelSettings.model_validate(model)
         context = serve.get_replica_context()
@@ -47,11 +51,16 @@ class Engine:
             lambda document: publish_phase(context.app_name, context.deployment, replica, document),
             durations={"process": process},
         )
-        self._engine = await launch(self._model, self._metrics, startup)
+        self._request_log = open_request_log(
+            RequestLogSettings.model_validate(request_log), context.app_name, context.deployment, replica
+        )
+        self._engine = await launch(self._model, self._metrics, startup, self._request_log)
         self._data_plane = DataPlane(self._engine.client)
         with startup.phase("data_plane"):
             await self._data_plane.start(ray.util.get_node_ip_address())
         self._sampler = asyncio.create_task(self._sample_gauges())
+        if self._request_log is not None:
+            self._log_writer = asyncio.create_task(self._request_log.keep_writing())
         startup.finish()
 
     def record_replica_metadata(self) -> dict[str, str]:
@@ -64,13 +73,15 @@ class Engine:
         A coroutine so that it runs on the loop the steps are counted on; what is not one, Ray calls in a
         thread.
         """
-        return asdict(self._engine.report.take(self._data_plane.open_requests))
+        signals = self._engine.report.take(self._data_plane.open_requests)
+        self._metrics.count_steps(signals)
+        return asdict(signals)
 
     async def call(
-        self, operation: Operation, body: bytes, request_id: str, waited_s: float
+        self, operation: Operation, body: bytes, request_id: str, waited_s: float, held_s: float
     ) -> AsyncIterator[Any]:
         """The data plane through Ray's handle: first `(status, content type, headers)`, then bytes."""
-        request = EngineRequest(operation, body, request_id, waited_s)
+        request = EngineRequest(operation, body, request_id, waited_s, held_s=held_s)
         try:
             async with self._engine.client.call(request) as reply:
                 yield reply.status, reply.content_type, dict(reply.headers)
@@ -99,6 +110,10 @@ class Engine:
             publish_phase(*place, json.dumps({"phase": "draining", "since": time.time(), "durations_s": {}}))
             await data_plane.drain()
             await data_plane.stop()
+        log_writer: asyncio.Task[None] | None = getattr(self, "_log_writer", None)
+        if log_writer is not None and self._request_log is not None:
+            log_writer.cancel()
+            await self._request_log.close()
         engine: RunningEngine | None = getattr(self, "_engine", None)
         if engine is not None:
             engine.shutdown()
@@ -106,6 +121,8 @@ class Engine:
         forget_phase(*place)
 
     async def _sample_gauges(self) -> None:
+        limits = self._engine.limits()
         while True:
+            self._metrics.set_limits(limits)
             self._metrics.set_gauges(self._engine.report.queue().gauges)
             await asyncio.sleep(_GAUGE_INTERVAL_S)

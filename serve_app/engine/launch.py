@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from serve_app.engine.startup import Startup
 from serve_app.settings.tree import ModelSettings
-from serve_app.telemetry.engine_metrics import EngineMetrics
+from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
+from serve_app.telemetry.request_log import RequestLog
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -26,12 +27,23 @@ class RunningEngine:
     client: LocalEngine
     report: EngineReport
 
+    def limits(self) -> EngineLimits:
+        """What bounds its batch, as vLLM settled it."""
+        config = self.llm.vllm_config
+        return EngineLimits(
+            config.cache_config.kv_cache_size_tokens or 0,
+            config.scheduler_config.max_num_seqs,
+            config.scheduler_config.max_num_batched_tokens,
+        )
+
     def shutdown(self) -> None:
         """Stop the engine core and its workers, and wait until they are gone."""
         self.llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
 
 
-async def launch(model: ModelSettings, metrics: EngineMetrics, startup: Startup) -> RunningEngine:
+async def launch(
+    model: ModelSettings, metrics: EngineMetrics, startup: Startup, request_log: RequestLog | None
+) -> RunningEngine:
     """Load `model` and answer one token before calling it ready.
 
     Raises:
@@ -45,6 +57,7 @@ async def launch(model: ModelSettings, metrics: EngineMetrics, startup: Startup)
         from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
         from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
         from serve_app.engine.report import EngineReport  # noqa: PLC0415
+        from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
         from serve_app.engine.serving import Serving  # noqa: PLC0415
         from serve_app.engine.stats import StepStats  # noqa: PLC0415
 
@@ -62,8 +75,11 @@ async def launch(model: ModelSettings, metrics: EngineMetrics, startup: Startup)
         client = LocalEngine(serving, model, metrics.count_error)
         with startup.phase("warm_up"):
             await _warm_up(client, model)
-        # Only now, so that the warm-up is in no signal.
+        # Only now, so that the warm-up is in no signal and no log.
         report = stats.report = EngineReport.of(llm)
+        if request_log is not None:
+            watch_sequences(llm.output_processor)
+            client.request_log = request_log
     except BaseException:
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -11,8 +13,12 @@ from serve_app.engine.failures import engine_died, from_exception, from_frame
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.latency import StreamTimer, with_latency
 from serve_app.engine.openai_operations import OpenAIOperations, Outcome
+from serve_app.engine.request_record import RequestRecord
 from serve_app.engine.serving import Serving
 from serve_app.settings.tree import ModelSettings
+from serve_app.telemetry.request_log import RequestLog
+
+logger = logging.getLogger("ray.serve")
 
 
 class LocalEngine:
@@ -25,6 +31,10 @@ class LocalEngine:
     """
 
     def __init__(self, serving: Serving, model: ModelSettings, on_error: Callable[[ApiError], None]) -> None:
+        self.request_log: RequestLog | None = None
+        """Told of every request that has ended. None until the warm-up is over, and where there is no log."""
+        self._model = model.name
+        self._unlogged = False
         self._on_error = on_error
         self._engine = serving.engine
         openai = OpenAIOperations(serving, model.max_sequences_per_request)
@@ -50,45 +60,79 @@ class LocalEngine:
                 503, "The engine of this model has died; it is being replaced.", code="engine_dead"
             )
         timer = StreamTimer.start(request.waited_s)
+        record = RequestRecord.begin(request)
         frames: AsyncIterator[str | bytes] | None = None
         try:
             try:
                 outcome = await self._operations[request.operation](request)
                 if isinstance(outcome, EngineReply):
                     reply = outcome
+                    record.answering(reply.status)
+                    record.completed()
                 else:
                     frames = outcome
-                    reply = await self._open_stream(frames, timer)
+                    reply = await self._open_stream(frames, timer, record)
             except Exception as error:
                 failure = engine_died() if self._engine.errored else from_exception(error)
+                if not _cancelled():
+                    record.failed(failure.status)
                 self._on_error(failure)
                 raise failure from error
             yield reply
         finally:
+            self._log(record)
             # The engine frees a sequence when its generator is closed, not when it is forgotten.
             if frames is not None and hasattr(frames, "aclose"):
                 await frames.aclose()
 
-    async def _open_stream(self, frames: AsyncIterator[str | bytes], timer: StreamTimer) -> EngineReply:
+    async def _open_stream(
+        self, frames: AsyncIterator[str | bytes], timer: StreamTimer, record: RequestRecord
+    ) -> EngineReply:
         first = _bytes(await anext(frames))
         timer.token()
         error = from_frame(first)
         if error is not None:
             raise error
-        return EngineReply(200, stream=self._rest(first, frames, timer))
+        record.answering(200)
+        return EngineReply(200, stream=self._rest(first, frames, timer, record))
 
     async def _rest(
-        self, first: bytes, frames: AsyncIterator[str | bytes], timer: StreamTimer
+        self, first: bytes, frames: AsyncIterator[str | bytes], timer: StreamTimer, record: RequestRecord
     ) -> AsyncIterator[bytes]:
         yield with_latency(first, timer)
-        async for frame in frames:
-            data = _bytes(frame)
-            error = from_frame(data)
-            if error is not None:
-                error = engine_died() if self._engine.errored else error
-                self._on_error(error)
-                data = error.frame()
-            yield with_latency(data, timer)
+        try:
+            async for frame in frames:
+                data = _bytes(frame)
+                error = from_frame(data)
+                if error is not None:
+                    error = engine_died() if self._engine.errored else error
+                    record.failed(error.status)
+                    self._on_error(error)
+                    data = error.frame()
+                yield with_latency(data, timer)
+        except Exception:
+            record.failed(500)
+            raise
+        record.completed()
+
+    def _log(self, record: RequestRecord) -> None:
+        if self.request_log is None:
+            return
+        try:
+            line = record.line(self._model)
+            if line is not None:
+                self.request_log.add(line)
+        except Exception:
+            # Raised, it would cost the client its answer. It may come with every request, so it is said once.
+            if not self._unlogged:
+                self._unlogged = True
+                logger.exception("a request could not be logged; the request log is incomplete")
+
+
+def _cancelled() -> bool:
+    """Whether the client has left. vLLM's handlers of whole answers turn that into an error of their own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _bytes(frame: str | bytes) -> bytes:

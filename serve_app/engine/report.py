@@ -9,7 +9,7 @@ from typing import Any
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from serve_app.autoscaling.knobs import PERCENTILES
+from serve_app.autoscaling.knobs import ITL_PERCENTILES, PERCENTILES
 from serve_app.autoscaling.signals import EngineSignals
 from serve_app.engine.first_tokens import FirstTokens
 from serve_app.engine.queue_reading import QueueReading, read_queue
@@ -107,10 +107,10 @@ class EngineReport:
             "step_prefill_tokens": steps.prefill_tokens,
             "step_kv_tokens": steps.kv_tokens,
             "ttft_count": self._first_tokens.queue.count(now),
-            **_percentiles("ttft_queue", self._first_tokens.queue, now),
-            **_percentiles("ttft_prefill", self._first_tokens.prefill, now),
+            **_percentiles("ttft_queue", self._first_tokens.queue, now, PERCENTILES),
+            **_percentiles("ttft_prefill", self._first_tokens.prefill, now, PERCENTILES),
             "itl_count": self._inter_token.count(now),
-            **_percentiles("itl", self._inter_token, now),
+            **_percentiles("itl", self._inter_token, now, ITL_PERCENTILES),
         }
         return EngineSignals(**{name: float(value) for name, value in values.items()})
 
@@ -151,5 +151,7 @@ class EngineReport:
         )
 
 
-def _percentiles(name: str, window: LatencyWindow, now: float) -> dict[str, float]:
-    return {f"{name}_p{q}_s": window.percentile(q, now) for q in PERCENTILES}
+def _percentiles(
+    name: str, window: LatencyWindow, now: float, percentiles: tuple[int, ...]
+) -> dict[str, float]:
+    return {f"{name}_p{q}_s": window.percentile(q, now) for q in percentiles}

@@ -8,6 +8,7 @@ from serve_app.settings.tree import (
     HttpSettings,
     IngressSettings,
     ModelSettings,
+    RequestLogSettings,
 )
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "HttpSettings",
     "IngressSettings",
     "ModelSettings",
+    "RequestLogSettings",
     "SettingsError",
     "knob_defaults",
     "load_settings",

@@ -127,12 +127,30 @@ class IngressSettings(Settings):
     `handle` through Ray Serve's deployment handle."""
 
 
+class RequestLogSettings(Settings):
+    """A line for each request that was in an engine, without its text: what `tideserve replay` reads."""
+
+    enabled: bool = True
+    directory: str | None = None
+    """Where each node keeps its files, an absolute path; by default beside Ray Serve's own logs."""
+    max_bytes: Annotated[int, Field(ge=1 << 20)] = 256 << 20
+    """Of one model on one node. The oldest files make room for new ones."""
+
+    @field_validator("directory")
+    @classmethod
+    def _absolute(cls, directory: str | None) -> str | None:
+        if directory is not None and not directory.startswith("/"):
+            raise ValueError("must be an absolute path, the same on every node")
+        return directory
+
+
 class AppSettings(Settings):
     """The `args:` of a Tideserve application."""
 
     models: Annotated[tuple[ModelSettings, ...], Field(min_length=1)]
     http: HttpSettings = HttpSettings()
     ingress: IngressSettings = IngressSettings()
+    request_log: RequestLogSettings = RequestLogSettings()
 
     @model_validator(mode="after")
     def _distinct(self) -> AppSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray.util.metrics import Counter, Gauge
@@ -39,7 +40,7 @@ class AutoscalingMetrics:
         )
         self._terms: dict[str, set[str]] = {}
 
-    def set(self, model: str, values: dict[str, float], binding: str) -> None:
+    def set(self, model: str, values: Mapping[str, float], binding: str) -> None:
         """Publish one decision's numbers, by the names of the gauges, and what bound it."""
         for name, value in values.items():
             self._gauges[name].set(value, tags={"model": model})

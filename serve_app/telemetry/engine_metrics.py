@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serve_app.api.errors import ApiError
+from serve_app.autoscaling.signals import EngineSignals
 from serve_app.telemetry.buckets import E2E_S, INTER_TOKEN_S, TTFT_S
 from serve_app.telemetry.series import ReplicaSeries
 
@@ -18,6 +19,17 @@ class EngineGauges:
     running_tokens: int
     waiting_tokens: int
     kv_cache_usage_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What bounds an engine's batch. Constant while it runs."""
+
+    kv_cache_tokens: int
+    """Tokens the whole KV cache holds; 0 for a model without one."""
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    """Tokens of one step."""
 
 
 class EngineMetrics:
@@ -45,6 +57,14 @@ class EngineMetrics:
         self.running_tokens = gauge("llm_running_tokens", "Tokens of the requests generating.")
         self.waiting_tokens = gauge("llm_waiting_tokens", "Prompt tokens not yet prefilled.")
         self.kv_cache = gauge("llm_kv_cache_usage_ratio", "Share of the KV cache in use, 0 to 1.")
+        self._kv_cache_tokens = gauge("llm_kv_cache_tokens", "Tokens the whole KV cache holds.")
+        self._max_num_seqs = gauge("llm_max_num_seqs", "Most sequences in the batch.")
+        self._max_num_batched_tokens = gauge("llm_max_num_batched_tokens", "Most tokens of one step.")
+        self._steps = counter("llm_steps_total", "Engine steps.")
+        self._step_s = counter("llm_step_seconds_total", "Time the steps took.")
+        self._step_sequences = counter("llm_step_sequences_total", "Sequences that decoded, over the steps.")
+        self._step_prefill = counter("llm_step_prefill_tokens_total", "Prompt tokens prefilled in the steps.")
+        self._step_kv = counter("llm_step_kv_tokens_total", "Tokens in the KV cache, over the steps.")
 
     def set_gauges(self, reading: EngineGauges) -> None:
         """Publish one reading."""
@@ -54,6 +74,25 @@ class EngineMetrics:
         self.running_tokens.set(reading.running_tokens)
         self.waiting_tokens.set(reading.waiting_tokens)
         self.kv_cache.set(reading.kv_cache_usage_ratio)
+
+    def set_limits(self, limits: EngineLimits) -> None:
+        """Publish them. Again and again: Ray forgets a gauge that is not set for two seconds."""
+        self._kv_cache_tokens.set(limits.kv_cache_tokens)
+        self._max_num_seqs.set(limits.max_num_seqs)
+        self._max_num_batched_tokens.set(limits.max_num_batched_tokens)
+
+    def count_steps(self, signals: EngineSignals) -> None:
+        """Count the steps of one report: their means as sums, so that nobody has to see every report."""
+        steps = signals.steps
+        for counter, amount in (
+            (self._steps, steps),
+            (self._step_s, steps * signals.step_s),
+            (self._step_sequences, steps * signals.step_batch),
+            (self._step_prefill, steps * signals.step_prefill_tokens),
+            (self._step_kv, steps * signals.step_kv_tokens),
+        ):
+            if amount > 0:  # Ray refuses to count nothing
+                counter.inc(amount)
 
     def count_error(self, error: ApiError) -> None:
         """Count a failed operation under its error code."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from ray.serve.handle import DeploymentHandle
@@ -13,10 +13,17 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.client import ColdWait, EngineRequest
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
+from serve_app.transport.hold_queue import HeldRequest, HoldQueue
 from serve_app.transport.outlook import Outlook
+from serve_app.transport.prompt_tokens import MOST_PROMPT_TOKENS, estimated_prompt_tokens
 from serve_app.transport.refusals import cannot_start, replicas_busy, too_many_held, waited_too_long
-from serve_app.transport.replicas import Replica, replica_set
+from serve_app.transport.replicas import Place, replica_set
 from serve_app.transport.wake import Wake
+
+# Between the end of a sequence and the arrival of the next held request in the engine pass 5 to 10 ms, a
+# step or a few. With no more sent than the batch takes, it would run with gaps. An eighth of it waiting in
+# the engine fills them for answers down to a few dozen tokens, and is little to commit to one replica.
+_AHEAD_SHARE = 1 / 8
 
 
 class OutlookSource(Protocol):
@@ -33,20 +40,15 @@ class OutlookSource(Protocol):
         """Nobody does any more."""
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
-    """One request in the queue; `place` becomes the replica it may go to."""
-
-    since: float
-    body_bytes: int
-    place: asyncio.Future[Replica]
-
-
 class HeldRequests:
     """A queue for a model without a replica: bounded in number and in time, first come, first served.
 
     While anybody is in it, and there is no replica, Ray is asked for one. Once there is, requests leave
-    as long as some replica has room for them; those for which there is none stay until there is.
+    as fast as replicas have room for them in their batches; the others stay, for replicas come up seconds
+    apart, and a request that waits here goes to whichever has room first. Until the last one has left,
+    newcomers join the end: to overtake would be unfair, and would fill the engines' queues all the same.
+
+    A model with replicas holds nobody but requests that lost theirs while all others are full.
 
     For the event loop of the ingress alone, from the constructor on.
 
@@ -69,11 +71,14 @@ class HeldRequests:
         self.replicas = replica_set(model.deployment_name)
         self._model = model.name
         self._limit = model.max_ongoing_requests
+        self._room = room_for_held(model)
+        self._most_prompt_tokens = model.max_model_len or MOST_PROMPT_TOKENS
         self._knobs = knobs
         self._outlooks = outlooks
         self._clock = clock
-        self._queue: dict[_Held, None] = {}
-        self._bytes = 0
+        self._queue = HoldQueue()
+        self._cold = False
+        """Whether there was no replica at any time since somebody has been in the queue."""
         self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
         self.replicas.notify(self._release)
 
@@ -83,53 +88,57 @@ class HeldRequests:
     @property
     def body_bytes(self) -> int:
         """Bytes of the bodies of the requests held."""
-        return self._bytes
+        return self._queue.body_bytes
 
     def oldest_s(self) -> float:
-        """How long the first in the queue has been held, in seconds; 0 if nobody is."""
-        return self._clock() - next(iter(self._queue)).since if self._queue else 0.0
+        """The longest that anybody in the queue has been held, in seconds; 0 if nobody is."""
+        since = self._queue.oldest_since()
+        return self._clock() - since if since is not None else 0.0
 
-    async def replica(self, request: EngineRequest, *, again: bool = False) -> Replica:
-        """A replica for `request`, with the request counted on it: `replicas.release` it in the end.
+    async def place(self, request: EngineRequest, *, again: bool = False) -> Place:
+        """A place on a replica for `request`: `replicas.release` it in the end.
 
         Args:
-            request: Waits if there is no replica.
-            again: Whether it had a replica before, and lost it. It then waits for room as well.
+            request: Waits if there is no replica, or others wait for one.
+            again: Whether it had a replica before, and lost it. It then waits for room as well, before
+                all others, and is not refused: it had been let in already.
 
         Raises:
             ApiError: 429 if replicas are up and full, or as many requests as may be are held already;
                 503 if none is found in time, or the engines cannot start.
         """
-        taken = self.replicas.take(self._limit)
-        if taken is not None:
-            return taken
-        if len(self.replicas) and not again:
-            raise replicas_busy(self._model, self._limit)
+        prompt_tokens = estimated_prompt_tokens(request, self._most_prompt_tokens)
+        if not self._cold:
+            taken = self.replicas.take(self._limit, prompt_tokens)
+            if taken is not None:
+                return taken
+            if len(self.replicas) and not again:
+                raise replicas_busy(self._model, self._limit)
         knobs = self._knobs()
-        if len(self._queue) >= knobs.max_held_requests:
+        if len(self._queue) >= knobs.max_held_requests and not again:
             raise too_many_held(
                 self._model, len(self._queue), knobs.max_held_requests, self._outlooks.current
             )
-        return await self._hold(request, knobs)
+        place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        held = HeldRequest(self._clock(), len(request.body), prompt_tokens, again, place)
+        return await self._hold(request, held, knobs)
 
-    async def _hold(self, request: EngineRequest, knobs: Knobs) -> Replica:
-        place: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        held = _Held(self._clock(), len(request.body), place)
+    async def _hold(self, request: EngineRequest, held: HeldRequest, knobs: Knobs) -> Place:
         self._enter(held)
         try:
             await self._wait(request, held, knobs)
-            return place.result()
+            return held.place.result()
         except BaseException:
-            # Given a replica and gone at the same moment.
-            if place.done() and place.exception() is None:
-                self.replicas.release(place.result())
+            # Given a place and gone at the same moment.
+            if held.place.done() and held.place.exception() is None:
+                self.replicas.release(held.place.result())
             raise
         finally:
             self._leave(held)
             if request.watch is not None:
                 request.watch.waited(self._clock() - held.since)
 
-    async def _wait(self, request: EngineRequest, held: _Held, knobs: Knobs) -> None:
+    async def _wait(self, request: EngineRequest, held: HeldRequest, knobs: Knobs) -> None:
         """Return when `held` has its place; meanwhile tell the request's watch, and mind the deadline."""
         deadline = held.since + knobs.cold_wait_timeout_s
         tell_at = held.since + knobs.keep_alive_interval_s
@@ -148,18 +157,17 @@ class HeldRequests:
             outlook = self._outlooks.current
             await request.watch.held(ColdWait(self._model, outlook.phase, outlook.eta_s, waited_s))
 
-    def _enter(self, held: _Held) -> None:
-        self._queue[held] = None
-        self._bytes += held.body_bytes
+    def _enter(self, held: HeldRequest) -> None:
+        self._queue.enter(held)
         self._outlooks.start()
         if self._needs_replica():
+            self._cold = True
             self._wake.start()
 
-    def _leave(self, held: _Held) -> None:
-        if held in self._queue:
-            del self._queue[held]
-            self._bytes -= held.body_bytes
+    def _leave(self, held: HeldRequest) -> None:
+        self._queue.leave(held)
         if not self._queue:
+            self._cold = False
             self._outlooks.stop()
             if not len(self.replicas):
                 # With a replica, the question has its answer and is about to end by itself.
@@ -169,20 +177,29 @@ class HeldRequests:
         return bool(self._queue) and not len(self.replicas)
 
     def _release(self) -> None:
-        """Give those at the front a replica each, as far as there is room."""
-        while self._queue:
-            replica = self.replicas.take(self._limit)
-            if replica is None:
+        """Give those at the front a place each, as far as there is room."""
+        while (first := self._queue.first()) is not None:
+            place = self.replicas.take(self._room if self._cold else self._limit, first.prompt_tokens)
+            if place is None:
                 break
-            first = next(iter(self._queue))
             self._leave(first)
-            first.place.set_result(replica)
+            first.place.set_result(place)
         if self._needs_replica():
+            self._cold = True
             self._wake.start()
         elif not self._queue and not len(self.replicas):
             self._wake.stop()
 
     def _fail_all(self) -> None:
-        for held in list(self._queue):
+        for held in self._queue.all():
             self._leave(held)
             held.place.set_exception(cannot_start(self._model))
+
+
+def room_for_held(model: ModelSettings) -> int:
+    """Requests in flight on one replica up to which held ones are released to it.
+
+    From the settings: they are where the replica's engine has its batch from too. A request of several
+    sequences counts as one; what then exceeds the batch waits in the engine's queue.
+    """
+    return min(model.max_ongoing_requests, model.max_num_seqs + math.ceil(_AHEAD_SHARE * model.max_num_seqs))

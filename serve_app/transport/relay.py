@@ -14,12 +14,12 @@ import aiohttp
 
 from serve_app.api.client import EVENT_STREAM, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine.data_plane import REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
+from serve_app.engine.data_plane import HELD_HEADER, REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
 from serve_app.settings.tree import ModelSettings
 from serve_app.transport.frames import whole_frames
 from serve_app.transport.held import HeldRequests
 from serve_app.transport.refusals import unavailable
-from serve_app.transport.replicas import Replica
+from serve_app.transport.replicas import Place, Replica
 
 logger = logging.getLogger("ray.serve")
 
@@ -30,6 +30,7 @@ _BACKOFF_S = 0.2
 # An engine that dies with a request may have died of it. One more try, not one replica after another.
 _DEATHS = 2
 _ONE_PIECE_BYTES = 1 << 20
+_HELD_FROM_S = 0.001  # to be given a place at once takes some microseconds
 _LOST = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
 
 
@@ -56,12 +57,15 @@ class RelayClient:
         arrived = time.perf_counter()
         lost: Exception | None = None
         deaths = 0
+        held_s = 0.0
         for attempt in range(1, _ATTEMPTS + 1):
             async with AsyncExitStack() as stack:
-                replica = await self._held.replica(request, again=attempt > 1)
-                stack.callback(self._held.replicas.release, replica)
+                asked = time.perf_counter()
+                place = await self._held.place(request, again=attempt > 1)
+                stack.callback(self._held.replicas.release, place)
+                held_s += time.perf_counter() - asked
                 try:
-                    reply = await self._open(request, replica, arrived, stack)
+                    reply = await self._open(request, place, arrived, held_s, stack)
                 except _LOST as error:
                     logger.warning("request %s: replica lost: %r", request.request_id, error)
                     lost = error
@@ -76,13 +80,17 @@ class RelayClient:
         raise unavailable(self._model.name, "replicas were lost one after another.") from lost
 
     async def _open(
-        self, request: EngineRequest, replica: Replica, arrived: float, stack: AsyncExitStack
+        self, request: EngineRequest, place: Place, arrived: float, held_s: float, stack: AsyncExitStack
     ) -> EngineReply:
+        replica = place.replica
         if request.watch is not None:
             request.watch.admitted()
         waited_s = request.waited_s + time.perf_counter() - arrived
-        response = await self._post(request, replica, waited_s, stack)
+        response = await self._post(request, replica, waited_s, held_s, stack)
+        if response.ok:  # the replica sends its headers with the first event, or with the whole answer
+            self._held.replicas.answered(place)
         if response.status == HTTPStatus.FORBIDDEN:  # a stranger has the port of a replica that is gone
+            replica.failures += 1  # or it, who always has the least load, would be tried again and again
             raise _NeverBegunError(f"{replica.address} is no longer this replica's")
         headers = {name: value for name, value in response.headers.items() if name == "Retry-After"}
         if response.content_type != EVENT_STREAM:
@@ -97,26 +105,26 @@ class RelayClient:
         return EngineReply(response.status, stream=self._relay(first, chunks), headers=headers)
 
     async def _post(
-        self, request: EngineRequest, replica: Replica, waited_s: float, stack: AsyncExitStack
+        self, request: EngineRequest, replica: Replica, waited_s: float, held_s: float, stack: AsyncExitStack
     ) -> aiohttp.ClientResponse:
+        headers = {
+            TOKEN_HEADER: replica.token,
+            REQUEST_ID_HEADER: request.request_id,
+            WAITED_HEADER: f"{waited_s:.6f}",
+        }
+        if held_s >= _HELD_FROM_S:
+            headers[HELD_HEADER] = f"{held_s:.6f}"
         call = self._client().post(
             f"http://{replica.address}/{request.operation}",
             # aiohttp sends bytes in one piece, which a large body should not be.
             data=request.body if len(request.body) < _ONE_PIECE_BYTES else io.BytesIO(request.body),
-            headers={
-                TOKEN_HEADER: replica.token,
-                REQUEST_ID_HEADER: request.request_id,
-                WAITED_HEADER: f"{waited_s:.6f}",
-            },
+            headers=headers,
         )
         try:
-            response = await stack.enter_async_context(call)
+            return await stack.enter_async_context(call)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             replica.failures += 1
             raise _NeverBegunError(f"{replica.address}: {error}") from error
-        if response.ok:
-            replica.failures = 0
-        return response
 
     async def _relay(self, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield first

@@ -15,7 +15,7 @@ from serve_app.transport.replicas import ReplicaSet, replica_set
 
 
 class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
-    """Prefers the replica with the fewest requests of this process."""
+    """Sends a request to the replica that this process has picked, or to the least loaded."""
 
     _replica_set: ReplicaSet | None = None
 
@@ -38,10 +38,12 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """One rank a replica, the least loaded first."""
+        """One rank a replica: first the one that `HandleClient` has picked, then the least loaded."""
         known = self._replica_set
+        picked = pending_request.metadata.session_id if pending_request is not None else ""
 
-        def load(replica: RunningReplica) -> int:
-            return known.in_flight(replica.replica_id.unique_id) if known is not None else 0
+        def rank(replica: RunningReplica) -> tuple[bool, int]:
+            name = replica.replica_id.unique_id
+            return name != picked, known.load(name) if known is not None else 0
 
-        return [[replica] for replica in sorted(candidate_replicas, key=load)]
+        return [[replica] for replica in sorted(candidate_replicas, key=rank)]

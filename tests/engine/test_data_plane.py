@@ -15,7 +15,13 @@ import pytest
 from serve_app.api.client import OPERATIONS, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine import data_plane
-from serve_app.engine.data_plane import REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER, DataPlane
+from serve_app.engine.data_plane import (
+    HELD_HEADER,
+    REQUEST_ID_HEADER,
+    TOKEN_HEADER,
+    WAITED_HEADER,
+    DataPlane,
+)
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
@@ -53,13 +59,13 @@ async def test_an_operation_reaches_the_engine_with_all_that_came_with_it() -> N
     engine = StubEngine(EngineReply(201, b'{"ok":1}', headers={"Retry-After": "2"}))
 
     async with listening(engine) as port:
-        headers = {REQUEST_ID_HEADER: "r-1", WAITED_HEADER: "1.250000"}
+        headers = {REQUEST_ID_HEADER: "r-1", WAITED_HEADER: "1.250000", HELD_HEADER: "1.000000"}
         async with port.post("chat_completions", **headers) as reply:
             assert (reply.status, await reply.read()) == (201, b'{"ok":1}')
             assert reply.content_type == "application/json"
             assert reply.headers["Retry-After"] == "2"
 
-    assert engine.requests == [EngineRequest("chat_completions", b"{}", "r-1", 1.25)]
+    assert engine.requests == [EngineRequest("chat_completions", b"{}", "r-1", 1.25, held_s=1.0)]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

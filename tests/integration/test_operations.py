@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import httpx
@@ -128,3 +129,23 @@ def test_a_replica_takes_at_most_two_gigabytes(app: Running) -> None:
         used = sum(process.memory_full_info().pss for process in family)
         assert used <= 2 << 30, f"{used / 2**30:.2f} GiB in {[p.name() for p in family]}"
         assert isinstance(engine, psutil.Process)
+
+
+def test_every_request_is_in_the_log_of_its_replica(app: Running, client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model=NARROW, prompt="The tide", max_tokens=11, extra_body={"ignore_eos": True}
+    )
+    folder = app.folder / "ray" / "session_latest" / "logs" / "serve"
+    request_id = answer.id.removeprefix("cmpl-")
+    deadline = time.monotonic() + 30
+    while True:
+        files = folder.glob(f"requests.tideserve.Engine-{NARROW}.*.jsonl")
+        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        found = [line for line in lines if line["request_id"] == request_id]
+        if found:
+            break
+        assert time.monotonic() < deadline, sorted(path.name for path in folder.iterdir())
+        time.sleep(0.25)
+    assert [(line["outcome"], line["output_tokens"], line["model"]) for line in found] == [
+        ("completed", 11, NARROW)
+    ]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from serve_app.settings import AppSettings, HttpSettings, IngressSettings, ModelSettings
+from serve_app.settings import AppSettings, HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
 
 NAN = float("nan")
 
@@ -23,6 +23,8 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
         (IngressSettings, "cpus_per_replica", -0.5),
         (IngressSettings, "max_ongoing_requests", 0),
         (IngressSettings, "data_plane", "carrier-pigeon"),
+        (RequestLogSettings, "directory", "logs"),
+        (RequestLogSettings, "max_bytes", (1 << 20) - 1),
     ],
 )
 def test_a_value_out_of_its_range_is_refused(settings: type[Any], key: str, value: object) -> None:

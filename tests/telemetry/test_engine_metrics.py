@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from serve_app.api.errors import ApiError
+from serve_app.autoscaling.signals import EngineSignals
 from serve_app.telemetry import series as made
 from serve_app.telemetry.buckets import E2E_S, INTER_TOKEN_S, TTFT_S
-from serve_app.telemetry.engine_metrics import EngineGauges, EngineMetrics
+from serve_app.telemetry.engine_metrics import EngineGauges, EngineLimits, EngineMetrics
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
 
@@ -37,6 +38,14 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: EngineMetrics)
         "llm_running_tokens",
         "llm_waiting_tokens",
         "llm_kv_cache_usage_ratio",
+        "llm_kv_cache_tokens",
+        "llm_max_num_seqs",
+        "llm_max_num_batched_tokens",
+        "llm_steps_total",
+        "llm_step_seconds_total",
+        "llm_step_sequences_total",
+        "llm_step_kv_tokens_total",
+        "llm_step_prefill_tokens_total",
     }
 
 
@@ -76,6 +85,37 @@ def test_a_reading_goes_to_the_gauges_of_its_names(metrics: EngineMetrics) -> No
         "llm_waiting_tokens": 40,
         "llm_kv_cache_usage_ratio": 0.5,
     }
+
+
+def test_limits_go_to_the_gauges_of_their_names(metrics: EngineMetrics) -> None:
+    metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
+
+    written = {name: series.values for name, series in SERIES.items() if series.values}
+    assert written == {
+        "llm_kv_cache_tokens": [(5000, {})],
+        "llm_max_num_seqs": [(8, {})],
+        "llm_max_num_batched_tokens": [(512, {})],
+    }
+
+
+def test_the_means_of_a_report_are_counted_as_sums_over_its_steps(metrics: EngineMetrics) -> None:
+    metrics.count_steps(
+        EngineSignals(steps=50, step_s=0.02, step_batch=8, step_kv_tokens=4000, step_prefill_tokens=0)
+    )
+
+    written = {name: series.values for name, series in SERIES.items() if series.values}
+    assert written == {
+        "llm_steps_total": [(50, {})],
+        "llm_step_seconds_total": [(1.0, {})],
+        "llm_step_sequences_total": [(400, {})],
+        "llm_step_kv_tokens_total": [(200_000, {})],
+    }  # and no prefill: Ray refuses to count nothing
+
+
+def test_an_idle_engine_counts_no_steps(metrics: EngineMetrics) -> None:
+    metrics.count_steps(EngineSignals())
+
+    assert not any(series.values for series in SERIES.values())
 
 
 def test_errors_are_counted_by_their_code(metrics: EngineMetrics) -> None:

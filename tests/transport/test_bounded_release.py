@@ -18,6 +18,7 @@ from serve_app.settings import ModelSettings
 from serve_app.transport import replicas
 from serve_app.transport.held import room_for_held
 from serve_app.transport.outlook import Outlook
+from serve_app.transport.prompt_tokens import MOST_PROMPT_TOKENS
 from serve_app.transport.replicas import Place
 from tests.stub_engine import LIMIT_S
 from tests.transport.holding import StubOutlooks, Watch, hold
@@ -113,6 +114,17 @@ async def test_with_one_replica_only_a_burst_goes_through_it_in_order() -> None:
 
     assert burst.order == list(range(8))
     assert len(burst.held) == 0
+
+
+@pytest.mark.parametrize(("max_model_len", "tokens"), [(64, 64), (None, MOST_PROMPT_TOKENS)])
+async def test_no_prompt_weighs_more_than_the_context_length(max_model_len: int | None, tokens: int) -> None:
+    model = MODEL.model_copy(update={"max_model_len": max_model_len})
+    held = hold(model, StubHandle(holds=True))
+    held.replicas.update({"a": {"address": "a:1", "token": "t"}})
+
+    place = await held.place(replace(REQUEST, body=b"x" * (1 << 20)))
+
+    assert place.pending_prompt_tokens == tokens
 
 
 async def test_newcomers_join_the_end_until_nobody_is_held() -> None:

@@ -57,10 +57,11 @@ async def test_a_whole_reply_comes_with_its_status_and_headers() -> None:
     handle = StubHandle((429, "application/json", {"Retry-After": "1"}), b'{"error":{}}')
 
     assert await whole(handle) == EngineReply(429, b'{"error":{}}', headers={"Retry-After": "1"})
-    ((method, replica_id, operation, body, request_id, waited_s),) = handle.calls
+    ((method, replica_id, operation, body, request_id, waited_s, held_s),) = handle.calls
     assert (method, replica_id) == ("call", "a")  # the replica that `EngineRouter` is told of
     assert (operation, body, request_id) == ("chat_completions", b"{}", "r-1")
     assert waited_s >= 0.5
+    assert 0.0 <= held_s <= waited_s - 0.5
 
 
 async def test_a_stream_comes_chunk_by_chunk() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from serve_app.api.client import EngineReply
 from serve_app.api.errors import ApiError
+from serve_app.transport import relay
 from tests.stub_engine import StubEngine, failing, frames, stalled
 from tests.transport.holding import Watch
 from tests.transport.relaying import DEAD, DIED, DONE, FIRST, MODEL, REQUEST, Fleet
@@ -105,12 +106,30 @@ async def test_without_a_replica_requests_are_held_until_there_is_one(fleet: Fle
     assert fleet.in_flight == [0]
 
 
+async def test_a_replica_is_told_for_how_long_its_request_was_held(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "_HELD_FROM_S", 0.0)
+    engine = StubEngine(EngineReply(200, b"{}"))
+    watch = Watch()
+    asking = asyncio.create_task(fleet.whole(replace(REQUEST, watch=watch)))
+    await fleet.handle.asked.wait()
+
+    await fleet.start(engine)
+    await asking
+
+    (request,) = engine.requests
+    assert 0.0 < watch.waits[0] <= request.held_s <= request.waited_s - 1.5 + 1e-5
+
+
 async def test_with_a_replica_a_request_is_not_held_for_a_moment(fleet: Fleet) -> None:
-    await fleet.start(StubEngine(EngineReply(200, b"{}")))
+    engine = StubEngine(EngineReply(200, b"{}"))
+    await fleet.start(engine)
     watch = Watch()
 
     await fleet.whole(replace(REQUEST, watch=watch))
 
+    assert engine.requests[0].held_s == 0.0
     assert (watch.waits, watch.admissions) == ([], 1)
     assert fleet.handle.chosen == 0
 

@@ -36,12 +36,11 @@ def traffic(hours: float = HOURS, seed: int = 7) -> Floats:
     rng = np.random.default_rng(seed)
     at = np.arange(0, hours * 3600, STEP_S)
     rate = 14 + 16 * np.sin(at / (hours * 3600) * 2 * np.pi - 0.9) ** 2 * (1 + 0.25 * np.sin(at / 700))
-    for start, height in ((0.24, 14.0), (0.55, 22.0), (0.82, 11.0)):
+    for start, height in ((0.24, 9.0), (0.55, 17.0), (0.82, 8.0)):
         middle = start * hours * 3600
-        rate += height * np.exp(-(((at - middle) / 130) ** 2))
-    rate = rng.poisson(np.maximum(rate, 0) * STEP_S) / STEP_S
-    rate[at < 0.06 * hours * 3600] = 0.0
-    return rate
+        rate += height * np.exp(-(((at - middle) / 170) ** 2))
+    rate *= np.clip((at - 0.06 * hours * 3600) / 900, 0.0, 1.0) ** 1.5
+    return rng.poisson(np.maximum(rate, 0) * STEP_S) / STEP_S
 
 
 def fleet(rate: Floats, wish: Callable[[int], float], down_after_s: float) -> Fleet:
@@ -101,6 +100,10 @@ def windows_of(rate: Floats, line: Fleet, seed: int) -> Windows:
     )
 
 
+def term(name: str, replicas: int, why: str) -> dict[str, Any]:
+    return {"name": name, "replicas": replicas, "why": why}
+
+
 def decisions_of(line: Fleet, rate: Floats) -> list[dict[str, Any]]:
     """Records as the production policy writes them, one at every change of the target."""
     records: list[dict[str, Any]] = []
@@ -108,17 +111,13 @@ def decisions_of(line: Fleet, rate: Floats) -> list[dict[str, Any]]:
         old = int(line.target[step - 1]) if step else 0
         new = int(line.target[step])
         rps = float(rate[max(0, step - 6) : step + 1].mean())
-        binding, why = ("wake", "requests are waiting or running")
+        binding, why = "wake", "requests are waiting or running"
         if new > old and old:
-            binding, why = "arrivals", (
-                f"{rps:.3g} requests/s arrive ({rps:.3g} over 30 s, {0.93 * rps:.3g} over 60 s); "
-                "a replica carries 3.12/s"
-            )
+            binding = "arrivals"
+            why = f"{rps:.3g} requests/s arrive ({rps:.3g} over 30 s, {0.93 * rps:.3g} over 60 s)"
         elif new < old:
-            binding, why = "forecast", (
-                f"90% of the last 1200 s saw at most {rps:.3g} requests/s; a replica takes 75 s to start"
-            )
-        clamps = [{"name": "delay", "effect": "9 were called for 62 s ago; down in 28 s"}] if new < old else []
+            binding, why = "forecast", f"90% of the last 1200 s saw at most {rps:.3g} requests/s"
+        clamps = [{"name": "delay", "effect": "9 were called for 62 s ago; down in 28 s"}]
         records.append(
             {
                 "seq": len(records) + 1,
@@ -136,18 +135,18 @@ def decisions_of(line: Fleet, rate: Floats) -> list[dict[str, Any]]:
                 "counterfactual": f"up at {8 * new + 1} waiting or above {2.1 * new:.3g} requests/s; "
                 f"down after 90 s below {1.6 * new:.3g} requests/s",
                 "terms": [
-                    {"name": "queue", "replicas": new // 3, "why": "4 requests have been waiting, 8 a replica may"},
-                    {"name": "queue_tokens", "replicas": new // 2, "why": "3120 prompt tokens wait, 0.16 s of prefill; 0.18 s are left for it"},
-                    {"name": binding, "replicas": new, "why": why},
-                    {"name": "kv_cache", "replicas": max(1, new - 2), "why": f"{9000 * new} tokens need KV cache, 112000 a replica (90% of it)"},
-                    {"name": "keep_alive", "replicas": 1, "why": "not known to be idle"},
+                    term("queue", new // 3, "4 requests have been waiting, 8 a replica may"),
+                    term("queue_tokens", new // 2, "3120 prompt tokens wait, 0.16 s of prefill"),
+                    term(binding, new, why),
+                    term("kv_cache", max(1, new - 2), f"{9000 * new} tokens need KV cache, 112000 a replica"),
+                    term("keep_alive", 1, "not known to be idle"),
                 ],
-                "clamps": clamps,
+                "clamps": clamps if new < old else [],
                 "signals": {"arrivals_30s_rps": round(rps, 3)},
                 "ages_s": {"replica-0": 0.4},
                 "notes": [],
             }
-        )  # fmt: skip
+        )
     return records
 
 
@@ -213,33 +212,38 @@ def result_of(policy: str, rate: Floats, line: Fleet, records: list[dict[str, An
     )
 
 
+def peer(gpu_seconds: float, attainment: float, ttft_ok: float, *fleet: int) -> dict[str, float]:
+    summary = {"gpu_seconds": gpu_seconds, "attainment": attainment, "ttft_ok": ttft_ok}
+    return {**summary, **dict(zip(("starts", "changes", "peak"), fleet, strict=False))}
+
+
 PEERS = {
-    "oracle": {"gpu_seconds": 86_000.0, "attainment": 0.9901, "ttft_ok": 0.995},
-    "static:16": {"gpu_seconds": 172_800.0, "attainment": 1.0, "ttft_ok": 1.0, "starts": 16, "changes": 1, "peak": 16},
-    "ray(target=5)": {"gpu_seconds": 186_100.0, "attainment": 0.992, "ttft_ok": 0.996, "starts": 61, "changes": 44, "peak": 24},
-    "kpa(target=5)": {"gpu_seconds": 166_900.0, "attainment": 0.987, "ttft_ok": 0.991, "starts": 212, "changes": 388, "peak": 27},
-    "hpa(waiting=1)": {"gpu_seconds": 240_200.0, "attainment": 0.46, "ttft_ok": 0.71, "starts": 44, "changes": 51, "peak": 32},
-    "apa(target=5)": {"gpu_seconds": 151_300.0, "attainment": 0.951, "ttft_ok": 0.983, "starts": 71, "changes": 60, "peak": 22},
-    "dynamo": {"gpu_seconds": 61_200.0, "attainment": 0.02, "ttft_ok": 0.11, "starts": 19, "changes": 26, "peak": 9},
-    "wva": {"gpu_seconds": 58_000.0, "attainment": 0.01, "ttft_ok": 0.08, "starts": 14, "changes": 20, "peak": 7},
-}  # fmt: skip
+    "static:16": peer(172_800.0, 1.0, 1.0, 16, 1, 16),
+    "ray(target=5)": peer(186_100.0, 0.992, 0.996, 61, 44, 24),
+    "kpa(target=5)": peer(166_900.0, 0.987, 0.991, 212, 388, 27),
+    "hpa(waiting=1)": peer(240_200.0, 0.46, 0.71, 44, 51, 32),
+    "apa(target=5)": peer(151_300.0, 0.951, 0.983, 71, 60, 22),
+    "dynamo": peer(61_200.0, 0.02, 0.11, 19, 26, 9),
+    "wva": peer(58_000.0, 0.01, 0.08, 14, 20, 7),
+}
 
 
 def realistic(hours: float = HOURS) -> list[Result]:
     """Ours, Ray Serve's law at two targets; ours knows of the others as peers."""
     rate = traffic(hours)
     smooth = np.convolve(rate, np.ones(12) / 12)[: len(rate)]
-    highest = [float(smooth[max(0, step - 120) : step + 1].max(initial=0)) for step in range(len(rate))]
+    highest = [float(smooth[max(0, step - 200) : step + 1].max(initial=0)) for step in range(len(rate))]
 
     def ours(step: int) -> float:
         recent = rate[max(0, step - 24) : step + 1].sum()
-        load = max(float(smooth[step]), 0.82 * highest[step]) / CAPACITY_RPS
+        rising = float(smooth[step]) + 1.6 * max(0.0, float(smooth[step] - smooth[max(0, step - 12)]))
+        load = max(rising, 0.97 * highest[step]) / CAPACITY_RPS
         return 0.0 if not recent else float(np.ceil(load + np.sqrt(load)))
 
     def ray(target: float) -> Callable[[int], float]:
         def wish(step: int) -> float:
             mean = float(rate[max(0, step - 6) : step + 1].mean())
-            return float(np.ceil(mean * 4.2 / target))
+            return float(np.ceil(mean * 3.1 / target))
 
         return wish
 
@@ -250,8 +254,8 @@ def realistic(hours: float = HOURS) -> list[Result]:
         for target in (5.0, 10.0)
     ]
     oracle = 0.8 * first.gpu_seconds.total
-    peers = {**PEERS, "oracle": {"gpu_seconds": oracle, "attainment": 0.9903, "ttft_ok": 0.997}}
-    knobs = {"min_replicas": 0, "max_replicas": 32, "ttft_target_s": 0.2, "itl_target_s": 0.025, "headroom": 1.0}
+    peers = {**PEERS, "oracle": peer(oracle, 0.9903, 0.997)}
+    knobs = {"min_replicas": 0, "max_replicas": 32, "ttft_target_s": 0.2, "itl_target_s": 0.025}
     first = replace(first, peers=peers, knobs=knobs, oracle_gpu_seconds=oracle)
     return [first, *(replace(other, oracle_gpu_seconds=oracle) for other in others)]
 

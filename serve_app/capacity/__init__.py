@@ -1,0 +1,1 @@
+"""Measuring one engine replica of a running application, for a profile that replays go by."""

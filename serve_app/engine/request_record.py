@@ -1,0 +1,99 @@
+"""What becomes of one request in this engine, for the request log."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.v1.engine.output_processor import OutputProcessor
+
+from serve_app.api.client import EngineRequest
+from serve_app.telemetry.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
+
+_current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One call of the engine, from its hand-over to its end. It is abandoned until something else is said."""
+
+    request: EngineRequest
+    began_unix_s: float
+    began: float
+    sequences: list[Any] = field(default_factory=list)
+    """vLLM's states of its sequences, which outlive their removal from the engine."""
+    status: int | None = None
+    outcome: str = ABANDONED
+
+    @classmethod
+    def begin(cls, request: EngineRequest) -> RequestRecord:
+        """A record of `request`, to which the sequences that this task and its children start belong."""
+        record = cls(request, time.time(), time.perf_counter())
+        _current.set(record)
+        return record
+
+    def answering(self, status: int) -> None:
+        """Its status is known."""
+        self.status = status
+
+    def completed(self) -> None:
+        """All of its answer is there, unless it has failed already."""
+        if self.outcome != FAILED:
+            self.outcome = COMPLETED
+
+    def failed(self, status: int) -> None:
+        """An error ended it; `status` is what the client is told where it has been told nothing yet."""
+        self.outcome = FAILED
+        if self.status is None:
+            self.status = status
+
+    def line(self, model: str) -> RequestLine | None:
+        """The line of a request that has just ended; None for one that never was in the engine."""
+        if not self.sequences:
+            return None
+        request = self.request
+        arrived_at = self.began_unix_s - request.waited_s
+        # vLLM has the time of a first token relative to when it took the sequence, in Unix time.
+        first_at = min(
+            (
+                sequence.stats.arrival_time + sequence.stats.first_token_latency
+                for sequence in self.sequences
+                if sequence.stats.first_token_latency > 0.0
+            ),
+            default=None,
+        )
+        return RequestLine(
+            arrived_at=round(arrived_at, 6),
+            model=model,
+            operation=request.operation,
+            request_id=request.request_id,
+            input_tokens=sum(sequence.prompt_len for sequence in self.sequences),
+            cached_tokens=sum(sequence.num_cached_tokens for sequence in self.sequences),
+            output_tokens=sum(sequence.stats.num_generation_tokens for sequence in self.sequences),
+            sequences=len(self.sequences),
+            ttft_s=None if first_at is None else round(first_at - arrived_at, 6),
+            e2e_s=round(time.perf_counter() - self.began + request.waited_s, 6),
+            held_s=round(request.held_s, 6),
+            status=self.status,
+            outcome=self.outcome,
+        )
+
+
+def watch_sequences(processor: OutputProcessor) -> None:
+    """Have `processor` note each sequence it takes in the record of the request that started it.
+
+    vLLM tells of a request's tokens only when it has finished by itself, and by an id that clients choose.
+    Its own states have them of every request, and nothing is paid for a token.
+    """
+    add = processor.add_request
+
+    def add_and_note(request: Any, *args: Any, **kwargs: Any) -> None:
+        add(request, *args, **kwargs)
+        record = _current.get()
+        if record is not None:
+            record.sequences.append(processor.request_states[request.request_id])
+
+    # Set on the instance: the class is shared with whatever else vLLM may build from it.
+    processor.add_request = add_and_note

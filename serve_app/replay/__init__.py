@@ -1,0 +1,1 @@
+"""Replay: what a policy would have done, and cost, on traffic that was recorded."""

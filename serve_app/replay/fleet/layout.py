@@ -1,0 +1,240 @@
+"""The simulated fleet's memory: arrays that the compiled kernel works on.
+
+Records rather than objects, because a million requests are followed step by step. Nothing here grows
+with the trace but the one-minute windows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Records = Any
+"""A NumPy array of records; their fields are the names below."""
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FREE, STARTING, READY, DRAINING = 0, 1, 2, 3
+
+NONE = -1
+"""No request, no replica."""
+
+# One log-spaced histogram serves every latency of the whole replay: 1 % wide, from 10 us to 1,000 s and on.
+SHORTEST_S = 1e-5
+RATIO = 1.01
+BINS = 1_960
+TTFT, TTFT_COLD, ITL, E2E = 0, 1, 2, 3
+# Per one-minute window they are 5 % wide, as are those of a replica's last 30 s (`LatencyWindow`).
+WINDOW_SHORTEST_S = 1e-4
+WINDOW_RATIO = 1.05
+WINDOW_BINS = 331
+SLICES = 6
+SLICE_S = 5.0
+QUEUE_PART, PREFILL_PART, ITL_PART = 0, 1, 2
+
+REPLICA = np.dtype(
+    [
+        ("status", "i8"),
+        ("step_began", "f8"),
+        ("step_end", "f8"),  # inf without a step under way
+        ("step_decodes", "i8"),
+        ("batch_size", "i8"),
+        ("head", "i8"),
+        ("tail", "i8"),
+        ("waiting", "i8"),
+        ("kv_used", "i8"),
+        ("waiting_tokens", "i8"),
+        ("prefilling_tokens", "i8"),
+        ("in_flight", "i8"),
+        ("from_hold", "i8"),
+        ("pending_tokens", "f8"),
+        # since the last report
+        ("steps", "f8"),
+        ("sum_s", "f8"),
+        ("sum_batch", "f8"),
+        ("sum_prefill", "f8"),
+        ("sum_kv", "f8"),
+        # since the start
+        ("busy_s", "f8"),
+        ("prefilled", "f8"),
+        ("generated", "f8"),
+        ("finished", "f8"),
+        ("finished_prompt", "f8"),
+        ("finished_output", "f8"),
+        ("preemptions", "f8"),
+        ("slice", "i8"),
+        ("cached_blocks", "i8"),
+    ]
+)
+REQUEST = np.dtype(
+    [
+        ("arrived", "f8"),
+        ("admitted", "f8"),
+        ("last_at", "f8"),
+        ("prompt", "i8"),
+        ("output", "i8"),
+        ("todo", "i8"),  # tokens to prefill: the prompt, and after a preemption what was generated too
+        ("computed", "i8"),  # tokens in the KV cache
+        ("scheduled", "i8"),  # prefill tokens of the step under way
+        ("generated", "i8"),
+        ("cold", "i8"),
+        ("from_hold", "i8"),
+        ("body", "f8"),  # bytes
+        ("replica", "i8"),
+        ("next", "i8"),
+        ("blocks", "i8"),
+    ]
+)
+TOTALS = np.dtype(
+    [
+        ("free", "i8"),  # first unused request record
+        ("open", "i8"),
+        ("held_head", "i8"),
+        ("held_tail", "i8"),
+        ("held", "i8"),
+        ("held_bytes", "f8"),
+        ("used", "i8"),  # replica records ever used
+        ("random", "u8"),
+        ("arrivals", "f8"),
+        ("arrived_bytes", "f8"),
+        ("arrived_tokens", "f8"),
+        ("admitted", "f8"),
+        ("rejected", "f8"),
+        ("too_long", "f8"),
+        ("infeasible", "f8"),
+        ("first_tokens", "f8"),
+        ("ttft_sum", "f8"),
+        ("finished", "f8"),
+        ("finished_prompt", "f8"),
+        ("finished_output", "f8"),
+        ("itl_count", "f8"),
+        ("itl_sum", "f8"),
+        ("preemptions", "f8"),
+        ("last_end", "f8"),
+    ]
+)
+WINDOW = np.dtype(
+    [
+        ("requests", "f8"),
+        ("ttft_ok", "f8"),
+        ("cold", "f8"),
+        ("cold_ok", "f8"),
+        ("rejected", "f8"),
+        ("itl", "f8"),
+        ("itl_ok", "f8"),
+    ]
+)
+RULES = np.dtype(
+    [
+        ("base_s", "f8"),
+        ("per_sequence_s", "f8"),
+        ("per_kv_token_s", "f8"),
+        ("per_prefill_token_s", "f8"),
+        ("max_num_seqs", "i8"),
+        ("max_num_batched_tokens", "i8"),
+        ("kv_cache_tokens", "i8"),
+        ("block_tokens", "i8"),
+        ("ttft_target_s", "f8"),
+        ("itl_target_s", "f8"),
+        ("max_held", "i8"),
+        ("release", "i8"),  # requests from the hold that one replica may have in flight
+        ("alpha", "f8"),  # tokens that a request in flight weighs in routing
+        ("two_choices", "i8"),  # 1: the fewer requests in flight of two replicas drawn at random
+        ("bytes_per_token", "f8"),
+        ("window_s", "f8"),
+    ]
+)
+
+
+class Memory(NamedTuple):
+    """The arrays of one simulated fleet."""
+
+    rules: Records
+    totals: Records
+    replicas: Records
+    requests: Records
+    batch: npt.NDArray[np.int64]
+    """[replica, place]: the requests in the batch, in the order in which they were admitted."""
+    windows: Records
+    window_ttft: npt.NDArray[np.float64]
+    window_itl: npt.NDArray[np.float64]
+    """[window, bin]"""
+    histograms: npt.NDArray[np.float64]
+    """[latency, bin] of the whole replay."""
+    recent: npt.NDArray[np.float64]
+    """[replica, part, slice, bin] of the last 30 s; behind the slices stands their sum."""
+    blocks: npt.NDArray[np.int64]
+    """[request, place]: the ids of its prompt's prefix blocks."""
+    cache: npt.NDArray[np.int64]
+    """[replica, place]: prefix blocks in its cache, the latest used last."""
+
+
+def allocate(
+    rules: Records, replicas: int, requests: int, windows: int, prompt_blocks: int, cache_blocks: int
+) -> Memory:
+    """Memory for so many at a time. `grow` makes it larger."""
+    totals = np.zeros(1, TOTALS)
+    totals["free"] = 0
+    totals["held_head"] = totals["held_tail"] = NONE
+    totals["random"] = 88_172_645_463_325_252
+    pool = np.zeros(requests, REQUEST)
+    pool["next"] = np.arange(1, requests + 1)
+    pool["next"][-1] = NONE
+    fleet = np.zeros(replicas, REPLICA)
+    fleet["step_end"] = np.inf
+    fleet["head"] = fleet["tail"] = NONE
+    return Memory(
+        rules,
+        totals,
+        fleet,
+        pool,
+        np.full((replicas, int(rules["max_num_seqs"][0])), NONE, np.int64),
+        np.zeros(windows, WINDOW),
+        np.zeros((windows, WINDOW_BINS)),
+        np.zeros((windows, WINDOW_BINS)),
+        np.zeros((4, BINS)),
+        np.zeros((replicas, 3, SLICES + 1, WINDOW_BINS)),
+        np.zeros((requests, prompt_blocks), np.int64),
+        np.zeros((replicas, cache_blocks), np.int64),
+    )
+
+
+def _longer(array: Records, length: int) -> Records:
+    grown = np.zeros((length, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def grow_windows(memory: Memory, windows: int) -> Memory:
+    """With room for `windows` one-minute windows."""
+    return memory._replace(
+        windows=_longer(memory.windows, windows),
+        window_ttft=_longer(memory.window_ttft, windows),
+        window_itl=_longer(memory.window_itl, windows),
+    )
+
+
+def grow_requests(memory: Memory, requests: int) -> Memory:
+    """With room for `requests` open requests."""
+    old = len(memory.requests)
+    pool = _longer(memory.requests, requests)
+    pool["next"][old:] = np.arange(old + 1, requests + 1)
+    pool["next"][-1] = memory.totals["free"][0]
+    memory.totals["free"] = old
+    return memory._replace(requests=pool, blocks=_longer(memory.blocks, requests))
+
+
+def grow_replicas(memory: Memory, replicas: int) -> Memory:
+    """With room for `replicas` that exist at a time."""
+    old = len(memory.replicas)
+    fleet = _longer(memory.replicas, replicas)
+    fleet["step_end"][old:] = np.inf
+    fleet["head"][old:] = fleet["tail"][old:] = NONE
+    return memory._replace(
+        replicas=fleet,
+        batch=_longer(memory.batch, replicas),
+        recent=_longer(memory.recent, replicas),
+        cache=_longer(memory.cache, replicas),
+    )

@@ -1,0 +1,1 @@
+"""Profiles that come with Tideserve, one file each; `serve_app.replay.profile_files` reads them."""

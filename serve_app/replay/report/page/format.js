@@ -1,0 +1,50 @@
+// Numbers as they are read. The spaces before units do not break.
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const NOTHING = "–";
+
+const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+const whole = (value) => (known(value) ? WHOLE.format(value) : NOTHING);
+const digits = (value, count = 3) => String(Number(value.toPrecision(count)));
+
+function compact(value) {
+  if (!known(value)) return NOTHING;
+  if (value >= 1e6) return `${digits(value / 1e6)}M`;
+  return value >= 1e4 ? `${digits(value / 1e3)}k` : whole(value);
+}
+
+function seconds(value) {
+  if (!known(value)) return NOTHING;
+  if (value < 0.9995) return `${digits(1000 * value)}\u00a0ms`;
+  if (value < 120) return `${digits(value)}\u00a0s`;
+  return value < 7200 ? `${digits(value / 60)}\u00a0min` : `${digits(value / 3600)}\u00a0h`;
+}
+
+// Not rounded up to 100 % while anything is missing.
+function percent(share) {
+  if (!known(share)) return NOTHING;
+  const shown = 100 * share;
+  if (shown >= 100) return "100\u00a0%";
+  return shown >= 99.95 ? `${(Math.floor(shown * 100) / 100).toFixed(2)}\u00a0%` : `${shown.toFixed(1)}\u00a0%`;
+}
+
+const times = (value) => (known(value) ? `${value.toFixed(2)}×` : NOTHING);
+
+function dollars(value) {
+  if (!known(value)) return NOTHING;
+  return `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+}
+
+// Time since the start of the replay: 1:05, or 1:05:30 where seconds matter; days before hours beyond two.
+function clock(at, exact = false) {
+  const total = Math.max(0, Math.round(at));
+  const pad = (value) => String(value).padStart(2, "0");
+  const days = total >= 172800 ? Math.floor(total / 86400) : 0;
+  const rest = total - 86400 * days;
+  const day = days ? `${days} d ` : "";
+  const minutes = `${Math.floor(rest / 3600)}:${pad(Math.floor(rest / 60) % 60)}`;
+  return day + (exact ? `${minutes}:${pad(rest % 60)}` : minutes);
+}
+
+const replicas = (count) => `${whole(count)} ${count === 1 ? "replica" : "replicas"}`;
+const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.service import StepTime
+from serve_app.capacity.failure import MeasurementError
+from serve_app.capacity.fleet_file import Hardware, make_profile, write_profile
+from serve_app.capacity.measure import Measurement
+from serve_app.capacity.report import report
+from serve_app.capacity.server import ColdStart
+from serve_app.capacity.sweep import Limits
+from serve_app.replay.fit import Fit
+from serve_app.replay.profile import Profile
+from serve_app.replay.profile_files import load_profile
+
+FIT = Fit(
+    StepTime(0.01151234, 0.000120049, 1.2e-7, 5e-5), StepTime(1e-5, 1e-6, 1e-9, 1e-7), 0.0213, 0.061, 80, 2
+)
+LIMITS = Limits(16_384, 445_000, 128, 8192)
+COLD = ColdStart(model="tide", cold_start_s=40.0, phases_s={"imports": 10.0, "weights_and_kv_cache": 30.0})
+MEASURED = Measurement("tide", (), LIMITS, Knobs(), COLD, 12, 900)
+HARDWARE = Hardware("A100-80GB", 1, 3.67)
+DAY = date(2026, 3, 1)
+
+
+def made(measured: Measurement = MEASURED, hardware: Hardware = HARDWARE, fitted: Fit = FIT) -> Profile:
+    return make_profile(measured, fitted, hardware, "mine", DAY)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(made()), encoding="utf-8")
+
+    assert load_profile(path) == made()
+
+
+def test_the_figures_are_those_measured() -> None:
+    profile = made()
+
+    assert profile.step == StepTime(0.01151, 0.00012, 1.2e-7, 5e-5)
+    assert profile.fit_error == 0.0213
+    assert (profile.kv_cache_tokens, profile.max_num_seqs, profile.max_num_batched_tokens) == (
+        445_000,
+        128,
+        8192,
+    )
+    assert (profile.gpu, profile.gpus, profile.price_per_gpu_hour) == ("A100-80GB", 1, 3.67)
+
+
+def test_a_cold_start_is_that_of_the_application_and_rays_part() -> None:
+    profile = made()
+
+    assert profile.cold_start_s == (42.0, 44.0)
+    assert profile.cold_start_phases == {"imports": 0.25, "weights_and_kv_cache": 0.75}
+
+
+def test_without_a_measured_start_the_defaults_stand_and_the_source_says_so() -> None:
+    profile = made(replace(MEASURED, cold_start=None))
+
+    assert profile.cold_start_s == (60.0, 90.0)
+    assert "cold start: not measured, the defaults" in profile.source
+
+
+def test_the_source_names_day_model_and_error() -> None:
+    source = made().source
+
+    for part in ("2026-03-01", "model tide", "12 loads", "80 means", "2.1% median", "6.1% at the 90th"):
+        assert part in source
+
+
+def test_a_given_batch_replaces_the_servers() -> None:
+    assert made(hardware=replace(HARDWARE, max_num_seqs=32)).max_num_seqs == 32
+
+
+def test_a_model_without_a_kv_cache_makes_no_profile() -> None:
+    with pytest.raises(MeasurementError, match="kv_cache_tokens = 0: input should be greater than"):
+        made(replace(MEASURED, limits=replace(LIMITS, kv_cache_tokens=0)))
+
+
+def test_the_report_tells_the_law_its_error_and_what_a_replica_carries() -> None:
+    text = report(made(), FIT, Knobs(), 16_384, COLD)
+
+    assert "a step                11.51 ms +- 0.01" in text
+    assert "a KV token             0.12 us +- 0.001" in text
+    assert "error: 2.1% median, 6.1% at the 90th percentile" in text
+    assert "2 outliers left out" in text
+    assert "with P95 TTFT within 200 ms and ITL within 25 ms" in text
+    assert "requests/s of 512 + 128 tokens" in text
+    assert (
+        "Cold start: 40.0 s from process to readiness (imports 10.0 s, weights_and_kv_cache 30.0 s)" in text
+    )
+
+
+def test_requests_that_do_not_fit_the_context_are_not_promised() -> None:
+    text = report(made(), FIT, Knobs(), 2048, None)
+
+    assert "512 + 128" in text
+    assert "2048 + 256" not in text
+    assert "not measured yet" in text
+
+
+def test_a_target_that_an_empty_replica_misses_is_told() -> None:
+    text = report(made(), FIT, Knobs(itl_target_s=0.01), 16_384, COLD)
+
+    assert "ITL of 11.7 ms on an empty replica misses the target, which is left out" in text

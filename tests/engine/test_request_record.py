@@ -1,0 +1,185 @@
+"""The record of a request, on vLLM's own output processor fed what an engine core would send."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.metrics.stats import IterationStats, PrefillStats
+
+from serve_app.api.client import EngineRequest
+from serve_app.engine.request_record import RequestRecord, watch_sequences
+from serve_app.telemetry.request_line import RequestLine
+
+REQUEST = EngineRequest("chat_completions", b"{}", "r-1", waited_s=40.0, held_s=39.5)
+
+
+class Core:
+    """An output processor that is watched, and the engine core behind it."""
+
+    def __init__(self) -> None:
+        self.processor = OutputProcessor(None, log_stats=True)
+        watch_sequences(self.processor)
+        self._started = 0
+
+    def start(self, prompt: int, external_id: str = "chatcmpl-r-1") -> str:
+        """vLLM takes a sequence, in the task that calls."""
+        self._started += 1
+        name = f"{external_id}-{self._started}"
+        request = EngineCoreRequest(
+            request_id=name,
+            external_req_id=external_id,
+            prompt_token_ids=list(range(prompt)),
+            mm_features=None,
+            sampling_params=SamplingParams(output_kind=RequestOutputKind.DELTA),
+            pooling_params=None,
+            arrival_time=time.time(),
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+        queue = RequestOutputCollector(RequestOutputKind.DELTA, name)
+        self.processor.add_request(request, None, None, 0, queue)
+        return name
+
+    def step(self, name: str, tokens: int, cached: int | None = None, *, last: bool = False) -> None:
+        prefill = None
+        if cached is not None:
+            prefill = PrefillStats()
+            prefill.set(self.processor.request_states[name].prompt_len, cached, 0)
+        output = EngineCoreOutput(
+            name,
+            list(range(tokens)),
+            prefill_stats=prefill,
+            finish_reason=FinishReason.STOP if last else None,
+        )
+        self.processor.process_outputs([output], time.monotonic(), IterationStats())
+
+
+@pytest.fixture
+def core() -> Core:
+    return Core()
+
+
+def ended(record: RequestRecord) -> RequestLine:
+    line = record.line("tide")
+    assert line is not None
+    return line
+
+
+async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_on(core: Core) -> None:
+    before = time.time()
+    record = RequestRecord.begin(REQUEST)
+    name = core.start(prompt=12)
+    core.step(name, 1, cached=8)
+    core.step(name, 3)
+    core.step(name, 1, last=True)
+    record.answering(200)
+    record.completed()
+
+    line = ended(record)
+
+    assert name not in core.processor.request_states  # vLLM has forgotten it
+    assert (line.model, line.operation, line.request_id) == ("tide", "chat_completions", "r-1")
+    assert (line.input_tokens, line.cached_tokens, line.output_tokens, line.sequences) == (12, 8, 5, 1)
+    assert (line.status, line.outcome, line.held_s) == (200, "completed", 39.5)
+    assert before - 40.001 <= line.arrived_at <= time.time() - 40.0
+    assert line.ttft_s is not None
+    assert line.ttft_s + 1e-5 >= 40.0
+    assert line.e2e_s >= 40.0
+
+
+async def test_the_sequences_of_a_request_are_added_up_whichever_task_started_them(core: Core) -> None:
+    record = RequestRecord.begin(REQUEST)
+
+    async def start(prompt: int) -> str:
+        await asyncio.sleep(0)
+        return core.start(prompt)
+
+    for name in await asyncio.gather(start(4), start(6)):
+        core.step(name, 2, cached=1, last=True)
+
+    line = ended(record)
+    assert (line.input_tokens, line.cached_tokens, line.output_tokens, line.sequences) == (10, 2, 4, 2)
+
+
+async def test_requests_at_once_under_one_id_are_told_apart(core: Core) -> None:
+    async def call(prompt: int) -> RequestLine:
+        record = RequestRecord.begin(REQUEST)
+        await asyncio.sleep(0)
+        name = core.start(prompt)
+        await asyncio.sleep(0)
+        core.step(name, prompt, cached=0, last=True)
+        return ended(record)
+
+    lines = await asyncio.gather(call(3), call(5))
+
+    assert [(line.input_tokens, line.output_tokens) for line in lines] == [(3, 3), (5, 5)]
+
+
+async def test_a_request_whose_client_left_has_what_was_generated_till_then(core: Core) -> None:
+    record = RequestRecord.begin(REQUEST)
+    name = core.start(prompt=7)
+    core.step(name, 1, cached=0)
+    core.step(name, 1)
+    record.answering(200)
+    core.processor.abort_requests([name], internal=True)
+
+    line = ended(record)
+
+    assert (line.input_tokens, line.output_tokens, line.outcome) == (7, 2, "abandoned")
+
+
+async def test_a_request_that_left_before_its_first_token_has_no_ttft(core: Core) -> None:
+    record = RequestRecord.begin(REQUEST)
+    core.start(prompt=7)
+
+    line = ended(record)
+
+    assert (line.output_tokens, line.ttft_s, line.status, line.outcome) == (0, None, None, "abandoned")
+
+
+async def test_a_failure_stays_one_and_keeps_a_status_that_was_sent(core: Core) -> None:
+    early, late = RequestRecord.begin(REQUEST), RequestRecord.begin(REQUEST)
+    for record in (early, late):
+        record.sequences.append(SEQUENCE)
+    early.failed(503)
+    late.answering(200)
+    late.failed(500)
+    late.completed()
+
+    assert (ended(early).status, ended(early).outcome) == (503, "failed")
+    assert (ended(late).status, ended(late).outcome) == (200, "failed")
+
+
+async def test_a_request_that_never_was_in_the_engine_has_no_line() -> None:
+    record = RequestRecord.begin(EngineRequest("tokenize", b"{}", "r-1"))
+    record.completed()
+
+    assert record.line("tide") is None
+
+
+async def test_the_next_request_of_a_task_is_another_one(core: Core) -> None:
+    first = RequestRecord.begin(REQUEST)
+    core.start(prompt=1)
+    second = RequestRecord.begin(REQUEST)
+    core.start(prompt=2)
+
+    assert (ended(first).input_tokens, ended(second).input_tokens) == (1, 2)
+
+
+class _Sequence:
+    prompt_len = 1
+    num_cached_tokens = 0
+
+    class stats:  # noqa: N801 as vLLM names it
+        num_generation_tokens = 0
+        first_token_latency = 0.0
+
+
+SEQUENCE: Any = _Sequence

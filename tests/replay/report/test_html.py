@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_app.replay.report import write_html
+from serve_app.replay.report.html import page
+from serve_app.replay.report.thinning import MOST_POINTS
+from tests.replay.report import samples
+
+HOSTILE = "</script><script>alert(1)</script><!-- {{data}} \u2028 & \ud800"
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and the text of its data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.data = ""
+        self._in_data = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._in_data = ("id", "data") in attrs
+
+    def handle_data(self, data: str) -> None:
+        if self._in_data:
+            self.data += data
+            self._in_data = False
+
+    def document(self) -> Any:
+        return json.loads(self.data)
+
+
+@pytest.fixture(scope="module")
+def results() -> list[samples.Result]:
+    return samples.realistic()
+
+
+def test_the_page_asks_nobody_for_anything(results: list[samples.Result]) -> None:
+    text = page(results)
+    found = Elements(text)
+
+    assert not re.search(r"https?://|@import|url\((?!#)", text)
+    assert [value for name, value in found.attributes if name in ("src", "href")] == ["data:,", "#decisions"]
+    assert "default-src 'none'" in text
+    assert found.tags.count("script") == 2
+
+
+def test_nothing_in_a_name_can_end_the_script_or_become_markup(results: list[samples.Result]) -> None:
+    decision = {**results[0].decisions[0], "reason": HOSTILE}
+    peers = {HOSTILE: samples.peer(1, 1, 1)}
+    hostile = replace(results[0], policy=HOSTILE, trace=HOSTILE, decisions=[decision], peers=peers)
+    text = page([hostile])
+    found = Elements(text)
+
+    assert found.tags.count("script") == 2
+    assert "alert(1)</script>" not in text
+    assert found.document()["results"][0]["policy"] == HOSTILE
+    assert found.document()["results"][0]["decisions"][0]["reason"] == HOSTILE
+    assert found.document()["results"][0]["trace"] == HOSTILE
+
+
+def test_the_data_are_the_documents_with_a_timeline_that_can_be_drawn(results: list[samples.Result]) -> None:
+    data = Elements(page(samples.realistic(hours=6), main=1)).document()
+
+    assert data["main"] == 1
+    assert all(len(result["timeline"]["at_s"]) <= MOST_POINTS for result in data["results"])
+    assert sum(row["main"] for row in data["rows"]) == 1
+    assert "signals" not in data["results"][0]["decisions"][0]
+
+
+def test_an_empty_result_has_a_page_too(tmp_path: Path) -> None:
+    path = write_html(tmp_path / "empty.html", [samples.empty()])
+
+    assert "there was nothing to attain" in path.read_text(encoding="utf-8")
+
+
+def test_a_page_needs_a_result(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="results, which are 0"):
+        write_html(tmp_path / "none.html", [])

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from serve_app.replay.report import write_png
+from serve_app.replay.report.palette import LIGHT
+from serve_app.replay.report.png import DPI, FRONTIER_INCHES, TIMELINE_INCHES
+from tests.replay.report import samples
+
+SIZES = [tuple(round(side * DPI) for side in inches) for inches in (TIMELINE_INCHES, FRONTIER_INCHES)]
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    with Image.open(path) as picture:
+        return picture.size
+
+
+def share_of(path: Path, colour: str) -> float:
+    """Of the picture's pixels, those of exactly one colour."""
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return float((pixels == wanted).all(axis=2).mean())
+
+
+def test_both_pictures_have_their_size_and_show_something(tmp_path: Path) -> None:
+    paths = write_png(tmp_path / "pictures", samples.realistic(hours=1))
+
+    assert [path.name for path in paths] == ["timeline.png", "cost-versus-attainment.png"]
+    assert [size_of(path) for path in paths] == SIZES
+    assert share_of(paths[0], LIGHT["ok"]) > 0.005
+    assert share_of(paths[1], LIGHT["accent"]) > 0.0001
+    assert share_of(paths[1], LIGHT["held"]) > 0.0001
+
+
+def test_a_path_of_a_picture_gives_two_beside_it_and_names_are_no_formulas(tmp_path: Path) -> None:
+    paths = write_png(tmp_path / "r1.png", [replace(samples.empty(), policy="$x^2$ <&> \\frac", trace="$$")])
+
+    assert [path.name for path in paths] == ["r1-timeline.png", "r1-cost-versus-attainment.png"]
+    assert [size_of(path) for path in paths] == SIZES
+
+
+def test_a_picture_needs_a_result(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="results, which are 0"):
+        write_png(tmp_path, [])
+
+
+def test_reports_are_imported_without_matplotlib() -> None:
+    code = "import sys, serve_app.replay.report; sys.exit('matplotlib' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve_app.autoscaling.service import StepTime
+from serve_app.replay.fit import LEAST_SAMPLES, FitError, StepSample, fit
+
+A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
+LAPTOP = StepTime(0.002, 0.00003, 0.0, 1.5e-5)
+
+
+def seconds(step: StepTime, batch: float, kv_tokens: float, prefill: float) -> float:
+    return step.decode_s(batch, kv_tokens) + step.per_prefill_token_s * prefill
+
+
+def steps(law: StepTime, count: int = 80, noise: float = 0.0, seed: int = 1) -> list[StepSample]:
+    """Steps by `law` under loads as a sweep makes them, each off by a factor of about 1 +- `noise`."""
+    random = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        batch = float(random.choice([1, 8, 64]))
+        kv_tokens = batch * float(random.choice([60, 400, 2100]))
+        prefill = float(random.choice([0, 0, 30, 600, 2000])) * random.random()
+        exact = seconds(law, batch, kv_tokens, prefill)
+        made.append(StepSample(exact * float(np.exp(noise * random.normal())), batch, kv_tokens, prefill))
+    return made
+
+
+def errors(law: StepTime, found: StepTime) -> list[float]:
+    """Relative errors of what the two laws say of typical steps."""
+    loads = [(1.0, 60.0, 0.0), (64.0, 25_000.0, 0.0), (8.0, 16_000.0, 500.0), (0.0, 4000.0, 2000.0)]
+    return [abs(seconds(found, *load) / seconds(law, *load) - 1.0) for load in loads]
+
+
+@pytest.mark.parametrize("law", [A100, LAPTOP])
+def test_exact_steps_give_the_law_back(law: StepTime) -> None:
+    found = fit(steps(law))
+
+    assert found.step.base_s == pytest.approx(law.base_s, rel=1e-6)
+    assert found.step.per_sequence_s == pytest.approx(law.per_sequence_s, rel=1e-6)
+    assert found.step.per_kv_token_s == pytest.approx(law.per_kv_token_s, rel=1e-6, abs=1e-15)
+    assert found.step.per_prefill_token_s == pytest.approx(law.per_prefill_token_s, rel=1e-6)
+    assert found.p90_relative_error < 1e-6
+    assert (found.samples, found.kept) == (80, ())
+
+
+laws = st.builds(
+    StepTime,
+    st.floats(0.001, 0.1),
+    st.floats(0.0, 0.001),
+    st.floats(0.0, 1e-6),
+    st.floats(1e-6, 5e-4),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(law=laws, seed=st.integers(0, 10_000))
+def test_known_coefficients_come_back_under_noise(law: StepTime, seed: int) -> None:
+    found = fit(steps(law, 200, noise=0.05, seed=seed))
+
+    assert max(errors(law, found.step)) < 0.1
+    for name in ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s"):
+        off = abs(getattr(found.step, name) - getattr(law, name))
+        assert off <= 6.0 * getattr(found.standard_error, name) + 1e-9, name
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
+def test_the_error_told_is_about_the_true_one(noise: float) -> None:
+    found = fit(steps(A100, 400, noise=noise))
+
+    # Half of a Gaussian lies within 0.674 of its standard deviation, nine tenths within 1.645.
+    assert found.median_relative_error == pytest.approx(0.674 * noise, rel=0.25)
+    assert found.p90_relative_error == pytest.approx(1.645 * noise, rel=0.25)
+
+
+def test_noise_does_not_make_the_law_faster_or_slower_on_the_whole() -> None:
+    ratios = [
+        fit(steps(A100, 200, noise=0.2, seed=seed)).step.decode_s(8.0, 3200.0) / A100.decode_s(8.0, 3200.0)
+        for seed in range(12)
+    ]
+
+    assert float(np.mean(ratios)) == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_few_steps_that_something_held_up_do_not_count() -> None:
+    samples = steps(A100, 100, noise=0.02)
+    for index in range(0, 100, 12):
+        samples[index] = replace(samples[index], step_s=samples[index].step_s * 10)
+
+    found = fit(samples)
+
+    assert max(errors(A100, found.step)) < 0.03
+    assert found.outliers == 9
+    assert found.median_relative_error < 0.03
+
+
+def test_short_decoding_steps_count_as_much_as_long_prefills() -> None:
+    """By plain squares the one law for all would be that of the prefills."""
+    samples = steps(A100, 60)
+    long = [StepSample(seconds(A100, 0, 0, 8000.0) * 1.3, 0.0, 0.0, 8000.0) for _ in range(20)]
+
+    found = fit(samples + long)
+
+    assert found.step.decode_s(8.0, 3200.0) == pytest.approx(A100.decode_s(8.0, 3200.0), rel=0.02)
+
+
+def test_weights_say_how_much_a_sample_counts() -> None:
+    light = [replace(s, step_s=s.step_s * 1.5, weight=1e-6) for s in steps(A100, 80, seed=2)]
+
+    found = fit(steps(A100) + light)
+
+    assert max(errors(A100, found.step)) < 0.001
+    assert found.median_relative_error < 0.001
+
+
+def test_no_coefficient_is_negative() -> None:
+    shrinking = StepTime(0.02, -0.0001, 1e-7, 5e-5)
+
+    found = fit(steps(shrinking)).step
+
+    assert found.per_sequence_s == 0.0
+    assert min(found.base_s, found.per_kv_token_s, found.per_prefill_token_s) > 0
+
+
+def alike(**fixed: float) -> list[StepSample]:
+    made = [replace(sample, **fixed) for sample in steps(A100)]
+    return [replace(s, step_s=seconds(A100, s.batch, s.kv_tokens, s.prefill_tokens)) for s in made]
+
+
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        (alike(batch=8.0), "batch never varied by themselves, so per_sequence_s cannot be told"),
+        (alike(prefill_tokens=0.0), "prefill tokens never varied by themselves, so per_prefill_token_s"),
+        (
+            alike(batch=8.0, kv_tokens=3200.0),
+            "batch and KV tokens never varied by themselves, so per_sequence_s and per_kv_token_s",
+        ),
+    ],
+)
+def test_a_load_that_never_varied_is_told(samples: list[StepSample], told: str) -> None:
+    with pytest.raises(FitError, match=told):
+        fit(samples)
+
+
+def test_kv_tokens_that_only_grew_with_the_batch_leave_the_batch_its_coefficient() -> None:
+    samples = [replace(sample, kv_tokens=500.0 * sample.batch) for sample in steps(A100)]
+
+    with pytest.raises(FitError, match="KV tokens never varied by themselves, so per_kv_token_s cannot"):
+        fit(samples)
+
+
+def test_with_a_prior_its_coefficient_is_kept_and_the_others_are_fitted() -> None:
+    prior = StepTime(1.0, 0.00012, 1.0, 1.0)
+
+    found = fit(alike(batch=8.0), prior)
+
+    assert found.kept == ("per_sequence_s",)
+    assert found.standard_error.per_sequence_s == 0.0
+    assert found.step.per_sequence_s == prior.per_sequence_s
+    assert found.step.base_s == pytest.approx(A100.base_s, rel=1e-6)
+    assert found.step.per_prefill_token_s == pytest.approx(A100.per_prefill_token_s, rel=1e-6)
+
+
+def test_too_few_samples_are_told() -> None:
+    with pytest.raises(FitError, match=f"7 samples of steps: at least {LEAST_SAMPLES} are needed"):
+        fit(steps(A100, 7))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"step_s": 0.0}, {"step_s": float("nan")}, {"batch": -1.0}, {"weight": 0.0}]
+)
+def test_a_sample_that_is_none_is_told(wrong: dict[str, float]) -> None:
+    samples = steps(A100)
+    samples[3] = replace(samples[3], **wrong)
+
+    with pytest.raises(FitError, match=r"samples\[3\] = .*must be finite and above 0"):
+        fit(samples)

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.service import Mix, capacity_rps
+from serve_app.replay.profile_files import load_profile, profile_for, profile_names
+from serve_app.settings import ModelSettings, SettingsError, load_settings
+
+CONFIG = Path(__file__).parents[2] / "config"
+FIELDS = {
+    "name": "mine",
+    "source": "a test",
+    "gpu": "X",
+    "step_base_s": 0.01,
+    "step_per_sequence_s": 0.0001,
+    "step_per_kv_token_s": 0.0,
+    "step_per_prefill_token_s": 0.00005,
+    "kv_cache_tokens": 100_000,
+}
+
+
+def written(folder: Path, **changed: Any) -> Path:
+    path = folder / "fleet.yaml"
+    path.write_text(yaml.safe_dump({**FIELDS, **changed}, sort_keys=False))
+    return path
+
+
+def problems(path: Path | str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load_profile(path)
+    return caught.value.problems
+
+
+def test_the_profiles_that_come_along_are_named_as_their_files_and_say_where_they_are_from() -> None:
+    assert profile_names() == ("a100-80gb", "h100", "h200", "l4")
+    for name in profile_names():
+        profile = load_profile(name)
+        assert profile.name == name
+        assert len(profile.source) > 200
+        assert profile.fit_error == 0.0  # none of them was fitted
+
+
+def test_the_a100_is_the_studys() -> None:
+    step = load_profile("a100-80gb").step
+
+    assert (step.base_s, step.per_sequence_s, step.per_kv_token_s) == (0.0115, 0.00012, 1.2e-7)
+    assert step.per_prefill_token_s == 1 / 20_000
+    # "about 3 requests/s per A100 replica at ITL P95 25 ms" with its prompts of about a thousand tokens
+    mix = Mix(prompt_tokens=1000.0, output_tokens=200.0)
+    assert 1.0 < capacity_rps(step, mix, Knobs(), 445_000) < 8.0
+
+
+def test_derived_profiles_follow_the_rule_in_their_source() -> None:
+    weights, kv_bytes = 16.06e9, 131_072
+    for name, bandwidth, flops in (
+        ("h100", 3.35e12, 989e12),
+        ("h200", 4.8e12, 989e12),
+        ("l4", 3e11, 121e12),
+    ):
+        profile = load_profile(name)
+        assert profile.step_base_s == pytest.approx(weights / (0.85 * bandwidth) + 0.001, rel=0.005)
+        assert profile.step_per_kv_token_s == pytest.approx(kv_bytes / (0.85 * bandwidth), rel=0.005)
+        assert profile.step_per_prefill_token_s == pytest.approx(weights / (0.5 * flops), rel=0.005)
+
+
+def test_a_fleet_file_is_read_by_its_path(tmp_path: Path) -> None:
+    path = written(tmp_path, cold_start_s=[20, 30])
+
+    assert load_profile(path) == load_profile(str(path))
+    assert load_profile(path).cold_start_s == (20.0, 30.0)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    assert problems("h3") == ["profile = 'h3': must be one of a100-80gb, h100, h200, l4, or a .yaml file"]
+
+
+def test_a_wrong_value_is_told_with_file_line_key_and_bound(tmp_path: Path) -> None:
+    path = written(tmp_path, step_base_s=-1, kv_cache_tokens=10, colour="red")
+
+    assert problems(path) == [
+        f"{path}:4: step_base_s = -1: input should be greater than 0",
+        f"{path}:8: kv_cache_tokens = 10: input should be greater than or equal to 1024",
+        f"{path}:9: colour = 'red': no such setting",
+    ]
+
+
+def test_a_field_left_out_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in FIELDS.items() if key != "gpu"}))
+
+    assert problems(path) == [f"{path}: gpu: required, and not given"]
+
+
+def test_values_that_contradict_each_other_are_told(tmp_path: Path) -> None:
+    path = written(tmp_path, cold_start_s=[90, 60], cold_start_phases={"imports": 0.5})
+
+    assert problems(path) == [
+        f"{path}:9: cold_start_s = [90.0, 60.0]: the first must be at most the second",
+        f"{path}:12: cold_start_phases: the shares must add up to 1 within 0.01, and make 0.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"- a list\n", ": must be a mapping with the fields of a profile"),
+        (b"name: [\n", ":2: not YAML: "),
+        (b"name: \xff\n", ": not UTF-8: "),
+    ],
+)
+def test_what_is_no_profile_is_told(content: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_bytes(content)
+
+    assert problems(path)[0].startswith(f"{path}{told}")
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none.yaml") == [f"{tmp_path / 'none.yaml'}: No such file or directory"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "why"),
+    [
+        ({"accelerator_type": "A100"}, "a100-80gb", "accelerator_type of m is A100"),
+        ({"accelerator_type": "A100-80G"}, "a100-80gb", "accelerator_type of m is A100-80G"),
+        ({"accelerator_type": "L4"}, "l4", "accelerator_type of m is L4"),
+        ({"accelerator_type": "B200"}, "a100-80gb", "there is none for accelerator_type B200"),
+        ({"accelerator_type": None}, "a100-80gb", "there is none for accelerator_type any"),
+        ({"device": "cpu"}, "a100-80gb", "m runs on the CPU, so the fallback stands in for a GPU"),
+    ],
+)
+def test_a_configuration_gets_the_profile_of_its_gpu(given: dict[str, Any], name: str, why: str) -> None:
+    chosen = profile_for(ModelSettings(name="m", max_num_seqs=96, **given))
+
+    assert chosen.profile.name == name
+    assert chosen.profile.max_num_seqs == 96
+    assert chosen.why.startswith(f"profile {name}: ")
+    assert why in chosen.why
+
+
+def test_several_gpus_a_replica_are_paid_for_and_doubted() -> None:
+    chosen = profile_for(ModelSettings(name="m", tensor_parallel_size=4))
+
+    assert chosen.profile.gpus == 4
+    assert "4 GPUs a replica are counted, but its step time is one GPU's" in chosen.why
+
+
+def test_the_configurations_that_come_along_find_theirs() -> None:
+    document = yaml.safe_load((CONFIG / "serve.a100.yaml").read_text())
+    chosen = profile_for(load_settings(document["applications"][0]["args"]))
+
+    assert chosen.profile.name == "a100-80gb"
+    assert (chosen.profile.max_num_seqs, chosen.profile.max_num_batched_tokens) == (128, 8192)
+    assert chosen.why == (
+        "profile a100-80gb: accelerator_type of llama-3.1-8b-instruct is A100; max_num_seqs 128 as "
+        "configured; its step time is an 8B model's in bf16; measure yours with `tideserve capacity`"
+    )
+
+
+def test_of_several_models_the_first_that_generates_is_meant() -> None:
+    args = {
+        "models": [
+            {"name": "e", "model": "x", "task": "embed", "accelerator_type": "L4"},
+            {"name": "g", "model": "y", "accelerator_type": "H100"},
+        ]
+    }
+
+    assert profile_for(load_settings(args)).profile.name == "h100"
+
+
+def test_a_limit_that_no_profile_can_have_is_told() -> None:
+    with pytest.raises(SettingsError, match="max_num_seqs = 5000: input should be less than"):
+        profile_for(ModelSettings(name="m", max_num_seqs=5000))
