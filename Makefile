@@ -3,11 +3,12 @@ CONFIG ?= config/serve.yaml
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/null))
 BIN := .venv/bin
 
-.PHONY: help serve test lint setup setup-dev lock clean
+.PHONY: help serve test lint bench-policy setup setup-dev lock clean
 
 help:
 	@echo 'make serve [CONFIG=config/serve.yaml]   set up, then serve until Ctrl-C'
 	@echo 'make test                               set up, then lint, type-check and run every test'
+	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make lock                               resolve the lock files anew (needs uv)'
 	@echo 'make clean                              remove .venv'
 
@@ -23,6 +24,9 @@ lint: setup-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo '== mypy'
 	@$(BIN)/mypy
+
+bench-policy: setup
+	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
 setup: .venv/cpu.done
 setup-dev: .venv/dev.done

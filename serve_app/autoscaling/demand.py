@@ -1,17 +1,18 @@
-"""How much work arrives: request and prompt-token rates, and what recent peaks have needed."""
+"""How much work arrives: rates over the last minute, and the memory of what demand has reached."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
+
+from serve_app.autoscaling.peaks import Peaks
 
 BUCKET_S = 5.0
-HACK={}
 _SHORT_BUCKETS = 6
 _LONG_BUCKETS = 12
-MAX_BUCKETS = 720
-"""An hour, the longest forecast window."""
+LONGEST_HORIZON_S = 900.0
+MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * _LONG_BUCKETS
+"""What a rise over the longest cold start is read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,33 @@ class Demand:
     """When the last bucket began."""
     until: float = 0.0
     """Up to when arrivals have been counted."""
+    peaks: Peaks = field(default_factory=Peaks)
 
-    def add(self, now: float, requests: float, tokens: float) -> Demand:
-        """The history with arrivals since the last call; time that has passed closes buckets."""
+    def add(
+        self,
+        now: float,
+        requests: float,
+        tokens: float,
+        horizon_s: float = 60.0,
+        memory_s: float = 7200.0,
+    ) -> Demand:
+        """The history with arrivals since the last call; time that has passed closes buckets.
+
+        Args:
+            now: Unix time, seconds.
+            requests: Arrivals since the last call, and their prompt tokens.
+            tokens: See there.
+            horizon_s: The time over which rises are remembered: a cold start.
+            memory_s: Of traffic, in which the memory of peaks fades by e.
+        """
         if self.start is None or now < self.until:
             # Nothing yet, or a clock set back: what came before cannot be placed in time.
-            return Demand(((requests, tokens),), now, now)
+            return Demand(((requests, tokens),), now, now, self.peaks)
         passed = max(0, int((now - self.start) // BUCKET_S))
         last = self.buckets[-1]
         if passed == 0:
             filled = (last[0] + requests, last[1] + tokens)
-            return Demand((*self.buckets[:-1], filled), self.start, now)
+            return replace(self, buckets=(*self.buckets[:-1], filled), until=now)
         # Counted over a stretch that crosses buckets, so spread over it evenly.
         start = self.start + passed * BUCKET_S
         per_s = 1.0 / (now - self.until)
@@ -62,7 +79,8 @@ class Demand:
             *([(requests * each, tokens * each)] * middle),
             (requests * tail, tokens * tail),
         )
-        return Demand(buckets[-MAX_BUCKETS:], start, now)
+        peaks = _remember(self.peaks, buckets, 1 + middle, horizon_s, memory_s)
+        return Demand(buckets[-MAX_BUCKETS:], start, now, peaks)
 
     def rate(self, now: float, buckets: int) -> Rate:
         """Mean over the last `buckets` whole buckets and the one filling."""
@@ -83,66 +101,49 @@ class Demand:
         """Requests a second, the larger of the two."""
         return max(rate.requests for rate in self.recent(now))
 
-    def growth(self, q: float, horizon_s: float, window_s: float) -> tuple[float, float]:
-        """(growth, most): by how much demand grows within `horizon_s`, and the most it has been.
-
-        Both in requests a second, over one minute, of the last `window_s`, at quantile `q` of the
-        requests: so large a share of those that came found no more demand than the growth above what a
-        decision a horizon before had seen. Counted by requests and not by time because attainment is.
-        """
-        key=(self.start,q,horizon_s,window_s)
-        if HACK.get('k')==key: return HACK['v']
-        HACK['k']=key
-        HACK['v']=v=self._growth(q,horizon_s,window_s)
-        return v
-    def _growth(self,q,horizon_s,window_s):
-        counts = [bucket[0] for bucket in self.buckets[:-1]][-int(window_s / BUCKET_S) :]
-        sums = list(accumulate(counts, initial=0.0))
-        ahead = int(horizon_s / BUCKET_S) + _LONG_BUCKETS
-        minutes = [
-            (later - sooner) / (_LONG_BUCKETS * BUCKET_S)
-            for sooner, later in zip(sums, sums[_LONG_BUCKETS:], strict=False)
-        ]
-        if not minutes:
-            return 0.0, 0.0, 0.0
-        halves = [
-            (later - sooner) / (_SHORT_BUCKETS * BUCKET_S)
-            for sooner, later in zip(sums[_SHORT_BUCKETS:], sums[_LONG_BUCKETS:], strict=False)
-        ]
-        seen = map(max, minutes, halves)
-        steps = sorted((new - old, new) for new, old in zip(minutes[ahead:], seen, strict=False))
-        most = _weighted_quantile(sorted((m, m) for m in minutes), q)
-        return max(0.0, _weighted_quantile(steps, q)), most, sum(minutes) ** 2 / max(1e-9,sum(m * m for m in minutes)) / 12
-
-    def quantile(self, q: float, window_s: float, elasticity: float, mean_tokens: float) -> Rate:
-        """The `q`-quantile of ten-second demand over the last `window_s`, idle time included.
-
-        Prompts longer than the mean weigh more: `elasticity` is the share by which capacity falls when
-        prompts grow by their own length.
-        """
-        whole = self.buckets[:-1][-max(int(window_s / BUCKET_S), 2) :]
-        if len(whole) < 2:
-            return Rate()
-        odd = len(whole) % 2
-        # requests * (1 + elasticity * (tokens / requests / mean - 1)), and at least a tenth of them
-        own, by_tokens = (1.0 - elasticity, elasticity / mean_tokens) if mean_tokens > 0 else (1.0, 0.0)
-        slots = sorted(
-            [
-                max(0.1 * (a + b), own * (a + b) + by_tokens * (s + t))
-                for (a, s), (b, t) in zip(whole[odd::2], whole[odd + 1 :: 2], strict=True)
-            ]
-        )
-        rank = min(len(slots) - 1, max(0, math.ceil(q * len(slots)) - 1))
-        requests = slots[rank] / (2 * BUCKET_S)
-        return Rate(requests, requests * mean_tokens)
+    def felt_rps(self, now: float) -> float:
+        """Demand of the last minute as its requests felt it; see `felt`. At least the mean rate."""
+        seen = [bucket[0] for bucket in self.buckets[-(_LONG_BUCKETS + 1) :]]
+        return max(self.rate(now, _LONG_BUCKETS).requests, felt(seen))
 
 
-def _weighted_quantile(values: list[tuple[float, float]], q: float) -> float:
-    """Of sorted (value, weight)s."""
-    total = sum(weight for _, weight in values)
-    below = 0.0
-    for value, weight in values:
-        below += weight
-        if below >= q * total:
-            return value
-    return 0.0
+def felt(counts: list[float]) -> float:
+    """Requests a second as the requests in these buckets felt it: each asked for the rate of its own bucket.
+
+    Requests in clumps meet each other's prefill more often than their mean rate says. The mean over
+    requests of the rate around them is E[rate^2] / E[rate]; c (c - 1) in place of c^2 leaves out each
+    request itself, so that Poisson arrivals feel their mean rate and no more.
+    """
+    total = sum(counts)
+    pairs = sum([count * (count - 1.0) for count in counts if count > 1.0])
+    return pairs / total / BUCKET_S if total > 0 else 0.0
+
+
+def _level(counts: list[float]) -> float:
+    """Demand of one minute's buckets."""
+    return max(sum(counts) / (_LONG_BUCKETS * BUCKET_S), felt(counts))
+
+
+def _remember(
+    peaks: Peaks, buckets: tuple[tuple[float, float], ...], closed: int, horizon_s: float, memory_s: float
+) -> Peaks:
+    """The memory with the buckets that have just been closed.
+
+    A bucket is judged with the half minutes before and after it, so that a burst counts by its requests
+    and not also by those of the minutes that touch it; that is half a minute late. Silence fades nothing:
+    a night must not make what the day has shown unknown.
+    """
+    counts = [bucket[0] for bucket in buckets[:-1]]
+    half = _LONG_BUCKETS // 2
+    ahead = int(min(horizon_s, LONGEST_HORIZON_S) / BUCKET_S) + _LONG_BUCKETS
+    fade = math.exp(-BUCKET_S / memory_s)
+    for end in range(max(_LONG_BUCKETS, len(counts) - closed + 1), len(counts) + 1):
+        weight = counts[end - half]
+        if weight <= 0:
+            continue
+        minute = counts[end - _LONG_BUCKETS : end]
+        level = _level(minute)
+        before = counts[max(0, end - _LONG_BUCKETS - ahead) : max(0, end - ahead)]
+        rise = level - _level(before) if end > ahead else 0.0
+        peaks = peaks.note(level, rise, weight, sum(minute), _LONG_BUCKETS, fade)
+    return peaks

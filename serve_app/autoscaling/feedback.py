@@ -17,7 +17,7 @@ from serve_app.autoscaling.state import PolicyState
 _SETTLE_S = 30.0
 _FEWEST = 20.0
 """Observations for a percentile to mean something."""
-_LOWEST, _HIGHEST = 0.25, 1.0
+_LOWEST = 0.25
 _FALL_PER_S = 0.01
 """At twice the permitted share of misses capacity halves in 70 s; at four times, in 23 s."""
 _RISE_PER_S = 1.0 / 1800.0
@@ -29,7 +29,10 @@ _REGRET = 0.9
 _PROBE_S = 21_600.0
 """How long the limit holds. To try the same fleet again costs a cold start and half a minute of misses."""
 
-_INTERFERENCE_MEMORY_S = 1200.0
+_WINDOW_S = 30.0
+"""What replicas report latencies of."""
+_INTERFERENCE_MEMORY_S = 3600.0
+"""It is a property of the traffic and changes with it, over the day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,33 +99,42 @@ def correct(
         state = _regret(state, now)
     elif over * ready / max(ready - 1, 1) < 0.5 and ready > 1:
         value *= math.exp(_RISE_PER_S * elapsed)
-    highest = state.correction_limit if _limited(state, now) else _HIGHEST
+    highest = state.correction_limit if _limited(state, now) else 1.0
     return replace(state, correction=max(min(value, highest), _LOWEST))
 
 
 def learn_interference(
-    state: PolicyState, measured: Measured, sizing_step: StepTime, mix: Mix, knobs: Knobs, ready: int, now: float
+    state: PolicyState,
+    measured: Measured,
+    step: StepTime,
+    mix: Mix,
+    knobs: Knobs,
+    ready: int,
+    now: float,
 ) -> PolicyState:
-    """The state with the late tokens of the time since the last decision, measured and expected, added."""
-    elapsed = 0.0 if state.last_at is None else min(max(now - state.last_at, 0.0), 10.0)
+    """The state with late tokens added, those that came since the last decision and those expected.
+
+    Their ratio is what the model does not know: the spread of prompt lengths, how evenly the ingress
+    spreads them, clumps shorter than a bucket. An overloaded replica tells nothing of it: there tokens are
+    late because of those that came before.
+    """
     if not ready:
         return replace(state, ready_mean=0.0)
+    elapsed = 0.0 if state.last_at is None else min(max(now - state.last_at, 0.0), 10.0)
+    keep = math.exp(-elapsed / _WINDOW_S)
+    mean = state.ready_mean * keep + ready * (1.0 - keep) if state.ready_mean > 0 else float(ready)
+    state = replace(state, ready_mean=mean)
     if elapsed <= 0 or not measured.itl_feasible or measured.itl.count < _FEWEST:
         return state
-    keep = math.exp(-elapsed / 30.0)
-    mean = state.ready_mean * keep + ready * (1.0 - keep) if state.ready_mean > 0 else ready
-    state = replace(state, ready_mean=mean)
-    rate = state.demand.recent(now)[0].requests / mean
-    tokens = measured.itl.count * elapsed / 30.0
-    expected = slow_share(sizing_step, mix, knobs.itl_target_s, rate)
-    from serve_app.autoscaling.terms import X
-    if expected > X["over"] * (1.0 - knobs.ttft_percentile / 100.0):
+    expected = slow_share(step, mix, knobs.itl_target_s, state.demand.felt_rps(now) / mean)
+    if expected > 1.0 - knobs.ttft_percentile / 100.0:
         return state
-    keep = math.exp(-elapsed / X["mem"])
+    tokens = measured.itl.count * elapsed / _WINDOW_S
+    fade = math.exp(-elapsed / _INTERFERENCE_MEMORY_S)
     return replace(
         state,
-        late_tokens=state.late_tokens * keep + tokens * measured.itl_missed,
-        late_tokens_expected=state.late_tokens_expected * keep + tokens * expected,
+        late_tokens=state.late_tokens * fade + tokens * measured.itl_missed,
+        late_tokens_expected=state.late_tokens_expected * fade + tokens * expected,
     )
 
 

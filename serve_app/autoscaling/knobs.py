@@ -40,7 +40,7 @@ class Knobs(BaseModel):
 
     queue_target_per_replica: Annotated[float, Field(gt=0, le=100_000)] = 8.0
     """Requests waiting, held for a cold start or in engine queues, that one replica may have."""
-    headroom: Annotated[float, Field(ge=0, le=10)] = 1.0
+    headroom: Annotated[float, Field(ge=0, le=10)] = 0.3
     """Spare replicas in units of sqrt(replicas the load needs): square-root staffing."""
 
     upscale_delay_s: Annotated[float, Field(ge=0, le=600)] = 5.0
@@ -51,9 +51,11 @@ class Knobs(BaseModel):
     """How long a model must have been idle before its last replica goes."""
 
     forecast: bool = True
-    """Keep what recent demand has needed at its peaks, over the time a replica takes to start."""
-    forecast_quantile: Annotated[float, Field(ge=0, le=1)] = 0.9
-    forecast_window_s: Annotated[float, Field(ge=60, le=3600)] = 1200.0
+    """Hold what demand may rise to within the time a replica takes to start."""
+    forecast_quantile: Annotated[float, Field(ge=0, le=1)] = 0.93
+    """The share of requests whose demand should have been foreseen."""
+    forecast_window_s: Annotated[float, Field(ge=60, le=604_800)] = 7200.0
+    """Seconds of traffic, silence not counted, over which the memory of demand fades."""
     schedules: tuple[Schedule, ...] = ()
 
     max_held_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1000

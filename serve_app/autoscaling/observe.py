@@ -97,12 +97,21 @@ def _usable(
     return usable
 
 
-def observe(snapshot: Snapshot, state: PolicyState, now: float) -> tuple[Observation, PolicyState]:
-    """Sum up `snapshot`, and remember arrivals, the mix of requests and the steps engines took."""
+def observe(
+    snapshot: Snapshot, state: PolicyState, now: float, memory_s: float = 7200.0
+) -> tuple[Observation, PolicyState]:
+    """Sum up `snapshot`, and remember arrivals, the mix of requests and the steps engines took.
+
+    Args:
+        snapshot: What replicas report.
+        state: From the last decision.
+        now: Unix time, seconds.
+        memory_s: Seconds of traffic over which the memory of peaks fades.
+    """
     notes: list[str] = []
     engines = _usable(snapshot.engines, EngineSignals.__slots__, "engine", notes)
     ingresses = _usable(snapshot.ingress, IngressSignals.__slots__, "ingress", notes)
-    state, arrivals, finished = _count(snapshot, engines, ingresses, state, now)
+    state, arrivals, finished = _count(snapshot, engines, ingresses, state, now, memory_s)
 
     running = running_tokens = waiting = waiting_tokens = kv_cache_tokens = 0.0
     for source in engines:
@@ -155,7 +164,12 @@ def observe(snapshot: Snapshot, state: PolicyState, now: float) -> tuple[Observa
 
 
 def _count(
-    snapshot: Snapshot, engines: list[str], ingresses: list[str], state: PolicyState, now: float
+    snapshot: Snapshot,
+    engines: list[str],
+    ingresses: list[str],
+    state: PolicyState,
+    now: float,
+    memory_s: float,
 ) -> tuple[PolicyState, float, float]:
     """What happened since the last decision, from the totals replicas report."""
     engine_totals = dict(state.engine_totals)
@@ -201,7 +215,7 @@ def _count(
     sums = state.sums.add(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
     remembered = replace(
         state,
-        demand=state.demand.add(now, arrivals, body_bytes * sums.tokens_per_byte)
+        demand=state.demand.add(now, arrivals, body_bytes * sums.tokens_per_byte, snapshot.horizon_s, memory_s)
         if ingresses
         else state.demand,
         service=state.service.learn(samples),

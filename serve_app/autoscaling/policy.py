@@ -46,14 +46,14 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
         # What happened meanwhile nobody saw: no delay has passed. What was learned is still true.
         state = replace(state, since=None, idle_since=None, moved_at=None, woken_at=None, queue=(), peaks=())
-    seen, state = observe(snapshot, state, now)
+    seen, state = observe(snapshot, state, now, knobs.forecast_window_s)
     state = _remember_wake(_remember_queue(state, seen, knobs, snapshot.ready, now), snapshot, now)
     sizing = size(state, knobs)
     measured = measure(seen.engines, knobs, sizing.step.decode_s(1.0, sizing.mix.context_tokens))
     state = _remember_fleet(state, snapshot, now)
     state = learn_interference(state, measured, sizing.step, sizing.mix, knobs, snapshot.ready, now)
     state = correct(state, measured, knobs, snapshot.ready, snapshot.target, now)
-    sizing = replace(sizing, correction=state.correction)
+    sizing = replace(sizing, correction=state.correction, interference=state.interference, _by_fleet={})
 
     load = load_terms(snapshot, knobs, state, seen, measured, sizing, now)
     standing = standing_terms(snapshot, knobs, state, seen, now)
@@ -183,9 +183,10 @@ def _held_back(
     if idle_through:
         return 0, []
     watched = now - (state.since if state.since is not None else now)
-    from serve_app.autoscaling.terms import X
-    if watched < (knobs.downscale_to_zero_delay_s if X["early"] else knobs.downscale_delay_s):
-        left = knobs.downscale_delay_s - watched
+    # After a start or a loss of memory: a lull of a minute says nothing of traffic that nobody has watched.
+    first_s = max(knobs.downscale_delay_s, knobs.downscale_to_zero_delay_s)
+    if watched < first_s:
+        left = first_s - watched
         return current, [
             Clamp("delay", f"the load has been watched for {watched:.0f} s; down in {left:.0f} s")
         ]

@@ -210,7 +210,12 @@ def slow_share(step: StepTime, mix: Mix, itl_target_s: float, rate: float) -> fl
 
 
 def capacity_rps(
-    step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, interference: float = 1.0
+    step: StepTime,
+    mix: Mix,
+    knobs: Knobs,
+    kv_cache_tokens: float,
+    interference: float = 1.0,
+    replicas: float = 1.0,
 ) -> float:
     """Requests a second one replica can take with TTFT and inter-token latency within their targets.
 
@@ -222,8 +227,9 @@ def capacity_rps(
     - a decoding step is within the inter-token target, and the share of those that are not because
       they also prefill, `slow_share` times `interference`, is at most f;
     - TTFT at the percentile is within its target: half a step of waiting, the prefill, and the wait
-      behind other prompts, s / (1 - u) * ln(u / f) for a server of mean service s and utilisation u
-      (M/M/1's quantile).
+      behind other prompts. A request goes to the replica with the least prefill outstanding, so it waits
+      only where all n are busy: with probability u^(sqrt(2 (n + 1)) - 1) (Sakasegawa's approximation of
+      M/M/n; u for one replica), and then for s / (n (1 - u)) on average, s being the mean service.
 
     `interference` is what was measured of late tokens over what `slow_share` says.
     A target that an empty replica misses already is left out: no number of replicas would meet it.
@@ -236,6 +242,7 @@ def capacity_rps(
     prefill_s = step.per_prefill_token_s * mix.prefill_tokens
     most_batch = _KV_FILL * kv_cache_tokens / mix.context_tokens if kv_cache_tokens > 0 else math.inf
     itl_limit_s = knobs.itl_target_s if mix.output_tokens > 1.0 and feasible.itl else math.inf
+    pooled = math.sqrt(2.0 * (replicas + 1.0)) - 1.0
     ttft_limit_s = max(knobs.ttft_target_s, 1.5 * feasible.ttft_s)
 
     def holds(rate: float) -> bool:
@@ -251,7 +258,8 @@ def capacity_rps(
         busy = rate * service
         if busy >= _MAX_UTILISATION:
             return False
-        wait = service / (1.0 - busy) * math.log(busy / missed) if busy > missed else 0.0
+        waits = busy**pooled
+        wait = service / (replicas * (1.0 - busy)) * math.log(waits / missed) if waits > missed else 0.0
         return 1.5 * decode_s + prefill_s + wait <= ttft_limit_s
 
     low, high = 0.0, _MAX_UTILISATION / work_s

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Generic, TypeVar
 
 S = TypeVar("S")
 
+COLD_START_GUESS_S = 60.0
+"""Until a cold start has been measured."""
 STALE_AFTER_S = 10.0
 """A report older than this no longer says what its replica does: ten missed reports, one a second."""
 
@@ -136,6 +139,12 @@ class Snapshot:
     capacity: Capacity = Capacity()
     cold_start_s: float | None = None
     """Measured: from the start of a replica's process to its readiness; None before the first one."""
+
+    @property
+    def horizon_s(self) -> float:
+        """How far ahead to look: the time a replica takes to start, or a guess at it."""
+        measured = self.cold_start_s
+        return measured if measured is not None and 0 < measured < inf else COLD_START_GUESS_S
 
 
 ENGINE_FIELDS = tuple(item.name for item in fields(EngineSignals))

@@ -7,15 +7,18 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from serve_app.autoscaling.demand import Demand
+from serve_app.autoscaling.peaks import Peaks
 from serve_app.autoscaling.service import Mix, ServiceModel
 
-# Requests after which older ones have faded from the mix.
-_MIX_MEMORY = 500.0
+# Requests after which older ones have faded from the mix: a fleet of ten replicas has them in three
+# minutes. With 500 the mean prompt, and with it the capacity, moves by a tenth from one minute to the next.
+_MIX_MEMORY = 5000.0
 # English text runs at about four bytes a token; a JSON body adds little to a long prompt.
 _BYTES_PER_TOKEN = 4.0
 
-_PRIOR_LATE = 200.0
-"""Late tokens by which the model is trusted: what a busy replica has in a minute or two."""
+_PRIOR_LATE = 1000.0
+"""Late tokens by which the model is trusted. A busy replica decodes a thousand tokens a second, and some
+tens of them come late: half a minute's worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class PolicyState:
     """Inter-token latencies above their target, fading; and how many the model expected."""
     late_tokens_expected: float = 0.0
     ready_mean: float = 0.0
+    """Ready replicas, averaged over the half minute that latencies are reported of."""
     lowered: tuple[float, float, float] | None = None
     """(time, correction, requests a second) at the last scale-down."""
     engine_totals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -131,13 +135,14 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     lowered = plain.pop("lowered")
     for name in ("since", "idle_since", "moved_at", "woken_at", "last_at"):
         plain[name] = _time(plain[name])
-    for name in ("correction", "correction_limit", "limited_until", "late_tokens", "late_tokens_expected", "kv_cache_tokens"):
+    for name in ("correction", "correction_limit", "limited_until", "late_tokens", "late_tokens_expected", "ready_mean", "kv_cache_tokens"):
         plain[name] = float(plain[name])
     return PolicyState(
         demand=Demand(
             tuple((float(a), float(b)) for a, b in demand["buckets"]),
             _time(demand["start"] if demand["buckets"] else None),
             float(demand["until"]),
+            _peaks(demand["peaks"]),
         ),
         service=service,
         sums=MixSums(**{name: float(value) for name, value in sums.items()}),
@@ -161,6 +166,15 @@ def _service(document: Mapping[str, Any]) -> ServiceModel:
     if min(model.gram[:: len(model.moment) + 1]) <= 0:
         raise ValueError("a fit without its prior")
     return model
+
+
+def _peaks(document: Mapping[str, Any]) -> Peaks:
+    def weights(name: str) -> dict[int, float]:
+        return {int(place): float(weight) for place, weight in document[name].items()}
+
+    return Peaks(
+        weights("levels"), weights("rises"), float(document["requests"]), float(document["squares"])
+    )
 
 
 def _totals(document: Mapping[str, Any], length: int) -> dict[str, tuple[float, ...]]:

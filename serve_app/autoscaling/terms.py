@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serve_app.autoscaling.decision import Term
 from serve_app.autoscaling.feedback import Measured
@@ -14,12 +14,6 @@ from serve_app.autoscaling.service import Mix, StepTime, capacity_rps
 from serve_app.autoscaling.signals import Snapshot
 from serve_app.autoscaling.state import PolicyState
 
-COLD_START_GUESS_S = 60.0
-"""Until a cold start has been measured."""
-# Demand is looked back upon over sixteen cold starts: long enough for a peak to have shown itself,
-# short enough to forget yesterday's. 75 s, an 8B model on an A100, gives 1,200 s.
-_COLD_STARTS_BACK = 16.0
-_SHORTEST_WINDOW_S = 60.0
 # Who has waited a cold start does not notice a tenth of it more; clearing the backlog faster would
 # take replicas that are idle a second later.
 _BACKLOG_SHARE = 0.1
@@ -28,43 +22,68 @@ _BACKLOG_SHARE = 0.1
 COLD_BURST_S = 1.0
 # Reported tokens are instantaneous; one block of the cache is always half full.
 _KV_FILL = 0.9
-X = dict(cap=1.0, corr=True, coming=True, backlog=True, shrink=True, early=True, over=2.0, mem=1200.)
 MOST_REPLICAS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sizing:
     """What a replica can carry of this model's requests, as the policy has learned it."""
 
     step: StepTime
     mix: Mix
-    model_rps: float
-    """By the step-time model."""
+    knobs: Knobs
+    kv_cache_tokens: float
+    interference: float
     correction: float
     headroom: float
+    _by_fleet: dict[int, float] = field(default_factory=dict)
 
-    @property
-    def rps(self) -> float:
-        """Requests a second of one replica, corrected by measured latencies."""
-        return self.model_rps * self.correction
+    def model_rps(self, replicas: int) -> float:
+        """Requests a second of one replica among `replicas`, by the step-time model."""
+        # Beyond 64 replicas hardly a request waits any more.
+        known = min(max(replicas, 1), 64)
+        if known not in self._by_fleet:
+            self._by_fleet[known] = capacity_rps(
+                self.step, self.mix, self.knobs, self.kv_cache_tokens, self.interference, known
+            )
+        return self._by_fleet[known]
+
+    def rps(self, replicas: int) -> float:
+        """The same, corrected by measured latencies."""
+        return self.model_rps(replicas) * self.correction
 
     def replicas(self, rps: float, *, corrected: bool = True) -> int:
-        """Replicas for `rps` requests a second: the load, and headroom in proportion to its root."""
-        load = rps / max(self.rps if corrected else self.model_rps, 1e-9)
-        if load <= 0:
+        """The fewest replicas for `rps` requests a second: the load, and headroom in proportion to its root."""
+        if rps <= 0:
             return 0
+        factor = self.correction if corrected else 1.0
+        # A larger fleet carries more a replica: from a large one down to where it no longer suffices.
+        count = self._of(rps, self.model_rps(1) * factor)
+        while count > 1:
+            fewer = self._of(rps, self.model_rps(count) * factor)
+            if fewer >= count:
+                break
+            if self._of(rps, self.model_rps(fewer) * factor) <= fewer:
+                count = fewer
+                continue
+            # Between the two.
+            while count - fewer > 1:
+                middle = (count + fewer) // 2
+                if self._of(rps, self.model_rps(middle) * factor) <= middle:
+                    count = middle
+                else:
+                    fewer = middle
+            break
+        return count
+
+    def _of(self, rps: float, capacity: float) -> int:
+        load = rps / max(capacity, 1e-9)
         return max(1, _whole(load + self.headroom * math.sqrt(load)))
 
     def most_rps(self, replicas: int) -> float:
         """The inverse of `replicas`: what so many can carry."""
         root = (-self.headroom + math.sqrt(self.headroom**2 + 4.0 * replicas)) / 2
-        return root * root * self.rps
-
-
-def horizon_s(snapshot: Snapshot) -> float:
-    """How far ahead to look: the time a replica takes to start, or a guess at it."""
-    measured = snapshot.cold_start_s
-    return measured if measured is not None and 0 < measured < math.inf else COLD_START_GUESS_S
+        return root * root * self.rps(replicas)
 
 
 def _whole(replicas: float) -> int:
@@ -74,9 +93,15 @@ def _whole(replicas: float) -> int:
 
 def size(state: PolicyState, knobs: Knobs) -> Sizing:
     """The sizing that follows from what has been learned."""
-    step, mix = state.service.step_time(), state.sums.mix()
-    model = capacity_rps(step, mix, knobs, state.kv_cache_tokens, state.interference)
-    return Sizing(step, mix, model, state.correction, knobs.headroom)
+    return Sizing(
+        state.service.step_time(),
+        state.sums.mix(),
+        knobs,
+        state.kv_cache_tokens,
+        state.interference,
+        state.correction,
+        knobs.headroom,
+    )
 
 
 def load_terms(
@@ -106,10 +131,11 @@ def _arrivals(state: PolicyState, sizing: Sizing, now: float) -> Term:
     """The arrival rate over what a replica can carry, at the prompt lengths that arrive."""
     short, long = state.demand.recent(now)
     rate = max(short, long, key=lambda r: r.requests)
-    per_replica = sizing.model_rps
+    replicas = sizing.replicas(rate.requests, corrected=False)
+    per_replica = sizing.model_rps(replicas)
     return Term(
         "arrivals",
-        sizing.replicas(rate.requests, corrected=sizing.correction > 1.0),
+        replicas,
         f"{rate.requests:.3g} requests/s arrive ({short.requests:.3g} over 30 s, {long.requests:.3g} over "
         f"60 s); a replica carries {per_replica:.3g}/s",
     )
@@ -140,14 +166,14 @@ def standing_queue(state: PolicyState, seen: Observation, ready: int) -> tuple[f
 
 
 def _asked_enough(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> int:
-    """The most the queue may ask for: no bound, or what has been asked for already.
+    """The most the queue may ask for: no bound, or, while replicas are on their way, what has been asked for.
 
-    What is held during a cold start piles up only because no replica is there yet. One asked for late
-    would come when those on their way have cleared it: at 1 request/s and 60 s, 60 requests would have
-    asked for eight replicas where one is enough. Arrivals and the forecast go on asking.
+    What piles up meanwhile does so because they are not there yet. Replicas asked for late would come when
+    those on their way have cleared it: at 1 request/s and 60 s, 60 requests would have asked for eight
+    replicas where one is enough. Arrivals and the forecast go on asking.
     """
     waking = state.woken_at is not None and now - state.woken_at > knobs.upscale_delay_s
-    coming = snapshot.ready and snapshot.target > snapshot.ready and X['coming']
+    coming = 0 < snapshot.ready < snapshot.target
     return snapshot.target if waking or coming else MOST_REPLICAS
 
 
@@ -163,15 +189,14 @@ def _queue(snapshot: Snapshot, knobs: Knobs, state: PolicyState, seen: Observati
 def _queue_tokens(
     snapshot: Snapshot, knobs: Knobs, state: PolicyState, seen: Observation, sizing: Sizing, now: float
 ) -> Term:
-    """Replicas that prefill what waits within the TTFT target, and no more than there are prompts."""
+    """Replicas that prefill what waits in a tenth of a cold start, and no more than there are prompts.
+
+    Within the TTFT target would be too late by all of a cold start, whatever the number of replicas.
+    """
     requests, tokens = standing_queue(state, seen, snapshot.ready)
     per_token = sizing.step.per_prefill_token_s * sizing.mix.computed_share
     own = per_token * (tokens / requests if requests > 0 else 0.0)
-    left = max(knobs.ttft_target_s - sizing.step.base_s, 1e-3)
-    # Where a prompt's own prefill takes longer than that, the target is out of reach and a queue is only
-    # a backlog, as it is after a cold start.
-    backlog = not snapshot.ready or own > left or X['backlog']
-    budget = max(left, own, _BACKLOG_SHARE * horizon_s(snapshot) if backlog else 0.0)
+    budget = max(knobs.ttft_target_s, own, _BACKLOG_SHARE * snapshot.horizon_s)
     work = tokens * per_token
     return Term(
         "queue_tokens",
@@ -194,17 +219,22 @@ def _kv_cache(seen: Observation) -> Term:
 
 
 def _forecast(snapshot: Snapshot, knobs: Knobs, state: PolicyState, sizing: Sizing, now: float) -> Term:
-    horizon = horizon_s(snapshot)
+    """What demand may come to within a cold start: as much as it has risen, and no more than it has been.
+
+    Both at the quantile of the requests remembered. As long as fewer minutes are remembered than it takes
+    to know that quantile, 1 / (1 - q), the most seen is no bound yet, and part of a rise is added.
+    """
     q = knobs.forecast_quantile
-    growth, most, neff = state.demand.growth(q, horizon, knobs.forecast_window_s)
-    level = state.demand.recent_rps(now)
-    unsure = max(0.0, 1.0 - neff * (1.0 - q)) if X['shrink'] else 0.0
-    peak = max(level, min(level + growth, most * X["cap"] + unsure * growth))
+    peaks = state.demand.peaks
+    rise, most = peaks.rise(q), peaks.level(q)
+    level = state.demand.felt_rps(now)
+    unsure = max(0.0, 1.0 - peaks.minutes * (1.0 - q))
+    demand = max(level, min(level + rise, most) + unsure * rise)
     return Term(
         "forecast",
-        sizing.replicas(peak, corrected=X['corr']),
-        f"{q:.0%} of the requests of the last {knobs.forecast_window_s:.0f} s came with at most {growth:.3g} "
-        f"requests/s more than {horizon:.0f} s before, and {most:.3g} requests/s at most; now {level:.3g}",
+        sizing.replicas(demand),
+        f"{demand:.3g} requests/s within {snapshot.horizon_s:.0f} s, a replica's start: now {level:.3g}; "
+        f"{q:.0%} of the requests came at no more than {most:.3g} and after a rise of at most {rise:.3g}",
     )
 
 
@@ -227,7 +257,7 @@ def standing_terms(
                 else "not known to be idle",
             )
         )
-    lead = horizon_s(snapshot)
+    lead = snapshot.horizon_s
     scheduled = scheduled_minimum(knobs.schedules, now, lead)
     if knobs.schedules:
         terms.append(Term("schedule", scheduled, f"windows open now or within {lead:.0f} s"))

@@ -123,7 +123,7 @@ def explain_signals(
         "arrivals_60s_rps": long.requests,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
-        "replica_capacity_rps": sizing.rps,
+        "replica_capacity_rps": sizing.rps(max(snapshot.target, 1)),
         "capacity_correction": sizing.correction,
         "step_base_s": sizing.step.base_s,
         "step_per_sequence_s": sizing.step.per_sequence_s,

@@ -1,0 +1,1 @@
+"""Every policy on every recorded window: cost and attainment, against targets set beforehand."""

@@ -1,0 +1,266 @@
+"""The page of results, made anew from the runs each time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.autoscaling.plan import BASE, GRID, ORACLE, OURS, STATIC, VARIANTS
+from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, Spread, family
+from benchmarks.autoscaling.targets import Target, met, strain
+from benchmarks.autoscaling.windows import SMOOTH_PEAK_TO_MEAN, Window
+from benchmarks.serving_overhead.report import table
+from serve_app.replay.report import formats
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was run, where, and how."""
+
+    command: str
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+    seeds: Sequence[int]
+    cut_s: float | None
+    codes: int
+    """Different states of the sources, that of now and those of the runs: more than one if some were cached,
+    or the sources changed meanwhile."""
+    failures: Mapping[str, str]
+    """Why, by the label of each replay that came to nothing."""
+    wall_s: float
+    """Of all replays, added up."""
+
+
+def page(results: Results, found: Sequence[Target], facts: Facts, picture: Path, at: Path, tried: str) -> str:
+    """The page as Markdown.
+
+    Args:
+        results: All runs.
+        found: The targets.
+        facts: About the benchmark's run.
+        picture: The file of the picture.
+        at: Where the page will be, for the link to it.
+        tried: What was tried, as Markdown.
+    """
+    link = Path(os.path.relpath(picture, at.parent)).as_posix()
+    parts = [
+        "# Autoscaling policies on recorded traffic",
+        _INTRODUCTION,
+        _facts(facts),
+        f"![GPU-seconds over the oracle's and attainment of every policy on every window]({link})",
+        "## Targets",
+        _targets(found),
+        "## The windows",
+        _windows(results),
+        *_per_window(results),
+        "## Peers tuned to each window",
+        _tuned(results),
+        "## Robustness",
+        _robustness(results),
+        "## Ablations, and what was tried and did not help",
+        tried.strip() or "Nothing is noted yet.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_INTRODUCTION = f"""\
+Every policy decides over the same simulated fleet, under the same recorded requests, cold starts and routing
+(`tideserve replay`); ours is the code that runs in production, the peers' laws are written anew from what
+they publish. This page, its picture and its verdict are made by one command.
+
+- **Attainment**: the share of requests in one-minute windows in which both P95 TTFT and P95 inter-token
+  latency are within their targets, 200 ms and 25 ms.
+- **GPU-seconds**: from the start asked for to the end of the drain, cold starts included.
+- **Oracle**: a schedule that knows the requests beforehand and is made to attain 99 %; a bound to compare
+  with, not a policy. **Static**: the fewest replicas that attain 99 % without autoscaling, known only in
+  hindsight.
+- **Smooth**: the busiest minute has at most {SMOOTH_PEAK_TO_MEAN:g} times the mean rate. The goal is
+  {SMOOTH_GOAL:.0%} attainment there; on bursty windows, where cold starts cannot be hidden,
+  {BURSTY_GOAL:.0%} and {BURSTY_TTFT_OK:.0%} of requests with TTFT within its target."""
+
+
+def _facts(facts: Facts) -> str:
+    seeds = ", ".join(map(str, facts.seeds))
+    lines = [
+        f"- **Command:** `{facts.command}`",
+        "- **Machine:** " + ", ".join(f"{key} {value}" for key, value in facts.machine.items()),
+        "- **Versions:** " + ", ".join(f"{key} {value}" for key, value in facts.versions.items()),
+        f"- **Seeds:** {seeds}; medians over them, with the lowest and highest in brackets where they differ",
+        f"- **Time:** {facts.wall_s / 60:.0f} minutes of one core",
+    ]
+    if facts.cut_s is not None:
+        lines.append(f"- **Cut:** only the first {facts.cut_s:g} s of each window")
+    if facts.codes > 1:
+        lines.append(
+            f"- **Mixed:** {facts.codes} states of the code are in these figures; `--fresh` runs all anew"
+        )
+    lines += [f"- **Failed:** {label}: {why}" for label, why in facts.failures.items()]
+    return "\n".join(lines)
+
+
+def _targets(found: Sequence[Target]) -> str:
+    rows = [[target.asked, target.shown, _MET[target.met]] for target in found]
+    text = "All targets are met." if met(found) else ""
+    missed = sum(target.met is False for target in found)
+    unknown = sum(target.met is None for target in found)
+    if not text:
+        text = f"{len(found) - missed - unknown} of {len(found)} targets are met"
+        text += f"; {unknown} could not be judged." if unknown else "."
+    return "\n".join([text, "", table(["target", "measured", ""], rows)])
+
+
+_MET: Mapping[bool | None, str] = {True: "met", False: "**missed**", None: "not judged"}
+
+
+def _windows(results: Results) -> str:
+    rows = []
+    for window in results.windows:
+        runs = [run for run in results.runs if run.window == window.name and run.variant == BASE.name]
+        rows.append(
+            [
+                window.name,
+                "smooth" if window.smooth else "bursty",
+                formats.seconds(window.duration_s),
+                f"{window.requests:,}",
+                f"{window.mean_rps:.1f}",
+                f"{window.peak_to_mean:.1f}",
+                f"{window.idle_share:.0%}",
+                f"{runs[0].infeasible:.1%}" if runs else "-",
+            ]
+        )
+    header = ["window", "traffic", "length", "requests", "mean requests/s", "peak:mean", "idle minutes"]
+    return table([*header, "infeasible"], rows) + (
+        "\n\nInfeasible: requests whose own prefill takes longer than the TTFT target on an empty replica."
+    )
+
+
+def _per_window(results: Results) -> list[str]:
+    parts = []
+    for window in results.windows:
+        names = [name for name in (ORACLE, OURS, STATIC) if results.of(window, name)]
+        peers = [name for name in results.peers() if name not in GRID and results.of(window, name)]
+        names += sorted(peers, key=lambda name: results.cost(window, name))
+        if names:
+            rows = [_row(results, window, name) for name in names]
+            parts += [f"### {window.name}", table(_COLUMNS, rows)]
+    return parts
+
+
+_COLUMNS = [
+    "policy", "GPU-seconds", "over oracle", "attainment %", "warm %", "TTFT in time %", "warm %", "held cold",
+    "their TTFT P95", "starts", "changes", "peak",
+]  # fmt: skip
+
+
+def _row(results: Results, window: Window, name: str) -> list[str]:
+    def of(figure: str, form: Callable[[float], str]) -> str:
+        return _with_range(results.spread(window, name, figure), form)
+
+    runs = results.of(window, name)
+    shown = runs[0].name if name == STATIC else name
+    held = results.spread(window, name, "cold")
+    return [
+        f"**{shown}**" if name == OURS else f"`{shown}`",
+        of("gpu_seconds", formats.whole),
+        _with_range(results.ratio(window, name, ORACLE), "{:.2f}".format),
+        of("attainment", _points),
+        of("attainment_warm", _points),
+        of("ttft_ok", _points),
+        of("ttft_ok_warm", _points),
+        of("cold", formats.whole),
+        of("ttft_cold_p95_s", formats.seconds) if held is not None and held.high > 0 else "-",
+        of("starts", formats.whole),
+        of("changes", formats.whole),
+        of("peak", formats.whole),
+    ]
+
+
+def _points(share: float) -> str:
+    return formats.percent(share).removesuffix(" %")
+
+
+def _with_range(spread: Spread | None, form: Callable[[float], str]) -> str:
+    if spread is None:
+        return "-"
+    low, middle, high = form(spread.low), form(spread.median), form(spread.high)
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def _tuned(results: Results) -> str:
+    rows = []
+    for window in results.windows:
+        best = results.tuned_peer(window)
+        for law in dict.fromkeys(map(family, results.peers())):
+            settings = [p for p in results.peers() if family(p) == law and results.of(window, p)]
+            if not settings:
+                continue
+            able = [p for p in settings if results.meets_goal(window, p)]
+            chosen = (
+                min(able, key=lambda p: results.cost(window, p))
+                if able
+                else max(settings, key=lambda p: _median(results, window, p, "attainment"))
+            )
+            own = results.ratio(window, OURS, chosen)
+            rows.append(
+                [
+                    window.name,
+                    f"**`{chosen}`**" if chosen == best else f"`{chosen}`",
+                    str(len(settings)),
+                    formats.whole(results.cost(window, chosen)),
+                    _with_range(results.ratio(window, chosen, ORACLE), "{:.2f}".format),
+                    _points(_median(results, window, chosen, "attainment")),
+                    _points(_median(results, window, chosen, "ttft_ok")),
+                    "yes" if able else "no",
+                    _with_range(own, "{:.2f}".format),
+                ]
+            )
+    if not rows:
+        return "Not run."
+    header = ["window", "peer at its best", "settings tried", "GPU-seconds", "over oracle"]
+    header += ["attainment %", "TTFT in time %", "meets the goal", "ours over it"]
+    return (
+        "Of each law the cheapest setting that meets the window's goal, or the one that attains most where "
+        "none does; in bold the cheapest of all that meet it. Settings beyond those published are run on the "
+        "first seed.\n\n" + table(header, rows)
+    )
+
+
+def _median(results: Results, window: Window, policy: str, figure: str) -> float:
+    found = results.spread(window, policy, figure)
+    return found.median if found else 0.0
+
+
+def _robustness(results: Results) -> str:
+    rows = []
+    for variant in VARIANTS:
+        for window in results.windows:
+            found = strain(results, window, variant)
+            if found is None:
+                continue
+            cost = "-" if found.extra_cost is None else f"{found.extra_cost:+.1%}"
+            attained = results.spread(window, OURS, "attainment", variant.name)
+            rows.append(
+                [
+                    variant.title,
+                    window.name,
+                    formats.whole(_of(results.spread(window, OURS, "gpu_seconds", variant.name))),
+                    cost,
+                    _points(_of(attained)),
+                    f"{-100 * found.lost_attainment:+.1f}",
+                ]
+            )
+    if not rows:
+        return "Not run."
+    header = ["circumstances", "window", "GPU-seconds", "cost", "attainment %", "points"]
+    return (
+        "Ours, at the same settings, under other circumstances. With another prior the cost is GPU-seconds "
+        "against the usual run on the same seed; with other cold starts or another GPU it is the ratio to "
+        "the oracle under them, against the usual ratio. Points are attainment gained or lost.\n\n"
+        + table(header, rows)
+    )
+
+
+def _of(spread: Spread | None) -> float:
+    return spread.median if spread is not None else float("nan")

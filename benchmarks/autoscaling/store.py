@@ -1,0 +1,98 @@
+"""Finished replays on disk, one line each, so that a benchmark that was cut off goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one replay came to. Times in seconds, shares from 0 to 1."""
+
+    window: str
+    policy: str
+    """As asked for."""
+    variant: str
+    seed: int
+    name: str
+    """As the policy calls itself: `static:12` where the least static fleet was asked for."""
+    gpu_seconds: float
+    serving: float
+    idle: float
+    warming: float
+    draining: float
+    attainment: float
+    attainment_warm: float
+    ttft_ok: float
+    ttft_ok_warm: float
+    infeasible: float
+    requests: int
+    cold: float
+    """Requests held for a cold start."""
+    rejected: int
+    ttft_p95_s: float
+    ttft_cold_p95_s: float
+    itl_p95_s: float
+    starts: int
+    changes: int
+    peak: int
+    wall_s: float
+    code: str
+    """Digest of the sources of policy and replay."""
+
+
+class Store:
+    """A file of runs by key; the last line of a key counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.other_versions = 0
+        """Lines that another version of this benchmark wrote; they are run again."""
+
+    def load(self) -> dict[str, Run]:
+        """What has been finished. A last line that was cut off is taken away.
+
+        Raises:
+            ValueError: with the file and line, for one that is not a run.
+        """
+        if not self._path.exists():
+            return {}
+        data = self._path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            self._path.write_bytes(whole)
+        runs: dict[str, Run] = {}
+        self.other_versions = 0
+        for number, line in enumerate(whole.decode("utf-8").splitlines(), 1):
+            try:
+                record = json.loads(line)
+                key, values = str(record["key"]), dict(record["run"])
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(f"{self._path}:{number}: not a run; delete the file") from None
+            if set(values) != _FIELDS:
+                self.other_versions += 1
+                continue
+            runs[key] = Run(**values)
+        return runs
+
+    def add(self, key: str, run: Run) -> None:
+        """Write `run` down."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": key, "run": asdict(run)}, separators=(",", ":")) + "\n")
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._path.unlink(missing_ok=True)
+
+
+_FIELDS = {field.name for field in fields(Run)}
+
+
+def as_rows(runs: list[Run]) -> dict[str, Any]:
+    """Runs as one list of names and a list of values each: a tenth of the space."""
+    names = [field.name for field in fields(Run)]
+    return {"columns": names, "runs": [[getattr(run, name) for name in names] for run in runs]}

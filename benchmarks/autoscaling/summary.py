@@ -1,0 +1,113 @@
+"""Runs by window, policy and circumstances: medians over seeds, and the spread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.autoscaling.plan import BASE, ORACLE, OURS, STATIC
+from benchmarks.autoscaling.store import Run
+from benchmarks.autoscaling.windows import Window
+
+SMOOTH_GOAL = 0.99
+BURSTY_GOAL = 0.90
+BURSTY_TTFT_OK = 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One figure over seeds."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value."""
+        return cls(min(values), median(values), max(values))
+
+
+class Results:
+    """All runs, to be asked for by window, policy and circumstances."""
+
+    def __init__(self, windows: Sequence[Window], runs: Iterable[Run]) -> None:
+        self.windows = list(windows)
+        self.runs = list(runs)
+        self._by: dict[tuple[str, str, str], dict[int, Run]] = defaultdict(dict)
+        for run in self.runs:
+            self._by[run.window, run.policy, run.variant][run.seed] = run
+
+    @property
+    def smooth(self) -> list[Window]:
+        """Windows of smooth traffic."""
+        return [window for window in self.windows if window.smooth]
+
+    @property
+    def bursty(self) -> list[Window]:
+        """The others."""
+        return [window for window in self.windows if not window.smooth]
+
+    def of(self, window: Window, policy: str, variant: str = BASE.name) -> list[Run]:
+        """One policy's runs on one window, by seed; none if it was not run."""
+        found = self._by.get((window.name, policy, variant), {})
+        return [found[seed] for seed in sorted(found)]
+
+    def spread(self, window: Window, policy: str, figure: str, variant: str = BASE.name) -> Spread | None:
+        """One figure of its runs."""
+        runs = self.of(window, policy, variant)
+        return Spread.of([float(getattr(run, figure)) for run in runs]) if runs else None
+
+    def ratio(self, window: Window, policy: str, to: str, variant: str = BASE.name) -> Spread | None:
+        """GPU-seconds of one policy over those of another: seed by seed, where the other ran on the seed."""
+        mine, others = self.of(window, policy, variant), self.of(window, to, variant)
+        if not mine or not others:
+            return None
+        by_seed = {run.seed: run.gpu_seconds for run in others}
+        usual = median(by_seed.values())
+        return Spread.of([run.gpu_seconds / by_seed.get(run.seed, usual) for run in mine])
+
+    def peers(self) -> list[str]:
+        """Policies of others that ran, static fleets not among them."""
+        names = dict.fromkeys(run.policy for run in self.runs if run.variant == BASE.name)
+        return [name for name in names if name not in (OURS, ORACLE, STATIC) and family(name) != STATIC]
+
+    def meets_goal(self, window: Window, policy: str) -> bool:
+        """Whether its medians reach what is asked for on that kind of window."""
+        attainment = self.spread(window, policy, "attainment")
+        ttft_ok = self.spread(window, policy, "ttft_ok")
+        if attainment is None or ttft_ok is None:
+            return False
+        if window.smooth:
+            return attainment.median >= SMOOTH_GOAL
+        return attainment.median >= BURSTY_GOAL and ttft_ok.median >= BURSTY_TTFT_OK
+
+    def tuned_peer(self, window: Window) -> str | None:
+        """Of all peers at all their settings, the cheapest that meets the window's goal."""
+        able = [peer for peer in self.peers() if self.meets_goal(window, peer)]
+        return min(able, key=lambda peer: self.cost(window, peer), default=None)
+
+    def single_peer(self, windows: Sequence[Window], among: Iterable[str] | None = None) -> str | None:
+        """The peer that meets the goal on all of `windows` at one setting, for the fewest GPU-seconds."""
+        names = self.peers() if among is None else [name for name in self.peers() if name in set(among)]
+        able = [name for name in names if all(self.meets_goal(window, name) for window in windows)]
+        return min(able, key=lambda name: self.total(windows, name), default=None)
+
+    def cost(self, window: Window, policy: str) -> float:
+        """Median GPU-seconds of a policy that was run."""
+        found = self.spread(window, policy, "gpu_seconds")
+        assert found is not None, (window.name, policy)
+        return found.median
+
+    def total(self, windows: Sequence[Window], policy: str) -> float:
+        """The same, added up."""
+        return sum(self.cost(window, policy) for window in windows)
+
+
+def family(policy: str) -> str:
+    """The law, without its setting: `hpa:ongoing` of `hpa:ongoing=10`."""
+    name, _, setting = policy.partition(":")
+    key, equals, _ = setting.partition("=")
+    return f"{name}:{key}" if equals and name == "hpa" else name

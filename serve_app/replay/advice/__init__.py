@@ -1,0 +1,1 @@
+"""Searching the knobs for the cheapest configuration that meets its targets on recorded traffic."""

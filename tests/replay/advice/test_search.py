@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.replay.advice.ladders import DEFAULT, changes, check_names, ladder, matters, with_value
+from serve_app.replay.advice.score import Outcome, Score, better, within_noise
+from serve_app.replay.advice.search import Search, Tried
+from serve_app.settings.errors import SettingsError
+
+START = Knobs(min_replicas=0, max_replicas=32)
+
+
+def outcome(gpu_seconds: float, attainment: float) -> Outcome:
+    return Outcome(gpu_seconds, attainment, attainment, 3.0, 6.0, 32.0, 0.0)
+
+
+def score(*pairs: tuple[float, float]) -> Score:
+    return Score(tuple(outcome(cost, attainment) for cost, attainment in pairs))
+
+
+def made_up(knobs: Knobs, seed: int) -> Outcome:
+    """Spare replicas and a long hold buy attainment; a quantile of 0.8 is cheapest."""
+    cost = 1000.0 + 100.0 * knobs.headroom + 0.5 * knobs.downscale_delay_s + 10.0 * seed
+    cost += 400.0 * abs(knobs.forecast_quantile - 0.8)
+    attainment = 0.97 + 0.02 * min(knobs.headroom, 1.5) + 0.0001 * knobs.downscale_delay_s
+    return outcome(cost, min(attainment, 1.0))
+
+
+def search(
+    evaluate: Callable[[Knobs, int], Outcome] = made_up,
+    *,
+    start: Knobs = START,
+    names: Sequence[str] = DEFAULT,
+    seeds: Sequence[int] = (0, 1, 2),
+    goal: float = 0.99,
+    time_left: Callable[[], bool] = lambda: True,
+    tell: Callable[[Tried], None] = lambda _: None,
+) -> Search:
+    first = Score(tuple(evaluate(start, seed) for seed in seeds))
+    found = Search(evaluate, start, first, tuple(names), seeds, goal, time_left, tell)
+    found.run()
+    return found
+
+
+def test_it_finds_the_cheapest_knobs_that_meet_the_goal() -> None:
+    found = search()
+
+    assert found.best.forecast_quantile == 0.8
+    assert found.best_score.meets(0.99)
+    assert found.best_score.gpu_seconds < found.start_score.gpu_seconds * 0.95
+    assert found.exhausted
+    one_less = with_value(found.best, "headroom", max(found.best.headroom - 0.25, 0.0))
+    assert one_less is not None
+    assert found.best.headroom == 0.0 or made_up(one_less, 0).attainment < 0.99
+
+
+def test_knobs_that_change_nothing_stay_as_they_are() -> None:
+    found = search()
+
+    moved = set(changes(START, found.best))
+    assert moved <= {"headroom", "forecast_quantile", "downscale_delay_s"}
+
+
+def test_only_the_knobs_named_are_moved() -> None:
+    found = search(names=["forecast_quantile"])
+
+    assert changes(START, found.best) == {"forecast_quantile": 0.8}
+
+
+def test_where_the_start_misses_the_goal_attainment_comes_first() -> None:
+    found = search(start=START.model_copy(update={"headroom": 0.0, "downscale_delay_s": 15.0}))
+
+    assert not found.start_score.meets(0.99)
+    assert found.best_score.meets(0.99)
+    assert found.best_score.gpu_seconds > found.start_score.gpu_seconds * 0.9
+
+
+def test_where_nothing_meets_the_goal_the_nearest_is_found() -> None:
+    found = search(goal=1.0, evaluate=lambda knobs, seed: outcome(1000.0, 0.5 + 0.1 * knobs.headroom))
+
+    assert found.best.headroom == 4.0
+    assert not found.best_score.meets(1.0)
+
+
+def test_a_hopeless_configuration_is_replayed_on_one_seed_only() -> None:
+    asked: list[tuple[float, int]] = []
+
+    def counted(knobs: Knobs, seed: int) -> Outcome:
+        asked.append((knobs.headroom, seed))
+        return outcome(1000.0 + 100.0 * knobs.headroom, 0.995 if knobs.headroom >= 1.0 else 0.9)
+
+    found = search(counted, names=["headroom"])
+
+    assert found.best == START
+    assert [seed for headroom, seed in asked if headroom == 0.5] == [0]
+    assert [seed for headroom, seed in asked if headroom == 1.5] == [0]
+    assert found.dropped == found.tried > 0
+
+
+def test_nothing_is_replayed_twice() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def counted(knobs: Knobs, seed: int) -> Outcome:
+        asked.append((knobs.model_dump_json(), seed))
+        return made_up(knobs, seed)
+
+    search(counted)
+
+    assert len(asked) == len(set(asked))
+
+
+def test_it_ends_with_the_best_so_far_when_the_time_is_over() -> None:
+    left = iter([True] * 20 + [False] * 1000)
+
+    found = search(time_left=lambda: next(left))
+
+    assert not found.exhausted
+    assert found.best_score.meets(0.99)
+    assert found.best_score.gpu_seconds <= found.start_score.gpu_seconds
+
+
+def test_without_time_the_start_is_kept() -> None:
+    found = search(time_left=lambda: False)
+
+    assert (found.best, found.tried, found.exhausted) == (START, 0, False)
+
+
+def test_a_change_that_a_later_one_makes_idle_is_taken_back() -> None:
+    def idle(knobs: Knobs, seed: int) -> Outcome:
+        # Headroom saves a little until the quantile saves everything.
+        if knobs.forecast_quantile <= 0.8:
+            return outcome(500.0, 1.0)
+        return outcome(1000.0 - 50.0 * (1.0 - min(knobs.headroom, 1.0)), 1.0)
+
+    found = search(idle, names=["headroom", "forecast_quantile"])
+
+    assert set(changes(START, found.best)) == {"forecast_quantile"}
+
+
+def test_what_is_tried_is_told_with_the_best_so_far() -> None:
+    told: list[Tried] = []
+
+    found = search(tell=told.append)
+
+    assert sorted({entry.count for entry in told}) == list(range(1, found.tried + 1))
+    assert all(entry.changes for entry in told[:-1])
+    assert told[-1].best == found.best_score
+
+
+def test_a_goal_met_is_preferred_to_one_missed_and_then_the_cheaper() -> None:
+    dear, cheap, short = score((100.0, 0.995)), score((90.0, 0.992)), score((50.0, 0.98))
+
+    assert better(dear, short, 0.99)
+    assert better(cheap, dear, 0.99)
+    assert not better(cheap, dear, 0.99, gain=0.2)
+    assert not better(short, cheap, 0.99)
+    assert better(score((60.0, 0.985)), short, 0.99)
+    assert better(score((40.0, 0.9795)), short, 0.99)
+
+
+def test_the_goal_is_met_only_on_every_seed() -> None:
+    assert not score((1.0, 1.0), (1.0, 0.98), (1.0, 1.0)).meets(0.99)
+
+
+@pytest.mark.parametrize(
+    ("new", "noise"),
+    [
+        ((90.0, 91.0, 92.0), False),
+        ((90.0, 101.0, 92.0), True),
+        ((99.0, 99.5, 95.0), True),
+        ((110.0, 111.0, 112.0), False),
+    ],
+)
+def test_a_difference_counts_where_the_seeds_agree_on_it(
+    new: tuple[float, float, float], noise: bool
+) -> None:
+    old = score((100.0, 1.0), (100.0, 1.0), (100.0, 1.0))
+
+    assert within_noise(score(*((cost, 1.0) for cost in new)), old) is noise
+
+
+def test_one_seed_tells_nothing_of_noise() -> None:
+    assert within_noise(score((1.0, 1.0)), score((2.0, 1.0))) is None
+
+
+def test_a_ladder_has_the_value_in_force() -> None:
+    assert 0.6 in ladder("headroom", START.model_copy(update={"headroom": 0.6}))
+    assert list(ladder("max_replicas", START)) == sorted(ladder("max_replicas", START))
+
+
+def test_knobs_without_effect_are_not_searched() -> None:
+    assert matters("downscale_to_zero_delay_s", START)
+    assert not matters("downscale_to_zero_delay_s", Knobs(min_replicas=1, max_replicas=2))
+    assert not matters("forecast_quantile", START.model_copy(update={"forecast": False}))
+
+
+def test_a_bound_that_was_never_reached_is_not_replayed() -> None:
+    asked: list[int] = []
+
+    def small(knobs: Knobs, seed: int) -> Outcome:
+        asked.append(knobs.max_replicas)
+        return replace(outcome(1000.0 + 100.0 * knobs.max_replicas, 1.0), peak=min(6.0, knobs.max_replicas))
+
+    found = search(small, names=["max_replicas"], seeds=[0])
+
+    assert asked[0] == 32
+    assert max(asked[1:]) <= 6
+    assert found.best.max_replicas == 1
+
+
+def test_knobs_that_contradict_each_other_are_no_configuration() -> None:
+    assert with_value(Knobs(min_replicas=2, max_replicas=4), "max_replicas", 1) is None
+
+
+@pytest.mark.parametrize("names", [["ttft_target_s"], ["headrom"], []])
+def test_a_name_that_is_not_searched_is_refused(names: list[str]) -> None:
+    with pytest.raises(SettingsError, match="of max_replicas, headroom"):
+        check_names(names)
