@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.autoscaling.plan import ORACLE, Job
+from benchmarks.autoscaling.prior import replay_with_prior
 from benchmarks.autoscaling.sources import code
 from benchmarks.autoscaling.store import Run
 from serve_app.replay.profile_files import load_profile
@@ -52,7 +53,7 @@ def _result(job: Job) -> Result:
     trace, variant = job.window.open(), job.variant
     profile = load_profile(variant.profile)
     if variant.prior != 1.0:
-        raise RuntimeError("a replay with another prior needs serve_app.replay.run, which is not there yet")
+        return replay_with_prior(trace, variant.prior, profile, job.seed)
     if job.policy == ORACLE:
         return oracle(trace, profile=profile, cold_start_s=variant.cold_start_s, seed=job.seed)
     return replay(trace, policy=job.policy, profile=profile, cold_start_s=variant.cold_start_s, seed=job.seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.autoscaling.plan import BASE, GRID, ORACLE, OURS, STATIC, VARIANTS
 from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, Spread, family
-from benchmarks.autoscaling.targets import Target, met, strain
+from benchmarks.autoscaling.targets import Target, met, signed, strain
 from benchmarks.autoscaling.windows import SMOOTH_PEAK_TO_MEAN, Window
 from benchmarks.serving_overhead.report import table
 from serve_app.replay.report import formats
@@ -239,7 +239,7 @@ def _robustness(results: Results) -> str:
             found = strain(results, window, variant)
             if found is None:
                 continue
-            cost = "-" if found.extra_cost is None else f"{found.extra_cost:+.1%}"
+            cost = "-" if found.extra_cost is None else f"{signed(100 * found.extra_cost)}%"
             attained = results.spread(window, OURS, "attainment", variant.name)
             rows.append(
                 [
@@ -248,7 +248,7 @@ def _robustness(results: Results) -> str:
                     formats.whole(_of(results.spread(window, OURS, "gpu_seconds", variant.name))),
                     cost,
                     _points(_of(attained)),
-                    f"{-100 * found.lost_attainment:+.1f}",
+                    signed(-100 * found.lost_attainment),
                 ]
             )
     if not rows:

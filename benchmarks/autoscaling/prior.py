@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from serve_app.replay.run import replay
+
+from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.policy import Decision
 from serve_app.autoscaling.serve_policy import ServePolicy
 from serve_app.autoscaling.served import ServedModel
 from serve_app.autoscaling.service import ServiceModel
 from serve_app.autoscaling.signals import Snapshot
 from serve_app.autoscaling.state import PolicyState
+from serve_app.replay.fleet.fleet import Conditions
+from serve_app.replay.production import Production
+from serve_app.replay.profile import Profile
+from serve_app.replay.result import Result
+from serve_app.replay.simulation import simulate
+from serve_app.replay.trace import Trace
+
+KNOBS = Knobs(min_replicas=0, max_replicas=32)
+"""What `replay` takes where no knobs are given."""
 
 
 def scaled_service(factor: float) -> ServiceModel:
@@ -41,3 +53,30 @@ def policy_with_prior(factor: float) -> type[ServePolicy]:
             return super().decide(model, snapshot, state, now)
 
     return ScaledPrior
+
+
+def replay_with_prior(trace: Trace, factor: float, profile: Profile, seed: int) -> Result:
+    """What `replay` makes of ours, but for the prior; with a factor of 1 they are the same.
+
+    Raises:
+        TraceError: for a line of the trace that is no request.
+    """
+    # `replay` chooses how many replicas begin warm, alike for all policies. A fleet that only grows shows
+    # them: whatever else it asks for is still starting.
+    full = replay(trace, policy=f"static:{KNOBS.max_replicas}", knobs=KNOBS, profile=profile, seed=seed)
+    conditions = Conditions(
+        KNOBS.ttft_target_s,
+        KNOBS.itl_target_s,
+        profile.cold_start_s,
+        seed=seed,
+        block_tokens=trace.block_tokens,
+    )
+    return simulate(
+        trace,
+        Production(KNOBS, policy_with_prior(factor)),
+        profile,
+        conditions,
+        bounds=(KNOBS.min_replicas, KNOBS.max_replicas),
+        initial=int(full.timeline.ready[0]),
+        percentile=float(KNOBS.ttft_percentile),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -104,7 +104,7 @@ def _least(
     values = _by_window(windows, read)
     if values is None:
         return _judged(key, asked, bound, None, "")
-    return _judged(key, asked, bound, min(values.values()), _listed(values, "{:.1%}"), at_least=True)
+    return _judged(key, asked, bound, min(values.values()), _listed(values, "{:.1%}".format), at_least=True)
 
 
 def _ratios(results: Results, windows: Sequence[Window], to: str) -> dict[str, float] | None:
@@ -119,7 +119,7 @@ def _most(results: Results, windows: Sequence[Window], to: str, bound: float, ke
     values = _ratios(results, windows, to)
     if values is None:
         return _judged(key, asked, bound, None, "")
-    return _judged(key, asked, bound, max(values.values()), _listed(values, "{:.2f}"))
+    return _judged(key, asked, bound, max(values.values()), _listed(values, "{:.2f}".format))
 
 
 def _ratio_mean(results: Results, windows: Sequence[Window]) -> Target:
@@ -166,7 +166,7 @@ def _tuned_peer(results: Results) -> Target:
     own = sum(results.cost(window, OURS) for window, _ in able)
     value = own / sum(results.cost(window, peer) for window, peer in able)
     each = {w.name: results.cost(w, OURS) / results.cost(w, peer) for w, peer in able}
-    shown = f"{_fewer(value)}; as ratios {_listed(each, '{:.2f}')}"
+    shown = f"{_fewer(value)}; as ratios {_listed(each, '{:.2f}'.format)}"
     unable = [window.name for window, peer in pairs if peer is None]
     if unable:
         shown += f"; no peer meets the goal on {', '.join(unable)}"
@@ -212,20 +212,25 @@ def _robust(results: Results, variant: Variant) -> list[Target]:
             f"{title}: at most {MOST_EXTRA_COST:.0%} more {measure} on any window",
             MOST_EXTRA_COST,
             max(costs.values()) if costs else None,
-            _listed(costs, "{:+.1%}") if costs else "",
+            _listed({name: 100 * value for name, value in costs.items()}, signed, "%") if costs else "",
         ),
         _judged(
             f"{variant.name}_attainment",
             f"{title}: at most {100 * MOST_LOST_POINTS:.0f} points of attainment lost on any window",
             MOST_LOST_POINTS,
             max(lost.values()) if lost else None,
-            _listed({name: -100 * value for name, value in lost.items()}, "{:+.1f}") if lost else "",
+            _listed({name: -100 * value for name, value in lost.items()}, signed) if lost else "",
         ),
     ]
 
 
-def _listed(values: dict[str, float], form: str) -> str:
-    return ", ".join(f"{name} {form.format(value)}" for name, value in values.items())
+def signed(value: float) -> str:
+    """With its sign and one place; none on what rounds to nothing."""
+    return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
+
+
+def _listed(values: Mapping[str, float], form: Callable[[float], str], unit: str = "") -> str:
+    return ", ".join(f"{name} {form(value)}{unit}" for name, value in values.items())
 
 
 def _fewer(ratio: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from serve_app.cli.knob_changes import snippet, value_text
 from serve_app.cli.replay_inputs import Inputs
 from serve_app.replay.advice.score import Score, Spread, paired, within_noise
-from serve_app.replay.advise import Advice, Compared, Verdict
+from serve_app.replay.advise import Advice, Compared, Verdict, harder
 from serve_app.replay.report import formats
 
 _PLACEHOLDER = "MODEL"
@@ -185,8 +185,8 @@ def _certainty(advice: Advice) -> str:
     seeds = len(advice.seeds)
     sentences = [
         f"Medians of {seeds} seeds, lowest and highest in brackets." if seeds > 1 else "One seed only.",
-        f"Tuned on the {advice.tuned_on.label} of {formats.seconds(advice.duration_s)}, "
-        "where the current knobs attain less; checked on the other.",
+        f"Tuned on the {advice.tuned_on.label} of {formats.seconds(advice.duration_s)}"
+        f"{harder(advice.tuned.current, advice.held_out.current)}; checked on the other.",
     ]
     if advice.changes:
         sentences.append(_saving_sentence(advice))

@@ -142,7 +142,7 @@ def advise(
         check = _CHECK_MARGIN * took[other]
         return clock() - began + took[tuned] / seeds + check <= budget_s
 
-    begin(f"searching on the {tuned.label}, where the current knobs attain less")
+    begin(f"searching on the {tuned.label}{harder(current[tuned], current[other])}")
     search = Search(
         lambda candidate, seed: replays(tuned, candidate, seed),
         knobs, current[tuned], names, draws, goal, time_left, tell,
@@ -171,6 +171,11 @@ def advise(
         profile,
         clock() - began,
     )
+
+
+def harder(tuned: Score, other: Score) -> str:
+    """Why that half was chosen; nothing where both are alike and it is simply the first."""
+    return ", where the current knobs attain less" if tuned.attainment < other.attainment else ""
 
 
 def judge(tuned: Compared, held_out: Compared, goal: float, *, changed: bool) -> Verdict:

@@ -43,7 +43,7 @@ def windows_of(fleet: Fleet, percentile: float, duration_s: float) -> tuple[Wind
     Decided by counts, not by percentiles read off a histogram: the percentile is within its target where
     at least that share of observations is.
     """
-    count = int(duration_s / fleet_window_s()) + 1
+    count = int(duration_s / layout.WINDOW_S) + 1
     rows = fleet.memory.windows[:count]
     share = percentile / 100.0 - 1e-9
     itl_ok = rows["itl_ok"] >= share * rows["itl"]
@@ -61,13 +61,6 @@ def windows_of(fleet: Fleet, percentile: float, duration_s: float) -> tuple[Wind
         attained=attained.astype(np.float64),
     )
     return windows, warm_attained.astype(np.float64)
-
-
-def fleet_window_s() -> float:
-    """Length of a window, seconds."""
-    from serve_app.replay.fleet.fleet import WINDOW_S
-
-    return WINDOW_S
 
 
 def measure(
@@ -97,6 +90,7 @@ def measure(
         duration_s=duration_s,
         requests=int(requests),
         rejected=int(totals["rejected"]),
+        unanswered=int(totals["arrivals"] - totals["rejected"] - totals["first_tokens"]),
         ttft_target_s=conditions.ttft_target_s,
         itl_target_s=conditions.itl_target_s,
         percentile=percentile,
@@ -104,7 +98,7 @@ def measure(
         attainment_warm=_share(float((warm * warm_attained).sum()), float(warm.sum())),
         ttft_ok=_share(float(windows.ttft_ok.sum()), requests),
         ttft_ok_warm=_share(warm_ok, float(warm.sum())),
-        infeasible=_share(float(totals["infeasible"]), requests),
+        infeasible=float(totals["infeasible"]) / max(requests, 1.0),
         ttft=percentiles(histograms[layout.TTFT] + histograms[layout.TTFT_COLD]),
         ttft_warm=percentiles(histograms[layout.TTFT]),
         ttft_cold=percentiles(histograms[layout.TTFT_COLD]),
@@ -120,6 +114,7 @@ def measure(
         windows=windows,
         timeline=series.timeline(),
         decisions=controller.decisions(),
+        policy_errors=controller.errors,
         wall_s=wall_s,
     )
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from serve_app.autoscaling.exchange import Deployment, Inbox, Outbox
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
@@ -90,7 +88,6 @@ class Production:
         self._replicas: dict[int, _Replica] = {}
         self._reports: dict[int, list[_Stamped]] = {}
         self._steps = 0
-        self._values = np.zeros(len(ENGINE_FIELDS))
         self._cold_starts = 0
         self._ingress_names = [ingress_key(ENGINE, name) for name in INGRESS_FIELDS]
         self._gateway = _Replica("ingress")
@@ -133,6 +130,7 @@ class Production:
             gone = self._replicas.pop(slot)
             for column in self._columns.values():
                 column.pop(gone, None)
+        due = []
         for slot, number in ready.items():
             replica = self._replicas.get(slot)
             if replica is None:
@@ -142,8 +140,9 @@ class Production:
                     column[replica] = [sample]
             elif (self._steps + number) % _REPORT_EVERY:
                 continue
-            fleet.report(slot, self._values)
-            for sample, value in zip(self._reports[slot], self._values.tolist(), strict=True):
+            due.append(slot)
+        for slot, values in zip(due, fleet.report(due).tolist(), strict=True):
+            for sample, value in zip(self._reports[slot], values, strict=True):
                 sample.timestamp = now
                 sample.value = value
 

@@ -121,6 +121,10 @@ class Result:
     """Of other policies on the same trace: gpu_seconds, attainment, ttft_ok, by name."""
     knobs: dict[str, Any] = field(default_factory=dict)
     """What the policy was set to, by name."""
+    unanswered: int = 0
+    """Requests that were let in and had no token when the replay ended: misses, all of them."""
+    policy_errors: int = 0
+    """Decisions of the policy that raised; its target was kept."""
 
     @property
     def oracle_ratio(self) -> float | None:

@@ -17,10 +17,12 @@ from serve_app.replay.series import Series
 from serve_app.replay.trace import Chunk, Trace
 
 _TICK_S = 0.5
-"""Arrivals are handed over, drains ended and the timeline noted at least this often."""
+"""While replicas drain, and after the last arrival: how long their ends may go unnoticed."""
+_LAP_S = 10.0
+"""Between two looks at how far the replay is."""
 _PROGRESS_S = 0.2
 _LONGEST_TAIL_S = 3600.0
-"""After the last arrival, who has not been answered by then never will be."""
+"""After the last arrival; who has not been answered by then never will be."""
 
 
 class Controller(Protocol):
@@ -45,6 +47,11 @@ class Controller(Protocol):
         """What the policy would ask for, were it not held back; None where it tells no such thing."""
         ...
 
+    @property
+    def errors(self) -> int:
+        """Decisions that raised, which is what has kept their target."""
+        ...
+
     def decisions(self) -> list[dict[str, Any]]:
         """Its decision records."""
         ...
@@ -54,6 +61,8 @@ class Sampled:
     """A baseline policy as a controller: it is shown a sample of the fleet."""
 
     wanted: int | None = None
+    errors = 0
+    """What it raises ends the replay."""
 
     def __init__(self, autoscaler: Autoscaler) -> None:
         self._autoscaler = autoscaler
@@ -135,8 +144,10 @@ def simulate(
     def run(until: float) -> None:
         """From now to `until`, the fleet's events and the controller's steps in their order."""
         nonlocal changes, next_step
-        while fleet.now < until:
+        while fleet.now < until and (chunk is not None or fleet.open_requests):
             to = min(until, max(next_step, fleet.now), fleet.next_event(), series.next_at)
+            if chunk is None or fleet.draining:
+                to = min(to, fleet.now + _TICK_S)
             if to > fleet.now:
                 feed(to)
             fleet.settle()
@@ -165,15 +176,12 @@ def simulate(
         fleet.advance(to)
 
     while chunk is not None:
-        run(fleet.now + 10.0)
+        run(fleet.now + _LAP_S)
         now = time.perf_counter()
         if progress is not None and now - said_at >= _PROGRESS_S:
             said_at = now
             progress(trace.progress())
-    totals = fleet.memory.totals
-    stop = last_arrival + _LONGEST_TAIL_S
-    while int(totals["open"][0]) and fleet.now < stop:
-        run(fleet.now + _TICK_S)
+    run(last_arrival + _LONGEST_TAIL_S)
     fleet.end()
     if progress is not None:
         progress(1.0)

@@ -11,11 +11,9 @@ import pytest
 from benchmarks.autoscaling import __main__ as command
 from benchmarks.autoscaling.options import parse
 from benchmarks.autoscaling.plan import BASE, GRID, ORACLE, OURS, STATIC, VARIANTS, Job, plan
-from benchmarks.autoscaling.prior import policy_with_prior, scaled_service
 from benchmarks.autoscaling.progress import Progress
 from benchmarks.autoscaling.store import Run, Store
 from benchmarks.autoscaling.windows import find_windows
-from serve_app.autoscaling.service import ServiceModel
 from serve_app.replay.peers.registry import PUBLISHED
 from tests.benchmarks.made_up_runs import failing, run, window
 
@@ -126,15 +124,6 @@ def test_the_time_left_follows_the_pace_so_far() -> None:
 
     assert progress.left_s() == pytest.approx(90.0)
     assert "[1/4] calm ray seed 0: 3,000 GPU-s, 99.5 %, took 1.0 s; 2 min left" in out.getvalue()
-
-
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_scaled_prior_is_every_coefficient_times_the_factor(factor: float) -> None:
-    fresh, scaled = ServiceModel().step_time(), scaled_service(factor).step_time()
-
-    for name in ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s"):
-        assert getattr(scaled, name) == pytest.approx(factor * getattr(fresh, name)), name
-    assert policy_with_prior(factor) is policy_with_prior(factor)
 
 
 def test_a_part_of_the_benchmark_does_not_overwrite_the_page(tmp_path: Path) -> None:

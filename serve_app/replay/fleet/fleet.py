@@ -4,57 +4,33 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from serve_app.autoscaling.signals import ENGINE_FIELDS
 from serve_app.replay.fleet import kernel
+from serve_app.replay.fleet.conditions import Conditions, rules
 from serve_app.replay.fleet.layout import (
     DRAINING,
     FREE,
     READY,
-    RULES,
-    STARTING,
+    WINDOW_S,
     Floats,
     Memory,
     allocate,
     grow_replicas,
     grow_requests,
     grow_windows,
+    renew_replica,
 )
 from serve_app.replay.profile import Profile
 from serve_app.replay.result import GpuSeconds
 from serve_app.replay.trace import Chunk
 
-WINDOW_S = 60.0
 _MOST_BLOCKS = 256
 """Prefix blocks followed of one prompt: 128 k tokens in blocks of 512."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """What the fleet runs under, besides its profile."""
-
-    ttft_target_s: float
-    itl_target_s: float
-    cold_start_s: tuple[float, float]
-    """Least and most seconds of a cold start, drawn evenly."""
-    seed: int = 0
-    routing: str = "tokens"
-    """`tokens`: least prompt tokens outstanding, then least requests, as the ingress does; `two-choices`:
-    the fewer requests in flight of two replicas drawn at random."""
-    max_held: int = 1000
-    """Requests the ingress holds at most; beyond them it refuses."""
-    start_failures: float = 0.0
-    """Share of starts that fail, at an even point of their cold start; they are tried again."""
-    capacity: int | None = None
-    """Replicas the cluster has room for; those beyond wait for a place. None: as many as are asked for."""
-    block_tokens: int = 0
-    """Tokens of one prefix block, where the trace carries them."""
-    bytes_per_token: float = 4.4
-    """Of request bodies: English in JSON."""
-    body_noise: float = 0.2
-    """Bodies differ from that by at most so much, evenly, so that nobody can read tokens off bytes."""
 
 
 @dataclass(slots=True)
@@ -67,6 +43,11 @@ class Start:
     began_at: float
     cold_start_s: float
 
+    @property
+    def ends_at(self) -> float:
+        """When it is ready, or has failed."""
+        return self.began_at + self.cold_start_s
+
 
 class Fleet:
     """Replicas by slot, with numbers that are never used twice. Times are seconds since the replay began."""
@@ -75,13 +56,14 @@ class Fleet:
         self.profile = profile
         self.conditions = conditions
         self._random = np.random.default_rng(conditions.seed)
+        blocks = conditions.block_tokens
         self.memory: Memory = allocate(
-            _rules(profile, conditions),
-            replicas=2 * expected_replicas,
+            rules(profile, conditions),
+            replicas=min(max(2 * expected_replicas, 1), 64),
             requests=4096,
             windows=128,
-            prompt_blocks=_MOST_BLOCKS if conditions.block_tokens else 1,
-            cache_blocks=profile.kv_cache_tokens // conditions.block_tokens if conditions.block_tokens else 1,
+            prompt_blocks=_MOST_BLOCKS if blocks else 1,
+            cache_blocks=max(profile.kv_cache_tokens // blocks, 1) if blocks else 1,
         )
         self.memory.totals["random"] = np.uint64(
             self._random.integers(1, 2**63, dtype=np.uint64) | np.uint64(1)
@@ -100,7 +82,6 @@ class Fleet:
         self._began: dict[int, float] = {}
         self._drain_began: dict[int, float] = {}
         self._free: list[int] = list(range(len(self.memory.replicas)))
-        heapq.heapify(self._free)
         self._numbers = 0
         self._serving = self._idle = self._warming = self._draining = 0.0
 
@@ -109,8 +90,7 @@ class Fleet:
     @property
     def ready_slots(self) -> list[int]:
         """Slots of the replicas that take requests."""
-        status = self.memory.replicas["status"]
-        return [slot for slot in self.names if status[slot] == READY]
+        return [slot for slot in self.names if slot not in self._drain_began]
 
     @property
     def ready(self) -> int:
@@ -121,6 +101,11 @@ class Fleet:
     def draining(self) -> int:
         """Replicas that end what they have begun."""
         return len(self._drain_began)
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have arrived and been let in, and do not have all of their tokens."""
+        return int(self.memory.totals["open"][0])
 
     def warm(self, replicas: int) -> None:
         """Have so many replicas ready from the start, without a cold start."""
@@ -146,32 +131,30 @@ class Fleet:
         for slot in sorted(self.ready_slots, key=lambda s: -self.names[s])[: max(excess, 0)]:
             self.memory.replicas["status"][slot] = DRAINING
             self._drain_began[slot] = self.now
-        self._place()
         self._reap()
-        self._count_peak()
+        self._place()
 
     def next_event(self) -> float:
         """When the next start ends."""
-        return min((start.began_at + start.cold_start_s for start in self.starting.values()), default=math.inf)
+        return min((start.ends_at for start in self.starting.values()), default=math.inf)
 
     def settle(self) -> None:
         """Put into service what has started by now, and end what has drained."""
-        due = [s for s, start in self.starting.items() if start.began_at + start.cold_start_s <= self.now]
-        for slot in sorted(due, key=lambda s: self.starting[s].number):
-            start = self.starting[slot]
+        due = [start for start in self.starting.values() if start.ends_at <= self.now]
+        for start in sorted(due, key=lambda start: start.number):
             if self._fails(start):
                 self.failed_starts += 1
-                self._abandon(slot)
+                self._abandon(start.slot)
                 self.pending.append(start.asked_at)
                 continue
-            del self.starting[slot]
+            del self.starting[start.slot]
             self._warming += self.now - start.began_at
             self.cold_starts.append((start.number, start.cold_start_s))
-            self._put_into_service(slot, start.number)
-        if due:
-            self._place()
-            kernel.release(self.memory, self.now)
+            self._put_into_service(start.slot, start.number)
         self._reap()
+        self._place()
+        if due:
+            kernel.release(self.memory, float(self.now))
 
     # -- time
 
@@ -187,8 +170,8 @@ class Fleet:
                 chunk.block_starts,
                 chunk.blocks,
                 start,
-                until,
-                self.conditions.body_noise,
+                float(until),
+                float(self.conditions.body_noise),
             )
             if self.memory.totals["free"][0] >= 0:
                 return start
@@ -197,15 +180,16 @@ class Fleet:
     def advance(self, until: float) -> None:
         """Take every engine step that ends by `until`, and make that the present."""
         self._room_for_windows(until)
-        kernel.advance(self.memory, until)
+        kernel.advance(self.memory, float(until))
         self.now = until
 
     def end(self) -> None:
         """Stop the bill: whatever still exists is billed up to now."""
+        self.pending.clear()
         for slot in list(self.starting):
             self._abandon(slot)
         for slot in list(self.names):
-            self._close(slot)
+            self._close(slot, self.now)
 
     def gpu_seconds(self) -> GpuSeconds:
         """The bill so far, of replicas that have ended; of all after `end`."""
@@ -214,9 +198,11 @@ class Fleet:
             self._serving * gpus, self._idle * gpus, self._warming * gpus, self._draining * gpus
         )
 
-    def report(self, slot: int, out: Floats) -> None:
-        """Write the signals of one replica, in the order of `EngineSignals`."""
-        kernel.report(self.memory, slot, self.now, out)
+    def report(self, slots: Sequence[int]) -> Floats:
+        """The signals of replicas: a row each, in the order of `EngineSignals`. Their means begin anew."""
+        rows = np.empty((len(slots), len(ENGINE_FIELDS)))
+        kernel.report(self.memory, np.array(slots, dtype=np.int64), float(self.now), rows)
+        return rows
 
     # -- inside
 
@@ -236,7 +222,7 @@ class Fleet:
             self._free = list(range(old, 2 * old))
         slot = heapq.heappop(self._free)
         self._numbers += 1
-        kernel.start_replica(self.memory, slot)
+        renew_replica(self.memory, slot)
         return slot, self._numbers
 
     def _place(self) -> None:
@@ -252,6 +238,7 @@ class Fleet:
                 start.cold_start_s *= float(self._random.random())
             self.starting[slot] = start
             self.starts += 1
+        self._count_peak()
 
     def _put_into_service(self, slot: int, number: int) -> None:
         self.memory.replicas["status"][slot] = READY
@@ -261,57 +248,38 @@ class Fleet:
     def _abandon(self, slot: int) -> None:
         start = self.starting.pop(slot)
         self._warming += self.now - start.began_at
-        self.memory.replicas["status"][slot] = FREE
-        heapq.heappush(self._free, slot)
+        self._give_up(slot)
 
     def _reap(self) -> None:
-        for slot in [s for s in self._drain_began if not self.memory.replicas["in_flight"][s]]:
-            self._close(slot)
+        """End the replicas that have drained, as of when their last request ended."""
+        replicas = self.memory.replicas
+        for slot, began in list(self._drain_began.items()):
+            if not replicas["in_flight"][slot]:
+                self._close(slot, max(began, float(replicas["last_end"][slot])))
 
-    def _close(self, slot: int) -> None:
-        """The end of a replica that served."""
+    def _close(self, slot: int, at: float) -> None:
+        """The end, at a time up to now, of a replica that served."""
         began, drain_began = self._began.pop(slot), self._drain_began.pop(slot, None)
-        served_until = self.now if drain_began is None else drain_began
-        busy = float(self.memory.replicas["busy_s"][slot])
-        drained = self.now - served_until
+        served_until = at if drain_began is None else drain_began
+        replica = self.memory.replicas[slot]
+        # A step is counted when it begins; what of it is still to come is nobody's.
+        under_way = replica["step_end"] - at if replica["step_end"] < math.inf else 0.0
+        drained = at - served_until
         # While it drains it is busy all the time.
-        serving = min(max(busy - drained, 0.0), served_until - began)
+        busy = float(replica["busy_s"] - under_way) - drained
+        serving = min(max(busy, 0.0), served_until - began)
         self._serving += serving
         self._idle += served_until - began - serving
         self._draining += drained
         del self.names[slot]
+        self._give_up(slot)
+
+    def _give_up(self, slot: int) -> None:
         self.memory.replicas["status"][slot] = FREE
         heapq.heappush(self._free, slot)
-        if self.pending:
-            self._place()
 
     def _count_peak(self) -> None:
         self.peak = max(self.peak, len(self.names) + len(self.starting))
 
 
-def _rules(profile: Profile, conditions: Conditions) -> np.ndarray:  # type: ignore[type-arg]
-    rules = np.zeros(1, RULES)
-    step = profile.step
-    for name, value in {
-        "base_s": step.base_s,
-        "per_sequence_s": step.per_sequence_s,
-        "per_kv_token_s": step.per_kv_token_s,
-        "per_prefill_token_s": step.per_prefill_token_s,
-        "max_num_seqs": profile.max_num_seqs,
-        "max_num_batched_tokens": profile.max_num_batched_tokens,
-        "kv_cache_tokens": profile.kv_cache_tokens,
-        "block_tokens": conditions.block_tokens,
-        "ttft_target_s": conditions.ttft_target_s,
-        "itl_target_s": conditions.itl_target_s,
-        "max_held": conditions.max_held,
-        "release": profile.max_num_seqs,
-        "alpha": 64.0,
-        "two_choices": conditions.routing == "two-choices",
-        "bytes_per_token": conditions.bytes_per_token,
-        "window_s": WINDOW_S,
-    }.items():
-        rules[name] = value
-    return rules
-
-
-__all__ = ["DRAINING", "READY", "STARTING", "Conditions", "Fleet", "Start"]
+__all__ = ["WINDOW_S", "Conditions", "Fleet", "Start"]

@@ -16,10 +16,17 @@ Records = Any
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+# The kernel has these constants compiled in, and what is compiled is kept for as long as kernel.py is the
+# same file: who changes one of them touches that file too.
 FREE, STARTING, READY, DRAINING = 0, 1, 2, 3
 
 NONE = -1
 """No request, no replica."""
+NEVER = 1 << 60
+"""More steps than any replica takes."""
+
+WINDOW_S = 60.0
+"""Of the windows by which targets are judged."""
 
 # One log-spaced histogram serves every latency of the whole replay: 1 % wide, from 10 us to 1,000 s and on.
 SHORTEST_S = 1e-5
@@ -39,17 +46,23 @@ REPLICA = np.dtype(
         ("status", "i8"),
         ("step_began", "f8"),
         ("step_end", "f8"),  # inf without a step under way
-        ("step_decodes", "i8"),
+        ("step_decodes", "i8"),  # sequences that decode in it
+        ("step_prefill", "i8"),  # prompt tokens in it
+        ("taken", "i8"),  # steps that have ended
+        ("next_end", "i8"),  # how many will have when the next decode in the batch has all of its tokens
         ("batch_size", "i8"),
-        ("head", "i8"),
+        ("prefilling", "i8"),  # of them, those that do not decode yet
+        ("context", "i8"),  # tokens in the KV cache of those that do
+        ("kv_used", "i8"),  # tokens in the KV cache, those of the step under way included
+        ("head", "i8"),  # the queue, linked by the requests' `next`
         ("tail", "i8"),
         ("waiting", "i8"),
-        ("kv_used", "i8"),
-        ("waiting_tokens", "i8"),
-        ("prefilling_tokens", "i8"),
+        ("waiting_tokens", "i8"),  # prompts of requests without a token yet
+        ("recompute_tokens", "i8"),  # tokens that were preempted and are not computed again yet
         ("in_flight", "i8"),
-        ("from_hold", "i8"),
-        ("pending_tokens", "f8"),
+        ("pending_tokens", "i8"),  # as the ingress counts them, of requests without a token yet
+        ("last_sent", "i8"),  # number of the last request sent to it; 0 before the first
+        ("last_end", "f8"),  # when a request ended last
         # since the last report
         ("steps", "f8"),
         ("sum_s", "f8"),
@@ -71,18 +84,21 @@ REPLICA = np.dtype(
 REQUEST = np.dtype(
     [
         ("arrived", "f8"),
-        ("admitted", "f8"),
-        ("last_at", "f8"),
+        ("admitted", "f8"),  # to a batch for the first time; negative before
+        ("last_at", "f8"),  # when it was sent to its replica, or was preempted
         ("prompt", "i8"),
         ("output", "i8"),
-        ("todo", "i8"),  # tokens to prefill: the prompt, and after a preemption what was generated too
-        ("computed", "i8"),  # tokens in the KV cache
+        (
+            "todo",
+            "i8",
+        ),  # tokens to prefill: the prompt, after a preemption what was generated too; 0: decodes
+        ("computed", "i8"),  # tokens in the KV cache, while it prefills
         ("scheduled", "i8"),  # prefill tokens of the step under way
-        ("generated", "i8"),
+        ("generated", "i8"),  # while it does not decode
+        ("ends", "i8"),  # while it decodes: steps its replica will have taken at its last token
         ("cold", "i8"),
-        ("from_hold", "i8"),
         ("body", "f8"),  # bytes
-        ("replica", "i8"),
+        ("pending", "i8"),  # prompt tokens as the ingress estimates them
         ("next", "i8"),
         ("blocks", "i8"),
     ]
@@ -112,7 +128,6 @@ TOTALS = np.dtype(
         ("itl_count", "f8"),
         ("itl_sum", "f8"),
         ("preemptions", "f8"),
-        ("last_end", "f8"),
     ]
 )
 WINDOW = np.dtype(
@@ -139,10 +154,14 @@ RULES = np.dtype(
         ("ttft_target_s", "f8"),
         ("itl_target_s", "f8"),
         ("max_held", "i8"),
-        ("release", "i8"),  # requests from the hold that one replica may have in flight
-        ("alpha", "f8"),  # tokens that a request in flight weighs in routing
+        ("room", "i8"),  # requests in flight up to which a replica is sent those that were held
+        ("most_in_flight", "i8"),  # and all others; where every replica has so many, requests are refused
+        ("sequence_tokens", "i8"),  # tokens that a request in flight weighs in a pick
         ("two_choices", "i8"),  # 1: the fewer requests in flight of two replicas drawn at random
         ("bytes_per_token", "f8"),
+        ("bytes_per_pending_token", "i8"),  # by which the ingress estimates prompts
+        ("most_pending_tokens", "i8"),
+        ("cold_after_s", "f8"),  # who is held for longer was held by a cold start
         ("window_s", "f8"),
     ]
 )
@@ -182,13 +201,10 @@ def allocate(
     pool = np.zeros(requests, REQUEST)
     pool["next"] = np.arange(1, requests + 1)
     pool["next"][-1] = NONE
-    fleet = np.zeros(replicas, REPLICA)
-    fleet["step_end"] = np.inf
-    fleet["head"] = fleet["tail"] = NONE
     return Memory(
         rules,
         totals,
-        fleet,
+        _fresh(replicas),
         pool,
         np.full((replicas, int(rules["max_num_seqs"][0])), NONE, np.int64),
         np.zeros(windows, WINDOW),
@@ -199,6 +215,22 @@ def allocate(
         np.zeros((requests, prompt_blocks), np.int64),
         np.zeros((replicas, cache_blocks), np.int64),
     )
+
+
+def renew_replica(memory: Memory, slot: int) -> None:
+    """Make a record a replica that is starting, with nothing of who had it before."""
+    memory.replicas[slot] = _fresh(1)[0]
+    memory.replicas["status"][slot] = STARTING
+    memory.recent[slot] = 0.0
+    memory.totals["used"] = max(int(memory.totals["used"][0]), slot + 1)
+
+
+def _fresh(replicas: int) -> Records:
+    fleet = np.zeros(replicas, REPLICA)
+    fleet["step_end"] = np.inf
+    fleet["next_end"] = NEVER
+    fleet["head"] = fleet["tail"] = NONE
+    return fleet
 
 
 def _longer(array: Records, length: int) -> Records:
@@ -229,11 +261,8 @@ def grow_requests(memory: Memory, requests: int) -> Memory:
 def grow_replicas(memory: Memory, replicas: int) -> Memory:
     """With room for `replicas` that exist at a time."""
     old = len(memory.replicas)
-    fleet = _longer(memory.replicas, replicas)
-    fleet["step_end"][old:] = np.inf
-    fleet["head"][old:] = fleet["tail"][old:] = NONE
     return memory._replace(
-        replicas=fleet,
+        replicas=np.concatenate((memory.replicas, _fresh(replicas - old))),
         batch=_longer(memory.batch, replicas),
         recent=_longer(memory.recent, replicas),
         cache=_longer(memory.cache, replicas),
