@@ -11,7 +11,7 @@ from serve_app.replay.advice.score import Outcome, Score
 from serve_app.replay.advise import Compared, Verdict, advise, judge
 from serve_app.replay.traces import ArrayTrace, TraceError
 
-KNOBS = Knobs(min_replicas=0, max_replicas=8)
+KNOBS = Knobs(min_replicas=0, max_replicas=8, headroom=1.0)
 
 
 def steady(seconds: float = 1200.0, rps: float = 1.0) -> ArrayTrace:

@@ -11,7 +11,15 @@ from serve_app.replay.advice.score import Outcome, Score, better, within_noise
 from serve_app.replay.advice.search import Search, Tried
 from serve_app.settings.errors import SettingsError
 
-START = Knobs(min_replicas=0, max_replicas=32)
+# Not the defaults, which may change.
+START = Knobs(
+    min_replicas=0,
+    max_replicas=32,
+    headroom=1.0,
+    forecast=True,
+    forecast_quantile=0.9,
+    downscale_delay_s=90.0,
+)
 
 
 def outcome(gpu_seconds: float, attainment: float) -> Outcome:

@@ -1,0 +1,208 @@
+"""Which replica gets which request: as the ingress has it, in `serve_app.transport`."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from serve_app.replay.fleet.fleet import Fleet
+from serve_app.settings.tree import ModelSettings
+from serve_app.transport.held import room_for_held
+from serve_app.transport.replicas import Place, ReplicaSet
+from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total
+
+
+@dataclass(slots=True)
+class Ingress:
+    """The ingress's own view of a fleet, told what happens in it step by step."""
+
+    fleet: Fleet
+    room: int
+    limit: int
+    replicas: ReplicaSet = field(default_factory=ReplicaSet)
+    held: deque[int] = field(default_factory=deque)
+    """Estimated prompt tokens of those who wait."""
+    refused: int = 0
+    waiting: dict[int, deque[Place]] = field(default_factory=dict)
+    """By slot, those without a token, in the order in which they were sent."""
+    answered: dict[int, list[Place]] = field(default_factory=dict)
+    finished: dict[int, float] = field(default_factory=dict)
+    """Requests by slot."""
+
+    def follow_replicas(self) -> None:
+        """Who is ready has changed. Ray says so in any order; here by last use."""
+        slots = self.fleet.ready_slots
+        last_sent = self.fleet.memory.replicas["last_sent"]
+        self.replicas.update(
+            {
+                f"{slot}": {"address": "", "token": ""}
+                for slot in sorted(slots, key=lambda s: (last_sent[s], s))
+            }
+        )
+        for slot in slots:
+            self.waiting.setdefault(slot, deque())
+            self.answered.setdefault(slot, [])
+            self.finished.setdefault(slot, 0.0)
+        self._release()
+
+    def arrive(self, prompt: int) -> None:
+        tokens = min(int(prompt * 4.4) // 4, 32_768)
+        place = self.replicas.take(self.limit, tokens) if not self.held else None
+        if place is not None:
+            self._sent(place)
+        elif len(self.replicas) and not self.held:
+            self.refused += 1
+        else:
+            self.held.append(tokens)
+
+    def follow_steps(self) -> None:
+        """Steps have ended, and places that came free been given away."""
+        for slot, finished in self.finished.items():
+            replica = self.fleet.memory.replicas[slot]
+            ended = int(replica["finished"] - finished)
+            sent = int(replica["in_flight"]) + ended - self.replicas.in_flight(f"{slot}")
+            without_token = int(replica["waiting"] + replica["prefilling"]) - sent
+            while len(self.waiting[slot]) > without_token:
+                place = self.waiting[slot].popleft()
+                self.replicas.answered(place)
+                self.answered[slot].append(place)
+            for _ in range(ended):
+                self.replicas.release(self.answered[slot].pop())
+            self.finished[slot] = float(replica["finished"])
+            self._release()
+
+    def agrees(self) -> bool:
+        """Whether each replica has as many requests in flight, and as much to prefill, as here."""
+        memory = self.fleet.memory
+        here = {
+            slot: (self.replicas.in_flight(f"{slot}"), self.replicas.load(f"{slot}"))
+            for slot in self.finished
+        }
+        there = {
+            slot: (memory.replicas["in_flight"][slot], _load(memory.replicas[slot])) for slot in self.finished
+        }
+        return here == there and len(self.held) == total(self.fleet, "held")
+
+    def _release(self) -> None:
+        while self.held and (place := self.replicas.take(self.room, self.held[0])) is not None:
+            self.held.popleft()
+            self._sent(place)
+
+    def _sent(self, place: Place) -> None:
+        self.waiting[int(place.replica.replica_id)].append(place)
+
+
+def _load(replica: np.void) -> int:
+    return int(replica["pending_tokens"] + 64 * replica["in_flight"])
+
+
+def next_step(made: Fleet) -> float:
+    return float(made.memory.replicas["step_end"].min())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_picks_are_those_of_the_ingress(seed: int) -> None:
+    """The same arrivals, first tokens and ends, through both; replicas come one after the other."""
+    draw = np.random.default_rng(seed)
+    made = fleet(
+        0 if seed % 2 else 2, of=profile(max_num_seqs=8, max_num_batched_tokens=3000), max_ongoing_requests=14
+    )
+    ingress = Ingress(made, room=9, limit=14)
+    ingress.follow_replicas()
+    at, joined, held = 0.0, made.ready, 0
+    for _ in range(400):
+        at += float(draw.exponential(draw.choice([0.002, 0.02, 0.1])))
+        while next_step(made) < at:
+            made.advance(next_step(made))
+            ingress.follow_steps()
+            assert ingress.agrees()
+        if joined < 5 and at > 1.5 * joined + 1:
+            made.advance(at)
+            ingress.follow_steps()
+            made.set_target(joined + 1)
+            made.starting[joined].cold_start_s = 0.0
+            made.settle()
+            joined += 1
+            ingress.follow_replicas()
+        prompt = int(draw.integers(1, 2500))
+        made.take(chunk((at, prompt, int(draw.integers(1, 30)))), 0, at + 1e-9)
+        ingress.arrive(prompt)
+        assert ingress.agrees()
+        held = max(held, len(ingress.held))
+
+    assert total(made, "rejected") == ingress.refused
+    assert joined == 5
+    assert min(of(made, "finished", slot) for slot in range(5)) > 10
+    assert (held > 20) == (seed % 2 == 1)
+
+
+def test_prompt_tokens_outstanding_count_until_the_first_token() -> None:
+    made = fleet(2)
+    # 1,000 tokens are 4,400 bytes, 1,100 tokens as estimated; two of 300 are 660 and a sequence more, 64.
+    serve(made, (0.0, 1000, 50), (0.001, 300, 50), (0.002, 300, 50), until=0.003)
+    assert (fields(made, "in_flight"), fields(made, "pending_tokens")) == ([1, 2], [1100, 660])
+
+    # At 0.110 the first has its token: 64 for the sequence is all there is to it.
+    serve(made, (0.2, 10, 50), until=0.21)
+    assert fields(made, "in_flight") == [2, 2]
+
+
+def test_of_equals_the_longest_unused_is_picked() -> None:
+    made = fleet(3)
+    order = []
+    for number in range(6):
+        serve(made, (float(number), 10, 1), until=number + 0.9)
+        order.append(int(made.memory.replicas["last_sent"].argmax()))
+
+    assert order == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_request_body_beyond_what_is_believed_weighs_no_more_than_that() -> None:
+    made = fleet(of=profile(kv_cache_tokens=100_000))
+    serve(made, (0.0, 50_000, 2), until=0.1)
+
+    assert of(made, "pending_tokens") == 32_768
+
+
+def test_two_choices_picks_the_fewer_in_flight_of_two() -> None:
+    made = fleet(4, routing="two-choices", of=profile(max_num_seqs=64))
+    serve(made, *[(0.001 * number, 10, 1000) for number in range(64)], until=0.1)
+    spread = fields(made, "in_flight")
+
+    # At random alone the fullest of four would have 16 + 5 or so; the emptiest is in one of two draws.
+    assert sum(spread) == 64
+    assert max(spread) - min(spread) <= 4
+    # Of two there is nothing to draw.
+    both = fleet(2, routing="two-choices", of=profile(max_num_seqs=64))
+    serve(both, *[(0.001 * number, 10, 1000) for number in range(64)], until=0.1)
+    assert fields(both, "in_flight") == [32, 32]
+
+
+def test_two_choices_among_one_is_that_one() -> None:
+    made = fleet(1, routing="two-choices")
+    serve(made, (0.0, 10, 1), (0.1, 10, 1), until=1.0)
+
+    assert total(made, "finished") == 2
+
+
+def test_the_room_for_those_who_were_held_is_the_ingresss() -> None:
+    for sequences in (1, 7, 64, 100):
+        settings = ModelSettings(name="m", model="m", max_num_seqs=sequences, max_ongoing_requests=90)
+        made = fleet(of=profile(max_num_seqs=sequences), max_ongoing_requests=90)
+        assert made.memory.rules["room"][0] == room_for_held(settings)
+        assert made.memory.rules["room"][0] == min(90, sequences + math.ceil(sequences / 8))
+    assert made.conditions.__class__.__dataclass_fields__["max_ongoing_requests"].default == (
+        ModelSettings.model_fields["max_ongoing_requests"].default
+    )
+
+
+def test_where_every_replica_is_full_requests_are_refused() -> None:
+    made = fleet(2, max_ongoing_requests=3)
+    serve(made, *[(0.001 * number, 1000, 10) for number in range(8)], until=0.05)
+
+    assert fields(made, "in_flight") == [3, 3]
+    assert (total(made, "rejected"), total(made, "held")) == (2, 0)
