@@ -16,8 +16,10 @@ serve: setup
 	@exec $(BIN)/tideserve run $(CONFIG)
 
 test: setup-dev lint
-	@echo '== pytest'
-	@exec $(BIN)/python -m pytest
+	@echo '== pytest: unit tests'
+	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration
+	@echo '== pytest: integration tests, which need the machine to themselves'
+	@exec $(BIN)/python -m pytest tests/integration
 
 lint: setup-dev
 	@echo '== ruff'

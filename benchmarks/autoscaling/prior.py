@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from serve_app.replay.run import replay
-
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.policy import Decision
 from serve_app.autoscaling.serve_policy import ServePolicy
@@ -14,11 +12,10 @@ from serve_app.autoscaling.served import ServedModel
 from serve_app.autoscaling.service import ServiceModel
 from serve_app.autoscaling.signals import Snapshot
 from serve_app.autoscaling.state import PolicyState
-from serve_app.replay.fleet.fleet import Conditions
 from serve_app.replay.production import Production
 from serve_app.replay.profile import Profile
 from serve_app.replay.result import Result
-from serve_app.replay.simulation import simulate
+from serve_app.replay.scenario import scenario
 from serve_app.replay.trace import Trace
 
 KNOBS = Knobs(min_replicas=0, max_replicas=32)
@@ -61,22 +58,5 @@ def replay_with_prior(trace: Trace, factor: float, profile: Profile, seed: int) 
     Raises:
         TraceError: for a line of the trace that is no request.
     """
-    # `replay` chooses how many replicas begin warm, alike for all policies. A fleet that only grows shows
-    # them: whatever else it asks for is still starting.
-    full = replay(trace, policy=f"static:{KNOBS.max_replicas}", knobs=KNOBS, profile=profile, seed=seed)
-    conditions = Conditions(
-        KNOBS.ttft_target_s,
-        KNOBS.itl_target_s,
-        profile.cold_start_s,
-        seed=seed,
-        block_tokens=trace.block_tokens,
-    )
-    return simulate(
-        trace,
-        Production(KNOBS, policy_with_prior(factor)),
-        profile,
-        conditions,
-        bounds=(KNOBS.min_replicas, KNOBS.max_replicas),
-        initial=int(full.timeline.ready[0]),
-        percentile=float(KNOBS.ttft_percentile),
-    )
+    asked = scenario(trace, knobs=KNOBS, profile=profile, seed=seed)
+    return asked.run(Production(KNOBS, policy_with_prior(factor)), warm=asked.warm())

@@ -52,10 +52,10 @@ class Demand:
 
         Args:
             now: Unix time, seconds.
-            requests: Arrivals since the last call, and their prompt tokens.
-            tokens: See there.
-            horizon_s: The time over which rises are remembered: a cold start.
-            memory_s: Of traffic, in which the memory of peaks fades by e.
+            requests: Arrivals since the last call.
+            tokens: Their prompt tokens.
+            horizon_s: Seconds over which a rise is read: a cold start.
+            memory_s: Seconds of traffic in which the memory of peaks fades to 1/e.
         """
         if self.start is None or now < self.until:
             # Nothing yet, or a clock set back: what came before cannot be placed in time.

@@ -73,26 +73,20 @@ def measure(engines: Sequence[EngineSignals], knobs: Knobs, lowest_itl_s: float)
 def correct(
     state: PolicyState, measured: Measured, knobs: Knobs, ready: int, target: int, now: float
 ) -> PolicyState:
-    """The state with its capacity correction moved by what was measured since the last decision.
+    """The state with its capacity correction moved by the times to first token since the last decision.
 
     Misses above the permitted share lower it. It rises where the fleet would still miss less than half
     of that share with one replica fewer, misses being in proportion to the load of a replica. They are
     not, close to saturation: what a scale-down has shown to be too much is not tried again for hours,
     or a constant load would see a replica go and come back every five minutes.
     """
-    elapsed = 0.0 if state.last_at is None else min(max(now - state.last_at, 0.0), 10.0)
+    elapsed = _elapsed(state, now)
     settled = (
         state.moved_at is not None and now - state.moved_at >= _SETTLE_S and ready == target and ready > 0
     )
-    if not settled or elapsed <= 0:
+    if not settled or elapsed <= 0 or measured.ttft_queue.count < _FEWEST:
         return state
-    allowed = max(1.0 - knobs.ttft_percentile / 100.0, 0.005)
-    shares = []
-    if measured.ttft_queue.count >= _FEWEST:
-        shares.append(measured.ttft_missed)
-    if not shares:
-        return state
-    over = max(shares) / allowed
+    over = measured.ttft_missed / (1.0 - knobs.ttft_percentile / 100.0)
     value = state.correction
     if over > 1.1:
         value *= math.exp(-_FALL_PER_S * elapsed * min(over - 1.0, 3.0))
@@ -103,14 +97,16 @@ def correct(
     return replace(state, correction=max(min(value, highest), _LOWEST))
 
 
+def remember_ready(state: PolicyState, ready: int, now: float) -> PolicyState:
+    """The state with the mean of the ready replicas over the time that latencies are reported of."""
+    if not ready or state.ready_mean <= 0:
+        return replace(state, ready_mean=float(ready))
+    keep = math.exp(-_elapsed(state, now) / _WINDOW_S)
+    return replace(state, ready_mean=state.ready_mean * keep + ready * (1.0 - keep))
+
+
 def learn_interference(
-    state: PolicyState,
-    measured: Measured,
-    step: StepTime,
-    mix: Mix,
-    knobs: Knobs,
-    ready: int,
-    now: float,
+    state: PolicyState, measured: Measured, knobs: Knobs, step: StepTime, mix: Mix, now: float
 ) -> PolicyState:
     """The state with late tokens added, those that came since the last decision and those expected.
 
@@ -118,15 +114,11 @@ def learn_interference(
     spreads them, clumps shorter than a bucket. An overloaded replica tells nothing of it: there tokens are
     late because of those that came before.
     """
-    if not ready:
-        return replace(state, ready_mean=0.0)
-    elapsed = 0.0 if state.last_at is None else min(max(now - state.last_at, 0.0), 10.0)
-    keep = math.exp(-elapsed / _WINDOW_S)
-    mean = state.ready_mean * keep + ready * (1.0 - keep) if state.ready_mean > 0 else float(ready)
-    state = replace(state, ready_mean=mean)
-    if elapsed <= 0 or not measured.itl_feasible or measured.itl.count < _FEWEST:
+    elapsed = _elapsed(state, now)
+    known = measured.itl_feasible and measured.itl.count >= _FEWEST and state.ready_mean > 0
+    if not known or elapsed <= 0:
         return state
-    expected = slow_share(step, mix, knobs.itl_target_s, state.demand.felt_rps(now) / mean)
+    expected = slow_share(step, mix, knobs.itl_target_s, state.demand.felt_rps(now) / state.ready_mean)
     if expected > 1.0 - knobs.ttft_percentile / 100.0:
         return state
     tokens = measured.itl.count * elapsed / _WINDOW_S
@@ -136,6 +128,11 @@ def learn_interference(
         late_tokens=state.late_tokens * fade + tokens * measured.itl_missed,
         late_tokens_expected=state.late_tokens_expected * fade + tokens * expected,
     )
+
+
+def _elapsed(state: PolicyState, now: float) -> float:
+    """Seconds since the last decision; of a long pause only ten were measured by anyone."""
+    return 0.0 if state.last_at is None else min(max(now - state.last_at, 0.0), 10.0)
 
 
 def _limited(state: PolicyState, now: float) -> bool:

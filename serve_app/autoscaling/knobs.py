@@ -52,7 +52,7 @@ class Knobs(BaseModel):
 
     forecast: bool = True
     """Hold what demand may rise to within the time a replica takes to start."""
-    forecast_quantile: Annotated[float, Field(ge=0, le=1)] = 0.93
+    forecast_quantile: Annotated[float, Field(ge=0, le=1)] = 0.9
     """The share of requests whose demand should have been foreseen."""
     forecast_window_s: Annotated[float, Field(ge=60, le=604_800)] = 7200.0
     """Seconds of traffic, silence not counted, over which the memory of demand fades."""

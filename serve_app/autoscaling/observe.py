@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, isfinite
-from operator import attrgetter, mul
+from operator import attrgetter
 from typing import Literal
 
 from serve_app.autoscaling.knobs import ITL_PERCENTILES, PERCENTILES, Percentile
@@ -215,7 +215,9 @@ def _count(
     sums = state.sums.add(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
     remembered = replace(
         state,
-        demand=state.demand.add(now, arrivals, body_bytes * sums.tokens_per_byte, snapshot.horizon_s, memory_s)
+        demand=state.demand.add(
+            now, arrivals, body_bytes * sums.tokens_per_byte, snapshot.horizon_s, memory_s
+        )
         if ingresses
         else state.demand,
         service=state.service.learn(samples),
@@ -232,16 +234,18 @@ def _count(
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Percentiles over the last 30 s of one part of latency: (percent, seconds), and how many."""
+    """One part of latency over the last 30 s, by replica. Seconds."""
 
-    count: float
-    points: tuple[tuple[int, float], ...]
+    percents: tuple[int, ...]
     rows: tuple[tuple[float, ...], ...]
-    """Of each replica: how many, and its percentiles."""
+    """Of each replica that has observed any: how many, and its percentiles."""
+    count: float
+    """Of all of them."""
 
     def at(self, percentile: Percentile) -> float:
-        """Seconds at `percentile`."""
-        return dict(self.points)[percentile]
+        """The mean of the replicas' percentiles, weighted by how much each observed; 0 if none did."""
+        column = 1 + self.percents.index(percentile)
+        return sum([row[0] * row[column] for row in self.rows]) / self.count if self.rows else 0.0
 
     def share_above(self, limit_s: float) -> float:
         """The share of observations above `limit_s`: of each replica, read off between its percentiles.
@@ -250,18 +254,18 @@ class Latency:
         """
         if not self.rows:
             return 0.0
-        percents = tuple(percent for percent, _ in self.points)
-        return sum([row[0] * _share_above(percents, row, limit_s) for row in self.rows]) / self.count
+        percents = self.percents
+        above = [row[0] * _share_above(percents, row, limit_s) for row in self.rows if row[-1] > limit_s]
+        # A report whose percentiles are out of order must not come to more than all, or less than none.
+        return min(max(sum(above) / self.count, 0.0), 1.0)
 
 
 def _share_above(percents: tuple[int, ...], row: tuple[float, ...], limit_s: float) -> float:
+    """Of a row whose last percentile is above the limit. Linear between two; the lowest starts at 0 s."""
     index = bisect_right(row, limit_s, 1) - 1
-    if index == len(percents):
-        return 0.0
-    below, below_s = (percents[index - 1], row[index]) if index else (0.0, 0.0)
-    # Linear between two percentiles; the lowest is taken to start at 0 s.
-    width = row[index + 1] - below_s
-    part = (limit_s - below_s) / width if width > 0 else 0.0
+    below, below_s = (percents[index - 1], row[index]) if index else (0, 0.0)
+    width_s = row[index + 1] - below_s
+    part = (limit_s - below_s) / width_s if width_s > 0 else 0.0
     return 1.0 - (below + part * (percents[index] - below)) / 100.0
 
 
@@ -277,15 +281,7 @@ _READERS = {
 
 
 def latency(engines: Sequence[EngineSignals], part: Literal["ttft_queue", "ttft_prefill", "itl"]) -> Latency:
-    """Percentiles of one part, replicas weighted by how much they observed."""
-    read, percentiles = _READERS[part]
-    rows = [row for row in map(read, engines) if row[0] > 0]
-    if not rows:
-        return Latency(0.0, tuple((percent, 0.0) for percent in percentiles), ())
-    counts, *columns = zip(*rows, strict=True)
-    total = sum(counts)
-    points = tuple(
-        (percent, sum(map(mul, counts, column)) / total)
-        for percent, column in zip(percentiles, columns, strict=True)
-    )
-    return Latency(total, points, tuple(rows))
+    """One part of latency as `engines` report it."""
+    read, percents = _READERS[part]
+    rows = tuple([row for row in map(read, engines) if row[0] > 0])
+    return Latency(percents, rows, sum([row[0] for row in rows]))

@@ -45,9 +45,9 @@ class Peaks:
             level: Demand around them, requests a second.
             rise: What it exceeded the demand of a cold start before by.
             weight: How many they were.
-            minute: Requests of the minute around them, which `buckets` buckets share.
-            buckets: See there.
-            fade: What to multiply the older ones by.
+            minute: Requests of the minute around them.
+            buckets: How many buckets share such a minute.
+            fade: What older weights are multiplied by.
         """
         share = 1.0 / buckets
         return Peaks(

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from serve_app.autoscaling.decision import Clamp, Explanation, Term
-from serve_app.autoscaling.feedback import Measured, correct, learn_interference, measure
+from serve_app.autoscaling.feedback import correct, learn_interference, measure, remember_ready
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.observe import Observation, observe
 from serve_app.autoscaling.signals import Snapshot
+from serve_app.autoscaling.situation import Situation
+from serve_app.autoscaling.sizing import size
 from serve_app.autoscaling.state import PolicyState
-from serve_app.autoscaling.terms import COLD_BURST_S, Sizing, load_terms, size, standing_terms
+from serve_app.autoscaling.terms import COLD_BURST_S, load_terms, standing_terms
 from serve_app.autoscaling.words import counterfactual, explain_signals, feasibility_notes
 
 NOTHING = Term("idle", 0, "nothing waits, runs or arrives")
@@ -48,30 +50,30 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
         state = replace(state, since=None, idle_since=None, moved_at=None, woken_at=None, queue=(), peaks=())
     seen, state = observe(snapshot, state, now, knobs.forecast_window_s)
     state = _remember_wake(_remember_queue(state, seen, knobs, snapshot.ready, now), snapshot, now)
-    sizing = size(state, knobs)
-    measured = measure(seen.engines, knobs, sizing.step.decode_s(1.0, sizing.mix.context_tokens))
+    step, mix = state.service.step_time(), state.sums.mix()
+    measured = measure(seen.engines, knobs, step.decode_s(1.0, mix.context_tokens))
     state = _remember_fleet(state, snapshot, now)
-    state = learn_interference(state, measured, sizing.step, sizing.mix, knobs, snapshot.ready, now)
+    state = remember_ready(state, snapshot.ready, now)
+    state = learn_interference(state, measured, knobs, step, mix, now)
     state = correct(state, measured, knobs, snapshot.ready, snapshot.target, now)
-    sizing = replace(sizing, correction=state.correction, interference=state.interference, _by_fleet={})
+    at = Situation(snapshot, knobs, state, seen, measured, size(state, knobs, step, mix), now)
 
-    load = load_terms(snapshot, knobs, state, seen, measured, sizing, now)
-    standing = standing_terms(snapshot, knobs, state, seen, now)
-    idle_s = now - state.idle_since if state.idle_since is not None else 0.0
+    load, standing = load_terms(at), standing_terms(at)
     # Rates and forecasts look back. They do not wake a model for requests that have left already, and
     # who has been idle for long enough is asked for nothing any more.
     if not snapshot.target and not seen.queued_requests:
         load = [Term(term.name, 0, "at zero, and nobody waits") for term in load]
-    elif state.idle_since is not None and idle_s >= knobs.downscale_to_zero_delay_s:
-        load = [Term(term.name, 0, f"idle for {idle_s:.0f} s") for term in load]
+    elif state.idle_since is not None and at.idle_s >= knobs.downscale_to_zero_delay_s:
+        load = [Term(term.name, 0, f"idle for {at.idle_s:.0f} s") for term in load]
     peak = max((term.replicas for term in load), default=0)
     state = _remember_peak(state, peak, knobs, now)
+    at = replace(at, state=state)
 
     strongest = max([*load, *standing], key=lambda term: term.replicas, default=NOTHING)
     if strongest.replicas == 0:
         strongest = NOTHING
     wanted, clamps = _bounded(strongest.replicas, knobs)
-    target, held = _held_back(snapshot, knobs, state, seen, measured, sizing, wanted, idle_s, now)
+    target, held = _held_back(at, wanted)
     clamps += held
     if knobs.mode == "advise":
         kept = min(max(snapshot.target, knobs.min_replicas), knobs.max_replicas)
@@ -84,15 +86,14 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
         clamps.append(Clamp("capacity", _pending(snapshot)))
     binding, reason = _why(strongest, clamps, wanted, target, knobs)
     scheduled = next((term.replicas for term in standing if term.name == "schedule"), 0)
-    words = counterfactual(snapshot, knobs, state, sizing, seen, wanted, target, scheduled, idle_s, now)
     explanation = Explanation(
         terms=(*load, *standing),
         binding=binding,
         clamps=tuple(clamps),
         reason=reason,
-        counterfactual=words,
-        notes=(*feasibility_notes(knobs, measured, sizing), *seen.notes),
-        signals=explain_signals(snapshot, seen, measured, sizing, state, knobs, now),
+        counterfactual=counterfactual(at, wanted, target, scheduled),
+        notes=(*feasibility_notes(at), *seen.notes),
+        signals=explain_signals(at),
         ages_s=seen.ages_s,
     )
     return Decision(target, wanted, replace(state, last_at=now), explanation)
@@ -152,18 +153,9 @@ def _bounded(replicas: int, knobs: Knobs) -> tuple[int, list[Clamp]]:
     return replicas, []
 
 
-def _held_back(
-    snapshot: Snapshot,
-    knobs: Knobs,
-    state: PolicyState,
-    seen: Observation,
-    measured: Measured,
-    sizing: Sizing,
-    wanted: int,
-    idle_s: float,
-    now: float,
-) -> tuple[int, list[Clamp]]:
+def _held_back(at: Situation, wanted: int) -> tuple[int, list[Clamp]]:
     """The target: `wanted` at once if that is more, and with every caution if it is less."""
+    snapshot, knobs, state, seen, now = at.snapshot, at.knobs, at.state, at.seen, at.now
     current = min(max(snapshot.target, knobs.min_replicas), knobs.max_replicas)
     if wanted > current:
         if not current and _arriving(seen) and wanted < knobs.max_replicas:
@@ -177,27 +169,25 @@ def _held_back(
         return current, [
             Clamp("signals", f"{silent} are silent; not known to be idle, nothing is taken away")
         ]
-    idle_through = wanted == 0 and idle_s >= max(
+    idle_through = wanted == 0 and at.idle_s >= max(
         knobs.downscale_to_zero_delay_s, knobs.downscale_delay_s if current > 1 else 0.0
     )
     if idle_through:
         return 0, []
-    watched = now - (state.since if state.since is not None else now)
-    # After a start or a loss of memory: a lull of a minute says nothing of traffic that nobody has watched.
-    first_s = max(knobs.downscale_delay_s, knobs.downscale_to_zero_delay_s)
-    if watched < first_s:
-        left = first_s - watched
+    if at.watched_s < at.first_down_s:
+        left = at.first_down_s - at.watched_s
         return current, [
-            Clamp("delay", f"the load has been watched for {watched:.0f} s; down in {left:.0f} s")
+            Clamp("delay", f"the load has been watched for {at.watched_s:.0f} s; down in {left:.0f} s")
         ]
     floor = max(wanted, min(state.peaks[0][1], current), 1 if wanted == 0 else 0)
     clamps = []
     if floor > wanted:
-        at, most = state.peaks[0]
-        left = max(0.0, at + knobs.downscale_delay_s - now)
-        clamps.append(Clamp("delay", f"{most} were called for {now - at:.0f} s ago; down in {left:.0f} s"))
+        called_at, most = state.peaks[0]
+        ago = now - called_at
+        left = max(0.0, knobs.downscale_delay_s - ago)
+        clamps.append(Clamp("delay", f"{most} were called for {ago:.0f} s ago; down in {left:.0f} s"))
     target = min(floor, current)
-    while target < current and not _holds(target, seen, measured, sizing, knobs):
+    while target < current and not _holds(target, at):
         target += 1
     if target > floor:
         clamps.append(Clamp("hold", f"{floor} would not hold what is running; {target} would"))
@@ -211,8 +201,9 @@ def _arriving(seen: Observation) -> bool:
     return seen.oldest_held_s < (COLD_BURST_S if seen.arrivals > 0 else COLD_BURST_S / 2)
 
 
-def _holds(replicas: int, seen: Observation, measured: Measured, sizing: Sizing, knobs: Knobs) -> bool:
+def _holds(replicas: int, at: Situation) -> bool:
     """Whether so many would carry the running batch within the inter-token target and their KV caches."""
+    seen = at.seen
     if seen.running_requests <= 0:
         return True
     if replicas <= 0:
@@ -220,8 +211,8 @@ def _holds(replicas: int, seen: Observation, measured: Measured, sizing: Sizing,
     if seen.kv_cache_tokens > 0 and seen.running_tokens > 0.9 * seen.kv_cache_tokens * replicas:
         return False
     share = 1.0 / replicas
-    step_s = sizing.step.decode_s(seen.running_requests * share, seen.running_tokens * share)
-    return step_s <= knobs.itl_target_s or not measured.itl_feasible
+    step_s = at.sizing.step.decode_s(seen.running_requests * share, seen.running_tokens * share)
+    return step_s <= at.knobs.itl_target_s or not at.measured.itl_feasible
 
 
 def _pending(snapshot: Snapshot) -> str:

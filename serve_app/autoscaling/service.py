@@ -12,6 +12,7 @@ replica can take before TTFT or inter-token latency miss their targets.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter, mul
 
@@ -209,6 +210,63 @@ def slow_share(step: StepTime, mix: Mix, itl_target_s: float, rate: float) -> fl
     return min(1.0, long_share * rate * decode_s / decoding_share) if decoding_share > 0 else 1.0
 
 
+def itl_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, interference: float) -> float:
+    """Requests a second at which one replica keeps its inter-token latencies, however many there are.
+
+    The largest rate x with a utilisation x * work below 0.95; the mean step is then base / (1 - x * work),
+    and the batch x * output tokens * mean step (Little's law). Its tokens fit 0.9 of the KV cache, it
+    decodes within the target, and at most 1 - percentile of its tokens come late because their step also
+    prefills: `slow_share` times `interference`. A target that a single sequence misses is left out.
+    """
+    work_s = max(step.work_s(mix), 1e-9)
+    limited = mix.output_tokens > 1.0 and feasibility(step, mix, knobs).itl
+    batch = _KV_FILL * kv_cache_tokens / mix.context_tokens if kv_cache_tokens > 0 else math.inf
+    decode_one = step.per_sequence_s + step.per_kv_token_s * mix.context_tokens
+    if limited and decode_one > 0:
+        batch = min(batch, (knobs.itl_target_s - step.base_s) / decode_one)
+    high = _MAX_UTILISATION / work_s
+    if batch < math.inf:
+        high = min(high, batch / (mix.output_tokens * step.base_s + batch * work_s))
+    if not limited:
+        return high
+    late = (1.0 - knobs.ttft_percentile / 100.0) / interference
+    return _largest(high, lambda rate: slow_share(step, mix, knobs.itl_target_s, rate) <= late)
+
+
+def ttft_rps(step: StepTime, mix: Mix, knobs: Knobs, most_rps: float, replicas: float) -> float:
+    """Requests a second, up to `most_rps`, at which one of `replicas` keeps its time to first token.
+
+    At the percentile that is half a step of waiting, the prefill, and the wait behind other prompts. A
+    request goes to the replica with the least prefill outstanding, so it waits only where all n are busy:
+    with probability u^(sqrt(2 (n + 1)) - 1) (Sakasegawa's approximation of M/M/n; u for one replica), and
+    then for s / (n (1 - u)) on average, s being the mean service. A target that an empty replica misses
+    is left out: no number of replicas would meet it.
+    """
+    feasible = feasibility(step, mix, knobs)
+    if not feasible.ttft:
+        return most_rps
+    work_s, missed = step.work_s(mix), 1.0 - knobs.ttft_percentile / 100.0
+    steps_s = mix.output_tokens * step.base_s
+    decode_one = step.per_sequence_s + step.per_kv_token_s * mix.context_tokens
+    prefill_s = step.per_prefill_token_s * mix.prefill_tokens
+    pooled = math.sqrt(2.0 * (replicas + 1.0)) - 1.0
+    limit_s = max(knobs.ttft_target_s, 1.5 * feasible.ttft_s)
+
+    def holds(rate: float) -> bool:
+        decode_s = step.base_s + decode_one * rate * steps_s / (1.0 - rate * work_s)
+        service_s = decode_s + prefill_s
+        busy = rate * service_s
+        if busy >= _MAX_UTILISATION:
+            return False
+        waiting = busy**pooled
+        wait_s = (
+            service_s / (replicas * (1.0 - busy)) * math.log(waiting / missed) if waiting > missed else 0.0
+        )
+        return 1.5 * decode_s + prefill_s + wait_s <= limit_s
+
+    return _largest(most_rps, holds)
+
+
 def capacity_rps(
     step: StepTime,
     mix: Mix,
@@ -217,58 +275,26 @@ def capacity_rps(
     interference: float = 1.0,
     replicas: float = 1.0,
 ) -> float:
-    """Requests a second one replica can take with TTFT and inter-token latency within their targets.
+    """Requests a second one of `replicas` can take with TTFT and inter-token latency within their targets.
 
-    The largest rate x at which all of these hold, with f = 1 - percentile:
-
-    - utilisation x * work < 0.95; the mean step is then base / (1 - x * work), and the batch
-      x * output tokens * mean step (Little's law);
-    - the batch's tokens fit 0.9 of the KV cache;
-    - a decoding step is within the inter-token target, and the share of those that are not because
-      they also prefill, `slow_share` times `interference`, is at most f;
-    - TTFT at the percentile is within its target: half a step of waiting, the prefill, and the wait
-      behind other prompts. A request goes to the replica with the least prefill outstanding, so it waits
-      only where all n are busy: with probability u^(sqrt(2 (n + 1)) - 1) (Sakasegawa's approximation of
-      M/M/n; u for one replica), and then for s / (n (1 - u)) on average, s being the mean service.
-
-    `interference` is what was measured of late tokens over what `slow_share` says.
-    A target that an empty replica misses already is left out: no number of replicas would meet it.
+    `interference` is what was measured of late tokens over what `slow_share` says; `kv_cache_tokens` are
+    those that a replica has room for, 0 for no limit.
     """
-    missed = 1.0 - knobs.ttft_percentile / 100.0
-    feasible = feasibility(step, mix, knobs)
-    work_s = max(step.work_s(mix), 1e-9)
-    base_s = step.base_s
-    decode_one = step.per_sequence_s + step.per_kv_token_s * mix.context_tokens
-    prefill_s = step.per_prefill_token_s * mix.prefill_tokens
-    most_batch = _KV_FILL * kv_cache_tokens / mix.context_tokens if kv_cache_tokens > 0 else math.inf
-    itl_limit_s = knobs.itl_target_s if mix.output_tokens > 1.0 and feasible.itl else math.inf
-    pooled = math.sqrt(2.0 * (replicas + 1.0)) - 1.0
-    ttft_limit_s = max(knobs.ttft_target_s, 1.5 * feasible.ttft_s)
+    return ttft_rps(step, mix, knobs, itl_rps(step, mix, knobs, kv_cache_tokens, interference), replicas)
 
-    def holds(rate: float) -> bool:
-        batch = rate * mix.output_tokens * base_s / (1.0 - rate * work_s)
-        decode_s = base_s + decode_one * batch
-        if batch > most_batch or decode_s > itl_limit_s:
-            return False
-        if itl_limit_s < math.inf and interference * slow_share(step, mix, itl_limit_s, rate) > missed:
-            return False
-        if not feasible.ttft:
-            return True
-        service = decode_s + prefill_s
-        busy = rate * service
-        if busy >= _MAX_UTILISATION:
-            return False
-        waits = busy**pooled
-        wait = service / (replicas * (1.0 - busy)) * math.log(waits / missed) if waits > missed else 0.0
-        return 1.5 * decode_s + prefill_s + wait <= ttft_limit_s
 
-    low, high = 0.0, _MAX_UTILISATION / work_s
+def _largest(high: float, holds: Callable[[float], bool]) -> float:
+    """The largest rate up to `high` at which a condition holds that fails from some rate on.
+
+    To 2 parts in 100,000 of `high`, and never 0.
+    """
     if holds(high):
         return high
-    for _ in range(18):  # to 4 parts in a million of the largest rate
-        middle = (low + high) / 2
+    low, above = 0.0, high
+    for _ in range(16):
+        middle = (low + above) / 2
         if holds(middle):
             low = middle
         else:
-            high = middle
-    return max(low, high * 1e-3)
+            above = middle
+    return max(low, above * 1e-3)

@@ -135,7 +135,15 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     lowered = plain.pop("lowered")
     for name in ("since", "idle_since", "moved_at", "woken_at", "last_at"):
         plain[name] = _time(plain[name])
-    for name in ("correction", "correction_limit", "limited_until", "late_tokens", "late_tokens_expected", "ready_mean", "kv_cache_tokens"):
+    for name in (
+        "correction",
+        "correction_limit",
+        "limited_until",
+        "late_tokens",
+        "late_tokens_expected",
+        "ready_mean",
+        "kv_cache_tokens",
+    ):
         plain[name] = float(plain[name])
     return PolicyState(
         demand=Demand(
@@ -172,9 +180,7 @@ def _peaks(document: Mapping[str, Any]) -> Peaks:
     def weights(name: str) -> dict[int, float]:
         return {int(place): float(weight) for place, weight in document[name].items()}
 
-    return Peaks(
-        weights("levels"), weights("rises"), float(document["requests"]), float(document["squares"])
-    )
+    return Peaks(weights("levels"), weights("rises"), float(document["requests"]), float(document["squares"]))
 
 
 def _totals(document: Mapping[str, Any], length: int) -> dict[str, tuple[float, ...]]:

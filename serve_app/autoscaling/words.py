@@ -4,74 +4,59 @@ from __future__ import annotations
 
 import math
 
-from serve_app.autoscaling.feedback import Measured
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.autoscaling.observe import Observation
 from serve_app.autoscaling.service import feasibility
-from serve_app.autoscaling.signals import Snapshot
-from serve_app.autoscaling.state import PolicyState
-from serve_app.autoscaling.terms import Sizing
+from serve_app.autoscaling.situation import Situation
+from serve_app.autoscaling.sizing import MOST_REPLICAS
+from serve_app.autoscaling.terms import queue_may_ask
 
 
-def counterfactual(
-    snapshot: Snapshot,
-    knobs: Knobs,
-    state: PolicyState,
-    sizing: Sizing,
-    seen: Observation,
-    wanted: int,
-    target: int,
-    scheduled: int,
-    idle_s: float,
-    now: float,
-) -> str:
+def counterfactual(at: Situation, wanted: int, target: int, scheduled: int) -> str:
     """What would send the target up, and when it can next go down; `scheduled` is a schedule's minimum."""
-    if target and target <= max(scheduled, knobs.min_replicas):
-        which = "min_replicas" if target <= knobs.min_replicas else "a schedule's min_replicas"
-        return f"{_up(knobs, sizing, target)}; not down: {which} = {target}"
-    down = _down(snapshot, knobs, state, seen, sizing, wanted, target, idle_s, now)
-    return f"{_up(knobs, sizing, target)}; {down}"
+    least = at.knobs.min_replicas
+    if target and target <= max(scheduled, least):
+        which = "min_replicas" if target <= least else "a schedule's min_replicas"
+        return f"{_up(at, target)}; not down: {which} = {target}"
+    return f"{_up(at, target)}; {_down(at, wanted, target)}"
 
 
-def _up(knobs: Knobs, sizing: Sizing, target: int) -> str:
-    if target >= knobs.max_replicas:
-        return f"not up: max_replicas = {knobs.max_replicas}"
+def _up(at: Situation, target: int) -> str:
+    if target >= at.knobs.max_replicas:
+        return f"not up: max_replicas = {at.knobs.max_replicas}"
     if target == 0:
         return "up at the first request"
-    waiting = math.floor(knobs.queue_target_per_replica * target) + 1
-    return f"up at {waiting} waiting or above {sizing.most_rps(target):.3g} requests/s"
+    above = f"above {_demand(at, target)}"
+    if queue_may_ask(at) < MOST_REPLICAS:
+        return f"up {above}; a queue asks for no more while replicas start"
+    waiting = math.floor(at.knobs.queue_target_per_replica * target) + 1
+    return f"up at {waiting} waiting or {above}"
 
 
-def _down(
-    snapshot: Snapshot,
-    knobs: Knobs,
-    state: PolicyState,
-    seen: Observation,
-    sizing: Sizing,
-    wanted: int,
-    target: int,
-    idle_s: float,
-    now: float,
-) -> str:
+def _demand(at: Situation, replicas: int) -> str:
+    """The most that so many carry; the forecast asks by what is to come as well."""
+    forecast = ", arriving or forecast" if at.knobs.forecast else ""
+    return f"{at.sizing.most_rps(replicas):.3g} requests/s{forecast}"
+
+
+def _down(at: Situation, wanted: int, target: int) -> str:
     if not target:
         return "at zero"
-    if seen.unknown_engines or not seen.ingress_known:
+    if at.seen.unknown_engines or not at.seen.ingress_known:
         return "not down while replicas are silent"
     if target == 1:
-        if state.idle_since is None:
-            return f"to zero after {knobs.downscale_to_zero_delay_s:g} s without a request"
-        return f"to zero in {max(0.0, knobs.downscale_to_zero_delay_s - idle_s):.0f} s without a request"
+        delay_s = at.knobs.downscale_to_zero_delay_s
+        if at.state.idle_since is None:
+            return f"to zero after {delay_s:g} s without a request"
+        return f"to zero in {max(0.0, delay_s - at.idle_s):.0f} s without a request"
     if wanted >= target:
-        below = sizing.most_rps(target - 1)
-        return f"down after {knobs.downscale_delay_s:g} s below {below:.3g} requests/s"
-    at, most = state.peaks[0]
-    since = state.since if state.since is not None else now
-    until = max(since, at if most >= target else since) + knobs.downscale_delay_s
-    return f"can next go down in {max(0.0, until - now):.0f} s"
+        return f"down after {at.knobs.downscale_delay_s:g} s below {_demand(at, target - 1)}"
+    peak_at, most = at.state.peaks[0]
+    delayed_s = peak_at + at.knobs.downscale_delay_s - at.now if most >= target else 0.0
+    return f"can next go down in {max(0.0, delayed_s, at.first_down_s - at.watched_s):.0f} s"
 
 
-def feasibility_notes(knobs: Knobs, measured: Measured, sizing: Sizing) -> list[str]:
+def feasibility_notes(at: Situation) -> list[str]:
     """Targets no number of replicas would meet. They are reported, and not chased."""
+    knobs, measured, sizing = at.knobs, at.measured, at.sizing
     notes = []
     alone = feasibility(sizing.step, sizing.mix, knobs)
     prefill = measured.ttft_prefill
@@ -98,17 +83,10 @@ def feasibility_notes(knobs: Knobs, measured: Measured, sizing: Sizing) -> list[
     return notes
 
 
-def explain_signals(
-    snapshot: Snapshot,
-    seen: Observation,
-    measured: Measured,
-    sizing: Sizing,
-    state: PolicyState,
-    knobs: Knobs,
-    now: float,
-) -> dict[str, float]:
+def explain_signals(at: Situation) -> dict[str, float]:
     """The numbers the decision rests on, by the names the documentation gives them."""
-    short, long = state.demand.recent(now)
+    snapshot, seen, measured, sizing, state = at.snapshot, at.seen, at.measured, at.sizing, at.state
+    short, long = state.demand.recent(at.now)
     signals = {
         "ready_replicas": snapshot.ready,
         "starting_replicas": snapshot.capacity.starting,
@@ -121,10 +99,12 @@ def explain_signals(
         "oldest_held_s": seen.oldest_held_s,
         "arrivals_30s_rps": short.requests,
         "arrivals_60s_rps": long.requests,
+        "arrivals_felt_rps": state.demand.felt_rps(at.now),
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
         "replica_capacity_rps": sizing.rps(max(snapshot.target, 1)),
         "capacity_correction": sizing.correction,
+        "itl_interference": state.interference,
         "step_base_s": sizing.step.base_s,
         "step_per_sequence_s": sizing.step.per_sequence_s,
         "step_per_kv_token_s": sizing.step.per_kv_token_s,
@@ -139,7 +119,7 @@ def explain_signals(
         ("itl", measured.itl),
     ):
         if latency.count > 0:
-            signals[f"{name}_p{knobs.ttft_percentile}_s"] = latency.at(knobs.ttft_percentile)
+            signals[f"{name}_p{at.knobs.ttft_percentile}_s"] = latency.at(at.knobs.ttft_percentile)
     if snapshot.cold_start_s is not None and math.isfinite(snapshot.cold_start_s):
         signals["cold_start_s"] = snapshot.cold_start_s
     return signals

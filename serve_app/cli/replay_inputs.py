@@ -46,6 +46,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     add("--format", default="auto", help="of the trace; by default told by its content")
     add("--trace-model", metavar="M", help="whose requests to take from a request log of several models")
     add("--rate", type=float, default=1.0, metavar="X", help="so many times as many requests; by default 1")
+    add("--time", type=float, default=1.0, metavar="X", help="over so many times as long; by default 1")
     add("--start", type=float, default=0.0, metavar="SECONDS", help="where in the trace to begin")
     add("--duration", type=float, metavar="SECONDS", help="how much of it to take; by default all")
     add("--max-input-tokens", type=int, metavar="N", help="cut longer prompts")
@@ -93,6 +94,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
             options.trace,
             format=options.format,
             rate=options.rate,
+            time=options.time,
             start_s=options.start,
             duration_s=options.duration,
             max_input_tokens=options.max_input_tokens,

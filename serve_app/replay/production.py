@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from serve_app.autoscaling.contexts import ONGOING
 from serve_app.autoscaling.exchange import Deployment, Inbox, Outbox
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
@@ -23,6 +24,7 @@ EPOCH = 1_700_000_000.0
 """Unix time at which replays begin; schedules are read by it."""
 MODEL = "model"
 ENGINE = "Engine-model"
+_INGRESS_KEYS = {name: ingress_key(ENGINE, name) for name in INGRESS_FIELDS} | {ONGOING: ONGOING}
 _REPORT_EVERY = 2
 """Decisions between two reports of an engine replica, half a second each; half the replicas at a time."""
 
@@ -89,7 +91,6 @@ class Production:
         self._reports: dict[int, list[_Stamped]] = {}
         self._steps = 0
         self._cold_starts = 0
-        self._ingress_names = [ingress_key(ENGINE, name) for name in INGRESS_FIELDS]
         self._gateway = _Replica("ingress")
         self._ingress: dict[str, dict[_Replica, list[_Stamped]]] = {}
 
@@ -120,7 +121,7 @@ class Production:
             INGRESS: Context(INGRESS, "replay", 1, 1, [self._gateway], self._ingress),
         }
         answer, _ = self._policy(contexts)
-        self._ingress = self._read_ingress(fleet)
+        self._read_ingress(fleet)
         return apply(contexts, answer)[ENGINE]
 
     def _read_replicas(self, fleet: Fleet) -> None:
@@ -146,26 +147,25 @@ class Production:
                 sample.timestamp = now
                 sample.value = value
 
-    def _read_ingress(self, fleet: Fleet) -> dict[str, dict[_Replica, list[_Stamped]]]:
+    def _read_ingress(self, fleet: Fleet) -> None:
         totals = fleet.memory.totals[0]
         head = int(totals["held_head"])
-        oldest = fleet.now - float(fleet.memory.requests[head]["arrived"]) if head >= 0 else 0.0
-        known = {
+        values = {
             "arrivals_total": totals["arrivals"],
             "arrived_bytes_total": totals["arrived_bytes"],
             "held_requests": totals["held"],
             "held_bytes": totals["held_bytes"],
-            "oldest_held_s": oldest,
+            "oldest_held_s": fleet.now - fleet.memory.requests["arrived"][head] if head >= 0 else 0.0,
             "admitted_total": totals["admitted"],
             "rejected_total": totals["rejected"],
+            ONGOING: totals["open"],
         }
-        at = EPOCH + fleet.now
-        columns = {
-            key: {self._gateway: [_Stamped(at, float(known.get(name, 0.0)))]}
-            for key, name in zip(self._ingress_names, INGRESS_FIELDS, strict=True)
-        }
-        columns["ongoing_requests"] = {self._gateway: [_Stamped(at, float(totals["open"]))]}
-        return columns
+        if not self._ingress:
+            self._ingress = {key: {self._gateway: [_Stamped(0.0, 0.0)]} for key in _INGRESS_KEYS.values()}
+        for column in self._ingress.values():
+            column[self._gateway][0].timestamp = EPOCH + fleet.now
+        for name, value in values.items():
+            self._ingress[_INGRESS_KEYS[name]][self._gateway][0].value = float(value)
 
     def _read_documents(self, fleet: Fleet) -> None:
         """Phase documents of replicas that start, and the start-ups that have been measured."""
@@ -174,16 +174,18 @@ class Production:
         seen = known.cold_starts
         for number, seconds in fleet.cold_starts[self._cold_starts :]:
             shares = fleet.profile.cold_start_phases
-            whole = sum(shares.values())
+            whole = sum(shares.values()) or 1.0
             phases = {name: seconds * share / whole for name, share in shares.items()}
             seen = seen.add({f"r{number}": {"phase": "ready", "since": self._now, "durations_s": phases}})
         self._cold_starts = len(fleet.cold_starts)
-        if not fleet.starting and not fleet.draining and not known.phases and seen is known.cold_starts:
+        no_room = "no room" if fleet.pending else ""
+        settled = not fleet.starting and not fleet.draining and not known.phases
+        if settled and seen is known.cold_starts and no_room == known.no_room:
             return
         starting = {
             f"r{start.number}": {"phase": "weights_and_kv_cache", "since": EPOCH + start.began_at}
             for start in fleet.starting.values()
         }
         draining = {f"d{number}": {"phase": "draining", "since": 0.0} for number in range(fleet.draining)}
-        deployment = Deployment({**starting, **draining}, seen, "no room" if fleet.pending else "")
+        deployment = Deployment({**starting, **draining}, seen, no_room)
         self._memory.inbox = Inbox(inbox.served, {ENGINE: deployment})

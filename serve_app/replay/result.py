@@ -21,7 +21,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class GpuSeconds:
-    """GPU-seconds by what the replicas were doing. Billed from the start asked for to the end of the drain."""
+    """GPU-seconds by what the replicas did. Billed from the beginning of a start to the end of the drain."""
 
     serving: float
     """Ready, with a step running."""

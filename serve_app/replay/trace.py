@@ -1,4 +1,4 @@
-"""A trace as the replay takes it: requests in order of arrival, in chunks, so that any length fits in memory."""
+"""A trace as the replay takes it: requests by arrival, in chunks, so that any length fits in memory."""
 
 from __future__ import annotations
 

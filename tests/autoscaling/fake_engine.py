@@ -11,7 +11,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from serve_app.autoscaling.knobs import PERCENTILES
+from serve_app.autoscaling.knobs import ITL_PERCENTILES, PERCENTILES
 from serve_app.autoscaling.service import StepTime
 from serve_app.autoscaling.signals import EngineSignals
 
@@ -33,8 +33,8 @@ class Percentiles:
         value = round(value, 4)
         seen[value] = seen.get(value, 0.0) + weight
 
-    def read(self, now: float) -> tuple[float, dict[int, float]]:
-        """How many, and the value at each percentile that replicas report."""
+    def read(self, now: float, percentiles: tuple[int, ...]) -> tuple[float, dict[int, float]]:
+        """How many, and the value at each of `percentiles`."""
         while self._seconds and self._seconds[0][0] < now - 30.0:
             self._seconds.popleft()
         seen: dict[float, float] = {}
@@ -42,9 +42,9 @@ class Percentiles:
             for value, weight in second.items():
                 seen[value] = seen.get(value, 0.0) + weight
         total = sum(seen.values())
-        found = dict.fromkeys(PERCENTILES, 0.0)
+        found = dict.fromkeys(percentiles, 0.0)
         below = 0.0
-        wanted = list(PERCENTILES)
+        wanted = list(percentiles)
         for value in sorted(seen):
             below += seen[value]
             while wanted and below >= wanted[0] / 100.0 * total:
@@ -176,11 +176,11 @@ class FakeEngine:
             "step_prefill_tokens": means[2],
             "step_kv_tokens": means[3],
         }
-        for part, count, window in (
-            ("ttft_queue", "ttft_count", self.ttft_queue),
-            ("ttft_prefill", "ttft_count", self.ttft_prefill),
-            ("itl", "itl_count", self.itl),
+        for part, count, window, percentiles in (
+            ("ttft_queue", "ttft_count", self.ttft_queue, PERCENTILES),
+            ("ttft_prefill", "ttft_count", self.ttft_prefill, PERCENTILES),
+            ("itl", "itl_count", self.itl, ITL_PERCENTILES),
         ):
-            values[count], percentiles = window.read(now)
-            values.update({f"{part}_p{p}_s": value for p, value in percentiles.items()})
+            values[count], found = window.read(now, percentiles)
+            values.update({f"{part}_p{p}_s": value for p, value in found.items()})
         return EngineSignals(**values)

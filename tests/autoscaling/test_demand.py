@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.autoscaling.demand import BUCKET_S, MAX_BUCKETS, Demand, Rate
+from serve_app.autoscaling.demand import BUCKET_S, LONGEST_HORIZON_S, MAX_BUCKETS, Demand, Rate, felt
 from tests.autoscaling.build import NOW
 
 
@@ -44,7 +46,7 @@ def test_one_request_at_the_beginning_is_no_torrent() -> None:
 
 def test_nothing_seen_is_no_rate() -> None:
     assert Demand().recent(NOW) == (Rate(), Rate())
-    assert Demand().quantile(0.9, 600.0, 0.5, 100.0) == Rate()
+    assert Demand().felt_rps(NOW) == 0.0
     assert Rate().mean_tokens == 0.0
 
 
@@ -55,35 +57,112 @@ def test_what_came_in_a_long_gap_is_spread_over_it() -> None:
 
 
 def test_a_clock_set_back_begins_anew() -> None:
-    demand = steady(60, 5.0).add(NOW - 3600, 7, 70)
+    before = steady(90, 5.0)
 
-    assert demand == Demand(((7, 70),), NOW - 3600, NOW - 3600)
-
-
-def test_the_quantile_is_of_ten_second_demand_and_idle_time_counts() -> None:
-    # 90 s of nothing, 10 s at 8 a second: ten slots, one of them busy.
-    demand = steady(10, 8.0, history=steady(90, 0.0))
-
-    assert demand.quantile(0.9, 100.0, 0.0, 0.0).requests == pytest.approx(0.0)
-    assert demand.quantile(1.0, 100.0, 0.0, 0.0).requests == pytest.approx(8.0)
+    assert before.add(NOW - 3600, 7, 70) == Demand(((7, 70),), NOW - 3600, NOW - 3600, before.peaks)
 
 
-def test_the_quantile_looks_back_no_further_than_its_window() -> None:
-    demand = steady(60, 1.0, history=steady(60, 9.0))
-
-    assert demand.quantile(1.0, 50.0, 0.0, 0.0).requests == pytest.approx(1.0)
-    assert demand.quantile(1.0, 120.0, 0.0, 0.0).requests == pytest.approx(9.0, rel=0.2)
+# As requests felt it.
 
 
-def test_prompts_longer_than_the_mean_weigh_as_much_more_as_they_cost() -> None:
-    demand = steady(60, 2.0, tokens=2.0 * 3000)
-
-    assert demand.quantile(0.5, 60.0, 0.0, 1000.0).requests == pytest.approx(2.0)
-    assert demand.quantile(0.5, 60.0, 0.5, 1000.0).requests == pytest.approx(4.0)
-    assert demand.quantile(0.5, 60.0, 1.0, 1000.0).requests == pytest.approx(6.0)
+def test_a_burst_is_felt_as_those_in_it_felt_it_and_not_as_the_mean() -> None:
+    # One bucket of 20 and eleven of 4: each of the 20 met 19 others within 5 s, each of the 44 three.
+    # (20 * 19 + 11 * 4 * 3) / 64 = 8 a bucket, 1.6 a second; the mean is 64 / 60 = 1.07.
+    assert felt([20.0] + [4.0] * 11) == pytest.approx(1.6)
 
 
-def test_an_hour_is_remembered_and_no_more() -> None:
+def test_single_requests_feel_nobody() -> None:
+    assert felt([1.0, 0.0, 1.0, 0.2]) == 0.0
+    assert felt([]) == 0.0
+
+
+def test_what_is_felt_is_never_less_than_the_mean() -> None:
+    demand = steady(120, 0.2)  # one in each bucket
+
+    assert demand.felt_rps(demand.until) == pytest.approx(0.2)
+
+
+def test_poisson_arrivals_feel_their_mean_rate() -> None:
+    # A bucket's count is Poisson: sums of 1 over the seconds in which one of 100 slots had an arrival.
+    draw = random.Random(5)
+    counts = [float(sum(draw.random() < 0.1 for _ in range(200))) for _ in range(4000)]
+
+    assert felt(counts) == pytest.approx(20 / BUCKET_S, rel=0.06)
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1, max_size=13), st.floats(1, 10))
+def test_more_of_the_same_is_felt_as_at_least_as_much_more(counts: list[float], factor: float) -> None:
+    more = [factor * count for count in counts]
+
+    assert felt(more) >= factor * felt(counts) * (1 - 1e-9)
+
+
+# The memory of it.
+
+
+def bursts(history: Demand, minutes: int, gap_s: int, rps: float) -> Demand:
+    """A minute at so many a second, `gap_s` of silence, and again."""
+    for _ in range(minutes):
+        history = steady(gap_s, 0.0, history=steady(60, rps, history=history))
+    return history
+
+
+def test_a_steady_stream_is_remembered_as_it_is() -> None:
+    demand = steady(600, 4.0)
+
+    # 20 in every bucket; each met 19 others: 3.8 a second, so the mean counts. To 5 %.
+    assert demand.peaks.level(0.9) == pytest.approx(4.0, rel=0.03)
+    assert demand.peaks.rise(0.9) == 0.0
+    # 600 s less half a minute at each end that has no whole minute around it yet.
+    assert demand.peaks.minutes == pytest.approx(9.0, rel=0.05)
+
+
+def test_silence_fades_nothing() -> None:
+    busy = steady(600, 4.0)
+
+    later = steady(36_000, 0.0, history=busy).peaks
+
+    assert later.level(0.9) == busy.peaks.level(0.9)
+    assert later.minutes == pytest.approx(busy.peaks.minutes, rel=0.15)
+
+
+def test_traffic_fades_what_came_before_it() -> None:
+    demand = Demand().add(NOW, 0, 0)
+    for second in range(1, 1201):
+        demand = demand.add(NOW + second, 10.0 if second <= 300 else 1.0, 0.0, 60.0, memory_s=120.0)
+
+    # 900 s at 1 a second are 7.5 times the memory: e^-7.5 * 10 = 0.6 % of what is remembered.
+    assert demand.peaks.level(0.9) == pytest.approx(1.0, rel=0.06)
+    assert demand.peaks.level(1.0) > 5.0
+
+
+def test_a_rise_is_against_the_demand_of_a_cold_start_before() -> None:
+    sudden = bursts(Demand().add(NOW, 0, 0), 4, 240, rps=8.0)
+
+    # Of all within the bursts, more than half had risen by most of 8 a second within the minute before.
+    assert sudden.peaks.rise(0.9) == pytest.approx(8.0, rel=0.15)
+    # A slow ramp, 0.01 a second more each second: within 60 s and the minute that is looked at, 1.2.
+    demand = Demand().add(NOW, 0, 0)
+    for second in range(1, 901):
+        demand = demand.add(NOW + second, 0.01 * second, 0.0, 60.0)
+    assert 0.5 < demand.peaks.rise(0.9) <= 1.3
+
+
+def test_a_rise_is_not_read_from_before_the_watch_began() -> None:
+    # A stream that is already there when the watch begins has not risen to where it is.
+    assert steady(100, 8.0).peaks.rise(1.0) == 0.0
+
+
+def test_a_long_cold_start_is_looked_back_over_no_further_than_its_bound() -> None:
+    demand = Demand().add(NOW, 0, 0)
+    for second in range(1, 1801):
+        demand = demand.add(NOW + second, 2.0, 0.0, horizon_s=1e9)
+
+    assert demand.peaks.rise(0.9) == 0.0
+    assert len(demand.buckets) == MAX_BUCKETS >= LONGEST_HORIZON_S / BUCKET_S + 24
+
+
+def test_buckets_are_kept_for_the_longest_cold_start_and_no_more() -> None:
     demand = Demand().add(NOW, 0, 0).add(NOW + 10_000, 10_000, 0)
 
     assert len(demand.buckets) == MAX_BUCKETS
@@ -99,6 +178,7 @@ def test_no_arrival_is_lost_or_counted_twice(arrivals: list[tuple[float, int]]) 
         demand = demand.add(now, requests, 2.0 * requests)
 
     total = sum(requests for _, requests in arrivals)
-    assert sum(bucket[0] for bucket in demand.buckets) == pytest.approx(total)
-    assert sum(bucket[1] for bucket in demand.buckets) == pytest.approx(2 * total)
+    if now - NOW < MAX_BUCKETS * BUCKET_S - 2 * BUCKET_S:
+        assert sum(bucket[0] for bucket in demand.buckets) == pytest.approx(total)
+        assert sum(bucket[1] for bucket in demand.buckets) == pytest.approx(2 * total)
     assert min(bucket[0] for bucket in demand.buckets) >= -1e-6

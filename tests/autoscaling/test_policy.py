@@ -86,7 +86,9 @@ def test_the_backlog_of_a_cold_start_does_not_ask_again_when_the_first_replica_i
     up = watch.see_for(4, queued(20, target=3))
 
     assert up.target == 3
-    assert watch.see_for(10, queued(40, target=3)).target == 5
+    # Nor do more that pile up before the others are; a queue that stands before all three does.
+    assert watch.see_for(10, queued(40, target=3)).target == 3
+    assert watch.see_for(10, queued(40, replicas=3)).target == 5
 
 
 def test_a_queue_must_stand_for_the_delay_before_it_asks_for_a_replica() -> None:
@@ -133,22 +135,26 @@ def test_fewer_replicas_wait_until_fewer_have_been_enough_for_the_delay() -> Non
     assert before == sorted(before, reverse=True)
 
 
-def test_after_a_reset_nothing_is_taken_away_before_the_delay_has_passed_again() -> None:
+def test_after_a_reset_nothing_is_taken_away_before_the_longer_delay_has_passed() -> None:
     watch = Watch(KNOBS)
+    busy = snapshot(*[engine(running_requests=1)] * 4)
 
-    decision = watch.see_for(29, snapshot(*[engine(running_requests=1)] * 4))
+    decision = watch.see_for(119, busy)
     assert (decision.target, decision.wanted, decision.explanation.binding) == (4, 1, "delay")
 
-    assert watch.see_for(3, snapshot(*[engine(running_requests=1)] * 4)).target == 1
+    assert watch.see_for(3, busy).target == 1
+    # Watched for long enough once, it waits for the shorter one.
+    assert watch.see_for(29, snapshot(*[engine(waiting_requests=9)] * 4)).target == 5
+    assert watch.see_for(31, busy).target == 1
 
 
 def test_the_last_of_an_idle_fleet_goes_after_the_longer_delay_in_one_step() -> None:
     watch = Watch(KNOBS)
+    watch.see_for(120, snapshot(*[engine(running_requests=1)] * 3, target=3))
 
     targets = [watch.see(snapshot(*[engine()] * 3)).target for _ in range(125)]
 
-    assert targets[:30] == [3] * 30
-    assert set(targets[32:119]) == {1}
+    assert set(targets[:119]) == {1}  # fewer had been enough all along
     assert targets[121:] == [0] * 4
 
 
@@ -208,8 +214,8 @@ def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
         return snapshot(*[engine(running_requests=30, running_tokens=30.0 * context)] * 2)
 
     strict = knobs(itl_target_s=0.026)
-    light = Watch(strict).see_for(40, running(500))
-    heavy = Watch(strict).see_for(40, running(1200))
+    light = Watch(strict).see_for(125, running(500))
+    heavy = Watch(strict).see_for(125, running(1200))
 
     assert light.target == 1
     assert (heavy.target, heavy.explanation.binding) == (2, "hold")
@@ -218,7 +224,7 @@ def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
 def test_a_replica_does_not_go_if_the_others_have_no_room_in_their_kv_caches() -> None:
     full = snapshot(*[engine(running_requests=4, running_tokens=95_000)] * 2)
 
-    decision = Watch(KNOBS).see_for(60, full)
+    decision = Watch(KNOBS).see_for(125, full)
 
     assert decision.target == 2
 

@@ -32,10 +32,10 @@ def test_the_mix_is_the_mean_of_what_has_finished() -> None:
 
 
 def test_old_requests_fade_from_the_mix() -> None:
-    sums = MixSums().add(500, 500 * 100, 500 * 100, 500 * 10, 0, 0)
+    sums = MixSums().add(5000, 5000 * 100, 5000 * 100, 5000 * 10, 0, 0)
 
-    half = sums.add(250, 250 * 300, 250 * 300, 250 * 10, 0, 0)
-    all_ = sums.add(500, 500 * 300, 500 * 300, 500 * 10, 0, 0)
+    half = sums.add(2500, 2500 * 300, 2500 * 300, 2500 * 10, 0, 0)
+    all_ = sums.add(5000, 5000 * 300, 5000 * 300, 5000 * 10, 0, 0)
 
     assert half.mix().prompt_tokens == pytest.approx(200)
     assert all_.mix().prompt_tokens == pytest.approx(300)
@@ -58,8 +58,10 @@ def test_odd_sums_give_a_mix_and_a_ratio_within_reason(sums: MixSums) -> None:
 
 def lived() -> PolicyState:
     """A state with something in every field."""
-    watch = Watch(Knobs(min_replicas=0, max_replicas=8, downscale_delay_s=5.0))
-    for second in range(1, 20):
+    watch = Watch(
+        Knobs(min_replicas=0, max_replicas=8, downscale_delay_s=5.0, downscale_to_zero_delay_s=60.0)
+    )
+    for second in range(1, 91):
         busy = engine(
             running_requests=3,
             waiting_requests=2,
@@ -71,14 +73,17 @@ def lived() -> PolicyState:
             step_s=0.013,
             step_batch=4,
             step_kv_tokens=4000,
+            itl_count=4000,
+            itl_p99_s=0.05,
         )
         front = ingress(arrivals_total=3.0 * second, arrived_bytes_total=12_000.0 * second)
         watch.see(snapshot(busy, busy, at={"i0": front}))
     watch.see(
-        snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=57, arrived_bytes_total=228_000)})
+        snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=270, arrived_bytes_total=1_080_000)})
     )
     watch.see_for(
-        120, snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=57, arrived_bytes_total=228_000)})
+        120,
+        snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=270, arrived_bytes_total=1_080_000)}),
     )
     return watch.state
 
@@ -91,6 +96,11 @@ def test_a_state_comes_back_from_json_as_it_was() -> None:
     assert state.engine_totals
     assert state.queue
     assert state.peaks
+    assert state.demand.peaks.levels
+    assert state.demand.peaks.rises
+    assert state.late_tokens > 0
+    assert state.late_tokens_expected > 0
+    assert state.ready_mean > 0
 
     assert restore(json.loads(json.dumps(state.document()))) == state
     assert restore(state.document()) == state
@@ -100,11 +110,22 @@ def test_a_fresh_state_comes_back_too() -> None:
     assert restore(json.loads(json.dumps(PolicyState().document()))) == PolicyState()
 
 
+def test_late_tokens_are_what_the_model_expects_until_measured_otherwise() -> None:
+    assert PolicyState().interference == 1.0
+    # 3,000 late where 1,000 were expected, and a thousand by which the model is trusted: 4 to 2.
+    assert PolicyState(late_tokens=3000.0, late_tokens_expected=1000.0).interference == pytest.approx(2.0)
+    assert PolicyState(late_tokens=0.0, late_tokens_expected=9000.0).interference == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         lambda plain: plain.pop("demand"),
         lambda plain: plain.pop("fleet"),
+        lambda plain: plain["demand"].pop("peaks"),  # as before demand was remembered by requests
+        lambda plain: plain.pop("late_tokens"),
+        lambda plain: plain["demand"]["peaks"]["levels"].update(many=1.0),
+        lambda plain: plain["demand"]["peaks"].pop("squares"),
         lambda plain: plain.update(since="yesterday"),
         lambda plain: plain.update(correction=None),
         lambda plain: plain.update(a_field_of_tomorrow=1),

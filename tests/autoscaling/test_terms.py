@@ -10,24 +10,20 @@ from serve_app.autoscaling.decision import Term
 from serve_app.autoscaling.demand import Demand
 from serve_app.autoscaling.feedback import measure
 from serve_app.autoscaling.knobs import Knobs
-from serve_app.autoscaling.observe import observe
+from serve_app.autoscaling.observe import Observation, observe
+from serve_app.autoscaling.peaks import Peaks
 from serve_app.autoscaling.schedule import Schedule
 from serve_app.autoscaling.service import Mix, StepTime
 from serve_app.autoscaling.signals import Snapshot
+from serve_app.autoscaling.situation import Situation
+from serve_app.autoscaling.sizing import MOST_REPLICAS, Sizing
 from serve_app.autoscaling.state import PolicyState
-from serve_app.autoscaling.terms import (
-    MOST_REPLICAS,
-    Sizing,
-    horizon_s,
-    load_terms,
-    standing_queue,
-    standing_terms,
-)
+from serve_app.autoscaling.terms import load_terms, queue_may_ask, standing_queue, standing_terms
 from tests.autoscaling.build import NOW, engine, ingress, snapshot
 
 KNOBS = Knobs(min_replicas=0, max_replicas=100, queue_target_per_replica=8, headroom=0)
 A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
-SIZING = Sizing(A100, Mix(1000, 1.0, 128), model_rps=3.0, correction=1.0, headroom=0.0)
+SIZING = Sizing(A100, Mix(1000, 1.0, 128), KNOBS, itl_rps=3.0)
 
 
 def arriving(rps: float, seconds: int = 120) -> Demand:
@@ -48,33 +44,21 @@ def terms_of(
     observation, state = observe(seen, state or PolicyState(), NOW)
     queued = (observation.queued_requests, observation.queued_tokens)
     state = replace(state, **{"queue": ((NOW - 5, *queued), (NOW, *queued)), **memory})
+    return {term.name: term for term in load_terms(situation(seen, observation, state, knobs, sizing))}
+
+
+def situation(
+    seen: Snapshot,
+    observation: Observation,
+    state: PolicyState,
+    knobs: Knobs = KNOBS,
+    sizing: Sizing = SIZING,
+) -> Situation:
     measured = measure(observation.engines, knobs, 0.012)
-    return {term.name: term for term in load_terms(seen, knobs, state, observation, measured, sizing, NOW)}
+    return Situation(seen, knobs, state, observation, measured, sizing, NOW)
 
 
 # Arrivals.
-
-
-@pytest.mark.parametrize(
-    ("rps", "headroom", "replicas"),
-    [(0, 1, 0), (0.01, 0, 1), (3, 0, 1), (3.1, 0, 2), (12, 0, 4), (12, 1, 6), (12, 0.5, 5), (300, 1, 110)],
-)
-def test_replicas_for_a_rate_are_its_load_and_a_share_of_its_root(
-    rps: float, headroom: float, replicas: int
-) -> None:
-    # 12 a second are 4 replicas of load; sqrt(4) = 2 more with headroom 1.
-    assert replace(SIZING, headroom=headroom).replicas(rps) == replicas
-
-
-@pytest.mark.parametrize("headroom", [0.0, 0.5, 1.0, 3.0])
-@pytest.mark.parametrize("replicas", [1, 2, 7, 40])
-def test_the_most_a_fleet_carries_is_the_inverse_of_that(headroom: float, replicas: int) -> None:
-    sizing = replace(SIZING, headroom=headroom, correction=0.7)
-
-    most = sizing.most_rps(replicas)
-
-    assert sizing.replicas(most) == replicas
-    assert sizing.replicas(most * 1.01) == replicas + 1
 
 
 def test_arrivals_ask_for_what_the_rate_needs_by_the_model() -> None:
@@ -84,28 +68,15 @@ def test_arrivals_ask_for_what_the_rate_needs_by_the_model() -> None:
     assert "7 requests/s arrive" in terms["arrivals"].why
 
 
-def test_arrivals_use_a_capacity_that_latencies_have_raised_and_leave_one_they_lowered_to_feedback() -> None:
-    raised = terms_of(snapshot(engine()), demand=arriving(9.0), sizing=replace(SIZING, correction=1.5))
-    lowered = terms_of(snapshot(engine()), demand=arriving(9.0), sizing=replace(SIZING, correction=0.5))
+def test_what_latencies_took_from_the_capacity_is_left_to_their_own_term() -> None:
+    terms = terms_of(snapshot(engine()), demand=arriving(9.0), sizing=replace(SIZING, correction=0.5))
 
-    assert raised["arrivals"].replicas == 2
-    assert (lowered["arrivals"].replicas, lowered["ttft"].replicas) == (3, 6)
-
-
-def test_feedback_is_named_for_the_target_that_is_missed() -> None:
-    slow = engine(
-        itl_count=100, itl_p50_s=0.02, itl_p90_s=0.06, itl_p95_s=0.06, itl_p99_s=0.06, ttft_count=100
-    )
-
-    terms = terms_of(snapshot(slow), demand=arriving(9.0), sizing=replace(SIZING, correction=0.9))
-
-    assert terms["itl"].replicas == 4
-    assert "miss the ITL target" in terms["itl"].why
-    assert "ttft" not in terms
+    assert (terms["arrivals"].replicas, terms["ttft"].replicas) == (3, 6)
+    assert "capacity corrected by 0.50" in terms["ttft"].why
 
 
-def test_without_misses_there_is_no_feedback() -> None:
-    assert {"ttft", "itl"}.isdisjoint(terms_of(snapshot(engine())))
+def test_without_a_late_first_token_there_is_no_such_term() -> None:
+    assert "ttft" not in terms_of(snapshot(engine()), demand=arriving(9.0))
 
 
 # The queue, in requests.
@@ -138,16 +109,37 @@ def test_at_zero_replicas_all_of_it_counts_at_once() -> None:
     assert terms_of(seen, queue=())["queue"].replicas == 3
 
 
+def test_while_replicas_are_on_their_way_a_queue_asks_for_no_more() -> None:
+    waiting = engine(waiting_requests=80, waiting_tokens=80_000)
+
+    coming = terms_of(snapshot(waiting, target=3, cold_start_s=20.0))
+    there = terms_of(snapshot(waiting, engine(), engine(), cold_start_s=20.0))
+
+    # 80 requests are ten replicas' worth; 4 s of prefill in a tenth of 20 s are two.
+    assert (coming["queue"].replicas, coming["queue_tokens"].replicas) == (3, 2)
+    assert (there["queue"].replicas, there["queue_tokens"].replicas) == (10, 2)
+
+
+def test_at_zero_it_may_ask_for_as_many_as_it_needs_until_the_delay_after_the_wake_is_over() -> None:
+    seen = snapshot(at={"i0": ingress(held_requests=80)}, target=2)
+    observation, state = observe(seen, PolicyState(), NOW)
+
+    def may_ask(woken_s: float) -> int:
+        return queue_may_ask(situation(seen, observation, replace(state, woken_at=NOW - woken_s)))
+
+    assert (may_ask(5.0), may_ask(5.1)) == (MOST_REPLICAS, 2)
+
+
 # The queue, in tokens.
 
 
 def test_few_long_prompts_ask_for_more_than_their_number_does() -> None:
-    # 6 prompts of 2,000 tokens are 0.6 s of prefill; 0.2 s less a step leave 0.19 s for it.
-    seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000))
+    # 6 prompts of 2,000 tokens are 0.6 s of prefill; in a tenth of 2 s that takes three.
+    seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000), cold_start_s=2.0)
 
     terms = terms_of(seen)
 
-    assert (terms["queue"].replicas, terms["queue_tokens"].replicas) == (1, 4)
+    assert (terms["queue"].replicas, terms["queue_tokens"].replicas) == (1, 3)
 
 
 def test_many_short_prompts_ask_for_less() -> None:
@@ -155,7 +147,7 @@ def test_many_short_prompts_ask_for_less() -> None:
 
 
 def test_prompts_found_in_the_prefix_cache_are_no_work() -> None:
-    seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000))
+    seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000), cold_start_s=2.0)
 
     cached = replace(SIZING, mix=Mix(2000, 0.1, 128))
 
@@ -164,8 +156,11 @@ def test_prompts_found_in_the_prefix_cache_are_no_work() -> None:
 
 def test_a_prompt_is_never_split_over_replicas() -> None:
     # One prompt of 100,000 tokens takes 5 s, on however many.
-    assert terms_of(snapshot(engine(waiting_requests=1, waiting_tokens=1e5)))["queue_tokens"].replicas == 1
-    assert terms_of(snapshot(engine(waiting_requests=3, waiting_tokens=3e5)))["queue_tokens"].replicas == 3
+    def asked(prompts: int) -> int:
+        seen = snapshot(engine(waiting_requests=prompts, waiting_tokens=prompts * 1e5), cold_start_s=1.0)
+        return terms_of(seen)["queue_tokens"].replicas
+
+    assert (asked(1), asked(3)) == (1, 3)
 
 
 def test_after_a_cold_start_a_backlog_may_take_a_tenth_of_it() -> None:
@@ -184,7 +179,10 @@ def test_a_queue_of_prompts_beyond_the_ttft_target_is_cleared_and_the_target_not
 
     assert terms_of(seen)["queue_tokens"].replicas == 2  # 4 s of work in a tenth of a cold start
     within = KNOBS.model_copy(update={"ttft_target_s": 0.5})
-    assert terms_of(seen, knobs=within)["queue_tokens"].replicas == 9
+    assert terms_of(seen, knobs=within)["queue_tokens"].replicas == 2
+    # Beyond a tenth of a cold start, the target is what there is to keep: 4 s of work in 4 s.
+    patient = KNOBS.model_copy(update={"ttft_target_s": 4.0})
+    assert terms_of(seen, knobs=patient)["queue_tokens"].replicas == 1
 
 
 # The KV cache.
@@ -205,27 +203,49 @@ def test_an_engine_that_does_not_say_how_large_its_cache_is_asks_for_nothing() -
 # The forecast.
 
 
-def test_the_forecast_keeps_what_the_peaks_of_the_recent_past_needed() -> None:
-    demand = arriving(9.0, 100)
-    for second in range(1, 301):
-        demand = demand.add(NOW + second, 1.0, 1000.0)
-    seen = snapshot(engine(), cold_start_s=75.0)
-
-    # 100 of 400 s were busy: the 0.9-quantile is of those.
-    assert terms_of(seen, demand=demand)["forecast"].replicas == 3
-    low = KNOBS.model_copy(update={"forecast_quantile": 0.5})
-    assert terms_of(seen, demand=demand, knobs=low)["forecast"].replicas == 1
+def remembered(level: float, rise: float, minutes: float) -> Peaks:
+    """So many minutes of requests, all of which came at one demand and after one rise."""
+    peaks = Peaks()
+    for _ in range(round(12 * minutes)):
+        peaks = peaks.note(level, rise, 1.0, 12.0, 12, 1.0)
+    return peaks
 
 
-def test_the_forecast_looks_back_sixteen_cold_starts_and_no_further_than_its_knob() -> None:
-    def window(cold_start_s: float | None, knobs: Knobs = KNOBS) -> str:
-        return terms_of(snapshot(engine(), cold_start_s=cold_start_s), knobs=knobs)["forecast"].why
+def forecast(now_rps: float, peaks: Peaks, q: float = 0.9) -> Term:
+    demand = replace(arriving(now_rps), peaks=peaks)
+    knobs = KNOBS.model_copy(update={"forecast_quantile": q})
+    return terms_of(snapshot(engine(), cold_start_s=75.0), demand=demand, knobs=knobs)["forecast"]
 
-    assert "last 320 s" in window(20.0)
-    assert "last 60 s" in window(1.0)
-    assert "last 1200 s" in window(180.0)
-    assert "last 960 s" in window(None)
-    assert "last 100 s" in window(180.0, KNOBS.model_copy(update={"forecast_window_s": 100.0}))
+
+@pytest.mark.parametrize(
+    ("now_rps", "rise", "most", "minutes", "replicas"),
+    [
+        (2.0, 6.0, 20.0, 10, 3),  # two a second that may rise by six: 8 / 3
+        (9.0, 6.0, 11.0, 10, 4),  # it has never been more than 11
+        (17.0, 6.0, 11.0, 10, 6),  # but it is already
+        (2.0, 6.0, 4.0, 5, 3),  # 4, and half of a rise: of ten minutes five are known
+        (2.0, 6.0, 4.0, 0, 1),  # nothing known
+    ],
+)
+def test_demand_may_rise_as_it_has_risen_and_to_what_it_has_been(
+    now_rps: float, rise: float, most: float, minutes: float, replicas: int
+) -> None:
+    assert forecast(now_rps, remembered(most, rise, minutes)).replicas == replicas
+
+
+def test_a_higher_quantile_needs_more_minutes_before_the_most_seen_is_a_bound() -> None:
+    peaks = remembered(level=11.0, rise=9.0, minutes=10)
+
+    # Ten minutes tell the 0.9-quantile and half of the 0.95th: 11, and 11 + 4.5.
+    assert forecast(9.0, peaks, q=0.9).replicas == 4
+    assert forecast(9.0, peaks, q=0.95).replicas == 6
+
+
+def test_the_forecast_says_its_numbers() -> None:
+    why = forecast(2.0, remembered(level=4.0, rise=1.0, minutes=10)).why
+
+    assert "requests/s within 75 s, a replica's start: now 2; " in why
+    assert "90% of the requests came at no more than 3.92 and after a rise of at most 1" in why
 
 
 def test_the_forecast_can_be_turned_off() -> None:
@@ -236,8 +256,8 @@ def test_the_forecast_can_be_turned_off() -> None:
 
 @pytest.mark.parametrize("seconds", [None, 0.0, -1.0, math.nan, math.inf])
 def test_a_cold_start_that_was_not_measured_is_guessed(seconds: float | None) -> None:
-    assert horizon_s(snapshot(cold_start_s=seconds)) == 60.0
-    assert horizon_s(snapshot(cold_start_s=7.5)) == 7.5
+    assert snapshot(cold_start_s=seconds).horizon_s == 60.0
+    assert snapshot(cold_start_s=7.5).horizon_s == 7.5
 
 
 # What stands whatever the load.
@@ -246,7 +266,7 @@ def test_a_cold_start_that_was_not_measured_is_guessed(seconds: float | None) ->
 def standing(seen: Snapshot, knobs: Knobs = KNOBS, **memory: Any) -> dict[str, Term]:
     observation, state = observe(seen, PolicyState(), NOW)
     state = replace(state, **memory)
-    return {term.name: term for term in standing_terms(seen, knobs, state, observation, NOW)}
+    return {term.name: term for term in standing_terms(situation(seen, observation, state, knobs))}
 
 
 def test_whoever_waits_or_runs_keeps_one_replica() -> None:

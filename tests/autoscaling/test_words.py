@@ -36,7 +36,7 @@ def test_a_fleet_goes_up_at_a_queue_or_a_rate_and_the_last_replica_down_after_id
     busy = snapshot(engine(running_requests=1))
 
     assert counterfactual(busy) == (
-        "up at 9 waiting or above 3.57 requests/s; to zero after 120 s without a request"
+        "up at 9 waiting or above 5.1 requests/s; to zero after 120 s without a request"
     )
 
 
@@ -59,16 +59,41 @@ def test_silence_is_said_to_be_in_the_way_of_going_down() -> None:
 def test_a_fleet_that_is_more_than_enough_says_when_it_can_go_down() -> None:
     busy = snapshot(*[engine(running_requests=1)] * 3)
 
-    assert counterfactual(busy, 11).endswith("can next go down in 20 s")
+    # Nothing goes before the load has been watched for as long as an idle model is kept: 120 s.
+    assert counterfactual(busy, 11).endswith("can next go down in 110 s")
+
+
+def test_a_fleet_that_was_needed_a_moment_ago_says_how_long_it_stays() -> None:
+    watch = Watch(knobs(downscale_to_zero_delay_s=0.0))
+    watch.see_for(20, snapshot(*[engine(running_requests=1)] * 3))
+    watch.see_for(10, snapshot(*[engine(running_requests=1, waiting_requests=20)] * 3))
+
+    text = watch.see_for(5, snapshot(*[engine(running_requests=1)] * 3)).explanation.counterfactual
+
+    assert text.endswith("can next go down in 25 s")
+
+
+def test_a_queue_that_may_not_ask_is_not_said_to() -> None:
+    coming = snapshot(engine(running_requests=1), target=2)
+
+    assert counterfactual(coming).startswith(
+        "up above 11.1 requests/s; a queue asks for no more while replicas start; "
+    )
+
+
+def test_with_a_forecast_the_rate_is_also_the_one_to_come() -> None:
+    text = counterfactual(snapshot(engine(running_requests=1)), with_knobs=knobs(forecast=True))
+
+    assert text.startswith("up at 9 waiting or above 5.1 requests/s, arriving or forecast; ")
 
 
 def test_a_fleet_that_is_just_enough_says_below_which_rate() -> None:
     watch = Watch(KNOBS)
     for second in range(1, 121):
-        front = ingress(arrivals_total=6.0 * second, arrived_bytes_total=6 * 2048.0 * second)
+        front = ingress(arrivals_total=8.0 * second, arrived_bytes_total=8 * 2048.0 * second)
         text = watch.see(snapshot(engine(), engine(), at={"i0": front})).explanation.counterfactual
 
-    assert text.endswith("down after 30 s below 3.57 requests/s")
+    assert text.endswith("down after 30 s below 5.1 requests/s")
 
 
 def notes(with_knobs: Knobs = KNOBS, **signals: float) -> tuple[str, ...]:
@@ -131,7 +156,7 @@ def test_the_numbers_of_a_decision_are_finite_and_plain() -> None:
     assert signals["itl_p95_s"] == pytest.approx(0.02)
     assert signals["ttft_queue_p95_s"] == pytest.approx(0.3)
     assert signals["cold_start_s"] == 70.0
-    assert signals["replica_capacity_rps"] == pytest.approx(3.57, rel=0.01)
+    assert signals["replica_capacity_rps"] == pytest.approx(5.10, rel=0.01)
     assert all(math.isfinite(value) for value in signals.values())
     json.dumps(signals, allow_nan=False)
 

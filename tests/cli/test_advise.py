@@ -23,7 +23,7 @@ from serve_app.replay.traces import ArrayTrace
 CONFIG = Path(__file__).parents[2] / "config" / "serve.a100.yaml"
 TRACE = ArrayTrace("mine", [0.0], [1], [1])
 FIRST, SECOND = Part(TRACE, "first half", 0.0, 600.0), Part(TRACE, "second half", 600.0, None)
-CURRENT = Knobs(min_replicas=0, max_replicas=8)
+CURRENT = Knobs(min_replicas=0, max_replicas=8, headroom=1.0)
 CHANGED = CURRENT.model_copy(update={"headroom": 0.5, "max_replicas": 12})
 
 

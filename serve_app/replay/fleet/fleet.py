@@ -116,7 +116,7 @@ class Fleet:
         self._count_peak()
 
     def set_target(self, target: int) -> None:
-        """Start or stop replicas until `target` are ready, starting or pending. Those not ready stop first."""
+        """Start or stop replicas until `target` are ready, starting or pending. The unready stop first."""
         self.target = target
         while self.ready + len(self.starting) + len(self.pending) < target:
             self.pending.append(self.now)

@@ -4,7 +4,7 @@ An engine step is vLLM's: whoever runs goes first, each decoding sequence with o
 under way with a chunk; then, unless somebody was preempted, waiting requests are admitted while the batch,
 the step's token budget and the KV cache have room, the latter for the whole prompt. A step takes
 
-    base + per_sequence * decoding sequences + per_kv_token * their tokens + per_prefill_token * prefill tokens
+    base + per_sequence * decodes + per_kv_token * their tokens + per_prefill_token * prompt tokens
 
 seconds, and its tokens come at its end. Where the KV cache is full the request admitted last is preempted
 and computed again. Prompts find what their replica's prefix cache still holds, oldest use evicted first.

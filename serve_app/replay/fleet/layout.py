@@ -88,10 +88,7 @@ REQUEST = np.dtype(
         ("last_at", "f8"),  # when it was sent to its replica, or was preempted
         ("prompt", "i8"),
         ("output", "i8"),
-        (
-            "todo",
-            "i8",
-        ),  # tokens to prefill: the prompt, after a preemption what was generated too; 0: decodes
+        ("todo", "i8"),  # tokens to prefill, after a preemption those of the answer too; 0: it decodes
         ("computed", "i8"),  # tokens in the KV cache, while it prefills
         ("scheduled", "i8"),  # prefill tokens of the step under way
         ("generated", "i8"),  # while it does not decode

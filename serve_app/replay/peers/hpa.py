@@ -45,7 +45,7 @@ class HpaKeda:
         self._begun = False
         self._turns = 0
         self._arrivals = 0.0
-        self._active_at = -math.inf
+        self._active_at: float | None = None
 
     @property
     def name(self) -> str:
@@ -54,6 +54,9 @@ class HpaKeda:
 
     def decide(self, sample: Sample) -> int:
         """One sync of HPA, and every second time a poll of KEDA before it."""
+        if self._active_at is None:
+            # What it finds running has not been idle yet.
+            self._active_at = sample.at if sample.target else -math.inf
         polls = self._turns % _POLL_EVERY == 0
         self._turns += 1
         if polls:

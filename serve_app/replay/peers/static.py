@@ -15,13 +15,13 @@ class Static:
     interval_s = 60.0
 
     def __init__(self, replicas: int) -> None:
-        self._replicas = replicas
+        self.replicas = replicas
 
     @property
     def name(self) -> str:
         """With its number."""
-        return f"static:{self._replicas}"
+        return f"static:{self.replicas}"
 
     def decide(self, sample: Sample) -> int:
         """The number."""
-        return self._replicas
+        return self.replicas

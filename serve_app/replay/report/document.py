@@ -30,6 +30,7 @@ def document(result: Result) -> dict[str, Any]:
         "duration_s": fixed(result.duration_s, 3),
         "requests": result.requests,
         "rejected": result.rejected,
+        "unanswered": result.unanswered,
         "targets": {
             "ttft_s": short(result.ttft_target_s),
             "itl_s": short(result.itl_target_s),
@@ -63,6 +64,7 @@ def document(result: Result) -> dict[str, Any]:
         "peak": result.peak,
         "changes": result.changes,
         "preemptions": result.preemptions,
+        "policy_errors": result.policy_errors,
         "peers": {name: _peer(result, summary) for name, summary in result.peers.items()},
         "knobs": finite(result.knobs),
         "versions": versions(),

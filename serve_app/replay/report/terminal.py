@@ -113,6 +113,8 @@ def _slo(result: Result) -> Table:
     )
     table.add_row("infeasible on an empty replica", formats.percent(result.infeasible), "")
     table.add_row("rejected", formats.whole(result.rejected), "")
+    if result.unanswered:
+        table.add_row("never answered", formats.whole(result.unanswered), "")
     return table
 
 
@@ -157,6 +159,8 @@ def _fleet(result: Result) -> Table:
     table.add_row("changes of the target", f"{result.changes:,}")
     table.add_row("most replicas at a time", f"{result.peak:,}")
     table.add_row("preemptions", f"{result.preemptions:,}")
+    if result.policy_errors:
+        table.add_row(Text("decisions that raised", style="red"), f"{result.policy_errors:,}")
     return table
 
 

@@ -53,11 +53,11 @@ def test_first_come_first_served_and_nobody_overtakes() -> None:
     serve(made, (10.002, 900, 1), until=10.003)
     assert total(made, "held") == 3
     until(made, 12.0)
-    # The first begins a step alone, 0.020. In the next it decodes and three are prefilled, 0.010 + 0.001 + 0.001
-    # + 0.030; the batch is full. At 10.062 it leaves and the sixth is sent. Then three decode, 300 tokens, and
-    # the fifth is prefilled: 0.010 + 0.003 + 0.003 + 0.010. At 10.088 three leave, and the last two are sent.
-    # 999 tokens are left for the sixth, the seventh and 799 of the eighth's 900: 0.010 + 0.001 + 0.001 + 0.0999.
-    # Then two decode, 200 tokens, and 101 are prefilled: 0.010 + 0.002 + 0.002 + 0.0101.
+    # The first begins a step alone, 0.020. In the next it decodes and three are prefilled, 0.010 + 0.001 +
+    # 0.001 + 0.030; the batch is full. At 10.062 it leaves and the sixth is sent. Then three decode, 300
+    # tokens, and the fifth is prefilled: 0.010 + 0.003 + 0.003 + 0.010. At 10.088 three leave, and the last
+    # two are sent. 999 tokens are left for the sixth, the seventh and 799 of the eighth's 900: 0.010 + 0.001
+    # + 0.001 + 0.0999. Then two decode, 200 tokens, and 101 are prefilled: 0.010 + 0.002 + 0.002 + 0.0101.
     first_tokens = [10.020, 10.062, 10.062, 10.062, 10.088, 10.1999, 10.1999, 10.2240]
     arrivals = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 10.002]
     assert total(made, "ttft_sum") == pytest.approx(sum(first_tokens) - sum(arrivals))

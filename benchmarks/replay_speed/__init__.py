@@ -1,0 +1,1 @@
+"""How fast a replay is, and how much memory it takes. See README.md."""

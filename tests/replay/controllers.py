@@ -1,0 +1,69 @@
+"""Controllers and traces for tests of the replay's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from serve_app.replay.fleet.fleet import Fleet
+from serve_app.replay.trace import Chunk
+from serve_app.replay.traces import ArrayTrace
+
+
+class Scripted:
+    """Asks for what a function of the time says."""
+
+    name = "scripted"
+    wanted: int | None = None
+    errors = 0
+
+    def __init__(self, plan: Callable[[float], int], interval_s: float = 1.0) -> None:
+        self.plan = plan
+        self.interval_s = interval_s
+        self.asked: list[float] = []
+
+    def step(self, fleet: Fleet) -> int:
+        self.asked.append(fleet.now)
+        return self.plan(fleet.now)
+
+    def decisions(self) -> list[dict[str, Any]]:
+        return []
+
+
+class NoRequests:
+    """A trace of nothing, which no file can be but a window of one."""
+
+    name = "nothing"
+    block_tokens = 0
+
+    def chunks(self) -> Iterator[Chunk]:
+        return iter(())
+
+    def progress(self) -> float:
+        return 1.0
+
+
+def trace(*requests: tuple[float, int, int]) -> ArrayTrace:
+    """Requests as (arrival, prompt tokens, answer tokens)."""
+    return ArrayTrace("made up", *zip(*requests, strict=True))
+
+
+def steady(rps: float, duration_s: float, prompt: int = 300, output: int = 30, seed: int = 0) -> ArrayTrace:
+    """Poisson arrivals of requests that are all alike."""
+    draw = np.random.default_rng(seed)
+    arrivals = np.cumsum(draw.exponential(1.0 / rps, int(2 * rps * duration_s + 50)))
+    arrivals = arrivals[arrivals < duration_s]
+    return ArrayTrace("steady", arrivals, np.full(len(arrivals), prompt), np.full(len(arrivals), output))
+
+
+def waves(phases: Sequence[tuple[float, float]], seed: int = 0) -> ArrayTrace:
+    """Poisson arrivals at so many requests a second for so many seconds, one phase after the other."""
+    draw = np.random.default_rng(seed)
+    start, arrivals = 0.0, []
+    for rps, seconds in phases:
+        arrivals.append(start + np.sort(draw.uniform(0, seconds, draw.poisson(rps * seconds))))
+        start += seconds
+    at = np.concatenate(arrivals)
+    return ArrayTrace("waves", at, draw.integers(50, 1500, len(at)), draw.integers(1, 200, len(at)))

@@ -1,0 +1,218 @@
+"""Replicas from the moment they are asked for to the end of their drain, and what they cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from serve_app.replay.fleet.fleet import Fleet
+from serve_app.replay.fleet.layout import FREE
+from tests.replay.fleet.build import fields, fleet, of, profile, serve, total
+
+
+def run(made: Fleet, until: float, tick: float = 0.25) -> None:
+    """As the driver does: from one start that ends to the next, and no longer than a tick at once."""
+    while made.now < until:
+        made.advance(min(until, made.now + tick, max(made.next_event(), made.now)))
+        made.settle()
+
+
+def counts(made: Fleet) -> tuple[int, int, int, int]:
+    """Ready, starting, pending, draining."""
+    return made.ready, len(made.starting), len(made.pending), made.draining
+
+
+def test_a_replica_takes_requests_when_its_cold_start_is_over() -> None:
+    made = fleet(0)
+    run(made, 5.0)
+    made.set_target(2)
+    assert counts(made) == (0, 2, 0, 0)
+    run(made, 14.9)
+    assert counts(made) == (0, 2, 0, 0)
+    run(made, 15.0)
+    assert counts(made) == (2, 0, 0, 0)
+    assert (made.starts, made.cold_starts, made.peak) == (2, [(1, 10.0), (2, 10.0)], 2)
+
+
+def test_cold_starts_are_drawn_between_their_bounds() -> None:
+    made = fleet(0, cold_start_s=(10.0, 20.0))
+    made.set_target(200)
+    seconds = sorted(start.cold_start_s for start in made.starting.values())
+
+    assert 10.0 <= seconds[0] < 11.0 < 14.0 < sum(seconds) / 200 < 16.0 < 19.0 < seconds[-1] <= 20.0
+
+
+def test_fewer_are_wanted_pending_ones_go_first_then_starting_then_the_newest_ready() -> None:
+    made = fleet(3, capacity=5)
+    made.set_target(7)
+    assert counts(made) == (3, 2, 2, 0)
+    made.set_target(6)
+    assert counts(made) == (3, 2, 1, 0)
+    run(made, 4.0)
+    made.set_target(4)
+    assert counts(made) == (3, 1, 0, 0)
+    # The one asked for last was given up.
+    assert [start.number for start in made.starting.values()] == [4]
+    serve(made, *[(4.0, 100, 100)] * 3, until=4.5)
+    made.set_target(1)
+    assert counts(made) == (1, 0, 0, 2)
+    assert [made.names[slot] for slot in made.ready_slots] == [1]
+
+
+def test_a_drain_ends_with_its_last_request_and_loses_none() -> None:
+    made = fleet(2)
+    serve(made, (0.0, 100, 20), (0.001, 100, 10), (0.002, 100, 15), until=0.1)
+    made.set_target(0)
+    assert counts(made) == (0, 0, 0, 2)
+    run(made, 30.0)
+
+    assert counts(made) == (0, 0, 0, 0)
+    assert (total(made, "finished"), total(made, "open")) == (3, 0)
+
+
+def test_a_draining_replica_is_not_taken_back() -> None:
+    made = fleet(1)
+    serve(made, (0.0, 100, 50), until=0.1)
+    made.set_target(0)
+    made.set_target(1)
+
+    assert counts(made) == (0, 1, 0, 1)
+
+
+def test_a_slot_is_used_again_with_nothing_of_who_had_it_before() -> None:
+    made = fleet(1)
+    serve(made, (0.0, 100, 3), until=1.0)
+    made.set_target(0)
+    assert (made.names, of(made, "status")) == ({}, FREE)
+    made.set_target(1)
+    run(made, 11.0)
+
+    assert made.names == {0: 2}
+    for name in ("busy_s", "finished", "prefilled", "taken", "last_sent", "last_end", "steps"):
+        assert of(made, name) == 0.0
+    assert not made.memory.recent[0].any()
+
+
+def test_more_replicas_than_there_are_records_for() -> None:
+    made = fleet(0)
+    records = len(made.memory.replicas)
+    made.set_target(3 * records)
+    run(made, 10.0)
+    burst = [(10.001, 100, 20)] * (3 * records)
+    serve(made, *burst, until=10.002)
+
+    assert fields(made, "in_flight") == [1.0] * (3 * records)
+    made.set_target(0)
+    run(made, 20.0)
+    assert total(made, "finished") == 3 * records
+
+
+def test_more_open_requests_than_there_are_records_for() -> None:
+    made = fleet(8, max_ongoing_requests=10_000)
+    records = len(made.memory.requests)
+    requests = [(0.000_001 * number, 10, 1) for number in range(2 * records + 10)]
+    serve(made, *requests, until=0.01)
+    assert (len(made.memory.requests), total(made, "open")) == (4 * records, len(requests))
+
+    made.advance(200.0)
+    assert (total(made, "finished"), total(made, "open")) == (len(requests), 0)
+
+
+# -- what starts may do
+
+
+def test_a_start_that_fails_is_tried_again_and_paid_for() -> None:
+    made = fleet(0, start_failures=0.5, seed=3)
+    made.set_target(8)
+    run(made, 100.0)
+
+    assert (counts(made), len(made.cold_starts)) == ((8, 0, 0, 0), 8)
+    assert made.failed_starts > 0
+    assert made.starts == 8 + made.failed_starts
+    # Only starts that succeeded tell how long one takes.
+    assert {seconds for _, seconds in made.cold_starts} == {10.0}
+    made.end()
+    warming = made.gpu_seconds().warming
+    assert 80.0 < warming < 80.0 + 10.0 * made.failed_starts
+    assert made.gpu_seconds().total == pytest.approx(800.0, rel=0.05)
+
+
+def test_failures_are_the_same_whatever_else_happens() -> None:
+    first, second = (fleet(0, start_failures=0.5, seed=3) for _ in range(2))
+    for made in (first, second):
+        made.set_target(8)
+    run(first, 100.0)
+    run(second, 100.0, tick=7.0)
+
+    assert first.cold_starts == second.cold_starts
+
+
+def test_beyond_the_clusters_room_replicas_are_pending_until_a_place_comes_free() -> None:
+    made = fleet(2, capacity=2)
+    serve(made, (0.0, 100, 40), (0.001, 100, 40), until=0.1)
+    made.set_target(1)
+    made.set_target(3)
+    # The one that drains has its place to the end.
+    assert counts(made) == (1, 0, 2, 1)
+    run(made, 5.0)
+    assert counts(made) == (1, 1, 1, 0)
+    run(made, 20.0)
+    assert counts(made) == (2, 0, 1, 0)
+    assert made.peak == 2
+
+
+# -- what they cost
+
+
+def test_the_bill_of_one_replica_by_what_it_did() -> None:
+    made = fleet(0)
+    run(made, 2.0)
+    made.set_target(1)
+    run(made, 20.0)
+    # At 20 s 0.040 and 0.014 of work; then it drains for what is left of a step.
+    serve(made, (20.0, 300, 2), until=20.050)
+    made.set_target(0)
+    run(made, 30.0)
+    made.end()
+    bill = made.gpu_seconds()
+
+    assert bill.warming == pytest.approx(10.0)
+    assert bill.serving == pytest.approx(0.050)
+    assert bill.idle == pytest.approx(8.0)
+    assert bill.draining == pytest.approx(0.004)
+
+
+def test_a_drain_is_billed_to_its_last_token_however_late_anybody_looks() -> None:
+    made = fleet(1)
+    serve(made, (0.0, 300, 2), until=0.010)
+    made.set_target(0)
+    made.advance(60.0)
+    made.settle()
+
+    assert made.gpu_seconds().total == pytest.approx(0.054)
+
+
+def test_a_step_that_outlasts_the_replay_is_billed_up_to_its_end() -> None:
+    made = fleet(1)
+    serve(made, (5.0, 1000, 1), until=5.060)
+    made.end()
+
+    # 0.060 of 0.110.
+    assert made.gpu_seconds().serving == pytest.approx(0.060)
+    assert made.gpu_seconds().idle == pytest.approx(5.0)
+
+
+def test_every_gpu_of_a_replica_is_billed() -> None:
+    made = fleet(2, of=profile(gpus=4))
+    made.advance(10.0)
+    made.end()
+
+    assert made.gpu_seconds().total == 80.0
+
+
+def test_the_end_begins_no_start() -> None:
+    made = fleet(1, capacity=1)
+    made.set_target(3)
+    made.advance(10.0)
+    made.end()
+
+    assert (made.starts, counts(made)) == (0, (0, 0, 0, 0))

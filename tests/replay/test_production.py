@@ -1,0 +1,272 @@
+"""The production policy in a replay: the same answers as under Ray, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from ray.serve._private.common import ReplicaID
+
+from serve_app.autoscaling.contexts import engine_readings, ingress_readings
+from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.policy import Decision
+from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
+from serve_app.autoscaling.served import ServedModel
+from serve_app.autoscaling.signals import Snapshot
+from serve_app.autoscaling.state import PolicyState, restore
+from serve_app.replay.fleet.fleet import Fleet
+from serve_app.replay.production import ENGINE, EPOCH, MODEL, Production
+from serve_app.replay.profile import Profile
+from serve_app.replay.result import Result
+from serve_app.replay.simulation import simulate
+from tests.autoscaling.fake_application import Clock, FakeApplication
+from tests.replay.controllers import waves
+from tests.replay.fleet.build import conditions, fleet, profile, serve
+
+KNOBS = Knobs(
+    min_replicas=0, max_replicas=6, downscale_delay_s=10, downscale_to_zero_delay_s=20, upscale_delay_s=2
+)
+ENGINES = profile(
+    max_num_seqs=32,
+    max_num_batched_tokens=4000,
+    kv_cache_tokens=100_000,
+    step_per_sequence_s=0.0002,
+    step_per_kv_token_s=2e-7,
+    step_per_prefill_token_s=5e-5,
+)
+BUSY = [(4.0, 40.0), (25.0, 30.0), (1.0, 30.0), (0.0, 60.0), (10.0, 30.0)]
+"""(requests a second, seconds): a rise, a fall, an idle minute, and a wake."""
+
+
+def replayed(controller: Production, *, of: Profile = ENGINES, initial: int = 1, seed: int = 0) -> Result:
+    return simulate(
+        waves(BUSY, seed),
+        controller,
+        of,
+        conditions(cold_start_s=(5.0, 9.0), body_noise=0.2, capacity=5, start_failures=0.1, seed=seed),
+        bounds=(KNOBS.min_replicas, KNOBS.max_replicas),
+        initial=initial,
+    )
+
+
+class UnderRay(Production):
+    """The same reports also go to a policy in Ray's own autoscaling state, whose answers are noted."""
+
+    def __init__(self, knobs: Knobs) -> None:
+        super().__init__(knobs)
+        self.clock = Clock()
+        self.clock.now = EPOCH - 1.0
+        self.app = FakeApplication(self.clock, {MODEL: knobs})
+        self.app.policy._clock = self.clock.time
+        # It comes with reports of everybody; here the ingress reports after the first decision.
+        self.app.run(INGRESS, 0)
+        self.app.run(INGRESS, 1)
+        self.answers: list[tuple[int, int]] = []
+        self._sent: dict[tuple[str, str], float] = {}
+
+    def step(self, fleet: Fleet) -> int:
+        app = self.app
+        ingress = {name: dict(column) for name, column in self._ingress.items()}
+        self._tell(INGRESS, ingress)
+        target = fleet.target
+        answer = super().step(fleet)
+        self.clock.now = EPOCH + fleet.now
+        ids = [ReplicaID(self._replicas[slot].unique_id, app.id(ENGINE)) for slot in fleet.ready_slots]
+        for gone in set(app._running[ENGINE]) - set(ids):
+            app.state.on_replica_stopped(gone)
+        app._running[ENGINE] = ids
+        app.state.update_running_replica_ids(app.id(ENGINE), ids)
+        self._tell(ENGINE, self._columns)
+        app.exchange.inbox = self._memory.inbox
+        app.targets[ENGINE] = target
+        self.answers.append((answer, app.tick(0.0)[ENGINE]))
+        return answer
+
+    def _tell(self, deployment: str, columns: Mapping[str, Mapping[Any, Any]]) -> None:
+        """Have Ray told each report that has not been yet, at its time."""
+        names = {replica.unique_id: replica for column in columns.values() for replica in column}
+        for number, known in enumerate(self.app._running[deployment]):
+            replica = names[known.unique_id] if deployment == ENGINE else self._gateway
+            if not columns:
+                continue
+            at = next(iter(columns.values()))[replica][-1].timestamp
+            if self._sent.get((deployment, known.unique_id)) != at:
+                self._sent[deployment, known.unique_id] = at
+                self.clock.now = at
+                values = {name: column[replica][-1].value for name, column in columns.items()}
+                self.app.report(deployment, values, number)
+
+
+def test_decisions_are_those_under_ray() -> None:
+    controller = UnderRay(KNOBS)
+    replayed(controller)
+
+    assert [there for _, there in controller.answers] == [here for here, _ in controller.answers]
+    targets = [here for here, _ in controller.answers]
+    assert min(targets) == 0
+    assert max(targets) >= 3
+    assert controller.app.metrics.errors == controller.errors == 0
+
+
+def test_it_sees_the_fleet_as_the_replicas_and_the_ingress_report_it() -> None:
+    made = fleet(2, of=ENGINES)
+    seen: list[tuple[Any, Any]] = []
+
+    class Watching(ServePolicy):
+        def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+            seen.append((snapshot, now))
+            return super().decide(model, snapshot, state, now)
+
+    controller = Production(KNOBS, Watching)
+    for number in range(8):
+        serve(made, (0.5 * number + 0.1, 300, 1000), until=0.5 * (number + 1))
+        made.settle()
+        made.set_target(3)
+        controller.step(made)
+
+    first, last = seen[0][0], seen[-1][0]
+    assert (first.target, first.ready, first.capacity.starting) == (3, 2, 1)
+    assert first.ingress == {}
+    assert {reading.age_s for reading in first.engines.values()} == {0.0}
+    # Half of the replicas have reported at this step, the others at the last.
+    assert sorted(reading.age_s for reading in last.engines.values()) == [0.0, 0.5]
+    assert sum(reading.signals.ongoing_requests for reading in last.engines.values()) in (7, 8)
+    # The ingress, after the last decision.
+    (gateway,) = last.ingress.values()
+    assert (gateway.age_s, gateway.signals.arrivals_total, gateway.signals.admitted_total) == (0.5, 7, 7)
+    assert gateway.signals.arrived_bytes_total == pytest.approx(7 * 300 * 4.4)
+
+
+def test_held_requests_and_their_age_reach_it() -> None:
+    made = fleet(0)
+    controller = Production(KNOBS)
+    for number in range(4):
+        serve(made, (0.5 * number + 0.1, 100, 5), until=0.5 * (number + 1))
+        controller.step(made)
+
+    readings = ingress_readings(controller._ingress, ENGINE, EPOCH + made.now)
+    signals = readings["ingress"].signals
+    assert (signals.held_requests, signals.oldest_held_s) == (4, pytest.approx(1.9))
+    assert signals.held_bytes == pytest.approx(4 * 440)
+    assert signals.admitted_total == 0
+
+
+def test_a_replica_that_leaves_is_forgotten_and_its_slots_next_one_is_another() -> None:
+    made = fleet(2)
+    controller = Production(KNOBS)
+    controller.step(made)
+    made.set_target(1)
+    made.advance(1.0)
+    controller.step(made)
+    assert set(engine_readings(controller._columns, EPOCH)) == {"r1"}
+    made.set_target(2)
+    made.advance(11.0)
+    made.settle()
+    controller.step(made)
+
+    assert set(engine_readings(controller._columns, EPOCH)) == {"r1", "r3"}
+
+
+def test_it_learns_how_long_a_start_takes_and_that_there_is_no_room() -> None:
+    made = fleet(1, capacity=2)
+    controller = Production(KNOBS)
+    controller.step(made)
+    made.set_target(3)
+    made.advance(0.5)
+    controller.step(made)
+    known = controller._memory.inbox.deployments[ENGINE]
+    assert ([*known.phases], known.no_room, known.cold_starts.total_s) == (["r2"], "no room", None)
+    made.advance(10.5)
+    made.settle()
+    controller.step(made)
+    known = controller._memory.inbox.deployments[ENGINE]
+    assert ([*known.phases], known.no_room) == ([], "no room")
+    assert known.cold_starts.total_s == pytest.approx(10.0)
+    assert list(known.cold_starts.phases_s()) == list(made.profile.cold_start_phases)
+    made.set_target(2)
+    controller.step(made)
+    assert controller._memory.inbox.deployments[ENGINE].no_room == ""
+
+
+# -- what may happen to the policy
+
+
+class Raising(ServePolicy):
+    """Raises from 30 s on for 20 s."""
+
+    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+        if 30.0 <= now - EPOCH < 50.0:
+            raise RuntimeError("as told")
+        return super().decide(model, snapshot, state, now)
+
+
+def test_while_the_policy_raises_its_target_is_kept_and_the_result_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR, "tideserve.replay"):
+        result = replayed(Production(KNOBS, Raising))
+    timeline = result.timeline
+    meanwhile = (timeline.at_s >= 30.0) & (timeline.at_s < 50.0)
+
+    assert result.policy_errors == 40
+    assert len(set(timeline.target[meanwhile])) == 1
+    assert len(set(timeline.target)) > 2
+    assert "as told" in caplog.text
+    assert [record["kind"] for record in result.decisions].count("error") >= 1
+    assert replayed(Production(KNOBS)).policy_errors == 0
+
+
+class Restarted(Production):
+    """A new policy takes over every `every` decisions, with or without what the old one remembered."""
+
+    def __init__(self, knobs: Knobs, every: int, *, remembers: bool) -> None:
+        super().__init__(knobs)
+        self.every, self.remembers = every, remembers
+        self.turns = 0
+
+    def step(self, fleet: Fleet) -> int:
+        self.turns += 1
+        if self.turns % self.every == 0:
+            old = self._policy
+            self._policy = ServePolicy(old._clock, self._memory, old._metrics, old._log)
+            if self.remembers:
+                self._policy._states = {
+                    name: restore(json.loads(json.dumps(state.document())))
+                    for name, state in old._states.items()
+                }
+        return super().step(fleet)
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize("every", [1, 7, 61])
+def test_a_policy_that_is_replaced_at_any_moment_keeps_its_bounds_and_serves(
+    every: int, remembers: bool
+) -> None:
+    controller = Restarted(KNOBS, every, remembers=remembers)
+    result = replayed(controller)
+
+    assert result.timeline.target.min() >= 0
+    assert result.timeline.target.max() <= 6
+    assert result.unanswered == result.policy_errors == 0
+    assert result.ttft_ok > 0.3
+
+
+def test_a_restart_that_remembers_changes_no_decision() -> None:
+    # Records that were written before are part of what is lost here, so it is the targets that are compared.
+    kept, replaced = (replayed(c) for c in (Production(KNOBS), Restarted(KNOBS, 61, remembers=True)))
+
+    assert kept.timeline.target.tolist() == replaced.timeline.target.tolist()
+    assert kept.gpu_seconds == replaced.gpu_seconds
+
+
+def test_its_records_tell_of_each_change_in_seconds_of_the_replay() -> None:
+    result = replayed(Production(KNOBS))
+    changes = [record for record in result.decisions if record["kind"] == "change"]
+
+    assert result.changes <= len(changes) <= result.changes + 2
+    assert [record["at"] for record in changes] == sorted(record["at"] for record in changes)
+    assert all(0 <= record["at"] <= result.timeline.at_s[-1] + 2 for record in changes)
+    assert all(record["reason"] for record in changes)
