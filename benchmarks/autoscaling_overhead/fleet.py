@@ -89,6 +89,9 @@ class Reports:
             itl_p50_s=0.013,
             itl_p90_s=0.015,
             itl_p95_s=0.02,
+            itl_p96_s=0.03,
+            itl_p97_s=0.05,
+            itl_p98_s=0.055,
             itl_p99_s=0.06,
         )
 

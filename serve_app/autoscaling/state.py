@@ -19,6 +19,9 @@ _BYTES_PER_TOKEN = 4.0
 _PRIOR_LATE = 1000.0
 """Late tokens by which the model is trusted. A busy replica decodes a thousand tokens a second, and some
 tens of them come late: half a minute's worth."""
+_MOST_INTERFERENCE = 8.0
+"""Traffic on record comes to 6. Beyond it tokens are late whatever the replicas do, each of which makes the
+model expect fewer of them: unbounded, the ratio would send such a fleet to its maximum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,9 @@ class PolicyState:
 
     @property
     def interference(self) -> float:
-        """How many times as many tokens come late as the model expects."""
-        return (self.late_tokens + _PRIOR_LATE) / (self.late_tokens_expected + _PRIOR_LATE)
+        """How many times as many tokens come late as the model expects, within reason."""
+        ratio = (self.late_tokens + _PRIOR_LATE) / (self.late_tokens_expected + _PRIOR_LATE)
+        return min(ratio, _MOST_INTERFERENCE)
 
     def document(self) -> dict[str, Any]:
         """As plain data, for `restore`."""

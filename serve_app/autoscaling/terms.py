@@ -99,7 +99,7 @@ def _queue_tokens(at: Situation) -> Term:
     return Term(
         "queue_tokens",
         min(queue_may_ask(at), whole(requests), whole(work_s / budget_s)),
-        f"{tokens:.0f} prompt tokens wait, {work_s:.2g} s of prefill; {budget_s:.2g} s may go by with it",
+        f"{tokens:.0f} prompt tokens wait, {work_s:.2g} s of prefill, which may take {budget_s:.2g} s",
     )
 
 

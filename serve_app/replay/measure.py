@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from serve_app.replay.fleet import layout
 from serve_app.replay.fleet.fleet import Fleet
@@ -27,7 +28,7 @@ def percentiles(histogram: Floats) -> Percentiles:
     return Percentiles(count, float((histogram * middles).sum() / count), tuple(map(float, at)))
 
 
-def _window_percentile(histograms: Floats, percentile: float) -> Floats:
+def _window_percentile(histograms: npt.NDArray[np.uint32], percentile: float) -> Floats:
     """One percentile of every row; 0 for a row without observations."""
     counts = histograms.sum(axis=1)
     below = np.cumsum(histograms, axis=1)

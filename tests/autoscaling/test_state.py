@@ -115,6 +115,8 @@ def test_late_tokens_are_what_the_model_expects_until_measured_otherwise() -> No
     # 3,000 late where 1,000 were expected, and a thousand by which the model is trusted: 4 to 2.
     assert PolicyState(late_tokens=3000.0, late_tokens_expected=1000.0).interference == pytest.approx(2.0)
     assert PolicyState(late_tokens=0.0, late_tokens_expected=9000.0).interference == pytest.approx(0.1)
+    # Tokens that are late whatever the model expects are not chased without end.
+    assert PolicyState(late_tokens=1e9).interference == 8.0
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_queue_that_may_not_ask_is_not_said_to() -> None:
     coming = snapshot(engine(running_requests=1), target=2)
 
     assert counterfactual(coming).startswith(
-        "up above 11.1 requests/s; a queue asks for no more while replicas start; "
+        "up above 10.2 requests/s; a queue asks for no more while replicas start; "
     )
 
 

@@ -40,7 +40,7 @@ KNOBS: dict[str, Any] = {
     "downscale_to_zero_delay_s": 600,
     "keep_alive_interval_s": 1,
 }
-LONG = 7000  # tokens: half a minute for three streams on three engines and two cores; a deploy takes 3 s
+LONG = 5000  # tokens: 20 s and more for three streams on three engines and two cores; a deploy takes 3 s
 LONG_CONTEXT = {
     "max_model_len": 8192,
     "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_LOGGING_LEVEL": "WARNING"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -134,6 +136,16 @@ def test_nothing_to_replay_is_no_failure() -> None:
     assert (result.requests, result.duration_s, result.gpu_seconds.total) == (0, 0.0, 0.0)
     assert (result.attainment, result.ttft_ok, result.infeasible) == (1.0, 1.0, 0.0)
     assert result.ttft.at_s == (0.0,) * 4
+
+
+def test_every_figure_is_a_finite_number() -> None:
+    idle_minutes = trace((0.0, 300, 3), (400.0, 100, 1), (400.1, 30_000, 1))
+    for result in (replayed(idle_minutes), replayed(idle_minutes, Scripted(lambda at: 0), initial=0)):
+        for part in (result, result.windows, result.timeline, result.gpu_seconds, result.ttft, result.itl):
+            for field in fields(part):
+                value = getattr(part, field.name)
+                if isinstance(value, float | tuple | np.ndarray):
+                    assert np.isfinite(value).all(), field.name
 
 
 def test_the_same_seed_is_the_same_replay() -> None:

@@ -69,3 +69,15 @@ def test_an_empty_replay_is_said_to_be_one() -> None:
 
     assert "The trace has no requests" in text
     assert "nan" not in text
+
+
+def test_who_was_never_answered_and_what_raised_is_said_only_where_there_is_any(
+    results: list[samples.Result],
+) -> None:
+    quiet = "\n".join(printed(results[0]))
+    told = [" ".join(line.split()) for line in printed(replace(results[0], unanswered=12, policy_errors=3))]
+
+    assert "never answered" not in quiet
+    assert "raised" not in quiet
+    assert "never answered 12" in told
+    assert "decisions that raised 3" in told
