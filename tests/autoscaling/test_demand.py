@@ -120,7 +120,7 @@ def test_a_steady_stream_is_remembered_as_it_is() -> None:
 def test_silence_fades_nothing() -> None:
     busy = steady(600, 4.0)
 
-    later = steady(36_000, 0.0, history=busy).peaks
+    later = steady(7200, 0.0, history=busy).peaks
 
     assert later.level(0.9) == busy.peaks.level(0.9)
     assert later.minutes == pytest.approx(busy.peaks.minutes, rel=0.15)

@@ -220,10 +220,10 @@ TENTH_LATE = measure(
 )
 
 
-def learned(state: PolicyState, measured: Measured, seconds: int, now: float = NOW) -> PolicyState:
-    for second in range(seconds):
-        state = learn_interference(state, measured, KNOBS, A100, MIX, now + second)
-        state = replace(state, last_at=now + second)
+def learned(state: PolicyState, measured: Measured, seconds: int, every_s: int = 1) -> PolicyState:
+    for second in range(0, seconds, every_s):
+        state = learn_interference(state, measured, KNOBS, A100, MIX, NOW + second)
+        state = replace(state, last_at=NOW + second)
     return state
 
 
@@ -241,7 +241,7 @@ def test_late_tokens_are_added_up_as_they_come_and_as_they_were_expected() -> No
 
 def test_what_is_learned_of_late_tokens_is_their_ratio_in_the_long_run() -> None:
     expected = slow_share(A100, MIX, KNOBS.itl_target_s, 3.8 / 2)  # 20 in each bucket felt 19 others
-    state = learned(settled(ready_mean=2.0), TENTH_LATE, 10 * 3600)
+    state = learned(settled(ready_mean=2.0), TENTH_LATE, 10 * 3600, every_s=10)
 
     # An hour's memory of 100 tokens a second holds 36,000 late ones: the prior of 1,000 is hardly felt.
     assert state.late_tokens == pytest.approx(36_000, rel=0.01)
