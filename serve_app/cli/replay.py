@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
     for note in inputs.notes:
         display.say(note)
     if not is_compiled():
-        display.say("compiling the simulator, once (about 20 s)")
+        display.say("compiling the simulator, once (about 10 s)")
     try:
         results = _together([_replayed(spec, inputs, given, display) for spec in [*specs, *bound]])
     except TraceError as error:

@@ -166,7 +166,7 @@ def test_it_says_that_it_compiles(
 
     assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 0
 
-    assert "compiling the simulator, once (about 20 s)" in capsys.readouterr().err
+    assert "compiling the simulator, once (about 10 s)" in capsys.readouterr().err
 
 
 def unreachable(*_: Any, **__: Any) -> None:
