@@ -106,7 +106,13 @@ def remember_ready(state: PolicyState, ready: int, now: float) -> PolicyState:
 
 
 def learn_interference(
-    state: PolicyState, measured: Measured, knobs: Knobs, step: StepTime, mix: Mix, now: float
+    state: PolicyState,
+    measured: Measured,
+    knobs: Knobs,
+    step: StepTime,
+    mix: Mix,
+    felt_rps: float,
+    now: float,
 ) -> PolicyState:
     """The state with late tokens added, those that came since the last decision and those expected.
 
@@ -118,7 +124,7 @@ def learn_interference(
     known = measured.itl_feasible and measured.itl.count >= _FEWEST and state.ready_mean > 0
     if not known or elapsed <= 0:
         return state
-    expected = slow_share(step, mix, knobs.itl_target_s, state.demand.felt_rps(now) / state.ready_mean)
+    expected = slow_share(step, mix, knobs.itl_target_s, felt_rps / state.ready_mean)
     if expected > 1.0 - knobs.ttft_percentile / 100.0:
         return state
     tokens = measured.itl.count * elapsed / _WINDOW_S

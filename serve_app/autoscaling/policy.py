@@ -53,10 +53,11 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     step, mix = state.service.step_time(), state.sums.mix()
     measured = measure(seen.engines, knobs, step.decode_s(1.0, mix.context_tokens))
     state = _remember_fleet(state, snapshot, now)
+    felt_rps = state.demand.felt_rps(now)
     state = remember_ready(state, snapshot.ready, now)
-    state = learn_interference(state, measured, knobs, step, mix, now)
+    state = learn_interference(state, measured, knobs, step, mix, felt_rps, now)
     state = correct(state, measured, knobs, snapshot.ready, snapshot.target, now)
-    at = Situation(snapshot, knobs, state, seen, measured, size(state, knobs, step, mix), now)
+    at = Situation(snapshot, knobs, state, seen, measured, size(state, knobs, step, mix), now, felt_rps)
 
     load, standing = load_terms(at), standing_terms(at)
     # Rates and forecasts look back. They do not wake a model for requests that have left already, and

@@ -23,6 +23,8 @@ class Situation:
     measured: Measured
     sizing: Sizing
     now: float
+    felt_rps: float
+    """Requests a second of the last minute, as its requests felt it."""
 
     @property
     def idle_s(self) -> float:

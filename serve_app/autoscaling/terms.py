@@ -125,7 +125,7 @@ def _forecast(at: Situation) -> Term:
     q = at.knobs.forecast_quantile
     peaks = at.state.demand.peaks
     rise, most = peaks.rise(q), peaks.level(q)
-    level = at.state.demand.felt_rps(at.now)
+    level = at.felt_rps
     unsure = max(0.0, 1.0 - peaks.minutes * (1.0 - q))
     demand = max(level, min(level + rise, most) + unsure * rise)
     return Term(

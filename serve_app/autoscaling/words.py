@@ -99,7 +99,7 @@ def explain_signals(at: Situation) -> dict[str, float]:
         "oldest_held_s": seen.oldest_held_s,
         "arrivals_30s_rps": short.requests,
         "arrivals_60s_rps": long.requests,
-        "arrivals_felt_rps": state.demand.felt_rps(at.now),
+        "arrivals_felt_rps": at.felt_rps,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
         "replica_capacity_rps": sizing.rps(max(snapshot.target, 1)),

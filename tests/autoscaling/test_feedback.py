@@ -222,14 +222,14 @@ TENTH_LATE = measure(
 
 def learned(state: PolicyState, measured: Measured, seconds: int, every_s: int = 1) -> PolicyState:
     for second in range(0, seconds, every_s):
-        state = learn_interference(state, measured, KNOBS, A100, MIX, NOW + second)
+        state = learn_interference(state, measured, KNOBS, A100, MIX, 4.0, NOW + second)
         state = replace(state, last_at=NOW + second)
     return state
 
 
 def test_late_tokens_are_added_up_as_they_come_and_as_they_were_expected() -> None:
     assert TENTH_LATE.itl_missed == pytest.approx(0.1)
-    expected = slow_share(A100, MIX, KNOBS.itl_target_s, 4.0 / 2.0)  # four a second on two replicas
+    expected = slow_share(A100, MIX, KNOBS.itl_target_s, 4.0 / 2.0)  # four a second, on two replicas
 
     state = learned(settled(ready_mean=2.0), TENTH_LATE, 1)
 
@@ -240,7 +240,7 @@ def test_late_tokens_are_added_up_as_they_come_and_as_they_were_expected() -> No
 
 
 def test_what_is_learned_of_late_tokens_is_their_ratio_in_the_long_run() -> None:
-    expected = slow_share(A100, MIX, KNOBS.itl_target_s, 3.8 / 2)  # 20 in each bucket felt 19 others
+    expected = slow_share(A100, MIX, KNOBS.itl_target_s, 4.0 / 2.0)
     state = learned(settled(ready_mean=2.0), TENTH_LATE, 10 * 3600, every_s=10)
 
     # An hour's memory of 100 tokens a second holds 36,000 late ones: the prior of 1,000 is hardly felt.
@@ -261,7 +261,7 @@ def test_what_is_learned_of_late_tokens_is_their_ratio_in_the_long_run() -> None
     ids=["none ready", "no decision before", "clock set back", "overload", "few tokens", "infeasible"],
 )
 def test_what_says_nothing_of_late_tokens_teaches_nothing(state: PolicyState, measured: Measured) -> None:
-    assert learn_interference(state, measured, KNOBS, A100, MIX, NOW) == state
+    assert learn_interference(state, measured, KNOBS, A100, MIX, 4.0, NOW) == state
 
 
 def test_replicas_are_averaged_over_the_time_that_latencies_are_of() -> None:

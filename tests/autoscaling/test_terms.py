@@ -55,7 +55,7 @@ def situation(
     sizing: Sizing = SIZING,
 ) -> Situation:
     measured = measure(observation.engines, knobs, 0.012)
-    return Situation(seen, knobs, state, observation, measured, sizing, NOW)
+    return Situation(seen, knobs, state, observation, measured, sizing, NOW, state.demand.felt_rps(NOW))
 
 
 # Arrivals.

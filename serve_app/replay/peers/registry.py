@@ -129,10 +129,10 @@ def _whole(settings: _Settings, least: int, most: int, usual: int | None = None)
     return int(value)
 
 
-def _one(settings: _Settings) -> tuple[str, float]:
-    if len(settings) != 1:
-        raise SpecError("one setting is needed")
-    return next(iter(settings.items()))
+def _one(settings: _Settings, usual: tuple[str, float]) -> tuple[str, float]:
+    if len(settings) > 1:
+        raise SpecError("one setting is enough")
+    return next(iter(settings.items()), usual)
 
 
 def _ray(settings: _Settings, _: Surroundings) -> Autoscaler:
@@ -144,12 +144,12 @@ def _kpa(settings: _Settings, _: Surroundings) -> Autoscaler:
 
 
 def _hpa(settings: _Settings, _: Surroundings) -> Autoscaler:
-    metric, target = _one(settings)
+    metric, target = _one(settings, ("ongoing", 10.0))
     return HpaKeda(cast(Metric, metric), target)
 
 
 def _apa(settings: _Settings, _: Surroundings) -> Autoscaler:
-    return AibrixApa(_one(settings)[1])
+    return AibrixApa(_one(settings, ("", 5.0))[1])
 
 
 def _dynamo(settings: _Settings, given: Surroundings) -> Autoscaler:
@@ -184,8 +184,8 @@ def _schedule(_: _Settings, given: Surroundings) -> Autoscaler:
 _LAWS = {
     "ray": _Law("ray[:TARGET]", ("",), _ray),
     "kpa": _Law("kpa[:CONCURRENCY]", ("",), _kpa),
-    "hpa": _Law("hpa:waiting=TARGET or hpa:ongoing=TARGET", ("waiting", "ongoing"), _hpa),
-    "apa": _Law("apa:TARGET", ("",), _apa),
+    "hpa": _Law("hpa[:waiting=TARGET|:ongoing=TARGET]", ("waiting", "ongoing"), _hpa),
+    "apa": _Law("apa[:TARGET]", ("",), _apa),
     "dynamo": _Law("dynamo[:itl=S,ttft=S,interval=S]", ("itl", "ttft", "interval"), _dynamo),
     "wva": _Law("wva[:1 or 2]", ("",), _wva),
     "static": _Law("static:REPLICAS", ("",), _static),

@@ -31,6 +31,8 @@ def test_a_policys_name_is_its_specification(spec: str) -> None:
         ("dynamo:interval=180,itl=0.02", "dynamo:itl=0.02"),
         ("hpa: ongoing = 4", "hpa:ongoing=4"),
         ("static:007", "static:7"),
+        ("hpa", "hpa:ongoing=10"),
+        ("apa", "apa:5"),
     ],
 )
 def test_names_are_canonical(spec: str, name: str) -> None:
@@ -40,7 +42,7 @@ def test_names_are_canonical(spec: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("rays", r"'rays'.*no such baseline; there are ray\[:TARGET\], kpa.*hpa:waiting=TARGET.*schedule"),
+        ("rays", r"'rays'.*no such baseline; there are ray\[:TARGET\], kpa.*hpa.*:waiting=TARGET.*schedule"),
         ("", "no such baseline"),
         ("ray:x", "'x': must be a number above 0"),
         ("ray:0", "above 0"),
@@ -48,10 +50,8 @@ def test_names_are_canonical(spec: str, name: str) -> None:
         ("ray:inf", "above 0"),
         ("ray:2,3", "'3' has no place"),
         ("ray:target=2", "'target=2' has no place"),
-        ("hpa", "one setting is needed; written hpa:waiting=TARGET or hpa:ongoing=TARGET"),
         ("hpa:1", "'1' has no place"),
-        ("hpa:waiting=1,ongoing=2", "one setting is needed"),
-        ("apa", "one setting"),
+        ("hpa:waiting=1,ongoing=2", r"one setting is enough; written hpa\[:waiting=TARGET\|:ongoing=TARGET\]"),
         ("wva:3", "3 must be a whole number from 1 to 2"),
         ("static", "a whole number is needed"),
         ("static:1.5", "1.5 must be a whole number"),
