@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from serve_app.replay.run import replay
 
 from benchmarks.autoscaling.prior import KNOBS, policy_with_prior, replay_with_prior, scaled_service
 from serve_app.autoscaling.served import ServedModel
@@ -12,6 +11,7 @@ from serve_app.autoscaling.service import ServiceModel
 from serve_app.autoscaling.signals import Snapshot
 from serve_app.autoscaling.state import PolicyState
 from serve_app.replay.profile_files import load_profile
+from serve_app.replay.run import replay
 from serve_app.replay.traces import ArrayTrace
 
 MODEL = ServedModel("model", "Engine-model", KNOBS)
