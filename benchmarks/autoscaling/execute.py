@@ -8,7 +8,7 @@ from benchmarks.autoscaling.sources import code
 from benchmarks.autoscaling.store import Run
 from serve_app.replay.profile_files import load_profile
 from serve_app.replay.result import PERCENTILES, Percentiles, Result
-from serve_app.replay.run import oracle, replay
+from serve_app.replay.run import replay
 
 
 def execute(job: Job) -> Run:
@@ -55,7 +55,9 @@ def _result(job: Job) -> Result:
     if variant.prior != 1.0:
         return replay_with_prior(trace, variant.prior, profile, job.seed)
     if job.policy == ORACLE:
-        return oracle(trace, profile=profile, cold_start_s=variant.cold_start_s, seed=job.seed)
+        return replay(
+            trace, policy="oracle", profile=profile, cold_start_s=variant.cold_start_s, seed=job.seed
+        )
     return replay(trace, policy=job.policy, profile=profile, cold_start_s=variant.cold_start_s, seed=job.seed)
 
 

@@ -20,16 +20,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from serve_app.autoscaling.knobs import Knobs
 from serve_app.replay.fleet.layout import WINDOW_S
 from serve_app.replay.foresight.need import Need, read_need
 from serve_app.replay.foresight.timetable import Timetable, filled, seconds
 from serve_app.replay.peers.schedule import Schedule
-from serve_app.replay.profile import Profile
 from serve_app.replay.result import Result
-from serve_app.replay.scenario import Scenario, scenario
+from serve_app.replay.scenario import Scenario
 from serve_app.replay.simulation import Sampled
-from serve_app.replay.trace import Floats, Ints, Trace
+from serve_app.replay.trace import Floats, Ints
 
 GOAL = 0.99
 NAME = "oracle"
@@ -52,46 +50,17 @@ _RELIEF = 1.3
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
-def oracle(
-    trace: Trace,
-    *,
-    knobs: Knobs | None = None,
-    profile: Profile | None = None,
-    cold_start_s: tuple[float, float] | None = None,
-    seed: int = 0,
-    initial: int | None = None,
-    routing: str = "tokens",
-    capacity: int | None = None,
-    start_failures: float = 0.0,
-    progress: Callable[[float], None] | None = None,
-) -> Result:
+def oracle(asked: Scenario, progress: Callable[[float], None] | None = None) -> Result:
     """The cheapest schedule found that attains 99 %, under the policy name `oracle`.
 
-    Arguments are those of `serve_app.replay.run.replay`. Every cold start takes the mean of its range, and
-    none fails. The replicas that it has at time 0 beyond those that other policies begin with are billed a
-    whole cold start, as if asked for before. If no schedule within the bounds attains 99 %, the result is
-    the cheapest of those found that attain most: see its `attainment`.
+    Every cold start takes the mean of its range, and none fails. The replicas that it has at time 0 beyond
+    those that other policies begin with are billed a whole cold start, as if asked for before. If no
+    schedule within the bounds attains 99 %, the result is the cheapest of those found that attain most: see
+    its `attainment`.
 
     Raises:
-        SettingsError: for an option out of its bounds.
         TraceError: for a line of the trace that is no request.
     """
-    asked = scenario(
-        trace,
-        knobs=knobs,
-        profile=profile,
-        cold_start_s=cold_start_s,
-        seed=seed,
-        initial=initial,
-        routing=routing,
-        capacity=capacity,
-        start_failures=start_failures,
-    )
-    return search(asked, progress)
-
-
-def search(asked: Scenario, progress: Callable[[float], None] | None = None) -> Result:
-    """See `oracle`."""
     mean_s = sum(asked.conditions.cold_start_s) / 2
     slots = (_SLOT_S,) if mean_s >= _SHORT_COLD_START_S else (_SLOT_S, _SHORT_SLOT_S)
     warm = asked.warm()

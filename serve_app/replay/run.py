@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.replay.hindsight import least_static, static
-from serve_app.replay.oracle import oracle, search
+from serve_app.replay.oracle import oracle
 from serve_app.replay.peers.registry import SpecError, make, names
 from serve_app.replay.peers.static import Static
 from serve_app.replay.production import Production
@@ -74,44 +74,13 @@ def replay(
     if policy == OURS:
         return _ours(asked, progress)
     if policy == ORACLE:
-        return search(asked, progress)
+        return oracle(asked, progress)
     if policy == STATIC:
         return least_static(asked, progress)
     baseline = _baseline(policy, asked)
     if isinstance(baseline, Static):
         return static(asked, baseline.replicas, progress)
     return asked.run(Sampled(baseline), warm=asked.warm(), progress=progress)
-
-
-def hindsight_static(
-    trace: Trace,
-    *,
-    knobs: Knobs | None = None,
-    profile: Profile | None = None,
-    cold_start_s: tuple[float, float] | None = None,
-    seed: int = 0,
-    initial: int | None = None,
-    routing: str = "tokens",
-    capacity: int | None = None,
-    start_failures: float = 0.0,
-    progress: Callable[[float], None] | None = None,
-) -> Result:
-    """The least fixed number of replicas that attains 99 %, as `static:N`; arguments as for `replay`.
-
-    Where not even the most replicas of the knobs attain it, the least number that attains as much as they.
-    """
-    asked = scenario(
-        trace,
-        knobs=knobs,
-        profile=profile,
-        cold_start_s=cold_start_s,
-        seed=seed,
-        initial=initial,
-        routing=routing,
-        capacity=capacity,
-        start_failures=start_failures,
-    )
-    return least_static(asked, progress)
 
 
 def check_policy(policy: str, asked: Scenario) -> None:
@@ -157,12 +126,3 @@ def _baseline(policy: str, asked: Scenario) -> Autoscaler:
             ]
         )
     return baseline
-
-
-__all__ = [
-    "check_policy",
-    "hindsight_static",
-    "oracle",
-    "policy_names",
-    "replay",
-]

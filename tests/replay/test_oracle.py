@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from serve_app.autoscaling.knobs import Knobs
-from serve_app.replay.oracle import GOAL, oracle
+from serve_app.replay.oracle import GOAL
+from serve_app.replay.result import Result
 from serve_app.replay.run import replay
 from serve_app.replay.traces import ArrayTrace
 from tests.replay.traffic import of, steady, two_bursts
+
+
+def oracle(trace: ArrayTrace, **options: Any) -> Result:
+    return replay(trace, policy="oracle", **options)
 
 
 def test_replicas_are_let_go_through_a_long_silence_and_kept_through_a_short_one() -> None:
