@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.autoscaling.plan import ORACLE, Job
+from benchmarks.autoscaling.plan import Job
 from benchmarks.autoscaling.prior import replay_with_prior
 from benchmarks.autoscaling.sources import code
 from benchmarks.autoscaling.store import Run
@@ -54,10 +54,6 @@ def _result(job: Job) -> Result:
     profile = load_profile(variant.profile)
     if variant.prior != 1.0:
         return replay_with_prior(trace, variant.prior, profile, job.seed)
-    if job.policy == ORACLE:
-        return replay(
-            trace, policy="oracle", profile=profile, cold_start_s=variant.cold_start_s, seed=job.seed
-        )
     return replay(trace, policy=job.policy, profile=profile, cold_start_s=variant.cold_start_s, seed=job.seed)
 
 
