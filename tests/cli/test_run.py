@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +25,14 @@ FAST = "RAY_SERVE_ENABLE_HA_PROXY"
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in {**env.FAST_PATH, **env.ALWAYS}:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("wheel", [True, False])
@@ -86,7 +97,7 @@ def test_nothing_is_started_on_a_taken_port(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "_port_taken", lambda port: True)
-    monkeypatch.setattr(run.subprocess, "Popen", lambda *args, **kwargs: pytest.fail("started something"))
+    monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
     config = Path(__file__).parents[2] / "config" / "serve.yaml"
 
     assert main(["run", str(config), "--port", "8123"]) == 1
@@ -97,7 +108,7 @@ def test_nothing_is_started_on_a_taken_port(
 def test_a_bad_configuration_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run.subprocess, "Popen", lambda *args, **kwargs: pytest.fail("started something"))
+    monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
     path = tmp_path / "serve.yaml"
     path.write_text("applications: []")
 
@@ -154,3 +165,26 @@ def test_a_server_that_does_not_listen_yet_is_no_progress() -> None:
         port = listener.getsockname()[1]
 
     assert run._ask(port) == (False, {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_stops_on_ctrl_c_termination_and_a_closed_terminal(handlers: None, number: signal.Signals) -> None:
+    received = run._stop_on_signals()
+    signal.raise_signal(number)
+    assert received == [number]
+
+
+def test_under_nohup_a_closed_terminal_is_ignored(handlers: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    received = run._stop_on_signals()
+    signal.raise_signal(signal.SIGHUP)
+    assert received == []
+
+
+def test_a_terminal_that_is_gone_does_not_keep_it_from_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    run._say("tideserve: stopping")

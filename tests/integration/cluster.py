@@ -131,10 +131,10 @@ class Running:
         """Its processes whose title begins so, such as `ray::ServeReplica:tideserve:Engine`."""
         return [process for process in self.descendants() if _title(process).startswith(title)]
 
-    def stop(self) -> int:
-        """Ctrl-C; returns the exit status."""
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Ctrl-C or another signal; returns the exit status."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(number)
         return self.process.wait(90)
 
 

@@ -40,7 +40,7 @@ KNOBS: dict[str, Any] = {
     "downscale_to_zero_delay_s": 600,
     "keep_alive_interval_s": 1,
 }
-LONG = 5000  # tokens: 20 s and more for three streams on three engines and two cores; a deploy takes 3 s
+LONG = 2500  # tokens: 20 s and more for three streams on three engines and two cores
 LONG_CONTEXT = {
     "max_model_len": 8192,
     "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
@@ -325,31 +325,46 @@ def test_a_policy_that_raises_keeps_its_target_and_says_so(fleet: Running) -> No
 
 
 def test_scaling_down_during_long_streams_breaks_none(fleet: Running) -> None:
-    """Leaves one replica."""
+    """Leaves one replica.
+
+    Streams follow one another on every replica until the drain is seen, however long a deploy takes here:
+    the ones that count began before the step and outlived the first sight of the drain.
+    """
     before = newest(fleet)
-    streams = 3  # one on each replica
-    begun = threading.Barrier(streams + 1, timeout=WAIT_S)
+    lanes = 3  # one on each replica
+    begun = threading.Barrier(lanes + 1, timeout=WAIT_S)
+    seen_draining = threading.Event()
+    streams: list[tuple[float, float, str]] = []  # begun at, ended at, what was read
 
-    def long(number: int) -> str:
-        chunks: list[bytes] = []
-        body = chat(f"A long story, please: {number}.", LONG)
-        with httpx.stream("POST", f"{fleet.url}/v1/chat/completions", json=body, timeout=WAIT_S) as reply:
-            for chunk in reply.iter_raw():
-                if not chunks:
-                    begun.wait()
-                chunks.append(chunk)
-        return b"".join(chunks).decode()
+    def follow_one_another(number: int) -> None:
+        first = True
+        while first or not seen_draining.is_set():
+            chunks: list[bytes] = []
+            started = time.time()
+            body = chat(f"A long story, please: {number}.", LONG)
+            with httpx.stream("POST", f"{fleet.url}/v1/chat/completions", json=body, timeout=WAIT_S) as reply:
+                for chunk in reply.iter_raw():
+                    if first:
+                        begun.wait()
+                        first = False
+                    chunks.append(chunk)
+            streams.append((started, time.time(), b"".join(chunks).decode()))
 
-    with ThreadPoolExecutor(streams) as pool:
-        running = [pool.submit(long, number) for number in range(streams)]
-        begun.wait()
-        fleet.deploy(with_knobs(fleet.document, max_replicas=1))
-        until(lambda: changes(fleet, before), lambda seen: seen == [(3, 1)], "the step from 3 to 1")
-        assert not any(stream.done() for stream in running), "over before the drain: that proves nothing"
-        draining = until(lambda: status(fleet)["draining"], lambda count: count > 0, "a drain")
-        texts = [stream.result(WAIT_S) for stream in running]
-    assert draining == 2
-    assert [whole(text) for text in texts] == [True] * streams
+    with ThreadPoolExecutor(lanes) as pool:
+        running = [pool.submit(follow_one_another, number) for number in range(lanes)]
+        try:
+            begun.wait()
+            fleet.deploy(with_knobs(fleet.document, max_replicas=1))
+            until(lambda: changes(fleet, before), lambda seen: seen == [(3, 1)], "the step from 3 to 1")
+            step = next(record for record in decisions(fleet, before) if record["new_target"] == 1)
+            until(lambda: status(fleet)["draining"], lambda count: count == 2, "a drain of two")
+            drained_at = time.time()
+        finally:
+            seen_draining.set()
+        for lane in running:
+            lane.result(WAIT_S)
+    assert [whole(text) for _, _, text in streams] == [True] * len(streams)
+    assert [one for one in streams if one[0] < step["at"] and one[1] > drained_at], "none lived through it"
     until_ready(fleet, 1)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import httpx
 import openai
+import psutil
 import pytest
 
 from tests.integration.cluster import Running, application, engine_settings
@@ -101,3 +103,12 @@ def test_its_requests_get_a_503_and_the_others_an_answer(http: httpx.Client) -> 
     assert refused.json()["error"]["code"] == "model_unavailable"
     assert refused.headers["retry-after"]
     assert http.post("/v1/chat/completions", json={**body, "model": GOOD}).status_code == 200
+
+
+def test_closing_the_terminal_leaves_no_process_behind(app: Running) -> None:
+    """Ends the application."""
+    started = app.descendants()
+    assert len(started) > 5
+    assert app.stop(signal.SIGHUP) == 0
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert alive == []
