@@ -71,6 +71,8 @@ class EngineRequest:
     watch: RequestWatch | None = field(default=None, compare=False, repr=False)
     held_s: float = 0.0
     """Of `waited_s`, the time it was held for want of a replica that could take it."""
+    streams: bool = False
+    """Whether the client asked for a stream: its first byte then tells that the prompt is prefilled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class EngineResponse(Response):
     async def _answer(self) -> None:
         try:
             # Not kept: a response that held a request that holds the response would linger, with its body.
-            async with self._client.call(replace(self._request, watch=self)) as reply:
+            async with self._client.call(replace(self._request, watch=self, streams=self._stream)) as reply:
                 if reply.stream is not None:
                     await self._send_stream(reply)
                 else:

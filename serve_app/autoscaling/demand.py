@@ -143,7 +143,8 @@ def _remember(
             continue
         minute = counts[end - _LONG_BUCKETS : end]
         level = _level(minute)
-        before = counts[max(0, end - _LONG_BUCKETS - ahead) : max(0, end - ahead)]
-        rise = level - _level(before) if end > ahead else 0.0
+        # Of a rise both minutes must have been watched whole; a part of one would look like a lull.
+        first = end - _LONG_BUCKETS - ahead
+        rise = level - _level(counts[first : end - ahead]) if first >= 0 else 0.0
         peaks = peaks.note(level, rise, weight, sum(minute), _LONG_BUCKETS, fade)
     return peaks

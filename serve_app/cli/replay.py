@@ -49,8 +49,8 @@ def add_command(commands: Any) -> None:
         help="share of starts that fail and are tried again; by default 0",
     )  # fmt: skip
     add(
-        "--routing", default="tokens", metavar="HOW",
-        help="tokens, as the ingress picks a replica, or two-choices; by default tokens",
+        "--routing", default="grouped", metavar="HOW",
+        help="grouped, as the ingress picks a replica; tokens; or two-choices; by default grouped",
     )  # fmt: skip
     add(
         "--oracle", action=argparse.BooleanOptionalAction, default=False,

@@ -30,7 +30,7 @@ def replay(
     cold_start_s: tuple[float, float] | None = None,
     seed: int = 0,
     initial: int | None = None,
-    routing: str = "tokens",
+    routing: str = "grouped",
     capacity: int | None = None,
     start_failures: float = 0.0,
     progress: Callable[[float], None] | None = None,
@@ -50,7 +50,8 @@ def replay(
         initial: Replicas ready at the start. By default the least static fleet that attains 99 % in the first
             ten minutes (`first_fleet`), the same for every policy; but a static fleet stands from the start,
             and the oracle begins with what it needs and pays the starts of those beyond the others'.
-        routing: `tokens`, as the ingress picks a replica, or `two-choices` by requests in flight.
+        routing: `grouped`, as the ingress picks a replica; `tokens`, by the prompt tokens outstanding alone;
+            or `two-choices` by requests in flight.
         capacity: Replicas the cluster has room for; those beyond wait. None: no limit.
         start_failures: Share of starts that fail.
         progress: Told the share that is done, 0 to 1, now and then.

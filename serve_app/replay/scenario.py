@@ -97,7 +97,7 @@ def scenario(
     cold_start_s: tuple[float, float] | None = None,
     seed: int = 0,
     initial: int | None = None,
-    routing: str = "tokens",
+    routing: str = "grouped",
     capacity: int | None = None,
     start_failures: float = 0.0,
 ) -> Scenario:

@@ -17,7 +17,7 @@ from serve_app.transport.hold_queue import HeldRequest, HoldQueue
 from serve_app.transport.outlook import Outlook
 from serve_app.transport.prompt_tokens import MOST_PROMPT_TOKENS, estimated_prompt_tokens
 from serve_app.transport.refusals import cannot_start, replicas_busy, too_many_held, waited_too_long
-from serve_app.transport.replicas import Place, replica_set
+from serve_app.transport.replicas import PATIENCE_SHARE, Place, replica_set
 from serve_app.transport.wake import Wake
 
 # Between the end of a sequence and the arrival of the next held request in the engine pass 5 to 10 ms, a
@@ -109,7 +109,7 @@ class HeldRequests:
         """
         prompt_tokens = estimated_prompt_tokens(request, self._most_prompt_tokens)
         if not self._cold:
-            taken = self.replicas.take(self._limit, prompt_tokens)
+            taken = self.replicas.take(self._limit, prompt_tokens, self._patience_s(request))
             if taken is not None:
                 return taken
             if len(self.replicas) and not again:
@@ -120,7 +120,9 @@ class HeldRequests:
                 self._model, len(self._queue), knobs.max_held_requests, self._outlooks.current
             )
         place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
-        held = HeldRequest(self._clock(), len(request.body), prompt_tokens, again, place)
+        held = HeldRequest(
+            self._clock(), len(request.body), prompt_tokens, self._patience_s(request), again, place
+        )
         return await self._hold(request, held, knobs)
 
     async def _hold(self, request: EngineRequest, held: HeldRequest, knobs: Knobs) -> Place:
@@ -173,13 +175,17 @@ class HeldRequests:
                 # With a replica, the question has its answer and is about to end by itself.
                 self._wake.stop()
 
+    def _patience_s(self, request: EngineRequest) -> float:
+        return PATIENCE_SHARE * self._knobs().ttft_target_s if request.streams else 0.0
+
     def _needs_replica(self) -> bool:
         return bool(self._queue) and not len(self.replicas)
 
     def _release(self) -> None:
         """Give those at the front a place each, as far as there is room."""
         while (first := self._queue.first()) is not None:
-            place = self.replicas.take(self._room if self._cold else self._limit, first.prompt_tokens)
+            limit = self._room if self._cold else self._limit
+            place = self.replicas.take(limit, first.prompt_tokens, first.patience_s)
             if place is None:
                 break
             self._leave(first)

@@ -17,6 +17,8 @@ class HeldRequest:
     body_bytes: int
     prompt_tokens: int
     """As estimated; see `estimated_prompt_tokens`."""
+    patience_s: float
+    """How long it may wait for prefill once it is on a replica; see `ReplicaSet.take`."""
     again: bool
     """Whether it had a replica before, and lost it."""
     place: asyncio.Future[Place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,16 @@ sixteen steps.
 """
 
 
+GROUP_REQUESTS = 4
+"""Requests of one prefill group at most: a group of four makes a quarter of the late steps, and each
+further one saves little and makes its step longer."""
+PATIENCE_SHARE = 0.8
+"""Of the TTFT target, what a request may be expected to wait for prefill, its own included. The last fifth
+is for what the expectation does not know: bytes tell tokens to some 20 %, and the step under way must end."""
+PACE_FADE = 0.99
+"""The pace of prefill is a mean over about a hundred first tokens."""
+
+
 @dataclass(slots=True, eq=False)
 class Replica:
     """One running engine replica: where its data plane is, and what this process has on it."""
@@ -25,9 +36,16 @@ class Replica:
     token: str
     in_flight: int = 0
     load: int = 0
-    """What picks go by: `pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
+    """`pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
     failures: int = 0
     """Times since its last good answer that it could not be reached or had no living engine."""
+    group: int = 0
+    """Number of the prefill group under way: the streams whose prompts its engine prefills in one step."""
+    group_tokens: int = 0
+    """Their prompt tokens."""
+    next_tokens: int = 0
+    """Of those sent meanwhile, which will share the step after it."""
+    next_requests: int = 0
 
     @property
     def pending_prompt_tokens(self) -> int:
@@ -42,7 +60,15 @@ class Place:
     replica: Replica
     pending_prompt_tokens: int
     """0 once the replica has answered."""
+    group: int = -1
+    """The prefill group it is in; -1 for one that is not streamed, whose prefill nobody sees the end of."""
+    tokens_before: int = 0
+    """Tokens of the replica's groups when it was sent, its own included."""
+    sent: float = 0.0
     released: bool = False
+
+
+_MOST = (True, math.inf, 0, 0)
 
 
 @dataclass(slots=True)
@@ -52,8 +78,13 @@ class ReplicaSet:
     For the event loop of the ingress alone; Ray's router runs in it too (see `connect`).
     """
 
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds."""
     _replicas: dict[str, Replica] = field(default_factory=dict)
     _on_change: Callable[[], None] | None = None
+    _pace_s: float = 0.0
+    _pace_tokens: float = 0.0
+    """Fading sums over first tokens: seconds since they were sent, and the tokens prefilled meanwhile."""
 
     def notify(self, on_change: Callable[[], None]) -> None:
         """Call `on_change`, and nobody else, whenever a replica may have come, gone or got room."""
@@ -81,47 +112,75 @@ class ReplicaSet:
         replica = self._replicas.get(replica_id)
         return replica.load if replica is not None else 0
 
-    def take(self, limit: int, prompt_tokens: int = 0) -> Place | None:
-        """A place on the replica with the least load, of those with fewer than `limit` requests in flight.
+    def take(self, limit: int, prompt_tokens: int = 0, patience_s: float = 0.0) -> Place | None:
+        """A place on one of the replicas with fewer than `limit` requests in flight.
 
-        Of equals, the one with the fewest requests; of those, the longest unused. A replica that could
-        not be reached comes after every one that could, even if those are full: Ray will drop it, or it
-        was us.
+        Of those where the request is expected to have its first token within `patience_s`, the one where
+        its prefill makes the fewest tokens late. A step that prefills holds up every sequence of its
+        batch, however many prompts share it: so a prompt that joins a group makes none late, one that
+        begins a group makes as many late as requests are in flight there, and one that begins the next
+        group where one is under way half as many, since others will join it.
+
+        Where it would wait longer everywhere, or nothing is known of the pace of prefill, or `patience_s`
+        is 0, the one with the least load. Of equals, the one with the fewest tokens in its groups, then in
+        flight; of those, the longest unused. A replica that could not be reached comes after every one
+        that could, even if those are full: Ray will drop it, or it was us.
 
         Args:
             limit: Requests of this process that a replica may have.
             prompt_tokens: What the request adds to the load until the replica answers.
+            patience_s: How long a stream may wait for prefill, its own included; 0 for other requests.
 
         Returns:
             None where there is no replica, or none with room.
         """
+        patient = patience_s > 0.0 and self._pace_s > 0.0 and prompt_tokens > 0
+        most_tokens = patience_s * self._pace_tokens / self._pace_s - prompt_tokens if patient else 0.0
         chosen: Replica | None = None
+        least: tuple[bool, float, int, int] = _MOST
         fewest_failures: float = math.inf
         for replica in self._replicas.values():
             failures = replica.failures
             if failures > fewest_failures:
                 continue
             if failures < fewest_failures:
-                fewest_failures, chosen = failures, None
+                fewest_failures, chosen, least = failures, None, _MOST
             in_flight = replica.in_flight
-            if in_flight < limit and (
-                chosen is None
-                or replica.load < chosen.load
-                or (replica.load == chosen.load and in_flight < chosen.in_flight)
-            ):
-                chosen = replica
+            if in_flight >= limit:
+                continue
+            grouped = replica.group_tokens + replica.next_tokens
+            if not patient or grouped > most_tokens:
+                if not least[0]:
+                    continue
+                cost = (True, float(replica.load), 0, in_flight)
+            else:
+                late = float(in_flight)
+                if grouped:
+                    joining = replica.next_requests
+                    late = 0.5 * late if not joining else 0.0 if joining < GROUP_REQUESTS else late
+                cost = (False, late, grouped, in_flight)
+            if cost < least:
+                chosen, least = replica, cost
         if chosen is None:
             return None
         # To the end of the order, so that equals take turns.
         self._replicas[chosen.replica_id] = self._replicas.pop(chosen.replica_id)
         chosen.in_flight += 1
         chosen.load += prompt_tokens + SEQUENCE_TOKENS
-        return Place(chosen, prompt_tokens)
+        place = Place(chosen, prompt_tokens)
+        if patience_s > 0.0 and prompt_tokens > 0:
+            self._join(place)
+        return place
 
     def answered(self, place: Place) -> None:
         """The first byte of a good answer has come: the prompt is prefilled, and the replica is alive."""
         replica = place.replica
         replica.load -= place.pending_prompt_tokens
+        if place.pending_prompt_tokens and place.group >= 0:
+            self._pace_s = self._pace_s * PACE_FADE + self.clock() - place.sent
+            self._pace_tokens = self._pace_tokens * PACE_FADE + place.tokens_before
+            if place.group >= replica.group:
+                _end_groups(replica, place.group)
         place.pending_prompt_tokens = 0
         if replica.failures:
             replica.failures = 0
@@ -132,14 +191,52 @@ class ReplicaSet:
         if place.released:
             return
         place.released = True
-        place.replica.in_flight -= 1
-        place.replica.load -= place.pending_prompt_tokens + SEQUENCE_TOKENS
+        replica = place.replica
+        replica.in_flight -= 1
+        replica.load -= place.pending_prompt_tokens + SEQUENCE_TOKENS
+        if place.pending_prompt_tokens and place.group >= replica.group:
+            self._leave_group(place)
         place.pending_prompt_tokens = 0
         self._changed()
+
+    def _join(self, place: Place) -> None:
+        """Into the group that the replica's next step prefills."""
+        replica = place.replica
+        place.group = replica.group
+        if not replica.group_tokens:
+            replica.group_tokens = place.pending_prompt_tokens
+        else:
+            place.group += 1
+            replica.next_tokens += place.pending_prompt_tokens
+            replica.next_requests += 1
+        place.tokens_before = replica.group_tokens + replica.next_tokens
+        place.sent = self.clock()
+
+    def _leave_group(self, place: Place) -> None:
+        """A request that left before its first token."""
+        replica = place.replica
+        if place.group > replica.group:
+            replica.next_tokens -= place.pending_prompt_tokens
+            replica.next_requests -= 1
+            return
+        replica.group_tokens -= place.pending_prompt_tokens
+        if not replica.group_tokens:
+            _end_groups(replica, replica.group)
 
     def _changed(self) -> None:
         if self._on_change is not None:
             self._on_change()
+
+
+def _end_groups(replica: Replica, group: int) -> None:
+    """All groups up to `group` are prefilled: engines prefill in the order in which requests came.
+
+    The group under way is over with its first token, for they come together; what was sent after it has
+    begun then.
+    """
+    replica.group_tokens = replica.next_tokens if group == replica.group else 0
+    replica.next_tokens = replica.next_requests = 0
+    replica.group = group + 1
 
 
 _sets: dict[str, ReplicaSet] = {}

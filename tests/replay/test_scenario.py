@@ -63,7 +63,7 @@ def test_knobs_that_only_advise_act_in_a_replay() -> None:
     [
         ({"seed": -1}, "seed = -1: must be at least 0"),
         ({"initial": 33}, "initial = 33: must be from 0 to max_replicas = 32"),
-        ({"routing": "luck"}, "routing = 'luck': must be one of tokens, two-choices"),
+        ({"routing": "luck"}, "routing = 'luck': must be one of grouped, tokens, two-choices"),
         ({"capacity": 0}, "capacity = 0: must be from 1 to 10000"),
         ({"start_failures": 1.0}, "start_failures = 1: must be from 0 to 0.9"),
         (

@@ -6,7 +6,7 @@ from serve_app.transport.hold_queue import HeldRequest, HoldQueue
 
 
 async def held(since: float, *, again: bool = False, body_bytes: int = 10) -> HeldRequest:
-    return HeldRequest(since, body_bytes, 2, again, asyncio.get_running_loop().create_future())
+    return HeldRequest(since, body_bytes, 2, 0.0, again, asyncio.get_running_loop().create_future())
 
 
 def leave_all(queue: HoldQueue) -> list[HeldRequest]:

@@ -11,9 +11,9 @@ from serve_app.ingress_signals import COLD_AFTER_S
 from serve_app.replay.fleet.layout import RULES, WINDOW_S, Records
 from serve_app.replay.profile import Profile
 from serve_app.transport.prompt_tokens import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS
-from serve_app.transport.replicas import SEQUENCE_TOKENS
+from serve_app.transport.replicas import GROUP_REQUESTS, PACE_FADE, PATIENCE_SHARE, SEQUENCE_TOKENS
 
-ROUTINGS = ("tokens", "two-choices")
+ROUTINGS = ("grouped", "tokens", "two-choices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Conditions:
     cold_start_s: tuple[float, float]
     """Least and most seconds of a cold start, drawn evenly."""
     seed: int = 0
-    routing: str = "tokens"
-    """`tokens`: least prompt tokens outstanding, then least requests, as the ingress does; `two-choices`:
-    the fewer requests in flight of two replicas drawn at random."""
+    routing: str = "grouped"
+    """`grouped`: prompts that share a step, as the ingress does; `tokens`: least prompt tokens outstanding,
+    then least requests; `two-choices`: the fewer requests in flight of two replicas drawn at random."""
     max_held: int = 1000
     """Requests the ingress holds at most; beyond them it refuses."""
     max_ongoing_requests: int = 1000
@@ -98,6 +98,9 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         "most_in_flight": conditions.max_ongoing_requests,
         "sequence_tokens": SEQUENCE_TOKENS,
         "two_choices": conditions.routing == "two-choices",
+        "patience_s": PATIENCE_SHARE * conditions.ttft_target_s if conditions.routing == "grouped" else 0.0,
+        "group_requests": GROUP_REQUESTS,
+        "pace_fade": PACE_FADE,
         "bytes_per_token": conditions.bytes_per_token,
         "bytes_per_pending_token": BYTES_PER_TOKEN,
         "most_pending_tokens": MOST_PROMPT_TOKENS,

@@ -287,6 +287,15 @@ def _first_token(m: Memory, r: int, q: int, t: float, at: int) -> None:
     _note(m, r, PREFILL_PART, at, _window_bin(_log(t - request.admitted)), 1.0)
     rep.waiting_tokens -= request.prompt
     rep.pending_tokens -= request.pending
+    if request.pending > 0:
+        totals.pace_s = totals.pace_s * rules.pace_fade + t - request.sent
+        totals.pace_tokens = totals.pace_tokens * rules.pace_fade + request.before
+        if request.group == rep.group:
+            rep.group += 1
+            rep.group_tokens, rep.next_tokens, rep.next_requests = rep.next_tokens, 0, 0
+        elif request.group == rep.group + 1:
+            rep.group += 2
+            rep.group_tokens = rep.next_tokens = rep.next_requests = 0
 
 
 @_inner
@@ -385,27 +394,53 @@ def _end_step(m: Memory, r: int) -> None:
 
 
 @_inner
-def _choose(m: Memory, limit: int) -> int:
+def _choose(m: Memory, limit: int, pending: int) -> int:
     """The ready replica for the next request, of those with fewer than `limit` in flight; NONE without one.
 
-    As `ReplicaSet.take`: the least load; of equals the fewest in flight, and of those the longest unused.
+    As `ReplicaSet.take`: where the request would wait within its patience, the fewest tokens made late; else
+    the least load. Of equals the fewest tokens pending, then in flight, and of those the longest unused.
     """
     rules = m.rules[0]
+    totals = m.totals[0]
     if rules.two_choices:
         return _choose_of_two(m, limit)
+    patient = rules.patience_s > 0.0 and totals.pace_s > 0.0 and pending > 0
+    most = rules.patience_s * totals.pace_tokens / totals.pace_s - pending if patient else 0.0
     best = NONE
-    least = fewest = last = 0
-    for r in range(m.totals[0].used):
+    least_waits = True
+    least = 0.0
+    least_grouped = fewest = last = 0
+    for r in range(totals.used):
         rep = m.replicas[r]
         if rep.status != READY or rep.in_flight >= limit:
             continue
-        load = rep.pending_tokens + rules.sequence_tokens * rep.in_flight
-        if best != NONE:
-            if load > least or (load == least and rep.in_flight > fewest):
+        grouped = rep.group_tokens + rep.next_tokens
+        waits = not patient or grouped > most
+        if waits:
+            if not least_waits:
                 continue
-            if load == least and rep.in_flight == fewest and rep.last_sent >= last:
+            grouped = 0
+            cost = 1.0 * (rep.pending_tokens + rules.sequence_tokens * rep.in_flight)
+        else:
+            cost = 1.0 * rep.in_flight
+            if grouped > 0:
+                if rep.next_requests == 0:
+                    cost *= 0.5
+                elif rep.next_requests < rules.group_requests:
+                    cost = 0.0
+        if best != NONE and waits == least_waits:
+            if cost > least:
                 continue
-        best, least, fewest, last = r, load, rep.in_flight, rep.last_sent
+            if cost == least:
+                if grouped > least_grouped:
+                    continue
+                if grouped == least_grouped:
+                    if rep.in_flight > fewest:
+                        continue
+                    if rep.in_flight == fewest and rep.last_sent >= last:
+                        continue
+        best, least_waits, least, least_grouped = r, waits, cost, grouped
+        fewest, last = rep.in_flight, rep.last_sent
     return best
 
 
@@ -453,6 +488,16 @@ def _send(m: Memory, r: int, q: int, t: float) -> None:
     rep.waiting_tokens += request.prompt
     rep.in_flight += 1
     rep.pending_tokens += request.pending
+    if request.pending > 0:
+        request.sent = t
+        request.group = rep.group
+        if rep.group_tokens == 0:
+            rep.group_tokens = request.pending
+        else:
+            request.group += 1
+            rep.next_tokens += request.pending
+            rep.next_requests += 1
+        request.before = rep.group_tokens + rep.next_tokens
     m.totals[0].admitted += 1
     rep.last_sent = int(m.totals[0].admitted)
     if rep.step_end == math.inf:
@@ -465,7 +510,7 @@ def release(m: Memory, t: float) -> None:
     totals = m.totals[0]
     rules = m.rules[0]
     while totals.held_head != NONE:
-        best = _choose(m, rules.room)
+        best = _choose(m, rules.room, m.requests[totals.held_head].pending)
         if best == NONE:
             return
         q = totals.held_head
@@ -526,7 +571,6 @@ def _take_record(m: Memory, t: float, prompt: int, output: int, body: float) -> 
     request.computed = request.scheduled = request.generated = request.cold = request.blocks = 0
     request.ends = NEVER
     request.body = body
-    request.pending = min(int(body) // rules.bytes_per_pending_token, rules.most_pending_tokens)
     request.next = NONE
     return q
 
@@ -567,7 +611,8 @@ def arrive(
             totals.too_long += 1
             _refuse(m, t)
             continue
-        best = _choose(m, rules.most_in_flight) if totals.held_head == NONE else NONE
+        pending = min(int(body) // rules.bytes_per_pending_token, rules.most_pending_tokens)
+        best = _choose(m, rules.most_in_flight, pending) if totals.held_head == NONE else NONE
         if best == NONE:
             full = False
             if totals.held_head == NONE:
@@ -577,6 +622,7 @@ def arrive(
                 _refuse(m, t)
                 continue
         q = _take_record(m, t, prompt, output, body)
+        m.requests[q].pending = pending
         if len(block_starts):
             carried = min(block_starts[i + 1] - block_starts[i], m.blocks.shape[1], m.cache.shape[1])
             m.requests[q].blocks = carried

@@ -61,6 +61,10 @@ REPLICA = np.dtype(
         ("recompute_tokens", "i8"),  # tokens that were preempted and are not computed again yet
         ("in_flight", "i8"),
         ("pending_tokens", "i8"),  # as the ingress counts them, of requests without a token yet
+        ("group", "i8"),  # number of the prefill group that is under way
+        ("group_tokens", "i8"),  # pending tokens of that
+        ("next_tokens", "i8"),  # of the group that waits for its end
+        ("next_requests", "i8"),
         ("last_sent", "i8"),  # number of the last request sent to it; 0 before the first
         ("last_end", "f8"),  # when a request ended last
         # since the last report
@@ -96,6 +100,9 @@ REQUEST = np.dtype(
         ("cold", "i8"),
         ("body", "f8"),  # bytes
         ("pending", "i8"),  # prompt tokens as the ingress estimates them
+        ("group", "i8"),  # the prefill group it was sent with
+        ("before", "i8"),  # pending tokens up to its own when it was sent
+        ("sent", "f8"),
         ("next", "i8"),
         ("blocks", "i8"),
     ]
@@ -110,6 +117,8 @@ TOTALS = np.dtype(
         ("held_bytes", "f8"),
         ("used", "i8"),  # replica records ever used
         ("random", "u8"),
+        ("pace_s", "f8"),  # faded sums over first tokens: seconds since they were sent,
+        ("pace_tokens", "f8"),  # and the pending tokens up to their own
         ("arrivals", "f8"),
         ("arrived_bytes", "f8"),
         ("arrived_tokens", "f8"),
@@ -155,6 +164,9 @@ RULES = np.dtype(
         ("most_in_flight", "i8"),  # and all others; where every replica has so many, requests are refused
         ("sequence_tokens", "i8"),  # tokens that a request in flight weighs in a pick
         ("two_choices", "i8"),  # 1: the fewer requests in flight of two replicas drawn at random
+        ("patience_s", "f8"),  # how long a request may wait for the prefill of others and its own; 0: no groups
+        ("group_requests", "i8"),  # most requests of a prefill group
+        ("pace_fade", "f8"),
         ("bytes_per_token", "f8"),
         ("bytes_per_pending_token", "i8"),  # by which the ingress estimates prompts
         ("most_pending_tokens", "i8"),

@@ -14,7 +14,7 @@ from tests.replay.fleet.build import conditions, profile
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"routing": "round-robin"}, "routing = 'round-robin': must be one of tokens, two-choices"),
+        ({"routing": "round-robin"}, "routing = 'round-robin': must be one of grouped, tokens, two-choices"),
         ({"cold_start_s": (9.0, 3.0)}, r"cold_start_s = \(9.0, 3.0\): must be \(least, most\), from 0"),
         ({"start_failures": 1.0}, "start_failures = 1.0: must be from 0 to below 1"),
         ({"capacity": 0}, "capacity = 0: must be at least 1"),

@@ -23,7 +23,9 @@ class Ingress:
     fleet: Fleet
     room: int
     limit: int
-    replicas: ReplicaSet = field(default_factory=ReplicaSet)
+    patience_s: float
+    now: float = 0.0
+    replicas: ReplicaSet = field(init=False)
     held: deque[int] = field(default_factory=deque)
     """Estimated prompt tokens of those who wait."""
     refused: int = 0
@@ -32,6 +34,9 @@ class Ingress:
     answered: dict[int, list[Place]] = field(default_factory=dict)
     finished: dict[int, float] = field(default_factory=dict)
     """Requests by slot."""
+
+    def __post_init__(self) -> None:
+        self.replicas = ReplicaSet(clock=lambda: self.now)
 
     def follow_replicas(self) -> None:
         """Who is ready has changed. Ray says so in any order; here by last use."""
@@ -49,9 +54,10 @@ class Ingress:
             self.finished.setdefault(slot, 0.0)
         self._release()
 
-    def arrive(self, prompt: int) -> None:
+    def arrive(self, prompt: int, at: float) -> None:
+        self.now = at
         tokens = min(int(prompt * 4.4) // 4, 32_768)
-        place = self.replicas.take(self.limit, tokens) if not self.held else None
+        place = self.replicas.take(self.limit, tokens, self.patience_s) if not self.held else None
         if place is not None:
             self._sent(place)
         elif len(self.replicas) and not self.held:
@@ -61,6 +67,7 @@ class Ingress:
 
     def follow_steps(self) -> None:
         """Steps have ended, and places that came free been given away."""
+        self.now = self.fleet.now
         for slot, finished in self.finished.items():
             replica = self.fleet.memory.replicas[slot]
             ended = int(replica["finished"] - finished)
@@ -88,7 +95,7 @@ class Ingress:
         return here == there and len(self.held) == total(self.fleet, "held")
 
     def _release(self) -> None:
-        while self.held and (place := self.replicas.take(self.room, self.held[0])) is not None:
+        while self.held and (place := self.replicas.take(self.room, self.held[0], self.patience_s)) is not None:
             self.held.popleft()
             self._sent(place)
 
@@ -104,14 +111,20 @@ def next_step(made: Fleet) -> float:
     return float(made.memory.replicas["step_end"].min())
 
 
+@pytest.mark.parametrize("routing", ["grouped", "tokens"])
 @pytest.mark.parametrize("seed", range(4))
-def test_picks_are_those_of_the_ingress(seed: int) -> None:
+def test_picks_are_those_of_the_ingress(seed: int, routing: str) -> None:
     """The same arrivals, first tokens and ends, through both; replicas come one after the other."""
     draw = np.random.default_rng(seed)
     made = fleet(
-        0 if seed % 2 else 2, of=profile(max_num_seqs=8, max_num_batched_tokens=3000), max_ongoing_requests=14
+        0 if seed % 2 else 2,
+        of=profile(max_num_seqs=8, max_num_batched_tokens=3000),
+        max_ongoing_requests=14,
+        routing=routing,
     )
-    ingress = Ingress(made, room=9, limit=14)
+    patience_s = float(made.memory.rules["patience_s"][0])
+    assert (patience_s > 0) == (routing == "grouped")
+    ingress = Ingress(made, room=9, limit=14, patience_s=patience_s)
     ingress.follow_replicas()
     at, joined, held = 0.0, made.ready, 0
     for _ in range(400):
@@ -130,7 +143,7 @@ def test_picks_are_those_of_the_ingress(seed: int) -> None:
             ingress.follow_replicas()
         prompt = int(draw.integers(1, 2500))
         made.take(chunk((at, prompt, int(draw.integers(1, 30)))), 0, at + 1e-9)
-        ingress.arrive(prompt)
+        ingress.arrive(prompt, at)
         assert ingress.agrees()
         held = max(held, len(ingress.held))
 
