@@ -135,7 +135,9 @@ def _remember(
     """
     counts = [bucket[0] for bucket in buckets[:-1]]
     half = _LONG_BUCKETS // 2
-    ahead = int(min(horizon_s, LONGEST_HORIZON_S) / BUCKET_S) + _LONG_BUCKETS
+    # From the middle of the minute a decision reads to when what it asks for is there. Of a rise quicker
+    # than a minute all of that minute's requests suffer, as it is judged as one.
+    ahead = int(min(max(horizon_s, _LONG_BUCKETS * BUCKET_S), LONGEST_HORIZON_S) / BUCKET_S) + half
     fade = math.exp(-BUCKET_S / memory_s)
     for end in range(max(_LONG_BUCKETS, len(counts) - closed + 1), len(counts) + 1):
         weight = counts[end - half]

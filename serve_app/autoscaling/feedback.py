@@ -24,6 +24,8 @@ _RISE_PER_S = 1.0 / 1800.0
 """Trust comes back in half an hour: a fleet that has just been enough must not shrink on a lull."""
 _REGRET_S = 600.0
 """Misses this soon after a scale-down, under no more load than then, are blamed on it."""
+_LATE_REGRET = 1.5
+"""Times the permitted share of late tokens. Half a minute's share scatters more than that of waits."""
 _REGRET = 0.9
 """What the correction that led to such a scale-down is limited to, as a share of what it was."""
 _PROBE_S = 21_600.0
@@ -73,9 +75,9 @@ def measure(engines: Sequence[EngineSignals], knobs: Knobs, lowest_itl_s: float)
 def correct(
     state: PolicyState, measured: Measured, knobs: Knobs, ready: int, target: int, now: float
 ) -> PolicyState:
-    """The state with its capacity correction moved by the times to first token since the last decision.
+    """The state with its capacity correction moved by the latencies since the last decision.
 
-    Misses above the permitted share lower it. It rises where the fleet would still miss less than half
+    Times to first token above the permitted share lower it. It rises where the fleet would still miss less than half
     of that share with one replica fewer, misses being in proportion to the load of a replica. They are
     not, close to saturation: what a scale-down has shown to be too much is not tried again for hours,
     or a constant load would see a replica go and come back every five minutes.
@@ -86,7 +88,12 @@ def correct(
     )
     if not settled or elapsed <= 0 or measured.ttft_queue.count < _FEWEST:
         return state
-    over = measured.ttft_missed / (1.0 - knobs.ttft_percentile / 100.0)
+    permitted = 1.0 - knobs.ttft_percentile / 100.0
+    # Late tokens change what a replica is believed to carry, not this correction; but they forget it within
+    # the hour, and would try the same fleet again.
+    if measured.itl_missed > _LATE_REGRET * permitted:
+        state = _regret(state, now)
+    over = measured.ttft_missed / permitted
     value = state.correction
     if over > 1.1:
         value *= math.exp(-_FALL_PER_S * elapsed * min(over - 1.0, 3.0))

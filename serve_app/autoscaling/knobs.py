@@ -40,12 +40,12 @@ class Knobs(BaseModel):
 
     queue_target_per_replica: Annotated[float, Field(gt=0, le=100_000)] = 8.0
     """Requests waiting, held for a cold start or in engine queues, that one replica may have."""
-    headroom: Annotated[float, Field(ge=0, le=10)] = 0.3
+    headroom: Annotated[float, Field(ge=0, le=10)] = 0.15
     """Spare replicas in units of sqrt(replicas the load needs): square-root staffing."""
 
     upscale_delay_s: Annotated[float, Field(ge=0, le=600)] = 5.0
     """How long a queue must stand before it asks for replicas. From zero there is no delay."""
-    downscale_delay_s: Seconds = 90.0
+    downscale_delay_s: Seconds = 60.0
     """How long fewer replicas must have been enough before one of several goes."""
     downscale_to_zero_delay_s: Seconds = 300.0
     """How long a model must have been idle before its last replica goes."""

@@ -119,14 +119,14 @@ def _kv_cache(seen: Observation) -> Term:
 def _forecast(at: Situation) -> Term:
     """What demand may come to within a cold start: as much as it has risen, and no more than it has been.
 
-    Both at the quantile of the requests remembered. As long as fewer minutes are remembered than it takes
-    to know that quantile, 1 / (1 - q), the most seen is no bound yet, and part of a rise is added.
+    Both at the quantile q of the requests remembered. The most seen in n minutes is no bound as far as none
+    of them was of those above the quantile, which has the probability q^n: so much of a rise is added.
     """
     q = at.knobs.forecast_quantile
     peaks = at.state.demand.peaks
     rise, most = peaks.rise(q), peaks.level(q)
     level = at.felt_rps
-    unsure = max(0.0, 1.0 - peaks.minutes * (1.0 - q))
+    unsure = q**peaks.minutes
     demand = max(level, min(level + rise, most) + unsure * rise)
     return Term(
         "forecast",

@@ -559,7 +559,6 @@ def _refuse(m: Memory, t: float) -> None:
 def _take_record(m: Memory, t: float, prompt: int, output: int, body: float) -> int:
     """A free record, made that of a request that arrives now."""
     totals = m.totals[0]
-    rules = m.rules[0]
     q = totals.free
     request = m.requests[q]
     totals.free = request.next

@@ -95,7 +95,10 @@ class Ingress:
         return here == there and len(self.held) == total(self.fleet, "held")
 
     def _release(self) -> None:
-        while self.held and (place := self.replicas.take(self.room, self.held[0], self.patience_s)) is not None:
+        while self.held:
+            place = self.replicas.take(self.room, self.held[0], self.patience_s)
+            if place is None:
+                return
             self.held.popleft()
             self._sent(place)
 
