@@ -77,10 +77,10 @@ def correct(
 ) -> PolicyState:
     """The state with its capacity correction moved by the latencies since the last decision.
 
-    Times to first token above the permitted share lower it. It rises where the fleet would still miss less than half
-    of that share with one replica fewer, misses being in proportion to the load of a replica. They are
-    not, close to saturation: what a scale-down has shown to be too much is not tried again for hours,
-    or a constant load would see a replica go and come back every five minutes.
+    Times to first token above the permitted share lower it. It rises where the fleet would still miss
+    less than half of that share with one replica fewer, misses being in proportion to the load of a
+    replica. They are not, close to saturation: what a scale-down has shown to be too much is not tried
+    again for hours, or a constant load would see a replica go and come back every five minutes.
     """
     elapsed = _elapsed(state, now)
     settled = (
