@@ -148,9 +148,25 @@ def test_a_rise_is_against_the_demand_of_a_cold_start_before() -> None:
     assert 0.5 < demand.peaks.rise(0.9) <= 1.3
 
 
+def test_however_short_a_cold_start_a_rise_is_that_of_a_minute() -> None:
+    """All requests of a minute suffer when it begins with too few replicas."""
+
+    def ramp(horizon_s: float) -> float:
+        demand = Demand().add(NOW, 0, 0)
+        for second in range(1, 901):
+            demand = demand.add(NOW + second, 0.01 * second, 0.0, horizon_s)
+        return demand.peaks.rise(0.5)
+
+    assert ramp(5.0) == ramp(60.0)
+    # Over a cold start and half a minute: 0.9 and 2.1.
+    assert (ramp(60.0), ramp(180.0)) == (pytest.approx(0.9, rel=0.06), pytest.approx(2.1, rel=0.06))
+
+
 def test_a_rise_is_not_read_from_before_the_watch_began() -> None:
     # A stream that is already there when the watch begins has not risen to where it is.
     assert steady(100, 8.0).peaks.rise(1.0) == 0.0
+    # Nor has it later, against a minute of which only a part was watched.
+    assert steady(300, 8.0).peaks.rise(1.0) == 0.0
 
 
 def test_a_long_cold_start_is_looked_back_over_no_further_than_its_bound() -> None:

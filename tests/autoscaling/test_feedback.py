@@ -239,6 +239,22 @@ def test_late_tokens_are_added_up_as_they_come_and_as_they_were_expected() -> No
     assert state.interference == pytest.approx((10 + 1000) / (100 * expected + 1000))
 
 
+def test_late_tokens_after_a_scale_down_limit_the_trust_that_led_to_it() -> None:
+    """Twice the permitted share: or a constant load would see a replica go and come back."""
+    state = correct(settled(correction=0.8, lowered=SCALED_DOWN), TENTH_LATE, KNOBS, 4, 4, NOW)
+
+    assert state.correction == pytest.approx(0.9 * 0.8)
+    assert state.lowered is None
+
+
+def test_a_few_late_tokens_too_many_limit_nothing() -> None:
+    few = replace(TENTH_LATE, itl_missed=0.07)
+
+    state = correct(settled(correction=0.8, lowered=SCALED_DOWN), few, KNOBS, 4, 4, NOW)
+
+    assert (state.limited_until, state.lowered) == (0.0, SCALED_DOWN)
+
+
 def test_what_is_learned_of_late_tokens_is_their_ratio_in_the_long_run() -> None:
     expected = slow_share(A100, MIX, KNOBS.itl_target_s, 4.0 / 2.0)
     state = learned(settled(ready_mean=2.0), TENTH_LATE, 10 * 3600, every_s=10)

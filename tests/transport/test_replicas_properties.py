@@ -16,7 +16,8 @@ class Routing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.among = ReplicaSet()
+        self.now = 0.0
+        self.among = ReplicaSet(clock=lambda: self.now)
         self.known: set[str] = set()
         self.places: list[tuple[Place, int]] = []
         """Every place ever taken, with the tokens of its prompt."""
@@ -54,6 +55,25 @@ class Routing(RuleBasedStateMachine):
         self.places.append((place, tokens))
         self.replicas.add(replica)
 
+    @rule(limit=st.integers(1, 5), tokens=st.integers(0, 3000), patience_s=st.floats(0.0, 1.0))
+    def a_stream_comes(self, limit: int, tokens: int, patience_s: float) -> None:
+        candidates = list(self.among._replicas.values())
+        least = min((replica.failures for replica in candidates), default=0)
+        full = all(replica.in_flight >= limit for replica in candidates if replica.failures == least)
+        place = self.among.take(limit, tokens, patience_s)
+        assert (place is None) == full
+        if place is None:
+            return
+        assert place.replica.replica_id in self.known
+        assert place.replica.failures == least
+        assert (place.group >= 0) == (patience_s > 0 and tokens > 0)
+        self.places.append((place, tokens))
+        self.replicas.add(place.replica)
+
+    @rule(seconds=st.floats(0.0, 2.0))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
     @precondition(lambda self: self.places)
     @rule(data=st.data())
     def its_first_byte_comes(self, data: st.DataObject) -> None:
@@ -85,6 +105,22 @@ class Routing(RuleBasedStateMachine):
             assert replica.in_flight == len(held)
             assert replica.pending_prompt_tokens == pending
             assert replica.load == pending + SEQUENCE_TOKENS * len(held)
+
+    @invariant()
+    def groups_hold_who_has_no_token_of_them_yet(self) -> None:
+        for replica in self.replicas:
+            waiting = [
+                (place.group - replica.group, tokens)
+                for number, (place, tokens) in enumerate(self.places)
+                if place.replica is replica and place.group >= replica.group
+                if number not in self.released and number not in self.answered
+            ]
+            assert all(ahead in (0, 1) for ahead, _ in waiting)
+            assert replica.group_tokens == sum(tokens for ahead, tokens in waiting if ahead == 0)
+            assert replica.next_tokens == sum(tokens for ahead, tokens in waiting if ahead == 1)
+            assert replica.next_requests == sum(ahead for ahead, _ in waiting)
+            # A group waits for one under way, or nobody would tell when it begins.
+            assert replica.group_tokens or not replica.next_requests
 
 
 Routing.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
