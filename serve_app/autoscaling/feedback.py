@@ -90,8 +90,8 @@ def correct(
         return state
     permitted = 1.0 - knobs.ttft_percentile / 100.0
     # Late tokens change what a replica is believed to carry, not this correction; but they forget it within
-    # the hour, and would try the same fleet again.
-    if measured.itl_missed > _LATE_REGRET * permitted:
+    # the hour, and would try the same fleet again. Once is enough: they are learned from besides.
+    if measured.itl_missed > _LATE_REGRET * permitted and not _limited(state, now):
         state = _regret(state, now)
     over = measured.ttft_missed / permitted
     value = state.correction

@@ -69,8 +69,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="tideserve-") as folder:
-        server = _start(config, port, options, Path(folder))
         stopping = _stop_on_signals()
+        server = _start(config, port, options, Path(folder))
         try:
             _report_progress(port, server, stopping)
             while server.poll() is None and not stopping:
@@ -123,14 +123,12 @@ def _start(
     proxy = "HAProxy" if values["RAY_SERVE_ENABLE_HA_PROXY"] == "1" else "Ray's own proxy"
     print(f"tideserve: serve run {config.path} on port {port}, behind {proxy}", flush=True)
     command = [sys.executable, "-m", "ray.serve.scripts", "run", str(path), "--address", options.address]
-    # Started in a shell's background we have inherited an ignored SIGINT; Serve must heed ours.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # A group of its own: a terminal's Ctrl-C reaches us alone, and we stop things in order. No session of
     # its own: Linux shares out cores by session (sched_autogroup), and with the cores full of CPU engines
     # a client of the same terminal then waited up to 10 s for a chunk, against 0.1 s within the session.
     # A group in a terminal's background stops when it writes, under `stty tostop`, unless it ignores this.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    return subprocess.Popen(command, env=values, process_group=0)  # noqa: S603
+    return subprocess.Popen(command, env=values, process_group=0, stdin=subprocess.DEVNULL)  # noqa: S603
 
 
 def _stop_on_signals() -> list[int]:
@@ -158,10 +156,10 @@ def _report_progress(port: int, server: subprocess.Popen[bytes], stopping: list[
             if said.get(name) != what:
                 said[name] = what
                 reason = f": {model['reason']}" if model["reason"] and model["state"] == "failed" else ""
-                print(f"tideserve: {time.monotonic() - started:5.1f} s  {name}: {what}{reason}", flush=True)
+                _say(f"tideserve: {time.monotonic() - started:5.1f} s  {name}: {what}{reason}")
         if ready:
-            print(f"tideserve: ready after {time.monotonic() - started:.1f} s", flush=True)
-            print(f"tideserve: http://127.0.0.1:{port}/docs   Ctrl-C stops everything", flush=True)
+            _say(f"tideserve: ready after {time.monotonic() - started:.1f} s")
+            _say(f"tideserve: http://127.0.0.1:{port}/docs   Ctrl-C stops everything")
             return
         time.sleep(_POLL_S)
 

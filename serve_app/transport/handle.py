@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -78,7 +79,8 @@ class HandleClient:
         try:
             async with asyncio.timeout(limit_s):
                 status, content_type, headers = await anext(items)
-                self._held.replicas.answered(place)
+                if status < HTTPStatus.BAD_REQUEST:
+                    self._held.replicas.answered(place)
                 first = await anext(items)
         except TimeoutError:
             raise unavailable(

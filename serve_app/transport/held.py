@@ -72,6 +72,7 @@ class HeldRequests:
         self._model = model.name
         self._limit = model.max_ongoing_requests
         self._room = room_for_held(model)
+        self._batch = model.max_num_seqs
         self._most_prompt_tokens = model.max_model_len or MOST_PROMPT_TOKENS
         self._knobs = knobs
         self._outlooks = outlooks
@@ -109,7 +110,7 @@ class HeldRequests:
         """
         prompt_tokens = estimated_prompt_tokens(request, self._most_prompt_tokens)
         if not self._cold:
-            taken = self.replicas.take(self._limit, prompt_tokens, self._patience_s(request))
+            taken = self.replicas.take(self._limit, prompt_tokens, self._patience_s(request), self._batch)
             if taken is not None:
                 return taken
             if len(self.replicas) and not again:
@@ -185,7 +186,7 @@ class HeldRequests:
         """Give those at the front a place each, as far as there is room."""
         while (first := self._queue.first()) is not None:
             limit = self._room if self._cold else self._limit
-            place = self.replicas.take(limit, first.prompt_tokens, first.patience_s)
+            place = self.replicas.take(limit, first.prompt_tokens, first.patience_s, self._batch)
             if place is None:
                 break
             self._leave(first)

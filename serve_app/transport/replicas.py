@@ -41,6 +41,8 @@ class Replica:
     """Times since its last good answer that it could not be reached or had no living engine."""
     group: int = 0
     """Number of the prefill group under way: the streams whose prompts its engine prefills in one step."""
+    group_since: float = 0.0
+    """When it began."""
     group_tokens: int = 0
     """Their prompt tokens."""
     next_tokens: int = 0
@@ -63,7 +65,7 @@ class Place:
     group: int = -1
     """The prefill group it is in; -1 for one that is not streamed, whose prefill nobody sees the end of."""
     tokens_before: int = 0
-    """Tokens of the replica's groups when it was sent, its own included."""
+    """Prompt tokens its replica had to prefill when it was sent, its own included."""
     sent: float = 0.0
     released: bool = False
 
@@ -81,21 +83,34 @@ class ReplicaSet:
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
     _replicas: dict[str, Replica] = field(default_factory=dict)
+    _missed: dict[str, Replica] = field(default_factory=dict)
+    """Replicas that are gone while requests of this process still are on them."""
     _on_change: Callable[[], None] | None = None
     _pace_s: float = 0.0
     _pace_tokens: float = 0.0
     """Fading sums over first tokens: seconds since they were sent, and the tokens prefilled meanwhile."""
+    _prompts: float = 0.0
+    _prompt_tokens: float = 0.0
+    """Fading sums over the same requests: how many, and their own tokens."""
 
     def notify(self, on_change: Callable[[], None]) -> None:
         """Call `on_change`, and nobody else, whenever a replica may have come, gone or got room."""
         self._on_change = on_change
 
     def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
-        """Replace the set: data-plane address and token by replica id. Counts of those that stay are kept."""
+        """Replace the set: data-plane address and token by replica id. Counts of those that stay are kept.
+
+        So are those of a replica that is missed once and comes back: it would seem to have nothing to do.
+        """
+        known = {**self._missed, **self._replicas}
         self._replicas = {
-            replica_id: self._replicas.get(replica_id)
-            or Replica(replica_id, where["address"], where["token"])
+            replica_id: known.get(replica_id) or Replica(replica_id, where["address"], where["token"])
             for replica_id, where in metadata.items()
+        }
+        self._missed = {
+            replica_id: replica
+            for replica_id, replica in known.items()
+            if replica.in_flight and replica_id not in metadata
         }
         self._changed()
 
@@ -112,7 +127,9 @@ class ReplicaSet:
         replica = self._replicas.get(replica_id)
         return replica.load if replica is not None else 0
 
-    def take(self, limit: int, prompt_tokens: int = 0, patience_s: float = 0.0) -> Place | None:
+    def take(
+        self, limit: int, prompt_tokens: int = 0, patience_s: float = 0.0, batch: int = 1 << 30
+    ) -> Place | None:
         """A place on one of the replicas with fewer than `limit` requests in flight.
 
         Of those where the request is expected to have its first token within `patience_s`, the one where
@@ -121,21 +138,29 @@ class ReplicaSet:
         begins a group makes as many late as requests are in flight there, and one that begins the next
         group where one is under way half as many, since others will join it.
 
-        Where it would wait longer everywhere, or nothing is known of the pace of prefill, or `patience_s`
-        is 0, the one with the least load. Of equals, the one with the fewest tokens in its groups, then in
-        flight; of those, the longest unused. A replica that could not be reached comes after every one
-        that could, even if those are full: Ray will drop it, or it was us.
+        Its patience is at most what a full group and one request more of the mean length take: to wait
+        longer would make hardly a token less late. Where it would wait longer than that everywhere, or
+        nothing is known of the pace of prefill, or `patience_s` is 0, the one with the least load. Of
+        equals, the one with the fewest prompt tokens to prefill, then in flight; of those, the longest
+        unused. A replica that could not be reached comes after every one that could, even if those are
+        full: Ray will drop it, or it was us.
 
         Args:
             limit: Requests of this process that a replica may have.
             prompt_tokens: What the request adds to the load until the replica answers.
             patience_s: How long a stream may wait for prefill, its own included; 0 for other requests.
+            batch: Requests that an engine runs at a time. Behind so many it waits for more than prefill.
 
         Returns:
             None where there is no replica, or none with room.
         """
         patient = patience_s > 0.0 and self._pace_s > 0.0 and prompt_tokens > 0
-        most_tokens = patience_s * self._pace_tokens / self._pace_s - prompt_tokens if patient else 0.0
+        most_tokens = oldest = 0.0
+        if patient:
+            in_time = patience_s * self._pace_tokens / self._pace_s
+            worth = (GROUP_REQUESTS + 1) * self._prompt_tokens / self._prompts
+            most_tokens = min(in_time, worth) - prompt_tokens
+            oldest = self.clock() - patience_s
         chosen: Replica | None = None
         least: tuple[bool, float, int, int] = _MOST
         fewest_failures: float = math.inf
@@ -148,17 +173,23 @@ class ReplicaSet:
             in_flight = replica.in_flight
             if in_flight >= limit:
                 continue
-            grouped = replica.group_tokens + replica.next_tokens
-            if not patient or grouped > most_tokens:
+            ahead = replica.load - SEQUENCE_TOKENS * in_flight
+            under_way = replica.group_tokens > 0
+            if (
+                not patient
+                or ahead > most_tokens
+                or in_flight >= batch
+                or (under_way and replica.group_since < oldest)  # its engine stands still
+            ):
                 if not least[0]:
                     continue
                 cost = (True, float(replica.load), 0, in_flight)
             else:
                 late = float(in_flight)
-                if grouped:
+                if under_way:
                     joining = replica.next_requests
                     late = 0.5 * late if not joining else 0.0 if joining < GROUP_REQUESTS else late
-                cost = (False, late, grouped, in_flight)
+                cost = (False, late, ahead, in_flight)
             if cost < least:
                 chosen, least = replica, cost
         if chosen is None:
@@ -177,10 +208,10 @@ class ReplicaSet:
         replica = place.replica
         replica.load -= place.pending_prompt_tokens
         if place.pending_prompt_tokens and place.group >= 0:
-            self._pace_s = self._pace_s * PACE_FADE + self.clock() - place.sent
-            self._pace_tokens = self._pace_tokens * PACE_FADE + place.tokens_before
+            now = self.clock()
+            self._learn_pace(place, now - place.sent)
             if place.group >= replica.group:
-                _end_groups(replica, place.group)
+                _end_groups(replica, place.group, now)
         place.pending_prompt_tokens = 0
         if replica.failures:
             replica.failures = 0
@@ -203,14 +234,15 @@ class ReplicaSet:
         """Into the group that the replica's next step prefills."""
         replica = place.replica
         place.group = replica.group
+        place.sent = self.clock()
+        place.tokens_before = replica.pending_prompt_tokens
         if not replica.group_tokens:
             replica.group_tokens = place.pending_prompt_tokens
+            replica.group_since = place.sent
         else:
             place.group += 1
             replica.next_tokens += place.pending_prompt_tokens
             replica.next_requests += 1
-        place.tokens_before = replica.group_tokens + replica.next_tokens
-        place.sent = self.clock()
 
     def _leave_group(self, place: Place) -> None:
         """A request that left before its first token."""
@@ -221,14 +253,28 @@ class ReplicaSet:
             return
         replica.group_tokens -= place.pending_prompt_tokens
         if not replica.group_tokens:
-            _end_groups(replica, replica.group)
+            _end_groups(replica, replica.group, self.clock())
+
+    def _learn_pace(self, place: Place, seconds: float) -> None:
+        """What one first token tells of prefill.
+
+        Tokens are an estimate, and those found in a prefix cache, or behind an image's bytes, take no
+        time: none may claim more than twice the pace known.
+        """
+        tokens = float(place.tokens_before)
+        if self._pace_s > 0.0:
+            tokens = min(tokens, 2.0 * seconds * self._pace_tokens / self._pace_s)
+        self._pace_s = self._pace_s * PACE_FADE + seconds
+        self._pace_tokens = self._pace_tokens * PACE_FADE + tokens
+        self._prompts = self._prompts * PACE_FADE + 1.0
+        self._prompt_tokens = self._prompt_tokens * PACE_FADE + place.pending_prompt_tokens
 
     def _changed(self) -> None:
         if self._on_change is not None:
             self._on_change()
 
 
-def _end_groups(replica: Replica, group: int) -> None:
+def _end_groups(replica: Replica, group: int, now: float) -> None:
     """All groups up to `group` are prefilled: engines prefill in the order in which requests came.
 
     The group under way is over with its first token, for they come together; what was sent after it has
@@ -237,6 +283,7 @@ def _end_groups(replica: Replica, group: int) -> None:
     replica.group_tokens = replica.next_tokens if group == replica.group else 0
     replica.next_tokens = replica.next_requests = 0
     replica.group = group + 1
+    replica.group_since = now
 
 
 _sets: dict[str, ReplicaSet] = {}

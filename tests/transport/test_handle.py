@@ -139,6 +139,15 @@ async def test_requests_count_while_they_are_open_and_are_refused_beyond_what_a_
     assert replicas.replica_set(MODEL.deployment_name).in_flight("a") == 0
 
 
+async def test_a_refusal_says_nothing_of_prefill() -> None:
+    known = replicas.replica_set(MODEL.deployment_name)
+    calling = client(StubHandle((400, "application/json", {}), b"{}"))
+
+    async with calling.call(replace(REQUEST, body=b"x" * 4000, streams=True)):
+        assert known.load("a") == 1000 + SEQUENCE_TOKENS
+    assert (known.load("a"), known.in_flight("a")) == (0, 0)
+
+
 @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
 async def test_a_prompt_weighs_until_the_replica_answers(content_type: str) -> None:
     known = replicas.replica_set(MODEL.deployment_name)

@@ -263,14 +263,15 @@ async def test_a_client_that_leaves_at_the_moment_of_its_release_blocks_no_repli
 
 
 async def test_replicas_that_vanish_are_asked_for_again_by_those_still_held() -> None:
-    queue = Queue(StubHandle(on_choose=lambda: queue.up("a")))
+    names = iter("ab")
+    queue = Queue(StubHandle(on_choose=lambda: queue.up(next(names))))
     tasks = await queue.held_requests(5)
     async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(*tasks[:4])
     assert len(queue.held) == 1
 
     queue.up()
-    assert await ids(tasks[4:]) == ["a"]
+    assert await ids(tasks[4:]) == ["b"]
     assert queue.handle.chosen == 2
 
 

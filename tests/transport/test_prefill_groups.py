@@ -79,6 +79,50 @@ def test_a_prompt_too_long_for_its_patience_anywhere_goes_to_the_least_load() ->
     assert ingress.burst(500, 5000, 5000) == ["a", "b", "a"]
 
 
+def test_patience_ends_where_another_prompt_in_the_group_is_worth_little() -> None:
+    """At a lax target: a full group and one request more, of the mean length, are 5,000 tokens."""
+    ingress = Ingress("a", "b", running=2)
+
+    assert ingress.burst(1000, 1000, 1000, 1000, 1000, 1000, patience_s=1.6) == ["a"] * 5 + ["b"]
+
+
+def test_prompts_that_are_not_streamed_are_waited_for_too() -> None:
+    ingress = Ingress("a", "b", running=2)
+    ingress.send(3000, 0.0, paced=False)
+
+    assert ingress.burst(300, 300) == ["b", "b"]
+
+
+def test_no_group_is_begun_behind_a_full_batch() -> None:
+    ingress = Ingress("a", "b", running=2)
+    ingress.burst(200)
+
+    place = ingress.among.take(LIMIT, 200, PATIENCE_S, batch=3)
+
+    assert place is not None
+    assert place.replica.replica_id == "b"
+
+
+def test_nobody_joins_a_group_whose_engine_stands_still() -> None:
+    ingress = Ingress("a", "b", running=2)
+    assert ingress.burst(200, 200) == ["a", "a"]
+
+    ingress.now += PATIENCE_S + 0.01
+
+    assert ingress.burst(200, 200) == ["b", "b"]
+
+
+def test_a_prompt_that_needed_no_prefill_claims_no_more_than_twice_the_pace() -> None:
+    """A prefix cache had it, or its bytes were an image's."""
+    ingress = Ingress("a", running=100)
+    pace = ingress.among._pace_tokens / ingress.among._pace_s
+    place = ingress.send(32_000, paced=False)
+    ingress.now += 0.05
+    ingress.first_token(place)
+
+    assert ingress.among._pace_tokens / ingress.among._pace_s == pytest.approx(pace, rel=0.02)
+
+
 def test_before_anything_is_known_of_the_pace_the_least_load_counts() -> None:
     ingress = Ingress("a", "b")
     a = ingress.among.take(LIMIT, 100, 0.0)

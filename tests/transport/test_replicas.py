@@ -189,6 +189,20 @@ def test_whoever_waits_hears_of_a_replica_that_is_one_of_equals_again() -> None:
     assert (a.replica.failures, heard) == (0, [0])
 
 
+def test_a_replica_that_is_missed_once_comes_back_with_what_it_has() -> None:
+    among = replicas("a", "b")
+    places = [place for place in (among.take(LIMIT) for _ in range(8)) if place]
+    among.update(where("b"))
+    among.update(where("a", "b"))
+    assert (among.in_flight("a"), among.in_flight("b")) == (4, 4)
+
+    among.update(where("b"))
+    for place in places:
+        among.release(place)
+    among.update(where("a", "b"))
+    assert (among.in_flight("a"), among.in_flight("b")) == (0, 0)
+
+
 def test_a_prompt_weighs_until_its_replica_answers_and_its_request_until_it_ends() -> None:
     among = replicas("a")
     (place,) = taken(among.take(LIMIT, 1000))

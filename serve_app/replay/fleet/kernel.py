@@ -288,14 +288,19 @@ def _first_token(m: Memory, r: int, q: int, t: float, at: int) -> None:
     rep.waiting_tokens -= request.prompt
     rep.pending_tokens -= request.pending
     if request.pending > 0:
-        totals.pace_s = totals.pace_s * rules.pace_fade + t - request.sent
-        totals.pace_tokens = totals.pace_tokens * rules.pace_fade + request.before
-        if request.group == rep.group:
-            rep.group += 1
-            rep.group_tokens, rep.next_tokens, rep.next_requests = rep.next_tokens, 0, 0
-        elif request.group == rep.group + 1:
-            rep.group += 2
-            rep.group_tokens = rep.next_tokens = rep.next_requests = 0
+        seconds = t - request.sent
+        tokens = 1.0 * request.before
+        if totals.pace_s > 0.0:
+            tokens = min(tokens, 2.0 * seconds * totals.pace_tokens / totals.pace_s)
+        totals.pace_s = totals.pace_s * rules.pace_fade + seconds
+        totals.pace_tokens = totals.pace_tokens * rules.pace_fade + tokens
+        totals.prompts = totals.prompts * rules.pace_fade + 1.0
+        totals.prompt_tokens = totals.prompt_tokens * rules.pace_fade + request.pending
+        if request.group >= rep.group:
+            rep.group_tokens = rep.next_tokens if request.group == rep.group else 0
+            rep.next_tokens = rep.next_requests = 0
+            rep.group = request.group + 1
+            rep.group_since = t
 
 
 @_inner
@@ -394,7 +399,7 @@ def _end_step(m: Memory, r: int) -> None:
 
 
 @_inner
-def _choose(m: Memory, limit: int, pending: int) -> int:
+def _choose(m: Memory, limit: int, pending: int, t: float) -> int:
     """The ready replica for the next request, of those with fewer than `limit` in flight; NONE without one.
 
     As `ReplicaSet.take`: where the request would wait within its patience, the fewest tokens made late; else
@@ -405,25 +410,32 @@ def _choose(m: Memory, limit: int, pending: int) -> int:
     if rules.two_choices:
         return _choose_of_two(m, limit)
     patient = rules.patience_s > 0.0 and totals.pace_s > 0.0 and pending > 0
-    most = rules.patience_s * totals.pace_tokens / totals.pace_s - pending if patient else 0.0
+    most = oldest = 0.0
+    if patient:
+        in_time = rules.patience_s * totals.pace_tokens / totals.pace_s
+        worth = (rules.group_requests + 1) * totals.prompt_tokens / totals.prompts
+        most = min(in_time, worth) - pending
+        oldest = t - rules.patience_s
     best = NONE
     least_waits = True
     least = 0.0
-    least_grouped = fewest = last = 0
+    least_ahead = fewest = last = 0
     for r in range(totals.used):
         rep = m.replicas[r]
         if rep.status != READY or rep.in_flight >= limit:
             continue
-        grouped = rep.group_tokens + rep.next_tokens
-        waits = not patient or grouped > most
+        ahead = rep.pending_tokens
+        under_way = rep.group_tokens > 0
+        waits = not patient or ahead > most or rep.in_flight >= rules.max_num_seqs
+        waits = waits or (under_way and rep.group_since < oldest)
         if waits:
             if not least_waits:
                 continue
-            grouped = 0
+            ahead = 0
             cost = 1.0 * (rep.pending_tokens + rules.sequence_tokens * rep.in_flight)
         else:
             cost = 1.0 * rep.in_flight
-            if grouped > 0:
+            if under_way:
                 if rep.next_requests == 0:
                     cost *= 0.5
                 elif rep.next_requests < rules.group_requests:
@@ -432,14 +444,14 @@ def _choose(m: Memory, limit: int, pending: int) -> int:
             if cost > least:
                 continue
             if cost == least:
-                if grouped > least_grouped:
+                if ahead > least_ahead:
                     continue
-                if grouped == least_grouped:
+                if ahead == least_ahead:
                     if rep.in_flight > fewest:
                         continue
                     if rep.in_flight == fewest and rep.last_sent >= last:
                         continue
-        best, least_waits, least, least_grouped = r, waits, cost, grouped
+        best, least_waits, least, least_ahead = r, waits, cost, ahead
         fewest, last = rep.in_flight, rep.last_sent
     return best
 
@@ -493,11 +505,12 @@ def _send(m: Memory, r: int, q: int, t: float) -> None:
         request.group = rep.group
         if rep.group_tokens == 0:
             rep.group_tokens = request.pending
+            rep.group_since = t
         else:
             request.group += 1
             rep.next_tokens += request.pending
             rep.next_requests += 1
-        request.before = rep.group_tokens + rep.next_tokens
+        request.before = rep.pending_tokens
     m.totals[0].admitted += 1
     rep.last_sent = int(m.totals[0].admitted)
     if rep.step_end == math.inf:
@@ -510,7 +523,7 @@ def release(m: Memory, t: float) -> None:
     totals = m.totals[0]
     rules = m.rules[0]
     while totals.held_head != NONE:
-        best = _choose(m, rules.room, m.requests[totals.held_head].pending)
+        best = _choose(m, rules.room, m.requests[totals.held_head].pending, t)
         if best == NONE:
             return
         q = totals.held_head
@@ -611,7 +624,7 @@ def arrive(
             _refuse(m, t)
             continue
         pending = min(int(body) // rules.bytes_per_pending_token, rules.most_pending_tokens)
-        best = _choose(m, rules.most_in_flight, pending) if totals.held_head == NONE else NONE
+        best = _choose(m, rules.most_in_flight, pending, t) if totals.held_head == NONE else NONE
         if best == NONE:
             full = False
             if totals.held_head == NONE:

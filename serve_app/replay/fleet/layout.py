@@ -62,6 +62,7 @@ REPLICA = np.dtype(
         ("in_flight", "i8"),
         ("pending_tokens", "i8"),  # as the ingress counts them, of requests without a token yet
         ("group", "i8"),  # number of the prefill group that is under way
+        ("group_since", "f8"),  # when it began
         ("group_tokens", "i8"),  # pending tokens of that
         ("next_tokens", "i8"),  # of the group that waits for its end
         ("next_requests", "i8"),
@@ -101,7 +102,7 @@ REQUEST = np.dtype(
         ("body", "f8"),  # bytes
         ("pending", "i8"),  # prompt tokens as the ingress estimates them
         ("group", "i8"),  # the prefill group it was sent with
-        ("before", "i8"),  # pending tokens up to its own when it was sent
+        ("before", "i8"),  # pending tokens of its replica when it was sent, its own included
         ("sent", "f8"),
         ("next", "i8"),
         ("blocks", "i8"),
@@ -118,7 +119,9 @@ TOTALS = np.dtype(
         ("used", "i8"),  # replica records ever used
         ("random", "u8"),
         ("pace_s", "f8"),  # faded sums over first tokens: seconds since they were sent,
-        ("pace_tokens", "f8"),  # and the pending tokens up to their own
+        ("pace_tokens", "f8"),  # and the tokens prefilled meanwhile
+        ("prompts", "f8"),  # how many they were,
+        ("prompt_tokens", "f8"),  # and their own tokens
         ("arrivals", "f8"),
         ("arrived_bytes", "f8"),
         ("arrived_tokens", "f8"),

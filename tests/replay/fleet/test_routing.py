@@ -24,6 +24,7 @@ class Ingress:
     room: int
     limit: int
     patience_s: float
+    batch: int
     now: float = 0.0
     replicas: ReplicaSet = field(init=False)
     held: deque[int] = field(default_factory=deque)
@@ -57,7 +58,7 @@ class Ingress:
     def arrive(self, prompt: int, at: float) -> None:
         self.now = at
         tokens = min(int(prompt * 4.4) // 4, 32_768)
-        place = self.replicas.take(self.limit, tokens, self.patience_s) if not self.held else None
+        place = self.replicas.take(self.limit, tokens, self.patience_s, self.batch) if not self.held else None
         if place is not None:
             self._sent(place)
         elif len(self.replicas) and not self.held:
@@ -96,7 +97,7 @@ class Ingress:
 
     def _release(self) -> None:
         while self.held:
-            place = self.replicas.take(self.room, self.held[0], self.patience_s)
+            place = self.replicas.take(self.room, self.held[0], self.patience_s, self.batch)
             if place is None:
                 return
             self.held.popleft()
@@ -127,7 +128,7 @@ def test_picks_are_those_of_the_ingress(seed: int, routing: str) -> None:
     )
     patience_s = float(made.memory.rules["patience_s"][0])
     assert (patience_s > 0) == (routing == "grouped")
-    ingress = Ingress(made, room=9, limit=14, patience_s=patience_s)
+    ingress = Ingress(made, room=9, limit=14, patience_s=patience_s, batch=8)
     ingress.follow_replicas()
     at, joined, held = 0.0, made.ready, 0
     for _ in range(400):
