@@ -105,7 +105,7 @@ def _frame(panel: Axes, window: Window, over_oracle: bool) -> None:
     goal = SMOOTH_GOAL if window.smooth else BURSTY_GOAL
     panel.set_title(
         f"{formats.plain(window.name, 40)}, {'smooth' if window.smooth else 'bursty'}",
-        loc="left", fontsize=10.5, fontweight="bold", color=LIGHT["ink"],
+        loc="left", fontsize=10.5, fontweight="bold", color=LIGHT["ink"], pad=12,
     )  # fmt: skip
     panel.set_yscale(
         "function",

@@ -128,12 +128,13 @@ def _forecast(at: Situation) -> Term:
     level = at.felt_rps
     unsure = q**peaks.minutes
     demand = max(level, min(level + rise, most) + unsure * rise)
-    return Term(
-        "forecast",
-        at.sizing.replicas(demand),
+    why = (
         f"{demand:.3g} requests/s within {at.snapshot.horizon_s:.0f} s, a replica's start: now {level:.3g}; "
-        f"{q:.0%} of the requests came at no more than {most:.3g} and after a rise of at most {rise:.3g}",
+        f"{q:.0%} of the requests came at no more than {most:.3g} and after a rise of at most {rise:.3g}"
     )
+    if demand > level and unsure * rise > 0.05 * demand:
+        why += f", {unsure:.0%} of it added, for only {peaks.minutes:.2g} minutes are known"
+    return Term("forecast", at.sizing.replicas(demand), why)
 
 
 def standing_terms(at: Situation) -> list[Term]:

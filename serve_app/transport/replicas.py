@@ -70,9 +70,6 @@ class Place:
     released: bool = False
 
 
-_MOST = (True, math.inf, 0, 0)
-
-
 @dataclass(slots=True)
 class ReplicaSet:
     """The running replicas of one deployment. Kept current by `EngineRouter`.
@@ -154,44 +151,13 @@ class ReplicaSet:
         Returns:
             None where there is no replica, or none with room.
         """
-        patient = patience_s > 0.0 and self._pace_s > 0.0 and prompt_tokens > 0
-        most_tokens = oldest = 0.0
-        if patient:
+        chosen: Replica | None = None
+        if patience_s > 0.0 and self._pace_s > 0.0 and prompt_tokens > 0:
             in_time = patience_s * self._pace_tokens / self._pace_s
             worth = (GROUP_REQUESTS + 1) * self._prompt_tokens / self._prompts
-            most_tokens = min(in_time, worth) - prompt_tokens
             oldest = self.clock() - patience_s
-        chosen: Replica | None = None
-        least: tuple[bool, float, int, int] = _MOST
-        fewest_failures: float = math.inf
-        for replica in self._replicas.values():
-            failures = replica.failures
-            if failures > fewest_failures:
-                continue
-            if failures < fewest_failures:
-                fewest_failures, chosen, least = failures, None, _MOST
-            in_flight = replica.in_flight
-            if in_flight >= limit:
-                continue
-            ahead = replica.load - SEQUENCE_TOKENS * in_flight
-            under_way = replica.group_tokens > 0
-            if (
-                not patient
-                or ahead > most_tokens
-                or in_flight >= batch
-                or (under_way and replica.group_since < oldest)  # its engine stands still
-            ):
-                if not least[0]:
-                    continue
-                cost = (True, float(replica.load), 0, in_flight)
-            else:
-                late = float(in_flight)
-                if under_way:
-                    joining = replica.next_requests
-                    late = 0.5 * late if not joining else 0.0 if joining < GROUP_REQUESTS else late
-                cost = (False, late, ahead, in_flight)
-            if cost < least:
-                chosen, least = replica, cost
+            chosen = self._least_late(min(limit, batch), min(in_time, worth) - prompt_tokens, oldest)
+        chosen = chosen or self._least_loaded(limit)
         if chosen is None:
             return None
         # To the end of the order, so that equals take turns.
@@ -202,6 +168,53 @@ class ReplicaSet:
         if patience_s > 0.0 and prompt_tokens > 0:
             self._join(place)
         return place
+
+    def _least_late(self, room: int, most_tokens: float, oldest: float) -> Replica | None:
+        """Where a prompt makes the fewest tokens late, of the replicas where it would be in time."""
+        chosen: Replica | None = None
+        least = least_ahead = fewest = 0
+        fewest_failures: float = math.inf
+        for replica in self._replicas.values():
+            failures = replica.failures
+            if failures > fewest_failures:
+                continue
+            if failures < fewest_failures:
+                fewest_failures, chosen = failures, None
+            in_flight = replica.in_flight
+            ahead = replica.load - SEQUENCE_TOKENS * in_flight
+            if in_flight >= room or ahead > most_tokens:
+                continue
+            late = 2 * in_flight
+            if replica.group_tokens:
+                if replica.group_since < oldest:  # its engine stands still
+                    continue
+                joining = replica.next_requests
+                late = in_flight if not joining else 0 if joining < GROUP_REQUESTS else late
+            if chosen is not None:
+                if late > least:
+                    continue
+                if late == least and (ahead > least_ahead or (ahead == least_ahead and in_flight >= fewest)):
+                    continue
+            chosen, least, least_ahead, fewest = replica, late, ahead, in_flight
+        return chosen
+
+    def _least_loaded(self, limit: int) -> Replica | None:
+        chosen: Replica | None = None
+        fewest_failures: float = math.inf
+        for replica in self._replicas.values():
+            failures = replica.failures
+            if failures > fewest_failures:
+                continue
+            if failures < fewest_failures:
+                fewest_failures, chosen = failures, None
+            in_flight = replica.in_flight
+            if in_flight < limit and (
+                chosen is None
+                or replica.load < chosen.load
+                or (replica.load == chosen.load and in_flight < chosen.in_flight)
+            ):
+                chosen = replica
+        return chosen
 
     def answered(self, place: Place) -> None:
         """The first byte of a good answer has come: the prompt is prefilled, and the replica is alive."""

@@ -246,6 +246,13 @@ def test_the_forecast_says_its_numbers() -> None:
 
     assert "requests/s within 75 s, a replica's start: now 2; " in why
     assert "90% of the requests came at no more than 3.92 and after a rise of at most 1" in why
+    assert why.endswith(", 35% of it added, for only 10 minutes are known")
+
+
+def test_a_forecast_that_much_is_known_for_says_nothing_of_what_is_not() -> None:
+    why = forecast(2.0, remembered(level=4.0, rise=1.0, minutes=40)).why
+
+    assert why.endswith("after a rise of at most 1")
 
 
 def test_the_forecast_can_be_turned_off() -> None:
