@@ -67,8 +67,9 @@ def page(results: Results, found: Sequence[Target], facts: Facts, picture: Path,
 
 _INTRODUCTION = f"""\
 Every policy decides over the same simulated fleet, under the same recorded requests, cold starts and routing
-(`tideserve replay`); ours is the code that runs in production, the peers' laws are written anew from what
-they publish. This page, its picture and its verdict are made by one command.
+(`tideserve replay`). The routing is that of our ingress for the peers too. Ours is the code that runs in
+production, the peers' laws are written anew from what they publish. This page, its picture and its verdict
+are made by one command.
 
 - **Attainment**: the share of requests in one-minute windows in which both P95 TTFT and P95 inter-token
   latency are within their targets, 200 ms and 25 ms.

@@ -30,6 +30,7 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

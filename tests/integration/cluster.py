@@ -58,23 +58,15 @@ class Running:
         # Ray's workers import policies by name, from here.
         root = str(Path(__file__).parents[2])
         env = {**os.environ, "RAY_TMPDIR": str(self.folder), "PYTHONPATH": root, **self.environment}
-        with (self.folder / "run.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "serve_app.cli.main",
-                    "run",
-                    str(config),
-                    "--port",
-                    str(self.port),
-                    "--proxy",
-                    self.proxy,
-                ],
-                env=env,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config)]
+        command += ["--port", str(self.port), "--proxy", self.proxy]
+        # Under `nohup` the tests ignore hang-ups, and what they start would inherit that.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        try:
+            with (self.folder / "run.log").open("wb") as log:
+                self.process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
     @property
     def dashboard(self) -> str:
