@@ -23,7 +23,8 @@ from benchmarks.autoscaling.targets import Target, met, targets
 from benchmarks.autoscaling.windows import find_windows
 from benchmarks.serving_overhead.machine import machine
 
-_TRIED = Path(__file__).with_name("tried.md")
+_NOTES = [Path(__file__).with_name(name) for name in ("tried.md", "known_needs.md")]
+"""What the page ends with: the first is written by hand, the second by `known_needs`."""
 _INTERRUPTED = 130
 
 
@@ -99,7 +100,7 @@ def _write(options: Options, results: Results, found: Sequence[Target], facts: F
     from benchmarks.autoscaling.picture import write_picture  # noqa: PLC0415
 
     write_picture(results, options.picture)
-    tried = _TRIED.read_text(encoding="utf-8") if _TRIED.exists() else ""
+    tried = "\n".join(note.read_text(encoding="utf-8") for note in _NOTES if note.exists())
     text = page(results, found, facts, options.picture, options.page, tried)
     options.page.parent.mkdir(parents=True, exist_ok=True)
     options.page.write_text(text, encoding="utf-8")
