@@ -110,7 +110,7 @@ def _held(replicas: Ints, requests: Ints, setting: Setting) -> int:
     share = np.cumsum(weights[order]) / weights.sum()
     place = min(int(np.searchsorted(share, setting.quantile - 1e-12)), len(order) - 1)
     quantile = replicas[busy][order][place]
-    return max(math.ceil(setting.factor * quantile - 1e-9), int(replicas[-1]))
+    return int(max(math.ceil(setting.factor * quantile - 1e-9), replicas[-1]))
 
 
 def measure(window: Window) -> Needs:
