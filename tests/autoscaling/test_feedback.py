@@ -247,6 +247,17 @@ def test_late_tokens_after_a_scale_down_limit_the_trust_that_led_to_it() -> None
     assert state.lowered is None
 
 
+def test_late_tokens_limit_it_once_however_many_scale_downs_follow() -> None:
+    """They are learned from besides: over an evening of steps down the limits would pile up."""
+    once = correct(settled(correction=0.8, lowered=SCALED_DOWN), TENTH_LATE, KNOBS, 4, 4, NOW)
+    down = replace(once, lowered=(NOW + 60, 0.72, 4.0), last_at=NOW + 60)
+
+    again = correct(down, TENTH_LATE, KNOBS, 3, 3, NOW + 61)
+
+    assert again.correction_limit == once.correction_limit
+    assert again.limited_until == once.limited_until
+
+
 def test_a_few_late_tokens_too_many_limit_nothing() -> None:
     few = replace(TENTH_LATE, itl_missed=0.07)
 
