@@ -45,8 +45,8 @@ def frontier_figure(
     shown = [row for row in rows if np.isfinite(row.gpu_seconds) and np.isfinite(row.attainment)]
     _axes(panel, max((row.gpu_seconds / scale for row in shown), default=0.0), bool(oracle))
     panel.set_title(
-        f"Cost versus attainment on {formats.plain(result.trace)}",
-        loc="left", fontsize=13, fontweight="bold", color=LIGHT["ink"], pad=34,
+        f"Cost versus attainment on {formats.plain(result.trace, 80)}",
+        loc="left", fontsize=13, fontweight="bold", color=LIGHT["ink"], pad=48,
     )  # fmt: skip
     panel.axhline(GOAL, color=LIGHT["ok"], linewidth=1.1, linestyle=(0, (6, 4)))
     panel.text(
