@@ -46,7 +46,7 @@ class Engine:
         context = serve.get_replica_context()
         replica = context.replica_tag
         self._metrics = EngineMetrics(self._model.name, replica)
-        startup = Startup(
+        startup = self._startup = Startup(
             self._model.name,
             lambda document: publish_phase(context.app_name, context.deployment, replica, document),
             durations={"process": process},
@@ -118,7 +118,10 @@ class Engine:
         if engine is not None:
             engine.shutdown()
             logger.info("model %s: engine of process %d stopped", self._model.name, os.getpid())
-        forget_phase(*place)
+        startup: Startup | None = getattr(self, "_startup", None)
+        # Ray calls this for a replica that could not start, too.
+        if startup is None or not startup.failed:
+            forget_phase(*place)
 
     async def _sample_gauges(self) -> None:
         limits = self._engine.limits()

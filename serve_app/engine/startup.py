@@ -44,6 +44,8 @@ class Startup:
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
     durations: dict[str, float] = field(default_factory=dict)
+    failed: bool = False
+    """Whether a phase failed: its document is what `/ready` tells, and outlives the replica."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -53,6 +55,7 @@ class Startup:
         try:
             yield
         except BaseException as error:
+            self.failed = True
             self._tell("failed", during=name, reason=f"{type(error).__name__}: {error}"[:2000])
             raise
         self.durations[name] = self.durations.get(name, 0.0) + self.clock() - started

@@ -93,7 +93,10 @@ def test_an_engine_that_cannot_start_makes_ready_503_with_the_reason(
     assert reply.status_code == 503
     broken = reply.json()["models"][BROKEN]
     assert broken["state"] == "failed"
+    # The phase and vLLM's own words, and not Ray's account of the actor that died of them.
+    assert broken["reason"].startswith("configuration: ")
     assert "/nowhere/at-all" in broken["reason"]
+    assert "ServeReplica" not in broken["reason"]
 
 
 def test_its_requests_get_a_503_and_the_others_an_answer(http: httpx.Client) -> None:
