@@ -1,0 +1,1 @@
+"""Load generators compared on a server whose delays are known."""

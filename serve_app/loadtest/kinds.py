@@ -1,0 +1,84 @@
+"""What requests are: a scenario mixes kinds by their shares."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Between(_Part):
+    """Evenly drawn, both ends included."""
+
+    least: Tokens
+    most: Tokens
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least = {self.least} must be at most most = {self.most}")
+        return self
+
+
+class LogNormal(_Part):
+    """As lengths of real prompts and answers spread: exp of a normal law, cut to least and most."""
+
+    median: Tokens
+    sigma: Annotated[float, Field(gt=0, le=4)]
+    """Of the logarithm: 0.7 puts P95 at 3.2 times the median, 1.0 at 5.2 times."""
+    least: Tokens = 1
+    most: Tokens
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.least <= self.median <= self.most:
+            raise ValueError(
+                f"median = {self.median} must be from least = {self.least} to most = {self.most}"
+            )
+        return self
+
+
+Length = Tokens | Between | LogNormal
+
+
+class Leave(_Part):
+    """Clients that close the connection before the answer is whole."""
+
+    share: Annotated[float, Field(gt=0, le=1)]
+    after_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Once so many pieces of the answer have come."""
+    after_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    """So long after the intended time, whatever has come."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.after_tokens is None) == (self.after_s is None):
+            raise ValueError("one of after_tokens and after_s must be given")
+        return self
+
+
+class Kind(_Part):
+    """One kind of request."""
+
+    kind: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")] = "default"
+    share: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """Weight among the kinds; they need not add up to 1."""
+    model: str | None = None
+    """None: the only model served that generates."""
+    api: Literal["completions", "chat"] = "completions"
+    """`completions` sends token ids, so prompts have their exact length; `chat` sends words, which come near."""
+    prompt_tokens: Length = 64
+    """All of the prompt, `shared_prefix_tokens` included. A trace's own lengths win."""
+    output_tokens: Length = 32
+    """The answer has exactly so many (`ignore_eos`)."""
+    shared_prefix_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """A system prompt that the first tokens of each prompt of this kind repeat."""
+    prefixes: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """How many different ones, drawn evenly."""
+    leave: Leave | None = None
