@@ -22,6 +22,8 @@ class GenerateRequest(BaseModel):
 class GenerateTimings(BaseModel):
     """Latency of one generation, in milliseconds."""
 
+    cold_wait_ms: float
+    """Of `ttft_ms`, the time the request was held for want of a replica with room."""
     ttft_ms: float
     inter_token_ms: float
     total_time_ms: float

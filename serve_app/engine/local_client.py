@@ -59,7 +59,7 @@ class LocalEngine:
             raise ApiError(
                 503, "The engine of this model has died; it is being replaced.", code="engine_dead"
             )
-        timer = StreamTimer.start(request.waited_s)
+        timer = StreamTimer.start(request.waited_s, request.held_s)
         record = RequestRecord.begin(request)
         frames: AsyncIterator[str | bytes] | None = None
         try:

@@ -131,6 +131,7 @@ async def test_the_timings_are_those_of_the_users_wait(
 
     assert isinstance(reply, EngineReply)
     assert json.loads(reply.body)["timings"] == {
+        "cold_wait_ms": 0.0,
         "ttft_ms": 2500.0,
         "inter_token_ms": 2000.0,
         "total_time_ms": 4500.0,

@@ -28,12 +28,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_times_are_counted_from_the_arrival_at_the_ingress(clock: Clock) -> None:
     """0.25 s before the engine had it, first token 0.5 s later, five more in the 2 s after that."""
-    timer = StreamTimer.start(waited_s=0.25)
+    timer = StreamTimer.start(waited_s=0.25, held_s=0.2)
     clock.now = 100.5
     timer.token()
     clock.now = 102.5
 
     assert timer.figures(6) == {
+        "cold_wait_ms": 200.0,
         "ttft_ms": 750.0,
         "inter_token_ms": 400.0,  # 2 s over five gaps
         "total_time_ms": 2750.0,
@@ -68,6 +69,7 @@ def test_a_generation_without_tokens_is_first_and_last_at_once(clock: Clock) -> 
     clock.now = 100.5
 
     assert timer.figures(0) == {
+        "cold_wait_ms": 0.0,
         "ttft_ms": 500.0,
         "inter_token_ms": 0.0,
         "total_time_ms": 500.0,
