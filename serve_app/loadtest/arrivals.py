@@ -97,3 +97,4 @@ class Recorded(_Stretch):
 
 
 Arrivals = Annotated[Steady | Ramp | Wave | Burst | Idle | Recorded, Field(discriminator="shape")]
+ARRIVALS_TAGS = frozenset(("steady", "ramp", "wave", "burst", "idle", "trace"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
@@ -44,7 +44,19 @@ class LogNormal(_Part):
         return self
 
 
-Length = Tokens | Between | LogNormal
+def _sort(length: Any) -> str:
+    """Which of the three a length is meant to be, so that an error speaks of that one alone."""
+    if isinstance(length, dict):
+        return "spread" if {"median", "sigma"} & set(length) else "range"
+    return {Between: "range", LogNormal: "spread"}.get(type(length), "number")
+
+
+Length = Annotated[
+    Annotated[Tokens, Tag("number")] | Annotated[Between, Tag("range")] | Annotated[LogNormal, Tag("spread")],
+    Discriminator(_sort),
+]
+"""A number of tokens, an even range of them, or a log-normal spread."""
+LENGTH_TAGS = frozenset(("number", "range", "spread"))
 
 
 class Leave(_Part):
@@ -72,7 +84,7 @@ class Kind(_Part):
     model: str | None = None
     """None: the only model served that generates."""
     api: Literal["completions", "chat"] = "completions"
-    """`completions` sends token ids, so prompts have their exact length; `chat` sends words, which come near."""
+    """`completions` sends token ids, so prompts have their exact length; words in a `chat` come near it."""
     prompt_tokens: Length = 64
     """All of the prompt, `shared_prefix_tokens` included. A trace's own lengths win."""
     output_tokens: Length = 32

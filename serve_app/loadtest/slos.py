@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,7 +22,7 @@ class Bounds(BaseModel):
     @model_validator(mode="after")
     def _rising(self) -> Self:
         known = [(name, bound) for name, bound in self if bound is not None]
-        for (lower, low), (upper, high) in zip(known, known[1:], strict=False):
+        for (lower, low), (upper, high) in pairwise(known):
             if low > high:
                 raise ValueError(f"{lower} = {low:g} must be at most {upper} = {high:g}")
         return self

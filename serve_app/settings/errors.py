@@ -34,21 +34,33 @@ def shown(value: Any) -> str:
 
 def from_pydantic(error: ValidationError) -> SettingsError:
     """Every problem pydantic found, as `key = value: what is allowed`."""
+    return SettingsError([problem for _, problem in located(error)])
+
+
+def located(
+    error: ValidationError, tags: frozenset[str] = frozenset()
+) -> list[tuple[tuple[int | str, ...], str]]:
+    """Every problem pydantic found, with its place in the document.
+
+    `tags` are the words of pydantic's own in places, which no document has: those of tagged unions.
+    """
     problems = []
     items = error.errors(include_url=False)
     locations = [item["loc"] for item in items]
     for item in items:
         if item["type"] == "too_short" and any(_below(other, item["loc"]) for other in locations):
             continue  # pydantic counts only the valid entries; what is wrong with the others is said
-        key = dotted(item["loc"])
+        place = tuple(part for part in item["loc"] if part not in tags)
+        key = dotted(place)
         if item["type"] == "extra_forbidden":
-            problems.append(f"{key} = {shown(item['input'])}: no such setting")
+            problem = f"{key} = {shown(item['input'])}: no such setting"
         elif item["type"] == "missing":
-            problems.append(f"{key}: required, and not given")
+            problem = f"{key}: required, and not given"
         else:
             message = item["msg"].removeprefix("Value error, ")
-            problems.append(f"{key} = {shown(item['input'])}: {message[0].lower()}{message[1:]}")
-    return SettingsError(problems)
+            problem = f"{key} = {shown(item['input'])}: {message[0].lower()}{message[1:]}"
+        problems.append((place, problem))
+    return problems
 
 
 def _below(location: Sequence[int | str], above: Sequence[int | str]) -> bool:
