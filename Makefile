@@ -2,12 +2,15 @@
 CONFIG ?= config/serve.yaml
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/null))
 BIN := .venv/bin
+SCENARIO ?= zero-to-n-to-zero
+LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test lint bench-policy setup setup-dev lock clean
+.PHONY: help serve test lint loadtest bench-policy setup setup-dev lock clean
 
 help:
 	@echo 'make serve [CONFIG=config/serve.yaml]   set up, then serve until Ctrl-C'
 	@echo 'make test                               set up, then lint, type-check and run every test'
+	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make lock                               resolve the lock files anew (needs uv)'
 	@echo 'make clean                              remove .venv'
@@ -26,6 +29,9 @@ lint: setup-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo '== mypy'
 	@$(BIN)/mypy
+
+loadtest: setup
+	@exec $(BIN)/tideserve loadtest $(SCENARIO) --serve $(LOADTEST_CONFIG) $(ARGS)
 
 bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)

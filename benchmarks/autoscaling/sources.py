@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from importlib import metadata
 
-from benchmarks.serving_overhead.machine import versions
+from serve_app.machine import versions
 from benchmarks.serving_overhead.process import REPOSITORY
 
 _FOLDERS = ("serve_app/autoscaling", "serve_app/replay")

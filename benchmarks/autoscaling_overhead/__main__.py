@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.autoscaling_overhead.measure import measure
 from benchmarks.autoscaling_overhead.report import Report, missed, to_markdown, write
-from benchmarks.serving_overhead.machine import machine, versions
+from serve_app.machine import machine, versions
 from benchmarks.serving_overhead.process import REPOSITORY
 
 _RESULTS = REPOSITORY / "benchmarks" / "results" / "autoscaling_overhead"

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.replay_speed.timed import Timed
-from benchmarks.serving_overhead.machine import machine, versions
+from serve_app.machine import machine, versions
 from benchmarks.serving_overhead.process import REPOSITORY
 from benchmarks.serving_overhead.report import table
 

@@ -16,7 +16,7 @@ from types import FrameType
 from benchmarks.serving_overhead import chart, priority, ray_llm, supervise
 from benchmarks.serving_overhead.client import LoadError
 from benchmarks.serving_overhead.load import Level, Load, Measured
-from benchmarks.serving_overhead.machine import machine, versions
+from serve_app.machine import machine, versions
 from benchmarks.serving_overhead.options import Options, parse
 from benchmarks.serving_overhead.process import ServerError
 from benchmarks.serving_overhead.report import Report, to_markdown, write

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from serve_app import __version__
-from serve_app.cli import advise, capacity, check, explain, knobs, replay, run
+from serve_app.cli import advise, capacity, check, explain, knobs, loadtest, replay, run
 from serve_app.cli.failure import CommandError
 from serve_app.settings.errors import SettingsError
 
@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     capacity.add_command(commands)
     replay.add_command(commands)
     advise.add_command(commands)
+    loadtest.add_command(commands)
     options = parser.parse_args(argv)
     try:
         status: int = options.command(options)

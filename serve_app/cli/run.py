@@ -42,6 +42,9 @@ def add_command(commands: Any) -> None:
         help="what takes HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy",
     )
     parser.add_argument("--address", default="local", help="a running Ray cluster; by default a new one")
+    parser.add_argument(
+        "--stop-with-parent", action="store_true", help="also stop when the process that started this ends"
+    )
     parser.set_defaults(command=run)
 
 
@@ -56,12 +59,13 @@ def environment(proxy: str) -> dict[str, str]:
             values[name] = value if fast else "0"
     for name, port in env.FAST_PATH_PORTS.items():
         if name not in values and _port_taken(port):
-            values[name] = str(_free_port())
+            values[name] = str(free_port())
     return values
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Serve ended by itself."""
+    parent = os.getppid() if options.stop_with_parent else None
     config = read_config(options.config)
     port = options.port or config.port
     if _port_taken(port):
@@ -72,8 +76,9 @@ def run(options: argparse.Namespace) -> int:
         stopping = _stop_on_signals()
         server = _start(config, port, options, Path(folder))
         try:
-            _report_progress(port, server, stopping)
+            _report_progress(port, server, stopping, parent)
             while server.poll() is None and not stopping:
+                _heed_parent(parent, stopping)
                 time.sleep(_POLL_S)
         finally:
             ended_by_itself = not stopping
@@ -105,7 +110,8 @@ def _port_taken(port: int) -> bool:
     return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
@@ -145,12 +151,21 @@ def _stop_on_signals() -> list[int]:
     return received
 
 
-def _report_progress(port: int, server: subprocess.Popen[bytes], stopping: list[int]) -> None:
+def _heed_parent(parent: int | None, stopping: list[int]) -> None:
+    """The end of the process that started this one counts as a hang-up, if `parent` says to heed it."""
+    if parent is not None and os.getppid() != parent:
+        stopping.append(signal.SIGHUP)
+
+
+def _report_progress(
+    port: int, server: subprocess.Popen[bytes], stopping: list[int], parent: int | None
+) -> None:
     """Say what each model is doing until all are ready."""
     started = time.monotonic()
     said: dict[str, str] = {}
     while server.poll() is None and not stopping:
-        ready, models = _ask(port)
+        _heed_parent(parent, stopping)
+        ready, models = ask_ready(port)
         for name, model in models.items():
             what = model["phase"] or model["state"]
             if said.get(name) != what:
@@ -164,7 +179,8 @@ def _report_progress(port: int, server: subprocess.Popen[bytes], stopping: list[
         time.sleep(_POLL_S)
 
 
-def _ask(port: int) -> tuple[bool, dict[str, Any]]:
+def ask_ready(port: int) -> tuple[bool, dict[str, Any]]:
+    """Whether the server on `port` is ready, and its models as `/ready` tells them; none if it does not."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as reply:
             body = json.load(reply)

@@ -152,20 +152,20 @@ def test_progress_is_read_off_ready_whatever_its_status(
     status: int, body: object, answer: tuple[bool, dict[str, object]]
 ) -> None:
     with answering(status, json.dumps(body).encode()) as port:
-        assert run._ask(port) == answer
+        assert run.ask_ready(port) == answer
 
 
 @pytest.mark.parametrize("status", [200, 503])
 def test_a_proxy_that_has_no_application_yet_is_no_progress(status: int) -> None:
     with answering(status, b"<html>Service Unavailable</html>") as port:
-        assert run._ask(port) == (False, {})
+        assert run.ask_ready(port) == (False, {})
 
 
 def test_a_server_that_does_not_listen_yet_is_no_progress() -> None:
     with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
 
-    assert run._ask(port) == (False, {})
+    assert run.ask_ready(port) == (False, {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

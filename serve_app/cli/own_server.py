@@ -1,0 +1,73 @@
+"""A server of a command's own, from a configuration: started, waited for, and stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from serve_app.cli.failure import CommandError
+from serve_app.cli.run import ask_ready, free_port
+
+_START_S = 600.0
+_STOP_S = 60.0
+_POLL_S = 0.5
+_TAIL = 2000
+
+
+@contextmanager
+def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[str]:
+    """`tideserve run CONFIG` on a free port, while the block runs; gives its URL.
+
+    Its output goes to `log`.
+
+    Raises:
+        CommandError: if it ends before it is ready, or is not ready within ten minutes.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config), "--port", str(port)]
+    command += ["--stop-with-parent"]
+    with log.open("wb") as output:
+        # A group of its own, so that a terminal's Ctrl-C reaches us alone, and no session of its own: see
+        # `tideserve run`.
+        server = subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, process_group=0
+        )
+    try:
+        _wait(server, port, log, say)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        say("stopping the server")
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+            say(f"the server did not stop within {_STOP_S:g} s and was killed; see {log}")
+
+
+def _wait(server: subprocess.Popen[bytes], port: int, log: Path, say: Callable[[str], None]) -> None:
+    end = time.monotonic() + _START_S
+    said: dict[str, str] = {}
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            raise CommandError(f"the server ended before it was ready:\n{_tail(log)}")
+        ready, models = ask_ready(port)
+        for name, model in models.items():
+            phase = str(model.get("phase") or model.get("state"))
+            if said.get(name) != phase:
+                said[name] = phase
+                say(f"{name}: {phase}")
+        if ready:
+            return
+        time.sleep(_POLL_S)
+    raise CommandError(f"the server is not ready after {_START_S:g} s; see {log}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-_TAIL:]
