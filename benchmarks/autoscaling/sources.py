@@ -6,8 +6,8 @@ import hashlib
 from functools import cache
 from importlib import metadata
 
-from serve_app.machine import versions
 from benchmarks.serving_overhead.process import REPOSITORY
+from serve_app.machine import versions
 
 _FOLDERS = ("serve_app/autoscaling", "serve_app/replay")
 _DISTRIBUTIONS = ("numpy", "numba")

@@ -11,7 +11,7 @@ from serve_app.cli.knob_changes import snippet, value_text
 from serve_app.cli.replay_inputs import Inputs
 from serve_app.replay.advice.score import Score, Spread, paired, within_noise
 from serve_app.replay.advise import Advice, Compared, Verdict, harder
-from serve_app.replay.report import formats
+from serve_app.report import formats
 
 _PLACEHOLDER = "MODEL"
 _NAME_WIDTH, _VALUE_WIDTH = 22, 28

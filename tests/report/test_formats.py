@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from serve_app.replay.report import formats
+from serve_app.report import formats
 
 
 @pytest.mark.parametrize(

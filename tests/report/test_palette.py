@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from serve_app.replay.report.palette import DARK, LIGHT
+from serve_app.report.palette import DARK, LIGHT
 
 TEXTS = ("ink", "soft", "accent", "ok", "missed")
 SHAPES = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from serve_app.replay.report.formats import plain
 from serve_app.replay.result import Result
+from serve_app.report.formats import plain
 
 GOAL = 0.99
 """The attainment that peers are asked to reach before their cost counts."""

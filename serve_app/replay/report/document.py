@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from dataclasses import fields
 from importlib import metadata
 from typing import Any
 
-import numpy as np
-
 from serve_app import __version__
-from serve_app.replay.report.formats import fixed, series, short
 from serve_app.replay.result import PERCENTILES, Percentiles, Result, Timeline, Windows
+from serve_app.report.formats import fixed, series, short
+from serve_app.report.pages import finite
 
 WINDOW_S = 60.0
 
@@ -82,17 +80,6 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in ("numpy", "numba")},
     }
-
-
-def finite(value: Any) -> Any:
-    """Plain data with null for each number that JSON has no word for."""
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _percentiles(latency: Percentiles) -> dict[str, float | int | None]:

@@ -1,33 +1,36 @@
-"""One HTML page for results: a single file that asks nobody for anything, and works where it lies.
-
-The page is a template, a style sheet and plain scripts (`page/`), put together here with the data as JSON.
-Its content security policy forbids every request, so that what it shows can only be what is in it.
-"""
+"""One HTML page for results: what it shows, as data, and the parts (`page/`) that draw it."""
 
 from __future__ import annotations
 
 import html
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from serve_app.replay.report import formats, palette
 from serve_app.replay.report.comparison import GOAL, ORACLE, cheapest_peer, standings, verdict
-from serve_app.replay.report.document import document, finite
+from serve_app.replay.report.document import document
 from serve_app.replay.report.thinning import thinned
 from serve_app.replay.result import Result
+from serve_app.report import formats
+from serve_app.report.pages import assembled, finite
 
+_STYLES = ("base.css", "page.css")
 _SCRIPTS = (
     "elements.js",
     "format.js",
+    "clock.js",
     "scales.js",
+    "axes.js",
+    "blocks.js",
+    "floating.js",
+    "records.js",
+    "store.js",
+    "theme.js",
     "headline.js",
     "panels.js",
     "marks.js",
+    "view.js",
     "timeline.js",
     "overview.js",
     "cards.js",
@@ -54,7 +57,6 @@ _RECORD_KEYS = (
     "notes",
 )
 """What the page shows of a decision; its signals and ages, two thirds of it, are in `--json`."""
-_SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
 def write_html(path: str | Path, results: Sequence[Result], main: int = 0) -> Path:
@@ -82,25 +84,11 @@ def page(results: Sequence[Result], main: int = 0) -> str:
         "rows": finite([asdict(row) for row in rows]),
         "results": [_for_page(entry) for entry in results],
     }
-    filled = {
+    texts = {
         "title": html.escape(f"{formats.plain(result.policy)} on {formats.plain(result.trace)}"),
         "verdict": html.escape(verdict(result, rows)).replace(" %", "&nbsp;%"),
-        "light": palette.css(palette.LIGHT),
-        "dark": palette.css(palette.DARK),
-        "style": _asset("page.css"),
-        "script": "\n".join(_asset(name) for name in _SCRIPTS),
-        "data": embedded(data),
     }
-    # In one pass, so that braces in a policy's name are never taken for a slot.
-    return _SLOT.sub(lambda slot: filled[slot[1]], _asset("page.html"))
-
-
-def embedded(data: Any) -> str:
-    """JSON that can stand in a `<script>` element: nothing in it can end the element or open a comment."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for letter in "<>&":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text
+    return assembled("serve_app.replay.report.page", _STYLES, _SCRIPTS, data, texts)
 
 
 def _for_page(result: Result) -> dict[str, Any]:
@@ -109,7 +97,3 @@ def _for_page(result: Result) -> dict[str, Any]:
         {key: record[key] for key in _RECORD_KEYS if key in record} for record in known["decisions"]
     ]
     return known
-
-
-def _asset(name: str) -> str:
-    return resources.files("serve_app.replay.report.page").joinpath(name).read_text(encoding="utf-8")

@@ -13,10 +13,10 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox, BboxBase, IdentityTransform
 
-from serve_app.replay.report import formats
 from serve_app.replay.report.comparison import GOAL, ORACLE, Standing
-from serve_app.replay.report.palette import LIGHT
 from serve_app.replay.result import Result
+from serve_app.report import formats
+from serve_app.report.palette import LIGHT
 
 _TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 _KINDS = {

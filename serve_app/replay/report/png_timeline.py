@@ -7,18 +7,17 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from serve_app.replay.report import formats
 from serve_app.replay.report.document import WINDOW_S
-from serve_app.replay.report.palette import LIGHT
 from serve_app.replay.report.thinning import thinned
 from serve_app.replay.result import Result
 from serve_app.replay.trace import Floats
+from serve_app.report import formats
+from serve_app.report.palette import LIGHT
+from serve_app.report.pictures import band, frame, steps, time_axis
 
 _HEIGHTS = (1.0, 2.6, 1.0, 1.3, 0.45)
-_TIME_STEPS_S = (1, 5, 15, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-_MOST_TICKS = 14
 
 
 def timeline_figure(result: Result, inches: tuple[float, float], dpi: int) -> Figure:
@@ -58,44 +57,15 @@ def timeline_figure(result: Result, inches: tuple[float, float], dpi: int) -> Fi
         ),
         strict=True,
     ):
-        _frame(panel, title)
-    _time_axis(panels[-1], result.duration_s)
+        frame(panel, title)
+    time_axis(panels[-1], result.duration_s, _clock, "time since the start, h:mm")
     return figure
-
-
-def _steps(
-    panel: Axes,
-    at: Floats,
-    values: Floats,
-    name: str,
-    width: float,
-    label: str | None = None,
-    dashes: str = "-",
-) -> None:
-    panel.step(at, values, where="post", color=LIGHT[name], label=label, linewidth=width, linestyle=dashes)
-
-
-def _band(
-    panel: Axes, at: Floats, low: Floats, high: Floats, name: str, label: str | None, hatch: str | None = None
-) -> None:
-    panel.fill_between(
-        at,
-        low,
-        high,
-        step="post",
-        facecolor="none" if hatch else LIGHT[name],
-        edgecolor=LIGHT[name],
-        alpha=0.8 if hatch else 0.3,
-        hatch=hatch,
-        linewidth=0,
-        label=label,
-    )
 
 
 def _arrivals(panel: Axes, result: Result) -> None:
     line = result.timeline
-    _band(panel, line.at_s, np.zeros_like(line.at_s), line.arrivals_rps, "arrivals", None)
-    _steps(panel, line.at_s, line.arrivals_rps, "arrivals", 0.7)
+    band(panel, line.at_s, np.zeros_like(line.at_s), line.arrivals_rps, "arrivals", None)
+    steps(panel, line.at_s, line.arrivals_rps, "arrivals", 0.7)
     panel.set_ylim(bottom=0)
 
 
@@ -103,12 +73,12 @@ def _replicas(panel: Axes, result: Result) -> None:
     line = result.timeline
     at = line.at_s
     up = line.ready + line.starting
-    _band(panel, at, np.zeros_like(at), line.ready, "ready", "ready")
-    _band(panel, at, line.ready, up, "starting", "starting", "/////")
-    _band(panel, at, up, up + line.draining, "draining", "draining", "\\\\\\\\")
-    _steps(panel, at, line.wanted, "wanted", 1.0, "wanted", ":")
-    _steps(panel, at, line.ready, "ready", 0.9)
-    _steps(panel, at, line.target, "target", 1.3, "target")
+    band(panel, at, np.zeros_like(at), line.ready, "ready", "ready")
+    band(panel, at, line.ready, up, "starting", "starting", "/////")
+    band(panel, at, up, up + line.draining, "draining", "draining", "\\\\\\\\")
+    steps(panel, at, line.wanted, "wanted", 1.0, "wanted", ":")
+    steps(panel, at, line.ready, "ready", 0.9)
+    steps(panel, at, line.target, "target", 1.3, "target")
     top = max(float(np.max(up + line.draining)), float(line.wanted.max()), float(line.target.max()), 1.0)
     panel.set_ylim(0, top * 1.18)
     moves = [(float(r["at"]), int(r["new_target"]) - int(r["old_target"])) for r in result.decisions]
@@ -126,11 +96,11 @@ def _replicas(panel: Axes, result: Result) -> None:
 def _waiting(panel: Axes, result: Result) -> None:
     line = result.timeline
     nothing = np.zeros_like(line.at_s)
-    _band(panel, line.at_s, line.held, line.queued, "queued", "queued in engines")
-    _steps(panel, line.at_s, line.queued, "queued", 1.0)
-    _band(panel, line.at_s, nothing, line.held, "held", "held, no replica is ready")
+    band(panel, line.at_s, line.held, line.queued, "queued", "queued in engines")
+    steps(panel, line.at_s, line.queued, "queued", 1.0)
+    band(panel, line.at_s, nothing, line.held, "held", "held, no replica is ready")
     if line.held.any():
-        _steps(panel, line.at_s, line.held, "held", 1.0)
+        steps(panel, line.at_s, line.held, "held", 1.0)
     panel.set_ylim(0, max(float(line.queued.max()) * 1.1, 1.0))
 
 
@@ -146,7 +116,7 @@ def _latencies(panel: Axes, result: Result) -> None:
         over: Floats = np.where(seen, values / target, np.nan).astype(np.float64)
         if np.isfinite(over).any():
             worst = max(worst, float(np.nanmax(over)))
-        _steps(panel, at, over, name, 1.2, label, style)
+        steps(panel, at, over, name, 1.2, label, style)
     panel.set_yscale("log")
     high = 10 ** math.ceil(math.log10(worst))
     panel.set_ylim(0.1, high)
@@ -179,33 +149,7 @@ def _slo(panel: Axes, result: Result) -> None:
     panel.set_yticks([])
 
 
-def _frame(panel: Axes, title: str) -> None:
-    panel.set_title(title, loc="left", fontsize=10, fontweight="bold", color=LIGHT["ink"], pad=3)
-    panel.set_facecolor(LIGHT["panel"])
-    panel.tick_params(colors=LIGHT["soft"], length=3, labelsize=8.5)
-    panel.grid(axis="y", color=LIGHT["grid"], linewidth=0.8)
-    panel.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        panel.spines[side].set_visible(False)
-    panel.spines["bottom"].set_color(LIGHT["line"])
-    handles, labels = panel.get_legend_handles_labels()
-    if handles:
-        panel.legend(
-            handles, labels, loc="lower right", bbox_to_anchor=(1.0, 0.97), ncols=len(labels), frameon=False,
-            fontsize=8.5, labelcolor=LIGHT["soft"], borderaxespad=0.1, handlelength=1.6, columnspacing=1.4,
-        )  # fmt: skip
-
-
-def _time_axis(panel: Axes, duration_s: float) -> None:
-    steps = [step for step in _TIME_STEPS_S if duration_s / step <= _MOST_TICKS]
-    step = steps[0] if steps else 86_400 * math.ceil(duration_s / 86_400 / _MOST_TICKS)
-    panel.set_xlim(0, max(duration_s, 1.0))
-    panel.xaxis.set_major_locator(MultipleLocator(step))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda at, _: _clock(at, step < WINDOW_S)))
-    panel.set_xlabel("time since the start, h:mm", color=LIGHT["soft"], fontsize=8.5)
-
-
-def _clock(at: float, exact: bool) -> str:
+def _clock(at: float, step: float) -> str:
     total = round(at)
     text = f"{total // 3600}:{total // 60 % 60:02d}"
-    return f"{text}:{total % 60:02d}" if exact else text
+    return f"{text}:{total % 60:02d}" if step < WINDOW_S else text

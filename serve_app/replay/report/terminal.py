@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from serve_app.replay.report import formats
 from serve_app.replay.report.comparison import GOAL, ORACLE, Standing, standings, verdict
 from serve_app.replay.result import PERCENTILES, Percentiles, Result
+from serve_app.report import formats
 
 _LONGEST_POLICY = 18
 """Columns: with the nine figures beside it, 80."""

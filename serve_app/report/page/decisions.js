@@ -34,7 +34,7 @@ function decisions(root, store) {
       return fits ? [index] : [];
     });
     const total = state.result.decisions.length;
-    count.textContent = found.length === total ? `${whole(total)} decisions` : `${whole(found.length)} of ${whole(total)}`;
+    count.textContent = found.length === total ? `${whole(total)} ${total === 1 ? "decision" : "decisions"}` : `${whole(found.length)} of ${whole(total)}`;
     nothing.hidden = found.length > 0;
     nothing.textContent = "No decision fits.";
     const rows = found.slice(0, most).map((index) => line(store, index));
@@ -60,7 +60,7 @@ function decisions(root, store) {
     else {
       lines.replaceChildren();
       nothing.hidden = false;
-      nothing.textContent = "There are no decision records of this policy; the production policy writes them.";
+      nothing.textContent = NO_DECISIONS;
     }
   };
   restart();
@@ -84,7 +84,7 @@ function line(store, index) {
       ontoggle: () => {
         if (!details.open || details.childElementCount > 1) return;
         const seen = () => {
-          store.look(record.at - 450, record.at + 450);
+          store.look(record.at - SEEN_AROUND, record.at + SEEN_AROUND);
           store.choose(index);
           document.getElementById("timeline").scrollIntoView({ block: "start", behavior: "smooth" });
         };
@@ -94,10 +94,10 @@ function line(store, index) {
     h(
       "summary",
       {},
-      h("span", { class: "at" }, clock(record.at, true)),
+      h("span", { class: "at" }, when(record)),
       h("span", { class: `move ${moved(record)}` }, change(record)),
       h("span", { class: "chip" }, record.binding),
-      h("span", { class: "reason" }, without(record.reason, record.binding)),
+      h("span", { class: "reason" }, record.of ? h("span", { class: "chip" }, record.of) : null, record.of ? " " : null, without(record.reason, record.binding)),
     ),
   );
   return h("li", { "data-index": index, class: store.state.chosen === index ? "chosen" : null }, details);

@@ -39,7 +39,8 @@ function drawnToWidth(element, draw) {
     if (width > 0 && width !== drawn) draw((drawn = width));
   };
   const redraw = () => to(Math.floor(element.clientWidth));
-  new ResizeObserver(redraw).observe(element);
+  // In the next frame: drawing within the notice would change sizes that are being told.
+  new ResizeObserver(() => requestAnimationFrame(redraw)).observe(element);
   addEventListener("beforeprint", () => to(PAPER));
   addEventListener("afterprint", redraw);
   redraw();

@@ -35,16 +35,5 @@ function dollars(value) {
   return `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
-// Time since the start of the replay: 1:05, or 1:05:30 where seconds matter; days before hours beyond two.
-function clock(at, exact = false) {
-  const total = Math.max(0, Math.round(at));
-  const pad = (value) => String(value).padStart(2, "0");
-  const days = total >= 172800 ? Math.floor(total / 86400) : 0;
-  const rest = total - 86400 * days;
-  const day = days ? `${days} d ` : "";
-  const minutes = `${Math.floor(rest / 3600)}:${pad(Math.floor(rest / 60) % 60)}`;
-  return day + (exact ? `${minutes}:${pad(rest % 60)}` : minutes);
-}
-
 const replicas = (count) => `${whole(count)} ${count === 1 ? "replica" : "replicas"}`;
 const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

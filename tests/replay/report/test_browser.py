@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from serve_app.replay.report.html import page
 from tests.replay.report import samples
+from tests.report.browser import FRAMES, needs_browser, opened
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(
-    BROWSER is None, reason="there is no chromium, chromium-browser or google-chrome on PATH"
-)
 HOSTILE = "</script><script>document.body.remove()</script>"
 
-# On its virtual clock a headless browser paints no frames, so frames are timers here.
-FRAMES = "<script>window.requestAnimationFrame = (draw) => setTimeout(draw, 0);</script>"
 # Runs after the page's own script, as a reader would: hovers, walks through the decisions, zooms, searches.
 READER = """
 <script>
@@ -64,24 +55,6 @@ chart.setPointerCapture = () => {};
 """
 
 
-def opened(text: str, folder: Path) -> tuple[str, list[str]]:
-    """The page's elements after its scripts ran, and what the browser's console said."""
-    assert BROWSER is not None
-    path = folder / "page.html"
-    path.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-         "--disable-extensions", "--window-size=1400,1000", f"--user-data-dir={folder / 'profile'}",
-         "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", path.as_uri()],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-
-def count(dom: str, pattern: str) -> int:
-    return len(re.findall(pattern, dom))
-
-
 @needs_browser
 def test_the_page_draws_every_panel_and_answers_pointer_and_keys(tmp_path: Path) -> None:
     results = samples.realistic()
@@ -89,15 +62,16 @@ def test_the_page_draws_every_panel_and_answers_pointer_and_keys(tmp_path: Path)
     text = page([hostile, *results[1:]])
     text = text.replace("</title>", f"</title>{FRAMES}").replace("</body>", f"{READER}</body>")
 
-    dom, console = opened(text, tmp_path)
+    seen_page = opened(text, tmp_path)
+    count, dom = seen_page.count, seen_page.dom
 
-    assert console == []
-    assert count(dom, r'<figure class="panel">') == 5
-    assert count(dom, r'class="minute (ok|missed|empty)"') == 180
-    assert 20 < count(dom, r'class="mark (up|down)') <= len(hostile.decisions)
-    assert count(dom, r'class="point (main|leading|beaten|bound)" transform') == 10
-    assert count(dom, r'<tr( class="main")?><th scope="row">') == 10 + 5
-    assert count(dom, r'class="part ') == 3 * 4
+    assert seen_page.console == []
+    assert count(r'<figure class="panel">') == 5
+    assert count(r'class="minute (ok|missed|empty)"') == 180
+    assert 20 < count(r'class="mark (up|down)') <= len(hostile.decisions)
+    assert count(r'class="point (main|leading|beaten|bound)" transform') == 10
+    assert count(r'<tr( class="main")?><th scope="row">') == 10 + 5
+    assert count(r'class="part ') == 3 * 4
     seen = re.search(r'<pre id="seen">(.*?)</pre>', dom)
     assert seen is not None
     assert '"readout":"1:2' in seen[1]
@@ -107,8 +81,8 @@ def test_the_page_draws_every_panel_and_answers_pointer_and_keys(tmp_path: Path)
 
 @needs_browser
 def test_an_empty_result_is_drawn_without_an_error(tmp_path: Path) -> None:
-    dom, console = opened(page([samples.empty()]), tmp_path)
+    seen = opened(page([samples.empty()]), tmp_path)
 
-    assert console == []
-    assert "Nothing was replayed" in dom
-    assert "No replica was ever asked for" in dom
+    assert seen.console == []
+    assert "Nothing was replayed" in seen.dom
+    assert "No replica was ever asked for" in seen.dom

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from serve_app.replay.report import write_png
-from serve_app.replay.report.palette import LIGHT
 from serve_app.replay.report.png import DPI, FRONTIER_INCHES, TIMELINE_INCHES
+from serve_app.report.palette import LIGHT
 from tests.replay.report import samples
 
 SIZES = [tuple(round(side * DPI) for side in inches) for inches in (TIMELINE_INCHES, FRONTIER_INCHES)]

@@ -1,9 +1,5 @@
 // The figures one asks for first.
 
-function figure(label, value, note, tone = "") {
-  return h("div", { class: `figure ${tone}` }, h("dt", {}, label), h("dd", {}, h("b", {}, value), h("span", {}, note)));
-}
-
 function headline(root, data, result) {
   const goal = percent(data.goal).replace(".0", "");
   const met = result.attainment >= data.goal;

@@ -1,68 +1,10 @@
-// Puts the page together. What is looked at lives in one place, and who shows it is told of changes.
-
-function storeOf(data) {
-  const results = data.results.map(prepare);
-  const listeners = [];
-  const changed = new Set();
-  const state = { result: results[data.main], compared: null, from: 0, to: results[data.main].duration_s, chosen: null };
-  const store = {
-    state,
-    results,
-    subscribe: (listener) => listeners.push(listener),
-    set(patch) {
-      if (!changed.size) {
-        requestAnimationFrame(() => {
-          const seen = new Set(changed);
-          changed.clear();
-          for (const listener of listeners) listener(seen);
-        });
-      }
-      for (const [name, value] of Object.entries(patch)) {
-        state[name] = value;
-        changed.add(name);
-      }
-    },
-    // Brings a part of the replay into view; as wide as asked where `keep` is set and an end is in the way.
-    look(from, to, keep = false) {
-      const { duration_s: duration } = state.result;
-      const wide = Math.min(Math.max(to - from, Math.min(LEAST_SPAN, duration)), duration);
-      const begin = keep || to - from < wide ? Math.min(Math.max(from, 0), duration - wide) : Math.max(from, 0);
-      store.set({ from: begin, to: keep ? begin + wide : Math.min(Math.max(to, begin + wide), duration) });
-    },
-    pan: (by) => store.look(state.from + by, state.to + by, true),
-    show(index) {
-      const result = results[index];
-      store.set({ result, chosen: null, from: 0, to: result.duration_s, compared: state.compared === result ? null : state.compared });
-    },
-    // Chooses a decision, and brings it into view if it is not.
-    choose(index) {
-      const { at } = state.result.decisions[index];
-      store.set({ chosen: index });
-      if (at < state.from || at > state.to) store.pan(at - (state.from + state.to) / 2);
-    },
-  };
-  return store;
-}
-
-function themeButton() {
-  const button = document.getElementById("theme");
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const now = () => document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
-  const name = () => (button.textContent = now() === "dark" ? "Light" : "Dark");
-  button.addEventListener("click", () => {
-    document.documentElement.dataset.theme = now() === "dark" ? "light" : "dark";
-    name();
-  });
-  dark.addEventListener("change", name);
-  name();
-  button.hidden = false;
-}
+// Puts the page together.
 
 function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
   const section = (name) => document.getElementById(name);
   const result = data.results[data.main];
-  const store = storeOf(data);
+  const store = storeOf(data.results.map(prepare), data.main);
   themeButton();
   headline(section("headline"), data, result);
   timeline(section("timeline"), store);

@@ -1,7 +1,5 @@
 // The panels of the timeline. Each draws one thing over the span in view; all have the same time axis.
 
-const GUTTER = 44; // pixels left of the axis, for its numbers
-
 const PANELS = [
   {
     title: "Arrivals",
@@ -17,6 +15,7 @@ const PANELS = [
   },
   {
     title: "Replicas",
+    decided: true,
     unit: "",
     height: 216,
     keys: (view) => [
@@ -77,7 +76,7 @@ const PANELS = [
       const { over } = view.result;
       const { first, last } = view.minutes;
       const worst = Math.max(greatest(over.ttft, first, last), greatest(over.itl, first, last), 2);
-      const y = axisLog(svg, view, height, 0.1, 10 ** Math.ceil(Math.log10(worst) - 0.3));
+      const y = axisLog(svg, view, height, 0.1, 10 ** Math.ceil(Math.log10(worst) - 0.3), (tick) => `${digits(tick, 1)}×`);
       svg.append(s("rect", { class: "beyond", x: GUTTER, y: 0, width: view.width - GUTTER, height: Math.max(0, y(1)) }));
       svg.append(s("path", { class: "line itl", d: stepPath(view.minutes, over.itl, view.x, y) }));
       svg.append(s("path", { class: "line ttft", d: stepPath(view.minutes, over.ttft, view.x, y) }));
@@ -103,27 +102,6 @@ const PANELS = [
     },
   },
 ];
-
-// A linear axis from 0 with its grid. `above` pixels are left free over the highest value.
-function axisY(svg, view, height, most, count, least = 0, above = 6) {
-  const ticks = ticksTo(most, count, least);
-  const y = linear(0, Math.max(ticks.at(-1), 1e-9), height - 1, above);
-  for (const tick of ticks) gridLine(svg, view, y(tick), compact(Number(tick.toPrecision(12))));
-  return y;
-}
-
-// A logarithmic one; what lies below the lowest value is drawn on it.
-function axisLog(svg, view, height, low, high) {
-  const log = linear(Math.log10(low), Math.log10(high), height - 1, 8);
-  const y = (value) => log(Math.log10(Math.min(Math.max(value, low), high)));
-  for (let tick = low; tick <= high * 1.001; tick *= 10) gridLine(svg, view, y(tick), `${digits(tick, 1)}×`);
-  return y;
-}
-
-function gridLine(svg, view, y, label) {
-  svg.append(s("path", { class: "grid", d: `M${GUTTER} ${Math.round(y) + 0.5}H${view.width}` }));
-  svg.append(svgText(GUTTER - 7, Math.min(Math.max(y + 4, 10), 1e6), label, { class: "tick", "text-anchor": "end" }));
-}
 
 // One cell a minute, or one for as many minutes as a visible cell takes: missed if one of them was.
 function strip(svg, view, result, minutes, top) {

@@ -1,21 +1,5 @@
 // Tables: the policies, the latencies, and what the replay was run with.
 
-const cell = (text, kind = "number") => h("td", { class: kind }, text);
-
-function table(caption, headings, rows) {
-  return h(
-    "div",
-    { class: "scrolling", tabindex: 0, role: "region", "aria-label": caption },
-    h(
-      "table",
-      { class: "figures" },
-      h("caption", { class: "unseen" }, caption),
-      h("thead", {}, h("tr", {}, ...headings.map((name, index) => h("th", { scope: "col", class: index ? "number" : null }, name)))),
-      h("tbody", {}, ...rows),
-    ),
-  );
-}
-
 function comparison(data) {
   const main = data.rows.find((row) => row.main);
   const headings = ["policy", "GPU-seconds", "to the oracle", `${shortened(main.policy, 20)} to it`, "attained", "TTFT in time", "starts", "changes", "peak", "US$"];

@@ -1,4 +1,4 @@
-// The whole replay in a small strip, with a window on the part in view that can be moved and stretched.
+// All of it in a small strip, with a window on the part in view that can be moved and stretched.
 
 const OVERVIEW_HEIGHT = 46;
 const GRIP = 9; // pixels
@@ -15,7 +15,7 @@ function overview(root, store) {
   const place = () => {
     const [left, right] = [x(state.from), x(state.to)];
     shades[0].style.cssText = `left:${GUTTER}px;width:${left - GUTTER}px`;
-    shades[1].style.cssText = `left:${right}px;width:${Math.max(0, root.clientWidth - right)}px`;
+    shades[1].style.cssText = `left:${right}px;width:${Math.max(0, x(state.result.duration_s) - right)}px`;
     opening.style.cssText = `left:${left}px;width:${right - left}px`;
     grips[0].style.left = `${left - GRIP / 2}px`;
     grips[1].style.left = `${right - GRIP / 2}px`;
@@ -27,15 +27,9 @@ function overview(root, store) {
     });
   };
   const draw = (width) => {
-    const { duration_s: duration, timeline, windows } = state.result;
-    x = linear(0, duration, GUTTER, width);
-    const all = viewOf({ ...state, from: 0, to: duration, compared: null }, width);
+    x = linear(0, state.result.duration_s, GUTTER, viewOf(state, width).width);
     const svg = drawing(width, OVERVIEW_HEIGHT, { "aria-hidden": "true" });
-    const y = linear(0, Math.max(greatest(timeline.arrivals_rps), 1e-9), OVERVIEW_HEIGHT - 7, 3);
-    svg.append(s("path", { class: "area arrivals", d: stepBand(all.span, null, timeline.arrivals_rps, x, y) }));
-    const missed = windows.attained.map((met, index) => (windows.requests[index] > 0 && !met ? index : -1));
-    const d = missed.filter((index) => index >= 0).map((index) => `M${pixel(x(index * 60))} ${OVERVIEW_HEIGHT - 3}H${pixel(x(index * 60 + 60))}`);
-    svg.append(s("path", { class: "missed-minutes", d: d.join("") }));
+    drawOverview(svg, state, x);
     picture.replaceChildren(svg);
     place();
   };

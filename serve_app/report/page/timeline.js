@@ -1,49 +1,23 @@
 // The timeline: panels over one axis of time, through which one moves by dragging, by keys or by the overview.
+//
+// A page says what is in it: `nothingToShow(result)`, `panelsOf(result)`, `viewOf(state, width)`, `readout(view, at)`,
+// `drawMarks(svg, view, height, chosen, on, panel)`, `controls(store)`, and `drawOverview(svg, state, x)`.
 
-const LEAST_SPAN = 30; // seconds in view at most zoom
 const CARD_TOP = 26;
-
-// What panels need to know of the part in view.
-function viewOf(state, width) {
-  const { from, to, result, compared } = state;
-  const span = (times, step) => {
-    const first = lastUpTo(times, from);
-    const last = lastUpTo(times, to);
-    return { first, last, at: (index) => Math.max(from, times[index]), end: Math.min(to, times[last] + step) };
-  };
-  const minutes = (windows) => {
-    const last = windows.requests.length - 1;
-    const length = windows.seconds;
-    return {
-      first: Math.min(Math.floor(from / length), Math.max(last, 0)),
-      last: Math.min(Math.floor(to / length), last),
-      at: (index) => Math.max(from, index * length),
-      end: Math.min(to, (last + 1) * length),
-    };
-  };
-  const of = (each) => span(each.timeline.at_s, each.timeline.interval_s);
-  return {
-    ...state,
-    width,
-    x: linear(from, to, GUTTER, width),
-    span: of(result),
-    minutes: minutes(result.windows),
-    comparedSpan: compared && of(compared),
-    comparedMinutes: compared && minutes(compared.windows),
-  };
-}
 
 function timeline(root, store) {
   const { state } = store;
-  if (!state.result.timeline.at_s.length) {
-    root.append(h("p", { class: "notice" }, "Nothing was replayed: the trace has no requests."));
+  const missing = nothingToShow(state.result);
+  if (missing) {
+    root.append(h("p", { class: "notice" }, missing));
     return;
   }
   const crosshair = h("div", { class: "crosshair", hidden: true });
   const brushed = h("div", { class: "brushed", hidden: true });
   const card = h("div", { class: "floating", hidden: true });
   const said = h("p", { class: "unseen", "aria-live": "polite" });
-  const figures = PANELS.map(() => h("figure", { class: "panel" }));
+  const panels = panelsOf(state.result);
+  const figures = panels.map(() => h("figure", { class: "panel" }));
   const axis = h("div", { class: "axis" });
   const chart = h(
     "div",
@@ -51,7 +25,7 @@ function timeline(root, store) {
       class: "chart",
       tabindex: 0,
       role: "group",
-      "aria-label": "Timeline of the replay",
+      "aria-label": "Timeline",
       "aria-describedby": "timeline-help",
     },
     ...figures,
@@ -81,21 +55,27 @@ function timeline(root, store) {
     card.hidden = true;
     crosshair.hidden = true;
   };
-  const showDecision = (index) => {
+  // Where its marks are: a page may have a panel for each model.
+  const panelOf = (record) => {
+    const decided = panels.findIndex((panel) => panel.decided);
+    const own = panels.findIndex((panel) => panel.decided && panel.model === record.model);
+    return own >= 0 ? own : Math.max(0, decided);
+  };
+  const showDecision = (...indices) => {
     if (pinned) return;
-    const record = state.result.decisions[index];
+    const records = indices.map((index) => state.result.decisions[index]);
     crosshair.hidden = true;
-    show(decisionCard(record), view.x(record.at), figures[1].offsetTop + CARD_TOP + MARKER_LANE, "decision");
+    show(decisionCards(records), view.x(records[0].at), figures[panelOf(records[0])].offsetTop + CARD_TOP + MARKER_LANE, "decision");
   };
   const on = {
     show: showDecision,
     hide,
-    pin(index, event) {
+    pin(event, ...indices) {
       event.stopPropagation();
       pinned = false;
-      showDecision(index);
+      showDecision(...indices);
       pinned = true;
-      store.set({ chosen: index });
+      store.set({ chosen: indices[0] });
     },
   };
   const unpin = () => {
@@ -106,13 +86,13 @@ function timeline(root, store) {
   const draw = (width) => {
     view = viewOf(state, width);
     const focused = chart.contains(document.activeElement) ? document.activeElement.dataset.index : undefined;
-    PANELS.forEach((panel, order) => {
+    panels.forEach((panel, order) => {
       const height = panel.tall ? panel.tall(view) : panel.height;
       const unit = panel.unit ? h("span", { class: "unit" }, panel.unit) : null;
       const keys = panel.keys(view).map(([kind, name]) => h("span", { class: "key" }, swatch(kind), name));
       const svg = drawing(width, height, { role: "group", "aria-label": `${panel.title} ${panel.unit}`.trim() });
       panel.draw(svg, view, height);
-      if (order === 1) drawMarks(svg, view, height, state.chosen, on);
+      if (panel.decided) drawMarks(svg, view, height, state.chosen, on, panel);
       figures[order].replaceChildren(h("figcaption", {}, h("b", {}, panel.title), unit, ...keys), svg);
     });
     axis.replaceChildren(drawAxis(view));
@@ -175,7 +155,7 @@ function timeline(root, store) {
     if (event.key === "Escape") unpin();
     if (index !== undefined && (event.key === "Enter" || event.key === " ")) {
       event.preventDefault();
-      on.pin(Number(index), event);
+      on.pin(event, Number(index));
     }
     if (!act) return;
     event.preventDefault();
@@ -206,45 +186,4 @@ function keys(store, event) {
   if (event.key === "-") return () => store.look(state.from - width / 2, state.to + width / 2);
   if (event.key === "0") return () => store.look(0, duration);
   return null;
-}
-
-function drawAxis(view) {
-  const svg = drawing(view.width, 22, { "aria-hidden": "true" });
-  const { ticks, exact } = timeTicks(view.from, view.to, view.width / 90);
-  for (const tick of ticks) {
-    const x = Math.round(view.x(tick)) + 0.5;
-    const anchor = x > view.width - 24 ? "end" : "middle";
-    svg.append(s("path", { class: "tick-mark", d: `M${x} 0V5` }));
-    svg.append(svgText(x, 18, clock(tick, exact), { class: "tick", "text-anchor": anchor }));
-  }
-  return svg;
-}
-
-// Which policy is drawn, with which other one beside it, and what part of it.
-function controls(store) {
-  const { results, state } = store;
-  const named = (index) => h("option", { value: index }, shortened(results[index].policy, 40));
-  const each = results.map((_, index) => index);
-  const of = h("select", { onchange: (event) => store.show(Number(event.target.value)) }, ...each.map(named));
-  of.value = results.indexOf(state.result);
-  const beside = h(
-    "select",
-    { onchange: (event) => store.set({ compared: event.target.value === "" ? null : results[event.target.value] }) },
-    h("option", { value: "" }, "nothing"),
-    ...each.map(named),
-  );
-  const look = (name, title, seen) => h("button", { type: "button", title, onclick: seen }, name);
-  const whole = () => store.look(0, state.result.duration_s);
-  const zoom = (by) => () => {
-    const middle = (state.from + state.to) / 2;
-    const half = ((state.to - state.from) * by) / 2;
-    store.look(middle - half, middle + half);
-  };
-  return h(
-    "div",
-    { class: "controls" },
-    results.length > 1 ? h("label", {}, "policy ", of) : null,
-    results.length > 1 ? h("label", {}, "compare with ", beside) : null,
-    h("span", { class: "buttons" }, look("−", "Zoom out", zoom(2)), look("+", "Zoom in", zoom(0.5)), look("All", "Show all", whole)),
-  );
 }

@@ -1,0 +1,1 @@
+"""Scripts and styles that the HTML pages have in common."""

@@ -1,0 +1,77 @@
+"""Parts of pictures over time. Imports matplotlib, which takes half a second: only drawing needs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from serve_app.report.palette import LIGHT
+
+Floats = npt.NDArray[np.float64]
+_TIME_STEPS_S = (1, 5, 15, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_MOST_TICKS = 14
+
+
+def steps(
+    panel: Axes,
+    at: Floats,
+    values: Floats,
+    name: str,
+    width: float,
+    label: str | None = None,
+    dashes: str = "-",
+) -> None:
+    """A line in the palette's colour `name`; each value holds until the next one's time."""
+    panel.step(at, values, where="post", color=LIGHT[name], label=label, linewidth=width, linestyle=dashes)
+
+
+def band(
+    panel: Axes, at: Floats, low: Floats, high: Floats, name: str, label: str | None, hatch: str | None = None
+) -> None:
+    """The area between two lines of steps, hatched or lightly filled."""
+    panel.fill_between(
+        at,
+        low,
+        high,
+        step="post",
+        facecolor="none" if hatch else LIGHT[name],
+        edgecolor=LIGHT[name],
+        alpha=0.8 if hatch else 0.3,
+        hatch=hatch,
+        linewidth=0,
+        label=label,
+    )
+
+
+def frame(panel: Axes, title: str, legend_at: float = 0.97) -> None:
+    """Title, grid, and a legend that stands at that share of the height. Call it when everything is drawn."""
+    panel.set_title(title, loc="left", fontsize=10, fontweight="bold", color=LIGHT["ink"], pad=3)
+    panel.set_facecolor(LIGHT["panel"])
+    panel.tick_params(colors=LIGHT["soft"], length=3, labelsize=8.5)
+    panel.grid(axis="y", color=LIGHT["grid"], linewidth=0.8)
+    panel.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        panel.spines[side].set_visible(False)
+    panel.spines["bottom"].set_color(LIGHT["line"])
+    handles, labels = panel.get_legend_handles_labels()
+    if handles:
+        panel.legend(
+            handles, labels, loc="lower right", bbox_to_anchor=(1.0, legend_at), ncols=len(labels),
+            frameon=False, fontsize=8.5, labelcolor=LIGHT["soft"], borderaxespad=0.1, handlelength=1.6,
+            columnspacing=1.4,
+        )  # fmt: skip
+
+
+def time_axis(panel: Axes, duration_s: float, words: Callable[[float, float], str], label: str) -> None:
+    """Ticks at round times; `words` gets each of them and the step between two, seconds."""
+    fitting = [step for step in _TIME_STEPS_S if duration_s / step <= _MOST_TICKS]
+    step = fitting[0] if fitting else 86_400 * math.ceil(duration_s / 86_400 / _MOST_TICKS)
+    panel.set_xlim(0, max(duration_s, 1.0))
+    panel.xaxis.set_major_locator(MultipleLocator(step))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda at, _: words(at, step)))
+    panel.set_xlabel(label, color=LIGHT["soft"], fontsize=8.5)
