@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serve_app.autoscaling.schedule import Schedule
+from serve_app.autoscaling.starting_values import StartingValues
 
 Percentile = Literal[50, 90, 95, 99]
 PERCENTILES: tuple[Percentile, ...] = (50, 90, 95, 99)
@@ -57,6 +58,8 @@ class Knobs(BaseModel):
     forecast_window_s: Annotated[float, Field(ge=60, le=604_800)] = 7200.0
     """Seconds of traffic, silence not counted, over which the memory of demand fades."""
     schedules: tuple[Schedule, ...] = ()
+    starting_values: StartingValues | None = None
+    """What a replica is taken for until steps and a start have been measured. None: an A100's steps."""
 
     max_held_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
     """Requests each ingress replica holds while no engine replica is up; beyond them, 429."""

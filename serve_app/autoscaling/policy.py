@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from serve_app.autoscaling.beginning import begin, unmeasured
 from serve_app.autoscaling.decision import Clamp, Explanation, Term
 from serve_app.autoscaling.feedback import correct, learn_interference, measure, remember_ready
 from serve_app.autoscaling.knobs import Knobs
@@ -48,6 +49,7 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
         # What happened meanwhile nobody saw: no delay has passed. What was learned is still true.
         state = replace(state, since=None, idle_since=None, moved_at=None, woken_at=None, queue=(), peaks=())
+    snapshot, state = begin(snapshot, knobs, state)
     seen, state = observe(snapshot, state, now, knobs.forecast_window_s)
     state = _remember_wake(_remember_queue(state, seen, knobs, snapshot.ready, now), snapshot, now)
     step, mix = state.service.step_time(), state.sums.mix()
@@ -93,7 +95,7 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
         clamps=tuple(clamps),
         reason=reason,
         counterfactual=counterfactual(at, wanted, target, scheduled),
-        notes=(*feasibility_notes(at), *seen.notes),
+        notes=(*feasibility_notes(at), *unmeasured(snapshot, knobs, state), *seen.notes),
         signals=explain_signals(at),
         ages_s=seen.ages_s,
     )

@@ -24,6 +24,9 @@ _UNITS = (1.0, 10.0, 10_000.0, 1_000.0)
 # Before the first measurement: an A100 with a 7B model (11.5 ms + 0.12 ms a sequence + 0.12 us a KV
 # token + 1 s per 20,000 prefill tokens), in the units above.
 _PRIOR = (0.0115, 0.0012, 0.0012, 0.05)
+# A coefficient given as 0 is one too small to be measured, not one that cannot be: it is known to such a
+# share of the base, in the units above. The smallest of the A100's is twice that.
+_LEAST_KNOWN = 0.05
 # The prior counts as much as the scatter it would explain: 2 ms of noise against coefficients known
 # within a factor of two. A single second of steps outweighs it.
 _PRIOR_NOISE_S = 0.002
@@ -78,6 +81,7 @@ class StepTime:
 
 
 _PRIOR_WEIGHT = tuple((_PRIOR_NOISE_S / value) ** 2 for value in _PRIOR)
+"""The normal equations of the prior are diagonal: each coefficient is known by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,17 @@ class ServiceModel:
     )
     steps: float = 0.0
     """Steps the fit rests on."""
+
+    @classmethod
+    def starting_with(cls, step: StepTime) -> ServiceModel:
+        """The fit that has seen no step and takes a replica for `step`, within a factor of two."""
+        values = (step.base_s, step.per_sequence_s, step.per_kv_token_s, step.per_prefill_token_s)
+        prior = [value * unit for value, unit in zip(values, _UNITS, strict=True)]
+        weights = [(_PRIOR_NOISE_S / max(value, _LEAST_KNOWN * prior[0])) ** 2 for value in prior]
+        return cls(
+            tuple(weights[row] if row == column else 0.0 for row in range(_SIZE) for column in range(_SIZE)),
+            tuple(weight * value for weight, value in zip(weights, prior, strict=True)),
+        )
 
     def learn(self, samples: list[tuple[float, float, float, float, float]]) -> ServiceModel:
         """The fit with `samples` added: (steps, step seconds, batch, KV tokens, prefill tokens) each."""

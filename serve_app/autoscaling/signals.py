@@ -139,12 +139,19 @@ class Snapshot:
     capacity: Capacity = Capacity()
     cold_start_s: float | None = None
     """Measured: from the start of a replica's process to its readiness; None before the first one."""
+    assumed_start_s: float = COLD_START_GUESS_S
+    """The same until it has been measured."""
+
+    @property
+    def start_measured(self) -> bool:
+        """Whether `cold_start_s` is known."""
+        return self.cold_start_s is not None and 0 < self.cold_start_s < inf
 
     @property
     def horizon_s(self) -> float:
         """How far ahead to look: the time a replica takes to start, or a guess at it."""
         measured = self.cold_start_s
-        return measured if measured is not None and 0 < measured < inf else COLD_START_GUESS_S
+        return measured if measured is not None and 0 < measured < inf else self.assumed_start_s
 
 
 ENGINE_FIELDS = tuple(item.name for item in fields(EngineSignals))

@@ -76,5 +76,7 @@ def whole(replicas: float) -> int:
 
 def size(state: PolicyState, knobs: Knobs, step: StepTime, mix: Mix) -> Sizing:
     """The sizing that follows from what has been learned."""
-    most_rps = itl_rps(step, mix, knobs, state.kv_cache_tokens, state.interference)
+    given = knobs.starting_values
+    assumed = given.kv_cache_tokens or 0 if given is not None else 0
+    most_rps = itl_rps(step, mix, knobs, state.kv_cache_tokens or assumed, state.interference)
     return Sizing(step, mix, knobs, most_rps, state.correction)

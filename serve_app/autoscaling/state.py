@@ -84,6 +84,8 @@ class PolicyState:
     """When it began to remember; delays count from here after a reset."""
     demand: Demand = field(default_factory=Demand)
     service: ServiceModel = field(default_factory=ServiceModel)
+    started_with: tuple[float, ...] | None = None
+    """The coefficients that `service` began with, if knobs gave them; None for the general prior."""
     sums: MixSums = field(default_factory=MixSums)
     correction: float = 1.0
     """What latencies as measured say of the capacity the model computes: a factor on it."""
@@ -135,6 +137,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     """
     plain = dict(document)
     demand, service = plain.pop("demand"), _service(plain.pop("service"))
+    started_with = plain.pop("started_with", None)  # older documents know only the general prior
     sums = plain.pop("sums")
     lowered = plain.pop("lowered")
     for name in ("since", "idle_since", "moved_at", "woken_at", "last_at"):
@@ -157,6 +160,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
             _peaks(demand["peaks"]),
         ),
         service=service,
+        started_with=tuple(map(float, started_with)) if started_with is not None else None,
         sums=MixSums(**{name: float(value) for name, value in sums.items()}),
         engine_totals=_totals(plain.pop("engine_totals"), 5),
         ingress_totals=_totals(plain.pop("ingress_totals"), 2),

@@ -34,11 +34,12 @@ def _arrivals(at: Situation) -> Term:
     short, long = (rate.requests for rate in at.state.demand.recent(at.now))
     rate = max(short, long)
     replicas = at.sizing.replicas(rate, corrected=False)
+    guess = ", by starting_values" if at.knobs.starting_values and not at.state.service.steps else ""
     return Term(
         "arrivals",
         replicas,
         f"{rate:.3g} requests/s arrive ({short:.3g} over 30 s, {long:.3g} over 60 s); "
-        f"a replica carries {at.sizing.model_rps(replicas):.3g}/s",
+        f"a replica carries {at.sizing.model_rps(replicas):.3g}/s{guess}",
     )
 
 

@@ -15,13 +15,16 @@ from serve_app.capacity.failure import MeasurementError
 from serve_app.capacity.measure import Measurement
 from serve_app.capacity.server import ColdStart
 from serve_app.replay.fit import Fit
-from serve_app.replay.profile import Profile
+from serve_app.replay.profile import Knee, Profile
+from serve_app.replay.profile_files import starting_values
 from serve_app.settings.errors import from_pydantic
 
 # A cold start is measured from the process to readiness. Ray takes a second or two to start the process,
 # and as long again to put a replica that is ready into service.
 _AROUND_S = (2.0, 4.0)
 _DIGITS = 4
+_LEFT_OUT = frozenset(("cold_start_s", "cold_start_phases", "knee"))
+"""Fields that nobody takes for measured because the file has them: whoever reads it has their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,35 @@ def make_profile(measured: Measurement, fitted: Fit, hardware: Hardware, name: s
         ) from None
 
 
+def with_knee(profile: Profile, found: Knee, asked: tuple[int, int]) -> Profile:
+    """The profile with its knee; its source says if the (prompt, output) tokens `asked` for had to be cut."""
+    got = (found.prompt_tokens, found.output_tokens)
+    cut = f", cut from {asked[0]} + {asked[1]} to what fits" if got != asked else ""
+    told = f"Knee: {len(found.curve)} rates of Poisson arrivals, {got[0]} + {got[1]} tokens{cut}."
+    return profile.model_copy(update={"knee": found, "source": f"{profile.source} {told}"})
+
+
+def starting_values_block(model: str, profile: Profile) -> str:
+    """The YAML to paste under `user_config` of the ingress, so that the policy begins with what was measured.
+
+    Raises:
+        MeasurementError: for figures that no policy begins with.
+    """
+    try:
+        values = starting_values(profile)
+    except ValidationError as error:
+        raise MeasurementError(
+            f"the policy cannot begin with these: {'; '.join(from_pydantic(error).problems)}"
+        ) from None
+    block = {"autoscaling": {model: {"starting_values": values}}}
+    return yaml.safe_dump(block, sort_keys=False, default_flow_style=None, width=110)
+
+
 def write_profile(profile: Profile) -> str:
-    """The text of a fleet file, which `load_profile` reads."""
-    return yaml.safe_dump(profile.model_dump(mode="json"), sort_keys=False, width=110, allow_unicode=True)
+    """The text of a fleet file, which `load_profile` reads. What was not measured is left out of it."""
+    unknown = _LEFT_OUT - profile.model_fields_set
+    document = profile.model_dump(mode="json", exclude=set(unknown))
+    return yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
 
 
 def _source(measured: Measurement, fitted: Fit, day: date) -> str:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
 
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.capacity.failure import MeasurementError
-from serve_app.capacity.guard import TrafficGuard, check_alone
+from serve_app.capacity.guard import check_alone
 from serve_app.capacity.server import ColdStart, Server
 from serve_app.capacity.sweep import Cell, Limits, Prompts, plan
+from serve_app.capacity.watch import Progress, Watch, first_of
 from serve_app.replay.fit import StepSample
 
-_SCRAPE_S = 1.0
-"""Engines report once a second."""
-_LAG_S = 3.0
-"""From a step to `/metrics`: a second to the report, one to Ray's agent, and one to spare."""
 _SETUP_S = 15.0
+_POLL_S = 1.0
 _WORDS = (
     "A tide rises and falls twice a day, and every harbour has learned to live with it: boats leave on the "
     "ebb, fishermen mend their nets at low water, children look for crabs between the stones. Numbers help, "
@@ -51,17 +48,8 @@ class Measurement:
     cold_start: ColdStart | None
     cells: int
     requests: int
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far it is: cell `cell` of `cells`, with `samples` seconds of steps and `left_s` to go."""
-
-    cell: int
-    cells: int
-    what: str
-    samples: int
-    left_s: float
+    token_ids: tuple[int, ...] = ()
+    """Of the model's vocabulary, to draw prompts from."""
 
 
 async def measure(order: Plan, tell: Callable[[Progress], None]) -> Measurement:
@@ -82,20 +70,23 @@ async def measure(order: Plan, tell: Callable[[Progress], None]) -> Measurement:
             cells = plan(limits, order.seed)
         except ValueError as error:
             raise MeasurementError(f"{model} cannot be measured: {error}") from None
-        watch = _Watch(server, model, len(cells), tell)
+        watch = Watch(server, model, lambda: server.sent, tell)
         await watch.begin()
         async with watch.running():
             loop = asyncio.get_running_loop()
             end = loop.time() + order.duration_s
+
+            def figures() -> str:
+                return f"{len(watch.samples)} samples, {max(0.0, end - loop.time()):.0f} s left"
+
             for index, cell in enumerate(cells):
                 left = end - loop.time()
                 if left <= 0:
                     break
-                watch.show(index + 1, str(cell), end)
+                watch.show(f"load {index + 1}/{len(cells)}: {cell}", figures)
                 await _drive(server, model, cell, prompts, left / (len(cells) - index))
                 check_alone(model, await server.readiness(model), knobs)
-            watch.show(len(cells), "waiting for the last reports", end)
-            await asyncio.sleep(_LAG_S)
+            await watch.last_reports()
         samples = watch.samples
         if not samples:
             raise MeasurementError(
@@ -110,6 +101,7 @@ async def measure(order: Plan, tell: Callable[[Progress], None]) -> Measurement:
             await server.cold_start(model),
             len(cells),
             server.sent,
+            prompts.token_ids,
         )
 
 
@@ -135,60 +127,8 @@ async def _look(server: Server, model: str, seed: int) -> tuple[Limits, Prompts]
             raise MeasurementError(
                 f"{model} does not tell llm_max_num_seqs at /metrics: its replica is not of this version"
             )
-        await asyncio.sleep(_SCRAPE_S)
+        await asyncio.sleep(_POLL_S)
     return Limits(tokens.max_model_len, *found), Prompts(tokens.tokens, seed)
-
-
-class _Watch:
-    """Scrapes beside the sweep: collects samples, sees that nothing else runs, and tells how far it is."""
-
-    def __init__(self, server: Server, model: str, cells: int, tell: Callable[[Progress], None]) -> None:
-        self._server = server
-        self._model = model
-        self._cells = cells
-        self._tell = tell
-        self._shown = (0, "looking for other traffic", 0.0)
-        self.samples: list[StepSample] = []
-
-    def show(self, cell: int, what: str, end: float) -> None:
-        """What is under way from now on; `end` of the sweep in the loop's time."""
-        self._shown = (cell, what, end)
-        self._progress()
-
-    async def begin(self) -> None:
-        """Look around before the first request, for as long as others' may take to show."""
-        self._guard = TrafficGuard(self._model, await self._server.scrape(self._model))
-        self._progress()
-        await asyncio.sleep(_LAG_S)
-        await self._look()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Scrape beside the block; raises within it for what does not belong."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                task = group.create_task(self._run())
-                yield
-                task.cancel()
-        except ExceptionGroup as failures:
-            raise _first(failures) from None
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(_SCRAPE_S)
-            await self._look()
-            self._progress()
-
-    async def _look(self) -> None:
-        scrape = await self._server.scrape(self._model)
-        sample = self._guard.add(scrape, self._server.sent)
-        if sample is not None:
-            self.samples.append(sample)
-
-    def _progress(self) -> None:
-        cell, what, end = self._shown
-        left = max(0.0, end - asyncio.get_running_loop().time())
-        self._tell(Progress(cell, self._cells, what, len(self.samples), left))
 
 
 async def _drive(server: Server, model: str, cell: Cell, prompts: Prompts, for_s: float) -> None:
@@ -205,12 +145,4 @@ async def _drive(server: Server, model: str, cell: Cell, prompts: Prompts, for_s
             for open_stream in streams:
                 open_stream.cancel()
     except ExceptionGroup as failures:
-        raise _first(failures) from None
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    """The first plain error of a group, which may hold groups."""
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        raise first_of(failures) from None

@@ -90,9 +90,10 @@ class Prompts:
     """
 
     def __init__(self, token_ids: list[int], seed: int) -> None:
-        self._token_ids = sorted(set(token_ids))
+        self.token_ids = tuple(sorted(set(token_ids)))
+        """Each once."""
         self._random = random.Random(seed)  # noqa: S311 - repeatable load, not a secret
 
     def draw(self, length: int) -> list[int]:
         """A prompt of `length` tokens."""
-        return self._random.choices(self._token_ids, k=length)
+        return self._random.choices(self.token_ids, k=length)

@@ -16,16 +16,22 @@ from serve_app.cli.explain import DEFAULT_URL
 from serve_app.cli.failure import CommandError
 
 if TYPE_CHECKING:
-    from serve_app.capacity.measure import Progress
+    from serve_app.capacity.measure import Measurement
+    from serve_app.capacity.watch import Progress
+    from serve_app.replay.profile import Profile
 
 _DURATION_S = 90.0
 _BOUNDS_S = (20.0, 3600.0)
+_STEP_S = 20.0
+_STEP_BOUNDS_S = (5.0, 600.0)
+_PROMPT_TOKENS, _OUTPUT_TOKENS = 512, 128
+_MOST_TOKENS = 1_000_000
 
 
 def add_command(commands: Any) -> None:
     """Register `capacity`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "capacity", help="measure what one replica carries, and write a fleet file for replays"
+        "capacity", help="measure what one replica carries, for replays and the policy's start"
     )
     parser.add_argument(
         "--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}"
@@ -34,14 +40,15 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("fleet.yaml"), help="the file to write; by default fleet.yaml"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite the file")
+    parser.add_argument("--force", action="store_true", help="overwrite the files")
     parser.add_argument(
         "--duration",
         type=float,
         default=_DURATION_S,
         metavar="SECONDS",
-        help=f"how long to keep it under load; by default {_DURATION_S:g}",
+        help=f"of the loads that tell the step time; by default {_DURATION_S:g}",
     )
+    _add_knee(parser)
     parser.add_argument("--gpu", default="unknown", metavar="NAME", help="what the replica runs on")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of the replica; by default 1")
     parser.add_argument(
@@ -56,41 +63,111 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(command=run_capacity)
 
 
+def _add_knee(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-knee", action="store_true", help="measure the step time alone, and no knee under open load"
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=_PROMPT_TOKENS, metavar="N",
+        help=f"of the requests that look for the knee; by default {_PROMPT_TOKENS}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output-tokens", type=int, default=_OUTPUT_TOKENS, metavar="N",
+        help=f"of their answers; by default {_OUTPUT_TOKENS}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--step-seconds", type=float, default=_STEP_S, metavar="SECONDS",
+        help=f"how long to keep each rate at least; by default {_STEP_S:g}",
+    )  # fmt: skip
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw latency against rate, the knee marked")
+
+
 def run_capacity(options: argparse.Namespace) -> int:
-    """Measure, fit, report and write. Interrupted, it writes nothing."""
+    """Measure, fit, look for the knee, report and write. Interrupted, it writes nothing."""
     _check(options)
     # numpy and aiohttp: half a second that no other command should take.
-    from serve_app.capacity.fleet_file import Hardware, make_profile, write_profile  # noqa: PLC0415
-    from serve_app.capacity.measure import Plan, measure  # noqa: PLC0415
-    from serve_app.capacity.report import report  # noqa: PLC0415
-    from serve_app.replay.fit import FitError, fit  # noqa: PLC0415
+    from serve_app.replay.fit import FitError  # noqa: PLC0415
 
     display = Display(sys.stderr)
     try:
-        order = Plan(options.url, options.model, options.duration, options.seed)
-        measured = asyncio.run(measure(order, display.tell))
-        display.end()
-        fitted = fit(measured.samples)
-        hardware = Hardware(options.gpu, options.gpus, options.price, options.max_num_seqs)
-        day = datetime.now(UTC).date()
-        profile = make_profile(measured, fitted, hardware, options.out.stem, day)
+        model, profile = _measure(options, display)
     except KeyboardInterrupt:
-        display.end()
         raise CommandError("interrupted; its streams are closed, and nothing was written") from None
     except MeasurementError as error:
-        display.end()
         raise CommandError(str(error)) from None
     except FitError as error:
         raise CommandError(
             f"the measurement does not tell the step time: {error}; try a longer --duration"
         ) from None
-    print(report(profile, fitted, measured.knobs, measured.limits.max_model_len, measured.cold_start), end="")
+    finally:
+        display.end()
+    _write(options, model, profile)
+    return 0
+
+
+def _measure(options: argparse.Namespace, display: Display) -> tuple[str, Profile]:
+    """The model and its profile; each part is printed as it is known."""
+    from serve_app.capacity.fleet_file import Hardware, make_profile  # noqa: PLC0415
+    from serve_app.capacity.measure import Plan, measure  # noqa: PLC0415
+    from serve_app.capacity.report import report  # noqa: PLC0415
+    from serve_app.replay.fit import fit  # noqa: PLC0415
+
+    order = Plan(options.url, options.model, options.duration, options.seed)
+    measured = asyncio.run(measure(order, display.tell))
+    display.end()
+    fitted = fit(measured.samples)
+    hardware = Hardware(options.gpu, options.gpus, options.price, options.max_num_seqs)
+    profile = make_profile(measured, fitted, hardware, options.out.stem, datetime.now(UTC).date())
+    told = report(profile, fitted, measured.knobs, measured.limits.max_model_len, measured.cold_start)
+    print(told, flush=True)
+    if not options.no_knee:
+        profile = _with_knee(options, measured, profile, display)
+    return measured.model, profile
+
+
+def _with_knee(
+    options: argparse.Namespace, measured: Measurement, profile: Profile, display: Display
+) -> Profile:
+    from serve_app.capacity.fleet_file import with_knee  # noqa: PLC0415
+    from serve_app.capacity.knee_report import knee_report  # noqa: PLC0415
+    from serve_app.capacity.open_loop import Order, find_knee  # noqa: PLC0415
+
+    asked = (options.prompt_tokens, options.output_tokens)
+    order = Order(options.url, *asked, options.step_seconds, options.seed)
+    outcome = asyncio.run(find_knee(order, measured, profile, display.tell))
+    display.end()
+    if outcome is None:
+        print("No knee: an empty replica misses both targets; raise ttft_target_s or itl_target_s\n")
+        return profile
+    found, rates = outcome
+    print(knee_report(found, rates), flush=True)
+    return with_knee(profile, found, asked)
+
+
+def _write(options: argparse.Namespace, model: str, profile: Profile) -> None:
+    """The file, the picture, and how the policy is made to begin with what was measured."""
+    from serve_app.capacity.fleet_file import starting_values_block, write_profile  # noqa: PLC0415
+
     try:
         options.out.write_text(write_profile(profile), encoding="utf-8")
     except OSError as error:
         raise CommandError(f"--out = {options.out}: {error.strerror}") from None
-    print(f"\n{options.out}: written")
-    return 0
+    print(f"{options.out}: written")
+    if options.png is not None and profile.knee is not None:
+        from serve_app.capacity.knee_png import write_knee_png  # noqa: PLC0415  matplotlib: half a second
+
+        try:
+            write_knee_png(options.png, profile, profile.knee)
+        except OSError as error:
+            raise CommandError(f"--png = {options.png}: {error.strerror}") from None
+        print(f"{options.png}: written")
+    try:
+        block = starting_values_block(model, profile)
+    except MeasurementError as error:
+        raise CommandError(f"{options.out} is for replays alone: {error}") from None
+    print("\nTo have the policy begin with these values, under user_config of the deployment Ingress:\n")
+    print("".join(f"  {line}\n" for line in block.splitlines()))
+    print(f"or at once: tideserve knobs set {model} starting_values=@{options.out}")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -102,16 +179,32 @@ def _check(options: argparse.Namespace) -> None:
         raise CommandError(f"--duration = {options.duration:g}: must be from {least:g} to {most:g} seconds")
     if not 0 <= options.price < math.inf:
         raise CommandError(f"--price = {options.price:g}: must be at least 0 and finite")
-    for name, value, bound in (("gpus", options.gpus, 64), ("max-num-seqs", options.max_num_seqs, 4096)):
+    least, most = _STEP_BOUNDS_S
+    if not least <= options.step_seconds <= most:
+        raise CommandError(
+            f"--step-seconds = {options.step_seconds:g}: must be from {least:g} to {most:g} seconds"
+        )
+    for name, value, bound in (
+        ("gpus", options.gpus, 64),
+        ("max-num-seqs", options.max_num_seqs, 4096),
+        ("prompt-tokens", options.prompt_tokens, _MOST_TOKENS),
+        ("output-tokens", options.output_tokens, _MOST_TOKENS),
+    ):
         if value is not None and not 1 <= value <= bound:
             raise CommandError(f"--{name} = {value}: must be from 1 to {bound}")
-    out: Path = options.out
-    if out.suffix not in (".yaml", ".yml"):
-        raise CommandError(f"--out = {out}: must end in .yaml, by which a profile's file is known")
-    if not out.parent.is_dir():
-        raise CommandError(f"--out = {out}: {out.parent} is no folder")
-    if out.exists() and not options.force:
-        raise CommandError(f"--out = {out}: exists; --force overwrites it")
+    if options.out.suffix not in (".yaml", ".yml"):
+        raise CommandError(f"--out = {options.out}: must end in .yaml, by which a profile's file is known")
+    if options.png is not None and options.no_knee:
+        raise CommandError(f"--png = {options.png}: there is no curve to draw with --no-knee")
+    if options.png is not None and options.png.suffix != ".png":
+        raise CommandError(f"--png = {options.png}: must end in .png")
+    for name, file in (("out", options.out), ("png", options.png)):
+        if file is None:
+            continue
+        if not file.parent.is_dir():
+            raise CommandError(f"--{name} = {file}: {file.parent} is no folder")
+        if file.exists() and not options.force:
+            raise CommandError(f"--{name} = {file}: exists; --force overwrites it")
 
 
 class Display:
@@ -124,13 +217,12 @@ class Display:
 
     def tell(self, progress: Progress) -> None:
         """Show how far it is."""
-        what = f"load {progress.cell}/{progress.cells}: {progress.what}" if progress.cell else progress.what
-        figures = f"{progress.samples} samples, {progress.left_s:.0f} s left" if progress.cell else ""
         if self._rewrites:
-            self._stream.write(f"\r\x1b[K{what}{'; ' if figures else ''}{figures}")
-        elif what != self._shown:
-            self._stream.write(f"{what}\n")
-        self._shown = what
+            figures = f"; {progress.figures}" if progress.figures else ""
+            self._stream.write(f"\r\x1b[K{progress.what}{figures}")
+        elif progress.what != self._shown:
+            self._stream.write(f"{progress.what}\n")
+        self._shown = progress.what
         self._stream.flush()
 
     def end(self) -> None:

@@ -10,15 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.application_checks import INGRESS
+from serve_app.replay.profile_files import load_starting_values
 from serve_app.settings.errors import SettingsError, shown
 
 INGRESS_SCOPE = "ingress"
 """What stands in place of a model's name for the ingress's own knobs."""
 DEFAULT = "default"
 """The value that removes an override."""
+
+STARTING_VALUES = "starting_values"
+"""The knob whose value may be `@` and a fleet file."""
 
 _NAME_WIDTH = 28
 _VALUE_WIDTH = 14
@@ -51,8 +56,10 @@ class Change:
 def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     """Split `[MODEL] name=value ...`; values are YAML, and the word `default` is left as it is.
 
+    `starting_values=@FILE` takes them from a fleet file, or from a profile that comes along by its name.
+
     Raises:
-        SettingsError: naming each argument that is neither.
+        SettingsError: naming each argument that is neither, and what is wrong with such a file.
     """
     first, *others = arguments
     model, pairs = (None, arguments) if "=" in first else (first, others)
@@ -65,8 +72,12 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any
                 problems.append(f"{pair!r}: must be name=value")
             elif name in values:
                 problems.append(f"{name}: given twice")
+            elif text.startswith("@") and name == STARTING_VALUES:
+                values[name] = load_starting_values(text[1:])
             else:
                 values[name] = yaml.load(text, _Values)  # noqa: S506 - a subclass of SafeLoader
+        except SettingsError as error:
+            problems += error.problems
         except yaml.YAMLError as error:
             problems.append(f"{name} = {shown(text)}: not YAML: {' '.join(str(error).split())}")
     if not pairs:
@@ -158,11 +169,19 @@ def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | Ingres
 def value_text(value: Any) -> str:
     """A knob's value as it could be written in the configuration."""
     if isinstance(value, tuple):
-        plain = [item.model_dump(mode="json") for item in value]
-        return yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=10_000).strip()
+        return _flow([item.model_dump(mode="json") for item in value])
+    if isinstance(value, BaseModel):
+        return _flow(value.model_dump(mode="json", exclude_none=True))
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _flow(plain: Any) -> str:
+    """YAML on one line."""
+    return yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=10_000).strip()
 
 
 def snippet(user_config: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,38 @@ from serve_app.autoscaling.service import StepTime
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+
+
+Latency = NotNegative | None
+"""Seconds; None where the percentile reaches what was never answered."""
+
+
+class Knee(BaseModel):
+    """The highest rate at which one replica kept its targets under Poisson arrivals, and the way there.
+
+    For people: a replay computes with the step time.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    prompt_tokens: Annotated[int, Field(ge=1)]
+    output_tokens: Annotated[int, Field(ge=1)]
+    rps: NotNegative
+    """Requests a second; 0 where the lowest of the curve was missed too."""
+    bound: Literal["TTFT", "ITL", "queue", "client", "none"]
+    """What the next higher rate missed: a target, its answers (the queue grew), or the client its own time;
+    `none` where no rate was missed."""
+    ttft_target_s: Annotated[float, Field(gt=0)] | None
+    itl_target_s: Annotated[float, Field(gt=0)] | None
+    """None: an empty replica misses it, so it was left out."""
+    percentile: Annotated[int, Field(ge=1, le=99)]
+    ttft_s: Latency
+    itl_s: Latency
+    """At `rps`, or at the lowest rate of the curve where that is 0."""
+    formula_rps: Positive
+    """What the policy's formula makes of the step time, for the same requests and targets."""
+    curve: Annotated[tuple[tuple[Positive, Latency, Latency, NotNegative], ...], Field(min_length=1)]
+    """Rising: requests a second, TTFT and ITL at the percentile, share of requests within both targets."""
 
 
 class Profile(BaseModel):
@@ -51,6 +83,8 @@ class Profile(BaseModel):
         "data_plane": 0.02,
     }
     """Each phase's share of it, in order."""
+    knee: Knee | None = None
+    """None where it was not measured."""
 
     @property
     def step(self) -> StepTime:

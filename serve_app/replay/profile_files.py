@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from serve_app.autoscaling.starting_values import StartingValues
 from serve_app.replay.profile import Profile
 from serve_app.settings.errors import SettingsError, from_pydantic, shown
 from serve_app.settings.tree import EMBEDDED, AppSettings, ModelSettings
@@ -41,15 +42,31 @@ def load_profile(name_or_path: str | Path) -> Profile:
         SettingsError: for an unknown name, a file that cannot be read, and each key of it that is wrong,
             with its line, value and bound.
     """
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or "/" in text or text.endswith(_SUFFIXES):
-        return _read(Path(name_or_path))
-    if text not in profile_names():
-        raise SettingsError(
-            [f"profile = {shown(text)}: must be one of {', '.join(profile_names())}, or a .yaml file"]
-        )
-    file = resources.files(_PACKAGE).joinpath(f"{text}.yaml")
-    return parse_profile(file.read_text(encoding="utf-8"), f"{text}.yaml")
+    return parse_profile(*_opened(name_or_path))
+
+
+def load_starting_values(name_or_path: str | Path) -> dict[str, Any]:
+    """What a profile has for the knob `starting_values`, as plain data.
+
+    What its file leaves out, such as the cold start where none was measured, the knob leaves out too.
+
+    Raises:
+        SettingsError: as `load_profile`, and for a value that is out of the knob's bounds.
+    """
+    text, where = _opened(name_or_path)
+    profile = parse_profile(text, where)
+    try:
+        return starting_values(profile)
+    except ValidationError as error:
+        lines, problems = _lines(text), from_pydantic(error).problems
+        raise SettingsError([_placed(where, lines, problem) for problem in problems]) from None
+
+
+def starting_values(profile: Profile) -> dict[str, Any]:
+    """The knob `starting_values` that `profile` comes to. Raises pydantic's ValidationError."""
+    names = [name for name in StartingValues.model_fields if name in profile.model_fields_set]
+    given = StartingValues.model_validate({name: getattr(profile, name) for name in names})
+    return given.model_dump(mode="json", exclude_unset=True)
 
 
 def parse_profile(text: str, where: str) -> Profile:
@@ -78,14 +95,26 @@ def parse_profile(text: str, where: str) -> Profile:
     return profile
 
 
-def _read(path: Path) -> Profile:
+def _opened(name_or_path: str | Path) -> tuple[str, str]:
+    """The text of a profile by its name, or of a file, and what errors call it."""
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or "/" in text or text.endswith(_SUFFIXES):
+        return _read(Path(name_or_path)), text
+    if text not in profile_names():
+        raise SettingsError(
+            [f"profile = {shown(text)}: must be one of {', '.join(profile_names())}, or a .yaml file"]
+        )
+    file = resources.files(_PACKAGE).joinpath(f"{text}.yaml")
+    return file.read_text(encoding="utf-8"), f"{text}.yaml"
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError([f"{path}: {error.strerror}"]) from None
     except UnicodeDecodeError as error:
         raise SettingsError([f"{path}: not UTF-8: {error}"]) from None
-    return parse_profile(text, str(path))
 
 
 def _lines(text: str) -> dict[str, int]:

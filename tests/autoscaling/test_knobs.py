@@ -67,6 +67,50 @@ def test_a_schedule_may_not_ask_for_more_than_the_maximum() -> None:
     )
 
 
+STARTING = {
+    "step_base_s": 0.004,
+    "step_per_sequence_s": 0.00027,
+    "step_per_kv_token_s": 4.3e-7,
+    "step_per_prefill_token_s": 6.4e-5,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step_base_s", 0.0),
+        ("step_base_s", 61.0),
+        ("step_per_sequence_s", -1e-6),
+        ("step_per_kv_token_s", 0.01),
+        ("step_per_prefill_token_s", math.nan),
+        ("cold_start_s", [0.0, 3.0]),
+        ("cold_start_s", [1.0, 86_401.0]),
+        ("cold_start_s", [1.0]),
+        ("kv_cache_tokens", 512),
+        ("name", "a fleet file has more than this"),
+    ],
+)
+def test_a_starting_value_out_of_its_bounds_is_refused_by_name(name: str, value: Any) -> None:
+    assert f"starting_values.{name}" in refused(starting_values={**STARTING, name: value})
+
+
+def test_a_start_may_not_take_longer_at_least_than_at_most() -> None:
+    told = refused(starting_values={**STARTING, "cold_start_s": [9.0, 3.0]})
+
+    assert "cold_start_s = [9, 3]: the first must be at most the second" in told
+
+
+def test_starting_values_survive_json_and_are_replaced_as_a_whole() -> None:
+    knobs = overlay(Knobs(), {"starting_values": {**STARTING, "cold_start_s": [22.0, 24.0]}})
+
+    assert knobs.starting_values is not None
+    assert knobs.starting_values.typical_start_s == 23.0
+    assert overlay(knobs, {}) == knobs == Knobs.model_validate_json(knobs.model_dump_json())
+    again = overlay(knobs, {"starting_values": STARTING}).starting_values
+    assert again is not None
+    assert again.cold_start_s is None
+
+
 def test_every_percentile_replicas_report_can_be_the_target() -> None:
     assert [Knobs(ttft_percentile=p).ttft_percentile for p in PERCENTILES] == [50, 90, 95, 99]
 

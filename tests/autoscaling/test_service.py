@@ -52,6 +52,40 @@ def test_before_the_first_step_the_prior_is_an_a100_with_a_7b_model() -> None:
     assert astuple(ServiceModel().step_time()) == pytest.approx(astuple(A100))
 
 
+@pytest.mark.parametrize(
+    "step", [A100, StepTime(0.004, 0.00027, 4.3e-7, 6.4e-5), StepTime(0.064, 4e-5, 5.1e-7, 0.0)]
+)
+def test_a_fit_that_starts_with_a_step_time_takes_a_replica_for_it_until_it_sees_steps(
+    step: StepTime,
+) -> None:
+    assert astuple(ServiceModel.starting_with(step).step_time()) == pytest.approx(astuple(step))
+
+
+def test_starting_with_the_a100_is_the_general_prior() -> None:
+    given, usual = ServiceModel.starting_with(A100), ServiceModel()
+
+    assert given.gram == pytest.approx(usual.gram)
+    assert given.moment == pytest.approx(usual.moment)
+
+
+def test_values_too_small_to_be_measured_can_still_be_learned() -> None:
+    model = ServiceModel.starting_with(StepTime(0.0115, 0.0, 0.0, 0.0))
+    for sample in seconds_of_steps(A100, 60):
+        model = model.learn([sample])
+
+    right = capacity_rps(A100, MIX, KNOBS, NO_LIMIT)
+    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.1)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_start_wrong_by_two_is_outweighed_by_ten_seconds_of_steps(factor: float) -> None:
+    model = ServiceModel.starting_with(StepTime(*(value * factor for value in astuple(A100))))
+    for sample in seconds_of_steps(A100, 10, batches=(4, 12)):
+        model = model.learn([sample])
+
+    assert model.step_time().decode_s(8, 8 * 900) == pytest.approx(A100.decode_s(8, 8 * 900), rel=0.05)
+
+
 def test_a_step_without_samples_changes_nothing() -> None:
     model = ServiceModel()
 

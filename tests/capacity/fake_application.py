@@ -17,6 +17,7 @@ from serve_app.autoscaling.service import StepTime
 
 LAW = StepTime(0.004, 0.00005, 2e-8, 2e-5)
 STEPS = 200.0
+_ANSWER = b'data: {"choices":[{"text":"a"}]}\n\n' * 2 + b"data: [DONE]\n\n"
 
 
 @dataclass
@@ -93,13 +94,14 @@ class FakeApplication:
         self._arrivals += 1 + self.others
         if self.on_request is not None:
             self.on_request(len(self.bodies))
-        status, content = self.refusal or (200, b'data: {"choices":[]}\n\ndata: [DONE]\n\n')
+        status, content = self.refusal or (200, _ANSWER)
         reply = web.StreamResponse(status=status)
         await reply.prepare(request)
         self.open_streams += 1
         try:
             # A step or two for each answer, so that the fake is not asked thousands of times.
-            await asyncio.sleep(3600.0 if self.endless else 0.05)
+            if self.refusal is None:
+                await asyncio.sleep(3600.0 if self.endless else 0.05)
             await reply.write(content)
         finally:
             self.open_streams -= 1

@@ -5,18 +5,27 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
 
 from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling.live import read_user_config
 from serve_app.autoscaling.service import StepTime
 from serve_app.capacity.failure import MeasurementError
-from serve_app.capacity.fleet_file import Hardware, make_profile, write_profile
+from serve_app.capacity.fleet_file import (
+    Hardware,
+    make_profile,
+    starting_values_block,
+    with_knee,
+    write_profile,
+)
 from serve_app.capacity.measure import Measurement
 from serve_app.capacity.report import report
 from serve_app.capacity.server import ColdStart
 from serve_app.capacity.sweep import Limits
 from serve_app.replay.fit import Fit
-from serve_app.replay.profile import Profile
-from serve_app.replay.profile_files import load_profile
+from serve_app.replay.profile import Knee, Profile
+from serve_app.replay.profile_files import load_profile, load_starting_values
+from serve_app.settings.errors import SettingsError
 
 FIT = Fit(
     StepTime(0.01151234, 0.000120049, 1.2e-7, 5e-5), StepTime(1e-5, 1e-6, 1e-9, 1e-7), 0.0213, 0.061, 80, 2
@@ -64,6 +73,54 @@ def test_without_a_measured_start_the_defaults_stand_and_the_source_says_so() ->
 
     assert profile.cold_start_s == (60.0, 90.0)
     assert "cold start: not measured, the defaults" in profile.source
+
+
+def test_a_start_that_was_not_measured_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(made(replace(MEASURED, cold_start=None))), encoding="utf-8")
+
+    assert "cold_start_s" not in path.read_text()
+    assert load_profile(path).cold_start_s == (60.0, 90.0)
+    assert "cold_start_s" not in load_starting_values(path)
+
+
+def test_a_knee_is_written_and_read_back(tmp_path: Path) -> None:
+    found = Knee(
+        prompt_tokens=256,
+        output_tokens=64,
+        rps=9.4,
+        bound="ITL",
+        ttft_target_s=0.5,
+        itl_target_s=None,
+        percentile=95,
+        ttft_s=0.4,
+        itl_s=None,
+        formula_rps=9.2,
+        curve=((9.4, 0.4, None, 0.99),),
+    )
+    profile = with_knee(made(), found, (512, 128))
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(profile), encoding="utf-8")
+
+    assert load_profile(path) == profile
+    assert profile.source.endswith("256 + 64 tokens, cut from 512 + 128 to what fits.")
+
+
+def test_a_knee_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(made()) + "knee: {rps: 3}\n", encoding="utf-8")
+
+    with pytest.raises(SettingsError, match=r"mine.yaml:\d+: knee.prompt_tokens: required, and not given"):
+        load_profile(path)
+
+
+def test_the_block_is_what_stands_in_a_user_config() -> None:
+    block = yaml.safe_load(starting_values_block("tide", made()))
+
+    knobs = read_user_config({"tide": Knobs()}, block)[0]["tide"]
+    assert knobs.starting_values is not None
+    assert knobs.starting_values.coefficients == (0.01151, 0.00012, 1.2e-7, 5e-5)
+    assert knobs.starting_values.cold_start_s == (42.0, 44.0)
 
 
 def test_the_source_names_day_model_and_error() -> None:

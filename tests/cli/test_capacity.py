@@ -3,33 +3,36 @@ from __future__ import annotations
 import io
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from serve_app.autoscaling.knobs import Knobs
-from serve_app.capacity import measure
-from serve_app.capacity.measure import Progress
+from serve_app.capacity import knee, measure, open_loop, watch
+from serve_app.capacity.watch import Progress
 from serve_app.cli import capacity
 from serve_app.cli.capacity import Display
 from serve_app.cli.main import main
-from serve_app.replay.profile_files import load_profile
+from serve_app.replay.profile_files import load_profile, load_starting_values
 from tests.capacity.fake_application import LAW, FakeApplication, running
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second-long intervals in milliseconds: the fake reports with every scrape."""
-    monkeypatch.setattr(measure, "_SCRAPE_S", 0.01)
-    monkeypatch.setattr(measure, "_LAG_S", 0.03)
+    monkeypatch.setattr(watch, "SCRAPE_S", 0.01)
+    monkeypatch.setattr(watch, "LAG_S", 0.03)
+    monkeypatch.setattr(measure, "_POLL_S", 0.01)
     monkeypatch.setattr(measure, "_SETUP_S", 0.05)
     monkeypatch.setattr(capacity, "_BOUNDS_S", (0.1, 3600.0))
 
 
 def run(app: FakeApplication, out: Path, *more: str) -> int:
     with running(app) as url:
-        return main(["capacity", "--url", url, "--out", str(out), "--duration", "0.8", *more])
+        return main(["capacity", "--url", url, "--out", str(out), "--duration", "0.8", "--no-knee", *more])
 
 
 def failure(app: FakeApplication, out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
@@ -134,9 +137,123 @@ def test_ctrl_c_closes_the_streams_and_writes_nothing(
     assert app.left_open == 0
 
 
+# The knee.
+
+
+def look(app: FakeApplication, out: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
+    """As `run`, with rates of a third of a second."""
+    monkeypatch.setattr(capacity, "_STEP_BOUNDS_S", (0.1, 600.0))
+    monkeypatch.setattr(knee, "_FEWEST", 2)
+    monkeypatch.setattr(knee, "_LAG_S", 60.0)  # a busy machine is no concern of these tests
+    monkeypatch.setattr(knee, "_LONGEST", 1.0)
+    monkeypatch.setattr(knee, "_MOST_GROWTHS", 1)
+    monkeypatch.setattr(open_loop, "_LEAD_S", 0.05)
+    with running(app) as url:
+        argv = ["capacity", "--url", url, "--out", str(out), "--duration", "0.8", "--step-seconds", "0.3"]
+        return main([*argv, *more])
+
+
+def test_a_knee_is_looked_for_told_drawn_and_written_with_what_the_policy_begins_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, out, picture = FakeApplication(), tmp_path / "mine.yaml", tmp_path / "knee.png"
+
+    assert look(app, out, monkeypatch, "--png", str(picture)) == 0
+
+    found = load_profile(out).knee
+    assert found is not None
+    assert (found.prompt_tokens, found.output_tokens, found.percentile) == (512, 128, 95)
+    assert any(rate == pytest.approx(found.formula_rps / 2, rel=0.01) for rate, *_ in found.curve)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr()
+    assert "Open loop: Poisson arrivals of 512 + 128 tokens, with P95 TTFT within 200 ms" in printed.out
+    assert "rate 1: " in printed.err
+    block = printed.out.split("Ingress:\n\n")[1].split("\n\n")[0]
+    values = yaml.safe_load(block)["autoscaling"]["tide"]["starting_values"]
+    assert values == load_starting_values(out)
+    assert "cold_start_s" not in values  # none has been measured
+    assert f"tideserve knobs set tide starting_values=@{out}" in printed.out
+    assert app.left_open == 0
+
+
+def test_the_knees_requests_are_never_alike_and_cut_to_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, out = FakeApplication(), tmp_path / "mine.yaml"
+
+    assert look(app, out, monkeypatch, "--prompt-tokens", "4000", "--output-tokens", "1000") == 0
+
+    sent = [body["prompt"] for body in app.bodies if body["max_tokens"] == 512]
+    assert {len(prompt) for prompt in sent} == {1536}
+    assert len({tuple(prompt[:16]) for prompt in sent}) == len(sent)
+    assert "1536 + 512 tokens, cut from 4000 + 1000 to what fits" in load_profile(out).source
+
+
+def test_targets_out_of_reach_leave_the_file_without_a_knee(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = Knobs(ttft_target_s=0.001, itl_target_s=0.001).model_dump(mode="json")
+    out = tmp_path / "mine.yaml"
+
+    assert look(FakeApplication(knobs=strict), out, monkeypatch) == 0
+
+    assert load_profile(out).knee is None
+    assert "No knee: an empty replica misses both targets" in capsys.readouterr().out
+
+
+def when_looking(app: FakeApplication, do: Callable[[], None]) -> None:
+    """Have `do` called with the first request that looks for the knee."""
+
+    def on_request(requests: int) -> None:
+        if len(app.bodies[-1]["prompt"]) == 512:
+            do()
+
+    app.on_request = on_request
+
+
+def test_a_request_that_fails_on_the_way_to_the_knee_ends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, out = FakeApplication(), tmp_path / "mine.yaml"
+    when_looking(app, lambda: setattr(app, "refusal", (500, b"{}")))
+
+    assert look(app, out, monkeypatch) == 1
+
+    assert not out.exists()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "a second failed with status 500: HTTP 500" in last
+
+
+def test_ctrl_c_on_the_way_to_the_knee_closes_the_streams_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, out = FakeApplication(), tmp_path / "mine.yaml"
+
+    def interrupt() -> None:
+        if not app.endless:
+            app.endless = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+    when_looking(app, interrupt)
+
+    assert look(app, out, monkeypatch) == 1
+
+    assert not out.exists()
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "tideserve: interrupted; its streams are closed, and nothing was written"
+    )
+    assert app.left_open == 0
+
+
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
+        (["--step-seconds", "1"], "--step-seconds = 1: must be from 5 to 600 seconds"),
+        (["--prompt-tokens", "0"], "--prompt-tokens = 0: must be from 1 to 1000000"),
+        (["--output-tokens", "2000000"], "--output-tokens = 2000000: must be from 1 to 1000000"),
+        (["--png", "knee.svg"], "--png = knee.svg: must end in .png"),
+        (["--png", "a.png", "--no-knee"], "--png = a.png: there is no curve to draw with --no-knee"),
+        (["--png", "nowhere/a.png"], "--png = nowhere/a.png: nowhere is no folder"),
         (["--url", "localhost:8000"], "--url = 'localhost:8000': must be an http(s) URL"),
         (["--duration", "0.01"], "--duration = 0.01: must be from 0.1 to 3600 seconds"),
         (["--price", "-1"], "--price = -1: must be at least 0 and finite"),
@@ -170,8 +287,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_one_line_written_over_and_a_file_a_line_a_load() -> None:
-    course = [Progress(1, 2, "x", 0, 9.0), Progress(1, 2, "x", 1, 8.0), Progress(2, 2, "y", 2, 7.0)]
+def test_a_terminal_gets_one_line_written_over_and_a_file_a_line_for_each_load() -> None:
+    course = [Progress("x", "9 s left"), Progress("x", "8 s left"), Progress("y", "7 s left")]
     screen, file = Terminal(), io.StringIO()
     for stream in (screen, file):
         display = Display(stream)
@@ -180,5 +297,5 @@ def test_a_terminal_gets_one_line_written_over_and_a_file_a_line_a_load() -> Non
         display.end()
 
     assert screen.getvalue().count("\n") == 1
-    assert screen.getvalue().endswith("\r\x1b[Kload 2/2: y; 2 samples, 7 s left\n")
-    assert file.getvalue() == "load 1/2: x\nload 2/2: y\n"
+    assert screen.getvalue().endswith("\r\x1b[Ky; 7 s left\n")
+    assert file.getvalue() == "x\ny\n"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,34 @@ def test_values_are_yaml(text: str, value: object) -> None:
 )
 def test_a_command_line_that_says_nothing_is_refused(arguments: list[str], told: list[str]) -> None:
     assert problems(parse_arguments, arguments) == told
+
+
+def test_starting_values_are_taken_from_a_fleet_file_as_far_as_it_has_them(tmp_path: Path) -> None:
+    law = {
+        "step_base_s": 0.004,
+        "step_per_sequence_s": 0.0002,
+        "step_per_kv_token_s": 4e-7,
+        "step_per_prefill_token_s": 6e-5,
+    }
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        yaml.safe_dump({"name": "n", "source": "s", "gpu": "g", **law, "kv_cache_tokens": 131_072})
+    )
+
+    assert parse_arguments(["a", f"starting_values=@{file}"]) == (
+        "a",
+        {"starting_values": {**law, "kv_cache_tokens": 131_072}},
+    )
+    (_, by_name) = parse_arguments(["starting_values=@h100"])
+    assert by_name["starting_values"]["cold_start_s"] == [60.0, 90.0]
+
+
+def test_what_is_wrong_with_a_fleet_file_is_told_and_only_starting_values_have_one(tmp_path: Path) -> None:
+    assert problems(parse_arguments, ["starting_values=@nowhere.yaml", "headroom=@fleet.yaml"]) == [
+        "nowhere.yaml: No such file or directory",
+        "headroom = '@fleet.yaml': not YAML: while scanning for the next token found character '@' that "
+        'cannot start any token in "<unicode string>", line 1, column 1: @fleet.yaml ^',
+    ]
 
 
 def test_what_is_not_yaml_is_told_on_one_line() -> None:
@@ -152,7 +181,7 @@ def test_a_change_is_told_as_old_and_new() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(True, "true"), (8.0, "8"), (0.025, "0.025"), (3, "3"), ("act", "act"), ((), "[]")],
+    [(True, "true"), (8.0, "8"), (0.025, "0.025"), (3, "3"), ("act", "act"), ((), "[]"), (None, "null")],
 )
 def test_values_are_shown_as_they_could_be_written(value: object, text: str) -> None:
     assert value_text(value) == text
@@ -164,6 +193,16 @@ def test_schedules_are_shown_as_they_could_be_written() -> None:
     text = value_text(knobs.schedules)
 
     assert yaml.safe_load(text) == [item.model_dump(mode="json") for item in knobs.schedules]
+    assert "\n" not in text
+
+
+def test_starting_values_are_shown_as_they_could_be_written() -> None:
+    law = dict.fromkeys(("step_per_sequence_s", "step_per_kv_token_s", "step_per_prefill_token_s"), 0.0001)
+    given = {"step_base_s": 0.004, **law, "cold_start_s": [22.0, 24.0]}
+
+    text = value_text(Knobs.model_validate({"starting_values": given}).starting_values)
+
+    assert yaml.safe_load(text) == given
     assert "\n" not in text
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.service import Mix, capacity_rps
-from serve_app.replay.profile_files import load_profile, profile_for, profile_names
+from serve_app.replay.profile_files import load_profile, load_starting_values, profile_for, profile_names
 from serve_app.settings import ModelSettings, SettingsError, load_settings
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -177,3 +177,27 @@ def test_of_several_models_the_first_that_generates_is_meant() -> None:
 def test_a_limit_that_no_profile_can_have_is_told() -> None:
     with pytest.raises(SettingsError, match="max_num_seqs = 5000: input should be less than"):
         profile_for(ModelSettings(name="m", max_num_seqs=5000))
+
+
+LAW = {name: value for name, value in FIELDS.items() if name.startswith("step_")}
+
+
+def test_a_fleet_file_gives_the_policys_starting_values_as_far_as_it_has_them(tmp_path: Path) -> None:
+    assert load_starting_values(written(tmp_path)) == {**LAW, "kv_cache_tokens": 100_000}
+    measured = load_starting_values(written(tmp_path, cold_start_s=[22, 24]))
+    assert measured["cold_start_s"] == [22.0, 24.0]
+
+
+def test_a_value_no_policy_begins_with_is_told_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, step_per_sequence_s=2.0)
+
+    with pytest.raises(SettingsError) as caught:
+        load_starting_values(path)
+    assert caught.value.problems == [
+        f"{path}:5: step_per_sequence_s = 2.0: input should be less than or equal to 1"
+    ]
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_that_comes_along_can_be_begun_with(name: str) -> None:
+    assert load_starting_values(name)["step_base_s"] == load_profile(name).step_base_s
