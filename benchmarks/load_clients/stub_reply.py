@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from benchmarks.load_clients.pacer import Pacer
 from benchmarks.load_clients.stub_script import ERROR_FRAME, Frames, Request, Script, Served, comment
+from serve_app.loadtest.client.pacer import Pacer
 
 
 class Wire(Protocol):

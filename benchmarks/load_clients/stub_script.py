@@ -130,6 +130,5 @@ ERROR_FRAME = (
 
 def comment(model: str, left_s: float, waited_s: float) -> bytes:
     """The comment that announces a cold start."""
-    return (
-        f": waiting for a replica of {model}: phase=imports eta_s={math.ceil(left_s)} waited_s={int(waited_s)}\n\n"
-    ).encode()
+    state = f"phase=imports eta_s={math.ceil(left_s)} waited_s={int(waited_s)}"
+    return f": waiting for a replica of {model}: {state}\n\n".encode()
