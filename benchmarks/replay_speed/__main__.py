@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.replay_speed.timed import Timed
-from serve_app.machine import machine, versions
 from benchmarks.serving_overhead.process import REPOSITORY
 from benchmarks.serving_overhead.report import table
+from serve_app.machine import machine, versions
 
 GOAL_S = 60.0
 """A million requests under `ours`, on one core."""

@@ -16,12 +16,12 @@ from types import FrameType
 from benchmarks.serving_overhead import chart, priority, ray_llm, supervise
 from benchmarks.serving_overhead.client import LoadError
 from benchmarks.serving_overhead.load import Level, Load, Measured
-from serve_app.machine import machine, versions
 from benchmarks.serving_overhead.options import Options, parse
 from benchmarks.serving_overhead.process import ServerError
 from benchmarks.serving_overhead.report import Report, to_markdown, write
 from benchmarks.serving_overhead.rounds import Outcome, Plan, Rounds
 from benchmarks.serving_overhead.servers import KINDS, Engine, Kind, Setup
+from serve_app.machine import machine, versions
 
 _BEGAN = time.monotonic()
 

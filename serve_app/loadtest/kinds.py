@@ -48,7 +48,7 @@ def _sort(length: Any) -> str:
     """Which of the three a length is meant to be, so that an error speaks of that one alone."""
     if isinstance(length, dict):
         return "spread" if {"median", "sigma"} & set(length) else "range"
-    return {Between: "range", LogNormal: "spread"}.get(type(length), "number")
+    return "range" if isinstance(length, Between) else "spread" if isinstance(length, LogNormal) else "number"
 
 
 Length = Annotated[

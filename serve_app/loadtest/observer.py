@@ -91,8 +91,9 @@ class Observer:
         samples = []
         for model in self._models:
             found = known.get(model, {})
-            # The metrics are a second or two behind, readiness half a second.
-            ready = await self.replicas(model)
+            # `/ready` is a second or two ahead of the metrics; the two together would count a replica that
+            # has just become ready twice, as ready and as starting.
+            ready = None if "ready" in found else await self.replicas(model)
             if ready is not None:
                 found = {**found, "ready": ready[0]}
             if found:

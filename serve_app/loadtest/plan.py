@@ -125,7 +125,7 @@ def _arrivals(
         case Idle():
             return np.empty(0), None
         case Burst():
-            return np.arange(stretch.requests) * (stretch.over_s / stretch.requests), None
+            return np.arange(stretch.requests, dtype=np.float64) * (stretch.over_s / stretch.requests), None
         case Recorded():
             return _recorded(stretch, folder, trace)
         case Steady():
@@ -149,7 +149,7 @@ def _units(expected: float, spacing: str, draws: np.random.Generator) -> Floats:
     if expected > 2 * MOST_REQUESTS:
         raise SettingsError([f"arrivals: must come to at most {MOST_REQUESTS:,} requests"])
     if spacing == "even":
-        return np.arange(0.5, expected, 1.0)
+        return np.arange(0.5, expected, 1.0, dtype=np.float64)
     # Six standard deviations more than are expected, so that one draw is enough.
     times = np.cumsum(draws.exponential(size=int(expected + 6 * math.sqrt(expected) + 10)))
     return times[times < expected]
@@ -160,7 +160,8 @@ def _on_ramp(stretch: Ramp, units: Floats) -> Floats:
     slope = (stretch.to_rate - stretch.rate) / stretch.for_s
     root = np.sqrt(np.maximum(stretch.rate**2 + 2 * slope * units, 0.0))
     # 2 u / (rate + root) rather than (root - rate) / slope, which loses its digits as the slope nears 0.
-    return np.minimum(2 * units / (stretch.rate + root), stretch.for_s)
+    times: Floats = np.minimum(2 * units / (stretch.rate + root), stretch.for_s)
+    return times
 
 
 def _on_wave(stretch: Wave, draws: np.random.Generator) -> Floats:

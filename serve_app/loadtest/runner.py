@@ -160,6 +160,7 @@ class _Runner:
                 return None, clients.failed
             self._begin, self._began = time.monotonic() + _LEAD_S, time.time() + _LEAD_S
             clients.begin(self._begin)
+            await self._look()
             self._progress.stage = "running"
             async with self._observing():
                 lost_at = math.inf
@@ -209,15 +210,18 @@ class _Runner:
     async def _observe(self) -> None:
         due, looks = time.monotonic(), 0
         while True:
-            for sample in await self._observer.look(self._now()):
-                self._samples.append(sample)
-                self._progress.samples[sample.model] = sample
+            await self._look()
             if looks % _DECISIONS_EVERY == 0:
                 await self._read_decisions()
             self._progress.problem = self._observer.problem
             looks += 1
             due = max(due + _LOOK_S, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
+
+    async def _look(self) -> None:
+        for sample in await self._observer.look(self._now()):
+            self._samples.append(sample)
+            self._progress.samples[sample.model] = sample
 
     async def _read_decisions(self) -> None:
         await self._observer.read_decisions()

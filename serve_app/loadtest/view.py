@@ -116,7 +116,9 @@ def _figures(progress: Progress) -> Table:
 
 def requests_line(progress: Progress) -> str:
     """`120 sent, 96 answered, 20 open, 1 left, 3 errors`."""
-    parts = [f"{progress.due} sent", f"{progress.outcomes['answered']} answered", f"{progress.open} open"]
+    parts = [f"{progress.outcomes['answered']} answered"]
+    if progress.planned_at:  # what a closed loop has sent is told by what it has answered
+        parts = [f"{progress.due} sent", *parts, f"{progress.open} open"]
     if progress.outcomes["left"]:
         parts.append(f"{progress.outcomes['left']} left")
     parts.append(f"{progress.errors} errors")

@@ -6,8 +6,7 @@ TOKEN_IDS = tuple(range(1000, 2000))
 """Ordinary tokens of every vocabulary there is. Below may lie special and byte tokens (a thousand of them in
 Mistral's Tekken); the smallest vocabularies end above."""
 
-WORDS = tuple(
-    """
+_TEXT = """
 about above across after again air all almost along also always an and animals another answer any
 are around as asked at away back be because been began best better between both but by called came
 can change city come could day days did do does down each end enough even every eyes far feet few
@@ -21,7 +20,7 @@ then there they things think this thought three through time times to today toge
 toward try turned two under until up us use used very want was water way we well went were what when
 where which while white who whole will with without words work world would write year years young
 your
-""".split()
-)
+"""
+WORDS = tuple(_TEXT.split())
 """Frequent enough in English to be one token each, with the space before them."""
 TOKENS_PER_WORD = 1.0

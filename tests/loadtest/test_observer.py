@@ -67,11 +67,21 @@ def test_gauges_are_summed_over_replicas_and_told_by_model() -> None:
     }
 
 
-async def test_a_sample_has_readiness_which_is_newer_than_the_metrics(observer: Observer) -> None:
+async def test_a_sample_is_all_of_one_source_lest_a_replica_be_counted_twice(
+    application: Application, observer: Observer
+) -> None:
     assert await observer.look(12.3456) == [
-        Sample(12.346, "tide", wanted=3, target=2, ready=2, starting=1, held=9, running=7)
+        Sample(12.346, "tide", wanted=3, target=2, ready=1, starting=1, held=9, running=7)
     ]
     assert observer.problem == ""
+
+
+async def test_without_metrics_of_the_policy_readiness_tells_the_replicas(
+    application: Application, observer: Observer
+) -> None:
+    application.answers["/metrics"] = (200, 'llm_running_requests{model="tide",replica="e1"} 7.0\n')
+
+    assert await observer.look(1.0) == [Sample(1.0, "tide", ready=2, running=7)]
 
 
 async def test_what_a_server_does_not_tell_is_left_out(application: Application, observer: Observer) -> None:

@@ -1,0 +1,66 @@
+"""In what, beside their figures, runs differ that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from serve_app.loadtest.record import Run
+
+_ARRIVALS = ("arrivals", "repeat", "closed")
+_NO_MATTER = ("name", "about", "seed")
+_LONGEST = 4
+"""Keys that are named; of more, how many."""
+
+
+def same_arrivals(runs: Sequence[Run]) -> bool:
+    """Whether requests were to come alike over time, apart from what the seed draws."""
+    first = [runs[0].scenario.get(key) for key in _ARRIVALS]
+    return all([run.scenario.get(key) for key in _ARRIVALS] == first for run in runs)
+
+
+def differences(a: Sequence[Run], b: Sequence[Run]) -> list[str]:
+    """What differs, a sentence each."""
+    return [
+        *_unlike_scenarios([*a, *b]),
+        *_unlike("seeds", a, b, lambda run: str(run.scenario.get("seed"))),
+        *_unlike("URLs", a, b, lambda run: run.url),
+        *_unlike_facts("machines", a, b, lambda run: run.machine),
+        *_unlike_facts("versions", a, b, lambda run: run.versions),
+    ]
+
+
+def _unlike_scenarios(runs: Sequence[Run]) -> list[str]:
+    if len({run.scenario_hash for run in runs}) == 1:
+        return []
+    keys = dict.fromkeys(key for run in runs for key in run.scenario)
+    unlike = [
+        key
+        for key in keys
+        if key not in _NO_MATTER and any(run.scenario.get(key) != runs[0].scenario.get(key) for run in runs)
+    ]
+    if not unlike:
+        return []
+    return [f"The scenarios are not the same: they differ in {', '.join(unlike)}."]
+
+
+def _unlike(what: str, a: Sequence[Run], b: Sequence[Run], of: Callable[[Run], str]) -> list[str]:
+    ours, theirs = ([*dict.fromkeys(of(run) for run in runs)] for runs in (a, b))
+    if len({*ours, *theirs}) == 1:
+        return []
+    return [f"The {what} differ: {', '.join(ours)} on A, {', '.join(theirs)} on B."]
+
+
+def _unlike_facts(
+    what: str, a: Sequence[Run], b: Sequence[Run], of: Callable[[Run], Mapping[str, Any]]
+) -> list[str]:
+    keys = dict.fromkeys(key for run in (*a, *b) for key in of(run))
+    unlike = []
+    for key in keys:
+        ours, theirs = ([*dict.fromkeys(str(of(run).get(key, "unknown")) for run in runs)] for runs in (a, b))
+        if len({*ours, *theirs}) > 1:
+            unlike.append(f"{key} is {', '.join(ours)} on A and {', '.join(theirs)} on B")
+    if not unlike:
+        return []
+    more = f"; and {len(unlike) - _LONGEST} more" if len(unlike) > _LONGEST else ""
+    return [f"The {what} differ: {'; '.join(unlike[:_LONGEST])}{more}."]

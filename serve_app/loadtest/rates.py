@@ -1,0 +1,105 @@
+"""How much a run asked for and got a second, and how much of it was good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from serve_app.loadtest.columns import Columns
+from serve_app.loadtest.record import Record, Run
+from serve_app.loadtest.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of a run. Seconds, and requests or tokens a second."""
+
+    arrivals_s: float
+    """How long requests came by the scenario, or until the run ended early."""
+    busy_s: float
+    """From the first intended time to the end of the last request."""
+    offered_rps: float
+    """Requests by intended time, over `arrivals_s`."""
+    answered_rps: float
+    """Whole answers, over `busy_s`."""
+    output_tokens: int
+    """Of all requests, those of answers that broke off included."""
+    output_tokens_per_s: float
+    """Over `busy_s`."""
+    goodput: float | None
+    """Share of all requests, 0 to 1, that were good: no error, TTFT at most `slos.ttft_ms.p95`, and own mean
+    time per output token at most `slos.itl_ms.p95`. A bound that is not set is not looked at; None where
+    neither is, or without requests.
+
+    Reading both targets request by request is after Zhong et al., "DistServe: Disaggregating Prefill and
+    Decoding for Goodput-optimized Large Language Model Serving" (OSDI 2024); they call this share SLO
+    attainment, and the highest rate that keeps it goodput.
+    """
+    goodput_rps: float | None
+    """Good requests, over `busy_s`."""
+    tokens_per_piece: float | None
+    """Over 1 where tokens were sent together: ITL sees no gaps within. None if not counted."""
+    cached_share: float | None
+    """Prompt tokens found in the prefix cache, of those where the server says; None where it does not."""
+
+
+def rates(run: Run, scenario: Scenario, columns: Columns) -> Rates:
+    """Those of `run`."""
+    planned = _planned_s(scenario)
+    arrivals_s = min(planned, run.duration_s) if run.interrupted else planned
+    count = len(columns.at_s)
+    busy_s = float(columns.ended_s.max() - columns.at_s.min()) if count else 0.0
+    tokens = int(columns.tokens.sum())
+    good = _good(scenario, columns)
+    return Rates(
+        arrivals_s=arrivals_s,
+        busy_s=busy_s,
+        offered_rps=_over(count, arrivals_s),
+        answered_rps=_over(sum(record.outcome == "answered" for record in run.records), busy_s),
+        output_tokens=tokens,
+        output_tokens_per_s=_over(tokens, busy_s),
+        goodput=good / count if good is not None and count else None,
+        goodput_rps=_over(good, busy_s) if good is not None and count else None,
+        tokens_per_piece=_tokens_per_piece(run.records),
+        cached_share=_cached_share(run.records),
+    )
+
+
+def _planned_s(scenario: Scenario) -> float:
+    if scenario.closed is not None:
+        return scenario.closed.for_s
+    once = sum(part.for_s * part.time if part.shape == "trace" else part.for_s for part in scenario.arrivals)
+    return once * scenario.repeat
+
+
+def _over(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds > 0 else 0.0
+
+
+def _good(scenario: Scenario, columns: Columns) -> int | None:
+    slos = scenario.slos
+    ttft_ms = slos.ttft_ms.p95 if slos.ttft_ms else None
+    itl_ms = slos.itl_ms.p95 if slos.itl_ms else None
+    if ttft_ms is None and itl_ms is None:
+        return None
+    good = ~columns.error
+    if ttft_ms is not None:
+        good &= columns.ttft_s <= ttft_ms / 1000
+    if itl_ms is not None:
+        good &= np.isnan(columns.tpot_s) | (columns.tpot_s <= itl_ms / 1000)
+    return int(np.count_nonzero(good))
+
+
+def _tokens_per_piece(records: tuple[Record, ...]) -> float | None:
+    counted = [record for record in records if record.pieces_s and record.output_tokens is not None]
+    if not counted:
+        return None
+    return sum(r.output_tokens or 0 for r in counted) / sum(len(r.pieces_s) for r in counted)
+
+
+def _cached_share(records: tuple[Record, ...]) -> float | None:
+    told = [record for record in records if record.cached_tokens is not None and record.prompt_tokens]
+    if not told:
+        return None
+    return sum(r.cached_tokens or 0 for r in told) / sum(r.prompt_tokens or 0 for r in told)

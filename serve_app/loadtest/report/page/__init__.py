@@ -1,0 +1,1 @@
+"""The assets of the HTML page of a load test."""

@@ -1,0 +1,177 @@
+"""The timeline of a load test as a picture. Imports matplotlib: only `write_png` needs this module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import blended_transform_factory
+
+from serve_app.loadtest.percentiles import Percentiles
+from serve_app.loadtest.record import Run
+from serve_app.loadtest.report.chart_data import replica_series, window_series
+from serve_app.loadtest.report.page_data import bounds_s
+from serve_app.loadtest.report.png_axes import latency_axis
+from serve_app.loadtest.report.story import story
+from serve_app.loadtest.scenario import Scenario
+from serve_app.loadtest.summary import Summary
+from serve_app.loadtest.verdicts import PERCENTILE_NAMES, Verdicts
+from serve_app.report.formats import plain
+from serve_app.report.palette import LIGHT
+from serve_app.report.pictures import Floats, band, frame, steps, time_axis
+
+_MOST_MODELS = 3
+_WIDTHS = {"p50": 0.8, "p95": 1.3, "p99": 2.0}
+_NUMBER_SHARE = 0.011  # of the axis: half of the width that a decision's number takes
+_LABEL_SHARE = 0.09  # of the height of a latency panel: that of a bound's name
+_STORY_CUT = 190
+
+
+def timeline_figure(
+    run: Run, summary: Summary, verdicts: Verdicts, inches: tuple[float, float], dpi: int
+) -> Figure:
+    """Requests a second, the replicas of up to three models, TTFT and ITL, over one axis of time."""
+    scenario = Scenario.model_validate(run.scenario)
+    figure = Figure(figsize=inches, dpi=dpi, facecolor=LIGHT["panel"])
+    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
+    figure.suptitle(
+        f"{scenario.name}: {verdicts.overall.upper()}",
+        fontsize=14, fontweight="bold", color=LIGHT["ink"], x=0.01, ha="left",
+    )  # fmt: skip
+    if not summary.windows:
+        figure.text(0.5, 0.5, "Nothing took any time: there is nothing to draw.", ha="center")
+        return figure
+    models = replica_series(run)[:_MOST_MODELS]
+    heights = [1.0, *([2.0 if len(models) == 1 else 1.4] * len(models)), 1.3, 1.1]
+    rows = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+    panels: list[Axes] = list(rows)
+    edges = np.array([*(window.start_s for window in summary.windows), summary.windows[-1].end_s])
+    end = float(max(run.duration_s, edges[-1]))
+    _rate(panels[0], edges, window_series(run, summary))
+    numbers = _numbered(run)
+    for panel, model in zip(panels[1:-2], models, strict=True):
+        _replicas(panel, model, [(at, number) for at, number, name in numbers if name == model["model"]], end)
+        of = f" of {plain(model['model'], 40)}" if len(models) > 1 else ""
+        frame(panel, f"Replicas{of}")
+    ttft = bounds_s(scenario.slos.ttft_ms or scenario.slos.warm_ttft_ms, 1000)
+    _latency(panels[-2], edges, [window.ttft_s for window in summary.windows], "ttft", ttft)
+    _latency(
+        panels[-1], edges, [w.itl_s for w in summary.windows], "itl", bounds_s(scenario.slos.itl_ms, 1000)
+    )
+    frame(panels[0], "Requests/s")
+    frame(panels[-2], "TTFT by intended time")
+    frame(panels[-1], "ITL")
+    time_axis(panels[-1], end, _clock, "time since the start")
+    panels[0].annotate(
+        plain(story(run, summary), _STORY_CUT),
+        (0.012, 1.0), xycoords=("figure fraction", "axes fraction"), xytext=(0, 24),
+        textcoords="offset points", color=LIGHT["soft"], fontsize=10, annotation_clip=False,
+    )  # fmt: skip
+    return figure
+
+
+def _rate(panel: Axes, edges: Floats, windows: Mapping[str, Any]) -> None:
+    offered, answered = (np.array(windows[key], dtype=float) for key in ("offered_rps", "answered_rps"))
+    panel.stairs(offered, edges, fill=True, color=LIGHT["arrivals"], alpha=0.3, label="offered")
+    panel.stairs(answered, edges, color=LIGHT["ok"], linewidth=1.2, label="answered")
+    panel.set_ylim(0, max(float(offered.max()), float(answered.max()), 1e-9) * 1.08)
+
+
+def _replicas(
+    panel: Axes, model: Mapping[str, Any], decided: Sequence[tuple[float, int]], end: float
+) -> None:
+    at = np.array([*model["at_s"], end], dtype=float)
+    known = {
+        key: np.array([*values, values[-1]], dtype=float)
+        for key, values in model.items()
+        if key not in ("at_s", "model")
+    }
+    low = np.zeros(len(at))
+    for name, colour, hatch in (
+        ("ready", "ready", None),
+        ("starting", "starting", "/////"),
+        ("pending", "other", "....."),
+        ("draining", "draining", "\\\\\\\\"),
+    ):
+        high = low + np.nan_to_num(known[name])
+        if np.any(high > low):
+            band(panel, at, low, high, colour, name, hatch)
+        low = high
+    for name, width, dashes in (("ready", 0.9, "-"), ("wanted", 1.0, ":"), ("target", 1.3, "-")):
+        steps(panel, at, known[name], name, width, None if name == "ready" else name, dashes)
+    top = float(np.nanmax([low.max(), *known["wanted"], *known["target"], 1.0]))
+    panel.set_ylim(0, top * 1.24)
+    panel.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _decisions(panel, decided, end)
+
+
+def _decisions(panel: Axes, decided: Sequence[tuple[float, int]], end: float) -> None:
+    """A dotted line for each decision, and its number; numbers that would meet become a range."""
+    groups: list[list[tuple[float, int]]] = []
+    for at, number in decided:
+        panel.axvline(at, ymax=0.88, color=LIGHT["soft"], linewidth=0.8, linestyle=":")
+        if groups and at - groups[-1][-1][0] < end * _NUMBER_SHARE * (2 if len(groups[-1]) == 1 else 3):
+            groups[-1].append((at, number))
+        else:
+            groups.append([(at, number)])
+    over = blended_transform_factory(panel.transData, panel.transAxes)
+    for group in groups:
+        (first, low), (last, high) = group[0], group[-1]
+        words = str(low) if low == high else f"{low}-{high}"
+        panel.text(
+            (first + last) / 2, 0.93, words, transform=over, ha="center", va="center", fontsize=8,
+            fontweight="bold", color=LIGHT["accent"], clip_on=False,
+        )  # fmt: skip
+
+
+def _numbered(run: Run) -> list[tuple[float, int, str]]:
+    """The decisions that changed something, numbered as on the page: time, number and model."""
+    moves = [
+        record
+        for record in run.decisions
+        if record.get("kind") == "error"
+        or record.get("wanted" if record.get("mode") == "advise" else "new_target")
+        != record.get("old_target")
+    ]
+    return [
+        (float(record["at"]) - run.began, number, str(record.get("model", "")))
+        for number, record in enumerate(moves, start=1)
+    ]
+
+
+def _latency(
+    panel: Axes, edges: Floats, found: Sequence[Percentiles | None], name: str, bounds: Mapping[str, float]
+) -> None:
+    series = {
+        key: np.array([math.nan if each is None else getattr(each, key) for each in found])
+        for key in PERCENTILE_NAMES
+    }
+    values = np.concatenate([*series.values(), list(bounds.values())])
+    never = latency_axis(panel, values)
+    if not any(found):
+        panel.text(0.5, 0.5, "nothing came", ha="center", transform=panel.transAxes, color=LIGHT["soft"])
+    for key, line in series.items():
+        shown = np.where(np.isinf(line), never, line)
+        panel.stairs(
+            shown, edges, baseline=None, color=LIGHT[name], linewidth=_WIDTHS[key], label=key.upper()
+        )
+    low, high = panel.get_ylim()
+    label_at = -1.0
+    for key, bound in sorted(bounds.items(), key=lambda item: item[1]):
+        panel.axhline(bound, color=LIGHT["ink"], linewidth=0.8, linestyle=(0, (4, 4)))
+        label_at = max(math.log(bound / low) / math.log(high / low), label_at + _LABEL_SHARE)
+        panel.annotate(
+            key.upper(), (1.0, label_at), xycoords="axes fraction", xytext=(4, 0), va="center",
+            textcoords="offset points", fontsize=7.5, color=LIGHT["ink"], annotation_clip=False,
+        )  # fmt: skip
+
+
+def _clock(at: float, step: float) -> str:
+    total = round(at)
+    hours, minutes = total // 3600, total // 60 % 60
+    return f"{hours}:{minutes:02d}:{total % 60:02d}" if hours else f"{minutes}:{total % 60:02d}"

@@ -1,0 +1,59 @@
+"""Figures of a load test in words; what never came is `never`."""
+
+from __future__ import annotations
+
+import math
+
+Unit = str
+"""`ms`, `s`, `share`, `count`, `replicas`, `per_s`, `gpu_s` or `usd`."""
+
+
+def figure(value: float | None, unit: Unit, digits: int = 3) -> str:
+    """`value` with its unit: `182 ms`, `19.8 s`, `1.2 %`, `never`; `-` for None.
+
+    `digits` are the significant ones; those before the point are all shown.
+    """
+    if value is None or math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "never" if value > 0 else "-never"
+    if unit == "share":
+        return f"{_digits(100 * value, digits)} %"
+    if unit == "usd":
+        places = 2 if abs(value) >= 0.1 or value == 0 else 4
+        return f"{'-' if value < 0 else ''}${abs(value):,.{places}f}"
+    if unit == "gpu_s":
+        return f"{_digits(value, digits)} GPU-s"
+    if unit == "per_s":
+        return f"{_digits(value, digits)}/s"
+    if unit in ("count", "replicas"):
+        return f"{value:,.0f}"
+    return f"{_digits(value, digits)} {unit}"
+
+
+def seconds(value: float | None) -> str:
+    """A latency in the unit it is read in: `9.12 ms`, `182 ms`, `1.25 s`, `3.2 min`, `never`."""
+    if value is None or not math.isfinite(value) or value == 0:
+        return figure(value, "s")
+    if abs(value) < 0.9995:
+        return figure(1000 * value, "ms")
+    if abs(value) < 600:
+        return figure(value, "s")
+    return f"{value / 60:.3g} min" if abs(value) < 7200 else f"{value / 3600:.3g} h"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def difference(value: float | None, unit: Unit) -> str:
+    """A difference with its sign: `+12 ms`, `-0.3 %`, `0 s`."""
+    shown = seconds(value) if unit == "s" else figure(value, unit)
+    return f"+{shown}" if value is not None and value > 0 and shown != "never" else shown
+
+
+def _digits(value: float, digits: int) -> str:
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
