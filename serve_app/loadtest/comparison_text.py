@@ -1,4 +1,4 @@
-"""A comparison on a terminal of 100 columns, and as plain text anywhere else."""
+"""A comparison on a terminal, and as plain text anywhere else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_app.loadtest.compare import Compared, Comparison, Metric, Word
-from serve_app.loadtest.table import section
+from serve_app.loadtest.table import WIDE, default_console, section
 from serve_app.loadtest.words import count, difference, figure, seconds
 from serve_app.report.formats import plain
 
@@ -16,14 +16,17 @@ _LONGEST = 2000
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
     """What differs from A to B, by how much, and whether that is more than noise."""
-    console = console or Console()
+    console = console or default_console()
     style = "bold" if comparison.invalid else ""
     console.print(Text(plain(comparison.words, _LONGEST), style=style))
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         console.print(Text(f"{name}: {_side(side)}", style="dim"))
-    table = section("", "A", "B", "B - A", "", "95 % interval", "B is", width=18)
+    narrow = console.width < WIDE
+    shown = ["A", "B", "B - A", "", "95 % interval", "B is"]
+    table = section("", *(shown[:4] + shown[5:] if narrow else shown), width=18)
     for metric in comparison.metrics:
-        table.add_row(*_row(metric))
+        row = _row(metric)
+        table.add_row(*(row[:5] + row[6:] if narrow else row))
     console.print()
     console.print(table)
     reasons = dict.fromkeys(metric.why for metric in comparison.metrics if metric.why)

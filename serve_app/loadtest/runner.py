@@ -195,7 +195,8 @@ class _Runner:
                 self._progress.waiting_for = f"{goal} replicas; {end - time.monotonic():.0f} s are left"
                 self._show()
                 await asyncio.sleep(_SHOW_S)
-            await self._pause(_AFTER_S)
+            if self._samples:
+                await self._pause(_AFTER_S)
 
     @asynccontextmanager
     async def _observing(self) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""A run on a terminal of 100 columns, and as plain text anywhere else."""
+"""A run on a terminal, and as plain text anywhere else."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from serve_app.loadtest.fleet import Fleet
 from serve_app.loadtest.percentiles import Percentiles
 from serve_app.loadtest.record import Record, Run
 from serve_app.loadtest.summary import Counts, Summary
-from serve_app.loadtest.table import section
+from serve_app.loadtest.table import WIDE, default_console, section
 from serve_app.loadtest.verdicts import Overall, Verdict, Verdicts
 from serve_app.loadtest.words import count, figure, seconds
 from serve_app.report.formats import plain
 
 _COLOURS: dict[Overall, str] = {"pass": "bold green", "fail": "bold red", "invalid": "bold yellow"}
+_OUTCOMES = ("answered", "left", "abandoned", "rejected", "failed", "broken", "retried", "cold")
 _LONGEST = 2000
 """Letters of a sentence."""
 _TROUBLES = 3
@@ -28,10 +29,15 @@ _SLOWEST = 3
 
 def print_summary(summary: Summary, verdicts: Verdicts, run: Run, console: Console | None = None) -> None:
     """The verdict, the bounds, the requests and their latencies, the replicas, and what went wrong."""
-    console = console or Console()
+    console = console or default_console()
+    narrow = console.width < WIDE
     console.print(Text(plain(verdicts.words, _LONGEST), style=_COLOURS[verdicts.overall]))
     console.print(Text(_about(run), style="dim"))
-    tables = [_bounds(verdicts.verdicts), _requests(summary), _latencies(summary), _rates(summary, run)]
+    console.print()
+    console.print(_bounds(verdicts.verdicts))
+    if unjudged := _unjudged(verdicts.verdicts):
+        console.print(Text(unjudged, style="dim"))
+    tables = [_requests(summary, narrow), _latencies(summary, narrow), _rates(summary, run)]
     for table in (*tables, _fleets(summary.fleets), _troubles(summary), _slowest(summary.slowest)):
         if table.row_count:
             console.print()
@@ -45,20 +51,30 @@ def _about(run: Run) -> str:
 
 
 def _bounds(verdicts: Sequence[Verdict]) -> Table:
-    table = section("bound", "demanded", "measured", "kept")
+    table = section("bound", "demanded", "measured", "kept", width=26)
     for one in verdicts:
         demanded = figure(one.bound, one.unit)
         if one.ok is None:
-            why = one.words.partition(": ")[2]
-            table.add_row(plain(one.name), demanded, Text(why, style="dim"), "-")
             continue
         kept = Text("yes", style="green") if one.ok else Text("NO", style="bold red")
         table.add_row(Text(plain(one.name)), demanded, figure(one.value, one.unit), kept)
     return table
 
 
-def _requests(summary: Summary) -> Table:
-    outcomes = ("answered", "left", "abandoned", "rejected", "failed", "broken", "retried", "cold")
+def _unjudged(verdicts: Sequence[Verdict]) -> str:
+    """Bounds that nothing was measured for, with why; percentiles of one latency share their reason."""
+    why = {one.name: one.words.partition(": ")[2] for one in verdicts if one.ok is None}
+    grouped = dict.fromkeys(
+        f"{name.removesuffix('.p50').removesuffix('.p95').removesuffix('.p99')}: {words}"
+        for name, words in why.items()
+    )
+    return f"not judged: {plain('; '.join(grouped), _LONGEST)}" if grouped else ""
+
+
+def _requests(summary: Summary, narrow: bool) -> Table:
+    outcomes: Sequence[str] = _OUTCOMES
+    if narrow:
+        outcomes = [one for one in _OUTCOMES if one == "answered" or getattr(summary.counts, one)]
     table = section("requests", "all", *outcomes)
     rows: list[tuple[str, Counts]] = [("all", summary.counts)]
     for groups in (summary.by_kind, summary.by_model):
@@ -70,8 +86,9 @@ def _requests(summary: Summary) -> Table:
     return table
 
 
-def _latencies(summary: Summary) -> Table:
-    table = section("latency", "count", "never", "mean", "P50", "P90", "P95", "P99", "max")
+def _latencies(summary: Summary, narrow: bool) -> Table:
+    low = ("P50",) if narrow else ("mean", "P50", "P90")
+    table = section("latency", "count", "never", *low, "P95", "P99", "max")
     latencies = summary.latencies
     rows: list[tuple[str, Percentiles | None]] = [("TTFT", latencies.ttft)]
     if latencies.ttft_cold is not None:
@@ -89,7 +106,8 @@ def _latencies(summary: Summary) -> Table:
     ]
     for name, latency in rows:
         if latency is not None:
-            at = (latency.mean, latency.p50, latency.p90, latency.p95, latency.p99, latency.max)
+            low_s = (latency.p50,) if narrow else (latency.mean, latency.p50, latency.p90)
+            at = (*low_s, latency.p95, latency.p99, latency.max)
             never = f"{latency.never:,}" if latency.never else "-"
             table.add_row(name, f"{latency.count:,}", never, *map(seconds, at))
     return table

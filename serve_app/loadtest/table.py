@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
+
+WIDE = 100
+"""Columns that every table fits in; on a narrower terminal they leave some out."""
+
+
+def default_console() -> Console:
+    """Standard output; a file or a pipe is as wide as the tables are."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(WIDE, console.width))
 
 
 def section(title: str, *columns: str, width: int = 20) -> Table:

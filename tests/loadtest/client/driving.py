@@ -47,6 +47,13 @@ class Stub:
             assert time.monotonic() < until, f"{len(found)} of {count} records of {prompt[:80]}"
             time.sleep(0.02)
 
+    def wait_for(self, count: int) -> None:
+        """Until it has told of so many requests in all; of one whose client left, when it notices."""
+        until = time.monotonic() + WAIT_S
+        while len(self.log.read_text().splitlines()) < count:
+            assert time.monotonic() < until, f"fewer than {count} requests are over"
+            time.sleep(0.02)
+
     def all_served(self) -> dict[str, list[dict[str, Any]]]:
         """Its records so far, by the first 80 characters of the prompt."""
         found: dict[str, list[dict[str, Any]]] = {}
