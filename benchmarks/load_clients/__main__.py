@@ -61,7 +61,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--environments", type=Path, required=True, help="where their environments are")
-    parser.add_argument("--clients", default="aiperf,guidellm,vllm-bench,locust")
+    parser.add_argument("--clients", default="tideserve,aiperf,guidellm,vllm-bench,locust")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()) / "load_clients")
     parser.add_argument("--rate", type=float, default=20.0, help="requests per second")
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from serve_app.cli.explain import DEFAULT_URL
@@ -27,6 +30,9 @@ _COMPARE, _REPORT = "compare", "report"
 _SCENARIOS = Path(__file__).resolve().parents[2] / "loadtests" / "scenarios"
 _KEY_VARIABLE = "OPENAI_API_KEY"
 JSON, HTML = "run.json", "report.html"
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A token of RFC 9110, 5.6.2."""
+_OWN_HEADERS = frozenset(("Content-Length", "Transfer-Encoding", "Connection"))
 
 
 def add_command(commands: Any) -> None:
@@ -69,13 +75,14 @@ def run_loadtest(options: argparse.Namespace) -> int:
         return _report(others, options)
     if others:
         raise SettingsError([f"{' '.join(options.what)}: one scenario at a time, or `compare A B`"])
-    return _test(first, options)
+    try:
+        return _test(first, options)
+    except KeyboardInterrupt:
+        raise CommandError("interrupted before a report was written") from None
 
 
 def _test(name: str, options: argparse.Namespace) -> int:
     # numpy, aiohttp and rich: a second that no other command should take.
-    from rich.console import Console  # noqa: PLC0415
-
     from serve_app.loadtest.plan import plan  # noqa: PLC0415
     from serve_app.loadtest.runner import Order, run  # noqa: PLC0415
     from serve_app.loadtest.server import ServerError  # noqa: PLC0415
@@ -89,16 +96,26 @@ def _test(name: str, options: argparse.Namespace) -> int:
         planned_s = scenario.closed.for_s
     else:
         planned, planned_s = plan(scenario, path.parent, options.trace)
-    console = Console(stderr=True)
-    with _server(options, console) as (url, folder):
-        _announce(console, scenario, len(planned), planned_s, url)
-        order = Order(scenario, planned, planned_s, url.rstrip("/"), options.model, headers)
-        try:
+    console = _console()
+    try:
+        with _server(options, console) as (url, folder):
+            _announce(console, scenario, len(planned), planned_s, url)
+            order = Order(scenario, planned, planned_s, url.rstrip("/"), options.model, headers)
             with view_for(console, scenario.name) as view:
                 done = asyncio.run(run(order, view))
-        except ServerError as error:
-            raise CommandError(str(error)) from None
-    return _judged(done, folder, console)
+            # Before the server is stopped, which takes its time: what was measured is not to be lost.
+            return _judged(done, folder, console)
+    except ServerError as error:
+        raise CommandError(str(error)) from None
+
+
+def _console() -> Console:
+    """For progress and messages, beside the results."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from serve_app.loadtest.lasting import LastingStream  # noqa: PLC0415
+
+    return Console(file=cast(TextIO, LastingStream(sys.stderr)))
 
 
 def _judged(done: Run, folder: Path, console: Console) -> int:
@@ -118,7 +135,8 @@ def _judged(done: Run, folder: Path, console: Console) -> int:
         ]
     except OSError as error:
         raise CommandError(f"{error.filename or folder}: {error.strerror}") from None
-    print_summary(summary, verdicts, done)
+    finally:  # Also where the report could not be written: it is all that is left of the run then.
+        print_summary(summary, verdicts, done)
     console.print(f"\n{', '.join(str(path) for path in written)}: written", soft_wrap=True, highlight=False)
     return verdicts.exit_status
 
@@ -145,8 +163,6 @@ def _runs(path: Path) -> list[Run]:
 
 
 def _report(paths: Sequence[str], options: argparse.Namespace) -> int:
-    from rich.console import Console  # noqa: PLC0415
-
     if len(paths) != 1:
         raise SettingsError([f"report: takes one run, and {len(paths)} are given"])
     runs = _runs(Path(paths[0]))
@@ -154,8 +170,8 @@ def _report(paths: Sequence[str], options: argparse.Namespace) -> int:
         raise SettingsError([f"{paths[0]}: has {len(runs)} runs; name one"])
     source = Path(paths[0])
     folder = options.out or (source if source.is_dir() else source.parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    return _judged(runs[0], folder, Console(stderr=True))
+    _make(folder)
+    return _judged(runs[0], folder, _console())
 
 
 def _scenario_path(name: str) -> Path:
@@ -188,14 +204,36 @@ def _scenario(path: Path, options: argparse.Namespace) -> Scenario:
 
 
 def _headers(given: Sequence[str]) -> Mapping[str, str]:
-    key = os.environ.get(_KEY_VARIABLE)
+    """By name, written as `Content-Type` is, so that one given in any other case replaces it."""
+    key = os.environ.get(_KEY_VARIABLE, "").strip()
+    if not key.isprintable():
+        raise SettingsError([f"{_KEY_VARIABLE}: must be on one line"])
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     for line in given:
-        name, colon, value = line.partition(":")
-        if not colon or not name.strip():
+        name, colon, value = (part.strip() for part in line.partition(":"))
+        if not colon or not _HEADER_NAME.fullmatch(name) or not value.isprintable():
             raise SettingsError([f"--header = {line!r}: must be a name, a colon and a value"])
-        headers[name.strip()] = value.strip()
+        if name.title() in _OWN_HEADERS:
+            raise SettingsError([f"--header = {line!r}: the client's own, which differs by request"])
+        headers[name.title()] = value
     return headers
+
+
+def _url(given: str | None) -> str:
+    url = given or DEFAULT_URL
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port or an IPv6 address that is none
+        good = False
+    if not good:
+        raise SettingsError([f"--url = {url!r}: must be an http(s) URL, such as {DEFAULT_URL}"])
+    if parts.username is not None or parts.query or parts.fragment:
+        raise SettingsError(
+            ["--url: must have no user, query or fragment, since the report shows it; "
+             "credentials are for --header"]
+        )  # fmt: skip
+    return url
 
 
 @contextmanager
@@ -203,9 +241,7 @@ def _server(options: argparse.Namespace, console: Console) -> Iterator[tuple[str
     """The URL to test, and the folder for the report, which is made first."""
     if options.serve is not None and options.url is not None:
         raise SettingsError(["--url and --serve: one or the other; --serve starts a server of its own"])
-    url = options.url or DEFAULT_URL
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise SettingsError([f"--url = {url!r}: must be an http(s) URL, such as {DEFAULT_URL}"])
+    url = _url(options.url)
     folder = _folder(options)
     if options.serve is None:
         yield url, folder
@@ -219,11 +255,8 @@ def _server(options: argparse.Namespace, console: Console) -> Iterator[tuple[str
         console.print(text, soft_wrap=True, highlight=False)
 
     say(f"serving {options.serve}; its log is {folder / 'server.log'}")
-    try:
-        with own_server(options.serve, folder / "server.log", say) as own:
-            yield own, folder
-    except KeyboardInterrupt:
-        raise CommandError("interrupted; nothing was measured") from None
+    with own_server(options.serve, folder / "server.log", say) as own:
+        yield own, folder
 
 
 def _folder(options: argparse.Namespace) -> Path:
@@ -232,11 +265,18 @@ def _folder(options: argparse.Namespace) -> Path:
     folder: Path = options.out or Path("loadtest-results") / f"{name}-{stamp}"
     if (folder / JSON).exists() and not options.force:
         raise SettingsError([f"--out = {folder}: has a run already; --force overwrites it"])
+    _make(folder)
+    return folder
+
+
+def _make(folder: Path) -> None:
+    """Make it, and find out before a run of hours whether a report can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise SettingsError([f"--out = {folder}: {error.strerror}"]) from None
-    return folder
 
 
 def _announce(console: Console, scenario: Scenario, requests: int, planned_s: float, url: str) -> None:

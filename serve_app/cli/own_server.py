@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from serve_app.cli.run import ask_ready, free_port
 
 _START_S = 600.0
 _STOP_S = 60.0
+_FAILED_S = 20.0
+"""A model that fails to start is tried again some times; one that has failed for so long is not."""
 _POLL_S = 0.5
 _TAIL = 2000
 
@@ -26,11 +29,11 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
     Its output goes to `log`.
 
     Raises:
-        CommandError: if it ends before it is ready, or is not ready within ten minutes.
+        CommandError: if it ends before it is ready, a model has failed, or it is not ready in ten minutes.
     """
     port = free_port()
     command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config), "--port", str(port)]
-    command += ["--stop-with-parent"]
+    command += ["--stop-with-parent", str(os.getpid())]
     with log.open("wb") as output:
         # A group of its own, so that a terminal's Ctrl-C reaches us alone, and no session of its own: see
         # `tideserve run`.
@@ -52,7 +55,8 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
 
 
 def _wait(server: subprocess.Popen[bytes], port: int, log: Path, say: Callable[[str], None]) -> None:
-    end = time.monotonic() + _START_S
+    well = time.monotonic()
+    end = well + _START_S
     said: dict[str, str] = {}
     while time.monotonic() < end:
         if server.poll() is not None:
@@ -65,6 +69,11 @@ def _wait(server: subprocess.Popen[bytes], port: int, log: Path, say: Callable[[
                 say(f"{name}: {phase}")
         if ready:
             return
+        failed = [f"{name}: {m.get('reason')}" for name, m in models.items() if m.get("state") == "failed"]
+        if not failed:
+            well = time.monotonic()
+        elif time.monotonic() - well > _FAILED_S:
+            raise CommandError(f"a model failed: {'; '.join(failed)}; see {log}")
         time.sleep(_POLL_S)
     raise CommandError(f"the server is not ready after {_START_S:g} s; see {log}")
 

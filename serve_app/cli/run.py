@@ -26,6 +26,8 @@ from serve_app.cli.descendants import adopt_orphans, stop_descendants
 
 _POLL_S = 0.25
 _GRACE_S = 10.0
+_HERE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Without the environment's proxies, which would look for the server on their own machine."""
 
 
 def add_command(commands: Any) -> None:
@@ -43,8 +45,9 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("--address", default="local", help="a running Ray cluster; by default a new one")
     parser.add_argument(
-        "--stop-with-parent", action="store_true", help="also stop when the process that started this ends"
-    )
+        "--stop-with-parent", type=int, metavar="PID",
+        help="also stop when the process that started this, whose number is PID, ends",
+    )  # fmt: skip
     parser.set_defaults(command=run)
 
 
@@ -65,7 +68,10 @@ def environment(proxy: str) -> dict[str, str]:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Serve ended by itself."""
-    parent = os.getppid() if options.stop_with_parent else None
+    parent = options.stop_with_parent
+    if _is_orphan(parent):  # Told by its number: asked for now, it could have ended while this was loading.
+        print(f"tideserve: --stop-with-parent = {parent}: did not start this, or has ended", file=sys.stderr)
+        return 1
     config = read_config(options.config)
     port = options.port or config.port
     if _port_taken(port):
@@ -153,8 +159,12 @@ def _stop_on_signals() -> list[int]:
 
 def _heed_parent(parent: int | None, stopping: list[int]) -> None:
     """The end of the process that started this one counts as a hang-up, if `parent` says to heed it."""
-    if parent is not None and os.getppid() != parent:
+    if _is_orphan(parent):
         stopping.append(signal.SIGHUP)
+
+
+def _is_orphan(parent: int | None) -> bool:
+    return parent is not None and os.getppid() != parent
 
 
 def _report_progress(
@@ -182,7 +192,7 @@ def _report_progress(
 def ask_ready(port: int) -> tuple[bool, dict[str, Any]]:
     """Whether the server on `port` is ready, and its models as `/ready` tells them; none if it does not."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as reply:
+        with _HERE.open(f"http://127.0.0.1:{port}/ready", timeout=5) as reply:
             body = json.load(reply)
     except urllib.error.HTTPError as error:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -51,8 +52,11 @@ class StreamTimer:
 _USAGE_MARK = b'"choices":[],'
 
 
-def with_latency(frame: bytes, timer: StreamTimer) -> bytes:
+def with_latency(frame: bytes, timer: StreamTimer, cached_tokens: Callable[[], int]) -> bytes:
     """`frame` with a `latency` field if it is the final usage frame of a stream, else unchanged.
+
+    It also gets the prompt tokens found in the prefix cache, which vLLM's usage tells only where a server
+    was started to tell them.
 
     Only that frame has an empty `choices`; inside a JSON string the mark's quotes would be escaped.
     """
@@ -62,5 +66,6 @@ def with_latency(frame: bytes, timer: StreamTimer) -> bytes:
     usage = document.get("usage")
     if not usage:
         return frame
-    document["latency"] = timer.figures(usage.get("completion_tokens", 0))
+    figures = timer.figures(usage.get("completion_tokens", 0))
+    document["latency"] = {**figures, "cached_tokens": cached_tokens()}
     return b"data: " + msgspec.json.encode(document) + b"\n\n"

@@ -99,7 +99,7 @@ class LocalEngine:
     async def _rest(
         self, first: bytes, frames: AsyncIterator[str | bytes], timer: StreamTimer, record: RequestRecord
     ) -> AsyncIterator[bytes]:
-        yield with_latency(first, timer)
+        yield with_latency(first, timer, record.cached_tokens)
         try:
             async for frame in frames:
                 data = _bytes(frame)
@@ -109,7 +109,7 @@ class LocalEngine:
                     record.failed(error.status)
                     self._on_error(error)
                     data = error.frame()
-                yield with_latency(data, timer)
+                yield with_latency(data, timer, record.cached_tokens)
         except Exception:
             record.failed(500)
             raise

@@ -49,6 +49,10 @@ class RequestRecord:
         if self.status is None:
             self.status = status
 
+    def cached_tokens(self) -> int:
+        """Prompt tokens found in the prefix cache, over all sequences."""
+        return sum(sequence.num_cached_tokens for sequence in self.sequences)
+
     def line(self, model: str) -> RequestLine | None:
         """The line of a request that has just ended; None for one that never was in the engine."""
         if not self.sequences:
@@ -70,7 +74,7 @@ class RequestRecord:
             operation=request.operation,
             request_id=request.request_id,
             input_tokens=sum(sequence.prompt_len for sequence in self.sequences),
-            cached_tokens=sum(sequence.num_cached_tokens for sequence in self.sequences),
+            cached_tokens=self.cached_tokens(),
             output_tokens=sum(sequence.stats.num_generation_tokens for sequence in self.sequences),
             sequences=len(self.sequences),
             ttft_s=None if first_at is None else round(first_at - arrived_at, 6),

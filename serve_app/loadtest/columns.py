@@ -28,8 +28,8 @@ class Columns:
 
     What never came is infinity for every request that was to have it and ended in an error before. A client
     that left as the scenario told it to is no error. Before its first piece it counts in TTFT with the time
-    it had waited, a lower bound; after it, with the TTFT and the gaps it saw. It has no end-to-end latency,
-    for it did not want the whole.
+    it had waited, a lower bound (`Counts.left_waiting` tells how many did); after it, with the TTFT and the
+    gaps it saw. It has no end-to-end latency, for it did not want the whole.
     """
 
     at_s: Floats
@@ -58,9 +58,10 @@ class Columns:
     piece_tokens: Floats
     """How many tokens it carried, evenly spread."""
     gap_s: Floats
-    """One element a gap between two pieces of one answer: its length, the ITL."""
+    """One element a gap between two pieces of one answer: its length, the ITL. A stream that ended in an
+    error has one more, to the piece that never came: else a stall that ends in a timeout would not show."""
     gap_at_s: Floats
-    """When the piece arrived that ended the gap."""
+    """When the piece arrived that ended the gap; of one that never came, when the stream ended."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Self:
@@ -83,6 +84,7 @@ class Columns:
 
         cold = waited > COLD_S
         timed = came & (tokens > 1)
+        stopped = came & error
         return cls(
             at_s=at,
             sent_s=_column(record.sent_s for record in records),
@@ -90,15 +92,19 @@ class Columns:
             ttft_s=np.where(came, first, np.where(error, NEVER, ended)) - at,
             cold=cold,
             cold_wait_s=np.where(cold, np.where(error & ~came, NEVER, waited), NOT_APPLICABLE),
-            tpot_s=np.where(timed, last - first, NOT_APPLICABLE) / np.maximum(tokens - 1, 1),
+            tpot_s=np.where(
+                error & (planned != 1),
+                NEVER,
+                np.where(timed, last - first, NOT_APPLICABLE) / np.maximum(tokens - 1, 1),
+            ),
             e2e_s=np.where(left, NOT_APPLICABLE, np.where(error, NEVER, ended - at)),
             hundred_s=_hundred(pieces, begins, count, tokens, planned, error) - at,
             error=error,
             tokens=tokens,
             piece_at_s=pieces,
             piece_tokens=np.repeat(tokens / np.maximum(count, 1), count),
-            gap_s=(pieces[1:] - pieces[:-1])[within],
-            gap_at_s=pieces[1:][within],
+            gap_s=np.append((pieces[1:] - pieces[:-1])[within], np.full(stopped.sum(), NEVER)),
+            gap_at_s=np.append(pieces[1:][within], ended[stopped]),
         )
 
 

@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from serve_app.loadtest.blocks import Cells
 from serve_app.loadtest.columns import Columns
-from serve_app.loadtest.cut import cut
-from serve_app.loadtest.differences import differences, same_arrivals
-from serve_app.loadtest.measures import Measure, Side, measures
+from serve_app.loadtest.comparing.blocks import Cells
+from serve_app.loadtest.comparing.cut import cut
+from serve_app.loadtest.comparing.differences import asked_unlike, differences, same_arrivals
+from serve_app.loadtest.comparing.measures import Measure, Side, measures
+from serve_app.loadtest.comparing.resampling import Draws, cell_weights, interval
 from serve_app.loadtest.record import Run
-from serve_app.loadtest.resampling import Draws, cell_weights, interval
 from serve_app.loadtest.summary import summarize
 from serve_app.loadtest.verdicts import judge
 from serve_app.loadtest.words import Unit, count
@@ -69,7 +69,8 @@ class Comparison:
     notes: tuple[str, ...]
     """What differs beside the figures, and what the intervals hold and do not hold, in sentences."""
     invalid: tuple[str, ...]
-    """Why the figures cannot be trusted, by run; empty if they can."""
+    """Why the figures cannot be trusted: the sides were asked different things, or a run is invalid; empty if
+    they can."""
 
     @property
     def words(self) -> str:
@@ -118,11 +119,15 @@ def compare(a: Sequence[Run], b: Sequence[Run]) -> Comparison:
         ),
     )
     metrics = tuple(_metric(one) for one in measures(sides[0], sides[1], cells))
-    invalid = tuple(
-        f"run {place + 1} of {name} is invalid: {reason}"
-        for name, runs, figures in (("A", a, summaries[0]), ("B", b, summaries[1]))
-        for place, (run, summary) in enumerate(zip(runs, figures, strict=True))
-        for reason in judge(run, summary).invalid
+    asked = asked_unlike([*a, *b])
+    invalid = (
+        *([f"the runs were asked different things: they differ in {', '.join(asked)}"] if asked else ()),
+        *(
+            f"run {place + 1} of {name} is invalid: {reason}"
+            for name, runs, figures in (("A", a, summaries[0]), ("B", b, summaries[1]))
+            for place, (run, summary) in enumerate(zip(runs, figures, strict=True))
+            for reason in judge(run, summary).invalid
+        ),
     )
     notes = (*differences(a, b), *_method(cells, len(a), len(b), paired, metrics))
     return Comparison(_compared(a), _compared(b), metrics, notes, invalid)
@@ -198,7 +203,7 @@ def _method(cells: Cells, a: int, b: int, paired: bool, metrics: Sequence[Metric
         )
     if judged > 1:
         notes.append(
-            f"Of {count(judged, 'figure')} with an interval, one in twenty is called better or worse "
-            f"where nothing differs."
+            f"Of {count(judged, 'figure')} with an interval, about one in twenty is called better or worse "
+            f"even where nothing differs."
         )
     return notes

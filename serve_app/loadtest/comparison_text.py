@@ -7,7 +7,7 @@ from rich.text import Text
 
 from serve_app.loadtest.compare import Compared, Comparison, Metric, Word
 from serve_app.loadtest.table import WIDE, default_console, section
-from serve_app.loadtest.words import count, difference, figure, seconds
+from serve_app.loadtest.words import count, difference, figure
 from serve_app.report.formats import plain
 
 _COLOURS: dict[Word, str] = {"better": "green", "worse": "red", "no noise known": "yellow"}
@@ -58,8 +58,7 @@ def _row(metric: Metric) -> list[str | Text]:
 
 def _value(value: float | None, metric: Metric) -> str:
     """The metric's name has the unit of GPU-seconds."""
-    shown = seconds(value) if metric.unit == "s" else figure(value, metric.unit)
-    return shown.removesuffix(" GPU-s")
+    return figure(value, metric.unit).removesuffix(" GPU-s")
 
 
 def _difference(value: float | None, metric: Metric) -> str:

@@ -30,7 +30,10 @@ class GpuSeconds:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One model's replicas, by looks at them; what happened between two is dated by the later."""
+    """One model's replicas, by looks at them; what happened between two is dated by the later.
+
+    What they did before the run began is not counted.
+    """
 
     model: str
     gpu_seconds: GpuSeconds
@@ -40,7 +43,8 @@ class Fleet:
     """Ready at the last look before the first request, or at the first look."""
     peak_ready: int
     first_ready_s: float | None
-    """When a replica was ready first; None if none ever was."""
+    """When a replica was ready first: at the first look that saw one, or, where an answer began between two
+    looks, at its first piece. None if none ever was."""
     target_changes: int
     """Between looks; a target that goes up and back between two is not seen."""
     scale_events: int
@@ -49,7 +53,8 @@ class Fleet:
     """Broken streams for each 1,000 of these; None without any."""
     held_to_ready_s: float | None
     """From the intended time of the first request held for want of a replica, where none was ready, to the
-    first that was. None if there was no such request, or no replica came."""
+    first that was, by a look or by the first piece of a request that was held. None if there was no such
+    request, or no replica came."""
     returned_s: float | None
     """From the end of the model's last request until at most `scaling.returns_to` were ready. None where
     that is not asked for, or never came."""
@@ -67,6 +72,7 @@ def fleets(run: Run, scenario: Scenario) -> tuple[Fleet, ...]:
 def _fleet(model: str, run: Run, scenario: Scenario) -> Fleet:
     looks = sorted((s for s in run.samples if s.model == model), key=lambda s: s.at_s)
     looks = looks[next(at for at, look in enumerate(looks) if look.ready >= 0) :]
+    looks = looks[max(0, sum(look.at_s <= 0 for look in looks) - 1) :]
     records = [record for record in run.records if record.model == model]
     at = np.array([look.at_s for look in looks])
     ready = _known([look.ready for look in looks])
@@ -80,7 +86,6 @@ def _fleet(model: str, run: Run, scenario: Scenario) -> Fleet:
             )
         )
     )
-    up = np.flatnonzero(ready > 0)
     events = int(np.abs(np.diff(ready)).sum())
     broken = sum(record.outcome == "broken" for record in records)
     return Fleet(
@@ -89,7 +94,7 @@ def _fleet(model: str, run: Run, scenario: Scenario) -> Fleet:
         dollars=seconds.total / 3600 * scenario.cost.price_per_gpu_hour,
         starts_at=int(_before(at, ready, min((record.at_s for record in records), default=0.0))),
         peak_ready=int(ready.max()),
-        first_ready_s=float(at[up[0]]) if len(up) else None,
+        first_ready_s=_first_ready(at, ready, records),
         target_changes=int(np.count_nonzero(np.diff(_known([look.target for look in looks])))),
         scale_events=events,
         broken_per_1000_events=1000 * broken / events if events else None,
@@ -116,12 +121,18 @@ def _before(at: Floats, values: Floats, when: float) -> float:
     return float(values[max(0, int(np.searchsorted(at, when, side="right")) - 1)])
 
 
+def _first_ready(at: Floats, ready: Floats, records: Sequence[Record]) -> float | None:
+    pieces = [record.pieces_s[0] for record in records if record.pieces_s]
+    return min([*at[ready > 0][:1].tolist(), *pieces], default=None)
+
+
 def _held_to_ready(at: Floats, ready: Floats, records: Sequence[Record]) -> float | None:
     held = min((record.at_s for record in records if record.cold_wait_s > COLD_S), default=None)
     if held is None or _before(at, ready, held) > 0:
         return None
-    came = at[(at >= held) & (ready > 0)]
-    return float(came[0]) - held if len(came) else None
+    late = at >= held
+    came = _first_ready(at[late], ready[late], [record for record in records if record.cold_wait_s > COLD_S])
+    return None if came is None else came - held
 
 
 def _returned(at: Floats, ready: Floats, records: Sequence[Record], most: int | None) -> float | None:

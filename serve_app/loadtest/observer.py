@@ -105,7 +105,11 @@ class Observer:
         # Numbers may start anew with a new policy, so the newest are asked for, not those after a number.
         document = await self._json(f"/autoscaling/decisions?limit={_NEWEST}")
         records = document.get("decisions") if isinstance(document, dict) else None
-        for record in records or ():
+        if not isinstance(records, list):
+            if document is not None:
+                self.problem = "/autoscaling/decisions has no list of decisions"
+            return
+        for record in records:
             try:
                 place = (str(record["deployment"]), int(record["seq"]), float(record["at"]))
             except (KeyError, TypeError, ValueError) as error:
@@ -127,7 +131,7 @@ class Observer:
                 if reply.status not in (200, also):
                     self.problem = f"{path} answers {reply.status}"
                     return None
-                return await reply.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
+                return (await reply.read()).decode(errors="replace")
+        except (aiohttp.ClientError, OSError) as error:
             self.problem = f"{path}: {error or type(error).__name__}"
             return None

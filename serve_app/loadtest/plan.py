@@ -1,7 +1,7 @@
 """From a scenario to its requests. Equal scenarios and seeds give equal plans.
 
-Arrivals, kinds, lengths and leaving clients have streams of random numbers of their own, so that a change
-of the lengths, say, leaves every intended time as it was.
+Arrivals, kinds, lengths, prefixes and leaving clients have streams of random numbers of their own, so that a
+change of the lengths, say, leaves every intended time as it was.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class Planner:
         self._kinds = scenario.requests
         shares = np.array([kind.share for kind in scenario.requests])
         self._shares = shares / shares.sum()
-        seeds = np.random.SeedSequence(scenario.seed).spawn(4)
-        self.times, self._picks, self._lengths, self._leaves = map(np.random.default_rng, seeds)
+        seeds = np.random.SeedSequence(scenario.seed).spawn(5)
+        self.times, self._picks, self._lengths, self._leaves, self._prefixes = map(
+            np.random.default_rng, seeds
+        )
         self._made = 0
 
     def requests(self, at_s: Floats, lengths: tuple[Ints, Ints] | None = None) -> list[Planned]:
@@ -49,7 +51,7 @@ class Planner:
         return made
 
     def _planned(self, kind: Kind, at_s: float, prompt: int, output: int) -> Planned:
-        prefix = int(self._picks.integers(kind.prefixes))
+        prefix = int(self._prefixes.integers(kind.prefixes))
         leave = kind.leave
         # Drawn whether it is used or not, so that the share changes who leaves and nothing else.
         leaves = bool(self._leaves.random() < leave.share) if leave is not None else False

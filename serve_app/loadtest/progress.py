@@ -12,7 +12,7 @@ from serve_app.loadtest.record import ERRORS, Record, Sample
 
 Stage = Literal["waiting", "running", "watching", "done"]
 """For the replicas to begin with; for answers; for the replicas to go; for nothing."""
-_RECENT_S = 10.0
+RECENT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Progress:
         return sum(self.outcomes[outcome] for outcome in ERRORS)
 
     def recent(self) -> list[Record]:
-        """Those that ended within the last ten seconds."""
-        while self._recent and self._recent[0].ended_s < self.at_s - _RECENT_S:
+        """Those that ended within the last `RECENT_S`."""
+        while self._recent and self._recent[0].ended_s < self.at_s - RECENT_S:
             self._recent.popleft()
         return list(self._recent)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 import aiohttp
 
 from serve_app.loadtest.client.processes import ClientProcesses
+from serve_app.loadtest.client.sessions import proxy_for
 from serve_app.loadtest.client.target import Target
 from serve_app.loadtest.observer import Observer
 from serve_app.loadtest.plan import endless
@@ -23,12 +24,15 @@ from serve_app.loadtest.progress import Progress
 from serve_app.loadtest.record import Run, Sample, Timekeeping
 from serve_app.loadtest.scenario import Scenario
 from serve_app.loadtest.server import Served, check_plan, choose_model, served
+from serve_app.loadtest.signals import stop_on_signals
 from serve_app.loadtest.vocabulary import TOKEN_IDS, TOKENS_PER_WORD, WORDS
 from serve_app.machine import machine, versions
 
 _LOOK_S = 1.0
 _DECISIONS_EVERY = 2
 """Looks from one reading of the decisions to the next."""
+_CHECKED = 1000
+"""Requests of a closed loop that are checked against the server before the run."""
 _SHOW_S = 0.25
 _READY_S = 0.05
 _LEAD_S = 1.5
@@ -63,23 +67,24 @@ class Order:
 
 
 async def run(order: Order, view: View) -> Run:
-    """Run it. The first SIGINT or SIGTERM ends it early, with all that was seen until then.
+    """Run it. The first SIGINT, SIGTERM or hang-up ends it early, with all that was seen until then.
 
     Raises:
         ServerError: for a server that cannot be tested with this scenario; nothing was sent then.
     """
     stopping = asyncio.Event()
-    async with _session(order) as session, _signals(stopping):
-        found = await served(session, order.url)
-        model = choose_model(found, order.model)
-        check_plan(order.planned or [_longest(order.scenario)], found, model)
-        return await _Runner(order, session, found, model, stopping, view).run()
+    session = aiohttp.ClientSession(headers=order.headers, proxy=proxy_for(order.url))
+    async with session:
+        with stop_on_signals(stopping):
+            found = await served(session, order.url)
+            model = choose_model(found, order.model)
+            check_plan(order.planned or _first(order.scenario), found, model)
+            return await _Runner(order, session, found, model, stopping, view).run()
 
 
-def _longest(scenario: Scenario) -> Planned:
-    """One request of a closed loop, to check its model by."""
-    kind = scenario.requests[0]
-    return Planned(0, 0.0, kind.kind, kind.model, kind.api, 1, 1)
+def _first(scenario: Scenario) -> list[Planned]:
+    """What a closed loop begins with: all that is known of it before it is run."""
+    return list(islice(endless(scenario), _CHECKED))
 
 
 class _Runner:
@@ -137,7 +142,8 @@ class _Runner:
                 return ""
             untold = [model for model, state in there.items() if state is None]
             if untold:
-                return f"the server does not tell the replicas of {', '.join(untold)} at /ready"
+                why = f": {self._observer.problem}" if self._observer.problem else ""
+                return f"the server does not tell the replicas of {', '.join(untold)} at /ready{why}"
             told = "; ".join(f"{model} has {s[0]} of {s[1]}" for model, s in there.items() if s)
             if time.monotonic() > end:
                 return (
@@ -145,7 +151,7 @@ class _Runner:
                     f"{self._scenario.scaling.within_s:g} s; {told}"
                 )
             self._progress.waiting_for = f"{wanted} replicas to begin with: {told}"
-            self._view.show(self._progress)
+            self._show()
             await self._pause(_LOOK_S)
         return ""
 
@@ -160,7 +166,6 @@ class _Runner:
                 return None, clients.failed
             self._begin, self._began = time.monotonic() + _LEAD_S, time.time() + _LEAD_S
             clients.begin(self._begin)
-            await self._look()
             self._progress.stage = "running"
             async with self._observing():
                 lost_at = math.inf
@@ -184,6 +189,8 @@ class _Runner:
 
     async def _watch_return(self) -> None:
         """Go on looking until the replicas are gone as the scenario has it, or its time is up."""
+        if not self._samples:  # The server tells nothing, and will not begin to.
+            return
         goal = self._scenario.scaling.returns_to
         end = time.monotonic() + self._scenario.scaling.within_s
         self._progress.stage = "watching"
@@ -195,8 +202,7 @@ class _Runner:
                 self._progress.waiting_for = f"{goal} replicas; {end - time.monotonic():.0f} s are left"
                 self._show()
                 await asyncio.sleep(_SHOW_S)
-            if self._samples:
-                await self._pause(_AFTER_S)
+            await self._pause(_AFTER_S)
 
     @asynccontextmanager
     async def _observing(self) -> AsyncIterator[None]:
@@ -270,28 +276,3 @@ class _Runner:
             machine=self._machine,
             versions={**versions(), **server},
         )
-
-
-@asynccontextmanager
-async def _session(order: Order) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(headers=order.headers, trust_env=True) as session:
-        yield session
-
-
-@asynccontextmanager
-async def _signals(stopping: asyncio.Event) -> AsyncIterator[None]:
-    """Set `stopping` at the first SIGINT or SIGTERM; a second SIGINT is Python's own again."""
-    loop = asyncio.get_running_loop()
-
-    def stop(number: int) -> None:
-        stopping.set()
-        loop.remove_signal_handler(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stop, number)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,12 +103,15 @@ async def _version(session: aiohttp.ClientSession, url: str) -> str:
 
 async def _json(session: aiohttp.ClientSession, url: str) -> Any:
     try:
-        async with session.get(url, timeout=_TIMEOUT) as reply:
-            text = await reply.text()
+        # The requests would not follow a redirect: each would be two, and timed as one.
+        async with session.get(url, timeout=_TIMEOUT, allow_redirects=False) as reply:
+            text = (await reply.read()).decode(errors="replace")
+            if "Location" in reply.headers:
+                raise ServerError(f"{url} redirects to {reply.headers['Location']}; give --url accordingly")
             if reply.status != 200:
                 raise ServerError(f"{url} answers {reply.status}: {' '.join(text.split())[:_SHOWN]}")
-            return await reply.json(content_type=None)
-    except (aiohttp.ClientError, TimeoutError) as error:
+            return json.loads(text)
+    except (aiohttp.ClientError, OSError) as error:
         raise ServerError(f"nothing answers at {url}: {error or type(error).__name__}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ServerError(f"{url} answers, but not with JSON") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -36,6 +36,9 @@ class Counts:
     """Sent more than once, whatever became of them."""
     cold: int
     """Held for over 0.5 s for want of a replica, whatever became of them."""
+    left_waiting: int
+    """Of those that left, before the first piece. They count in TTFT with what they had waited, so that with
+    many of them its percentiles are lower bounds."""
 
     @property
     def errors(self) -> int:
@@ -61,6 +64,7 @@ class Counts:
             broken=by["broken"],
             retried=sum(record.attempts > 1 for record in records),
             cold=sum(record.cold_wait_s > COLD_S for record in records),
+            left_waiting=sum(record.outcome == "left" and not record.pieces_s for record in records),
         )
 
 
@@ -79,7 +83,8 @@ class Latencies:
     cold_wait: Percentiles | None
     """How long the others were held."""
     itl: Percentiles | None
-    """Gaps between successive pieces of an answer: those of all answers in one pool, each once."""
+    """Gaps between successive pieces of an answer: those of all answers in one pool, each once, and one that
+    never ended for each that broke off."""
     tpot: Percentiles | None
     """Mean time per output token after the first, one figure a request."""
     e2e: Percentiles | None
@@ -88,6 +93,22 @@ class Latencies:
     """To the hundredth token, of requests planned to have as many."""
     lag: Percentiles | None
     """How late the client turned to a request. It is part of every other latency."""
+
+    def named(self) -> Iterator[tuple[str, Percentiles]]:
+        """Those that apply, with their names in reports. Warm TTFT only beside that of held requests."""
+        for name, found in (
+            ("TTFT", self.ttft),
+            ("TTFT, warm", self.ttft_warm if self.ttft_cold else None),
+            (f"TTFT, held over {COLD_S:g} s", self.ttft_cold),
+            ("cold wait", self.cold_wait),
+            ("ITL", self.itl),
+            ("mean time per token", self.tpot),
+            ("hundred tokens", self.hundred_tokens),
+            ("end to end", self.e2e),
+            ("client lag", self.lag),
+        ):
+            if found is not None:
+                yield name, found
 
     @classmethod
     def of(cls, columns: Columns) -> Self:

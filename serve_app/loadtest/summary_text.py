@@ -11,12 +11,11 @@ from rich.text import Text
 
 from serve_app.loadtest.columns import COLD_S
 from serve_app.loadtest.fleet import Fleet
-from serve_app.loadtest.percentiles import Percentiles
 from serve_app.loadtest.record import Record, Run
 from serve_app.loadtest.summary import Counts, Summary
 from serve_app.loadtest.table import WIDE, default_console, section
 from serve_app.loadtest.verdicts import Overall, Verdict, Verdicts
-from serve_app.loadtest.words import count, figure, seconds
+from serve_app.loadtest.words import count, figure, left_waiting, seconds
 from serve_app.report.formats import plain
 
 _COLOURS: dict[Overall, str] = {"pass": "bold green", "fail": "bold red", "invalid": "bold yellow"}
@@ -42,6 +41,9 @@ def print_summary(summary: Summary, verdicts: Verdicts, run: Run, console: Conso
         if table.row_count:
             console.print()
             console.print(table)
+    if waiting := left_waiting(summary.counts.left_waiting):
+        console.print()
+        console.print(Text(waiting, style="dim"))
 
 
 def _about(run: Run) -> str:
@@ -75,7 +77,7 @@ def _requests(summary: Summary, narrow: bool) -> Table:
     outcomes: Sequence[str] = _OUTCOMES
     if narrow:
         outcomes = [one for one in _OUTCOMES if one == "answered" or getattr(summary.counts, one)]
-    table = section("requests", "all", *outcomes)
+    table = section("requests", "all", *("held" if one == "cold" else one for one in outcomes))
     rows: list[tuple[str, Counts]] = [("all", summary.counts)]
     for groups in (summary.by_kind, summary.by_model):
         if len(groups) > 1:
@@ -89,27 +91,11 @@ def _requests(summary: Summary, narrow: bool) -> Table:
 def _latencies(summary: Summary, narrow: bool) -> Table:
     low = ("P50",) if narrow else ("mean", "P50", "P90")
     table = section("latency", "count", "never", *low, "P95", "P99", "max")
-    latencies = summary.latencies
-    rows: list[tuple[str, Percentiles | None]] = [("TTFT", latencies.ttft)]
-    if latencies.ttft_cold is not None:
-        rows += [
-            ("  warm", latencies.ttft_warm),
-            (f"  held over {COLD_S:g} s", latencies.ttft_cold),
-            ("cold wait", latencies.cold_wait),
-        ]
-    rows += [
-        ("ITL", latencies.itl),
-        ("mean time per token", latencies.tpot),
-        ("hundred tokens", latencies.hundred_tokens),
-        ("end to end", latencies.e2e),
-        ("client lag", latencies.lag),
-    ]
-    for name, latency in rows:
-        if latency is not None:
-            low_s = (latency.p50,) if narrow else (latency.mean, latency.p50, latency.p90)
-            at = (*low_s, latency.p95, latency.p99, latency.max)
-            never = f"{latency.never:,}" if latency.never else "-"
-            table.add_row(name, f"{latency.count:,}", never, *map(seconds, at))
+    for name, latency in summary.latencies.named():
+        low_s = (latency.p50,) if narrow else (latency.mean, latency.p50, latency.p90)
+        at = (*low_s, latency.p95, latency.p99, latency.max)
+        never = f"{latency.never:,}" if latency.never else "-"
+        table.add_row(name, f"{latency.count:,}", never, *map(seconds, at))
     return table
 
 

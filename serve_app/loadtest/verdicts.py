@@ -108,22 +108,25 @@ def _latencies(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
             "no answer of a hundred tokens was asked for",
         ),
     ):
-        if bounds is not None:
-            yield from _percentiles(f"slos.{name}", unit, bounds, latency, without)
+        if bounds is None:
+            continue
+        # Where errors are why there is not one gap, nothing came in time: that is missed, and not excused.
+        never = name == "itl_ms" and summary.counts.errors > 0
+        yield from _percentiles(f"slos.{name}", unit, bounds, latency, without, never)
 
 
 def _percentiles(
-    name: str, unit: str, bounds: Bounds, measured: Percentiles | None, without: str
+    name: str, unit: str, bounds: Bounds, measured: Percentiles | None, without: str, never: bool
 ) -> Iterator[Verdict]:
     for at in PERCENTILE_NAMES:
         bound: float | None = getattr(bounds, at)
         if bound is None:
             continue
         what = f"{name}.{at}"
-        if measured is None:
+        if measured is None and not never:
             yield Verdict(what, unit, bound, None, None, f"{what} is not judged: {without}")
             continue
-        value = getattr(measured, at) * (1000 if unit == "ms" else 1)
+        value = getattr(measured, at) * (1000 if unit == "ms" else 1) if measured else math.inf
         yield _below(what, unit, bound, value)
 
 

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from serve_app.loadtest.progress import Progress
+from serve_app.loadtest.progress import RECENT_S, Progress
 from serve_app.loadtest.record import Record, Sample
 from serve_app.report import formats
 
@@ -82,10 +82,8 @@ class LineView:
 
 def panel(name: str, progress: Progress) -> Group:
     """The lines of the live view."""
-    lines: list[Text | ProgressBar | Table] = [Text.assemble((name, "bold"), f"  {_stage(progress)}")]
+    lines: list[Text | Table] = [Text.assemble((name, "bold"), f"  {_stage(progress)}")]
     if progress.stage != "waiting":
-        share = min(1.0, progress.at_s / progress.planned_s) if progress.planned_s else 1.0
-        lines.append(ProgressBar(total=1.0, completed=max(0.0, share), width=60))
         lines.append(_figures(progress))
     if progress.decision:
         lines.append(Text(decision_line(progress), style="dim"))
@@ -105,8 +103,10 @@ def _stage(progress: Progress) -> str:
 def _figures(progress: Progress) -> Table:
     table = Table.grid(padding=(0, 2))
     recent = progress.recent()
+    share = min(1.0, progress.at_s / progress.planned_s) if progress.planned_s else 1.0
+    table.add_row("time", ProgressBar(total=1.0, completed=max(0.0, share), width=60))
     table.add_row("requests", requests_line(progress))
-    table.add_row("last 10 s", f"{_latencies(recent)}, {_rate(recent)}")
+    table.add_row("last 10 s", f"{_latencies(recent)}, {_rate(recent, progress.at_s)}")
     for model, sample in progress.samples.items():
         table.add_row("replicas", f"{_replicas(sample)}  {formats.plain(model)}")
         table.add_row("queues", _queues(sample))
@@ -163,6 +163,6 @@ def _latencies(records: Sequence[Record]) -> str:
     return f"TTFT {formats.seconds(times[len(times) // 2])} median, {formats.seconds(at95)} at P95"
 
 
-def _rate(records: Sequence[Record]) -> str:
+def _rate(records: Sequence[Record], at_s: float) -> str:
     tokens = sum(record.output_tokens or len(record.pieces_s) for record in records)
-    return f"{tokens / 10:.0f} tokens/s"
+    return f"{tokens / min(RECENT_S, max(1.0, at_s)):.0f} tokens/s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,8 @@ class Window:
 
     start_s: float
     end_s: float
-    """The last window may be shorter than the others."""
+    """The last window may be shorter or longer than the others, by up to half of them: one request in a
+    remainder of a millisecond would be a thousand a second."""
     arrivals: int
     """Requests whose intended time lies in it."""
     rate_rps: float
@@ -42,8 +44,8 @@ def windows(columns: Columns, duration_s: float) -> tuple[Window, ...]:
     if end <= 0:
         return ()
     width = width_s(end)
-    count = int(np.ceil(end / width))
-    edges = np.minimum(np.arange(count + 1) * width, end)
+    count = max(1, math.floor(end / width + 0.5))
+    edges = np.append(np.arange(count) * width, end)
     arrived = _split(columns.at_s, width, count)
     gaps = _split(columns.gap_at_s, width, count)
     streams = _open(columns, edges)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from serve_app.report import formats
+
 Unit = str
 """`ms`, `s`, `share`, `count`, `replicas`, `per_s`, `gpu_s` or `usd`."""
 
@@ -11,7 +13,8 @@ Unit = str
 def figure(value: float | None, unit: Unit, digits: int = 3) -> str:
     """`value` with its unit: `182 ms`, `19.8 s`, `1.2 %`, `never`; `-` for None.
 
-    `digits` are the significant ones; those before the point are all shown.
+    A latency has the unit it is read in, whatever `value` is in. `digits` are the significant ones; of what
+    is no latency, those before the point are all shown.
     """
     if value is None or math.isnan(value):
         return "-"
@@ -28,18 +31,13 @@ def figure(value: float | None, unit: Unit, digits: int = 3) -> str:
         return f"{_digits(value, digits)}/s"
     if unit in ("count", "replicas"):
         return f"{value:,.0f}"
-    return f"{_digits(value, digits)} {unit}"
+    latency_s = value / 1000 if unit == "ms" else value
+    return formats.seconds(latency_s, digits) if latency_s else "0 s"
 
 
 def seconds(value: float | None) -> str:
-    """A latency in the unit it is read in: `9.12 ms`, `182 ms`, `1.25 s`, `3.2 min`, `never`."""
-    if value is None or not math.isfinite(value) or value == 0:
-        return figure(value, "s")
-    if abs(value) < 0.9995:
-        return figure(1000 * value, "ms")
-    if abs(value) < 600:
-        return figure(value, "s")
-    return f"{value / 60:.3g} min" if abs(value) < 7200 else f"{value / 3600:.3g} h"
+    """A latency in the unit it is read in: `9.12 ms`, `182 ms`, `1.25 s`, `12 min`, `never`."""
+    return figure(value, "s")
 
 
 def count(number: int, noun: str) -> str:
@@ -47,9 +45,16 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def left_waiting(number: int) -> str:
+    """What percentiles of TTFT do not hold; empty for none."""
+    if not number:
+        return ""
+    return f"TTFT has {count(number, 'client')} that left before the first token, with what they had waited."
+
+
 def difference(value: float | None, unit: Unit) -> str:
     """A difference with its sign: `+12 ms`, `-0.3 %`, `0 s`."""
-    shown = seconds(value) if unit == "s" else figure(value, unit)
+    shown = figure(value, unit)
     return f"+{shown}" if value is not None and value > 0 and shown != "never" else shown
 
 

@@ -34,15 +34,18 @@ def series(values: npt.NDArray[np.float64], digits: int = 4) -> list[float | int
     return [short(value, digits) for value in values.tolist()]
 
 
-def seconds(value: float) -> str:
-    """A latency or a span in the unit it is read in: `182 ms`, `1.25 s`, `3.2 min`, `2.5 h`."""
+def seconds(value: float, digits: int = 3) -> str:
+    """A latency or a span in the unit it is read in: `182 ms`, `1.25 s`, `180 s`, `12 min`, `2.5 h`.
+
+    Seconds up to ten minutes, because bounds of cold starts are set, and compared, in seconds.
+    """
     if not math.isfinite(value):
         return "-"
-    if value < 0.9995:
-        return f"{1000 * value:.3g} ms"
-    if value < 120:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
+    if abs(value) < 0.9995:
+        return f"{1000 * value:.{digits}g} ms"
+    if abs(value) < 600:
+        return f"{value:.{digits}g} s"
+    return f"{value / 60:.{digits}g} min" if abs(value) < 7200 else f"{value / 3600:.{digits}g} h"
 
 
 def percent(share: float) -> str:

@@ -1,13 +1,16 @@
-"""Parts of pictures over time. Imports matplotlib, which takes half a second: only drawing needs it."""
+"""Pictures as files, and parts of those over time. Imports matplotlib, which takes half a second."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from serve_app.report.palette import LIGHT
@@ -15,6 +18,30 @@ from serve_app.report.palette import LIGHT
 Floats = npt.NDArray[np.float64]
 _TIME_STEPS_S = (1, 5, 15, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _MOST_TICKS = 14
+
+
+def write_pictures(
+    folder_or_path: str | Path, figures: Mapping[str, Callable[[], Figure]]
+) -> tuple[Path, ...]:
+    """Draw `figures`, by name, and write them; returns where.
+
+    In a folder, which is made if need be, each has its name and `.png`; a path that ends in `.png` gets the
+    name before its ending: `r1.png` gives `r1-timeline.png`.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    place = Path(folder_or_path)
+    prefix = ""
+    if place.suffix.lower() == ".png":
+        place, prefix = place.parent, f"{place.stem}-"
+    place.mkdir(parents=True, exist_ok=True)
+    paths = tuple(place / f"{prefix}{name}.png" for name in figures)
+    # A name from outside may have dollars in it; they are no formula.
+    with rc_context({"text.parse_math": False, "font.size": 9.5, "hatch.linewidth": 1.2}):
+        for path, drawn in zip(paths, figures.values(), strict=True):
+            drawn().savefig(path, format="png", metadata={"Software": "Tideserve"})
+    return paths
 
 
 def steps(

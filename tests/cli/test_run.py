@@ -189,3 +189,21 @@ def test_a_terminal_that_is_gone_does_not_keep_it_from_stopping(monkeypatch: pyt
 
     monkeypatch.setattr("sys.stdout", Gone())
     run._say("tideserve: stopping")
+
+
+def test_a_parent_that_ended_while_it_was_loading_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
+    config = Path(__file__).parents[2] / "config" / "serve.yaml"
+
+    assert main(["run", str(config), "--stop-with-parent", "1000000000"]) == 1
+
+    assert "--stop-with-parent = 1000000000: did not start this, or has ended" in capsys.readouterr().err
+
+
+def test_no_proxy_is_asked_for_the_server_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with answering(200, b'{"ready": true, "models": {}}') as port:
+        assert run.ask_ready(port) == (True, {})

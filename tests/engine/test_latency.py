@@ -93,7 +93,7 @@ def test_the_final_usage_frame_carries_the_latency_and_keeps_what_it_had(clock: 
     timer = StreamTimer.start(0.0)
     clock.now = 101.0
 
-    timed = with_latency(frame(id="c-1", choices=[], usage=USAGE), timer)
+    timed = with_latency(frame(id="c-1", choices=[], usage=USAGE), timer, lambda: 7)
 
     assert timed.startswith(b"data: ")
     assert timed.endswith(b"\n\n")
@@ -102,7 +102,7 @@ def test_the_final_usage_frame_carries_the_latency_and_keeps_what_it_had(clock: 
         "id": "c-1",
         "choices": [],
         "usage": USAGE,
-        "latency": timer.figures(3),
+        "latency": {**timer.figures(3), "cached_tokens": 7},
     }
 
 
@@ -120,4 +120,4 @@ def test_the_final_usage_frame_carries_the_latency_and_keeps_what_it_had(clock: 
     ],
 )
 def test_every_other_frame_is_left_as_it_is(clock: Clock, other: bytes) -> None:
-    assert with_latency(other, StreamTimer.start(0.0)) == other
+    assert with_latency(other, StreamTimer.start(0.0), lambda: 0) == other

@@ -71,6 +71,19 @@ def test_usage_comes_last_with_latency_as_an_extension(client: openai.OpenAI) ->
     assert latency["inter_token_ms"] >= 0
 
 
+def test_a_prompt_that_comes_again_is_told_to_be_cached(client: openai.OpenAI) -> None:
+    """A block of the CPU's prefix cache has 128 tokens."""
+    prompt = [1000 + number % 700 for number in range(400)]
+    told = []
+    for _ in range(2):
+        *_, last = client.completions.create(
+            model=CHAT, prompt=prompt, max_tokens=2, stream=True, stream_options={"include_usage": True}
+        )
+        told.append(last.latency["cached_tokens"])
+    assert told[0] == 0
+    assert 128 <= told[1] < 400
+
+
 def test_a_text_completion_stream_has_latency_too(client: openai.OpenAI) -> None:
     *_, last = client.completions.create(
         model=CHAT, prompt="The tide", max_tokens=8, stream=True, stream_options={"include_usage": True}

@@ -25,18 +25,25 @@ def test_latencies_count_from_the_intended_time() -> None:
 def test_an_error_before_the_first_piece_never_comes_and_is_not_dropped(outcome: Outcome) -> None:
     columns = Columns.of([error(outcome, 503, "no", planned_output_tokens=128, cold_wait_s=9.0)])
 
-    for column in (columns.ttft_s, columns.e2e_s, columns.hundred_s, columns.cold_wait_s):
+    for column in (columns.ttft_s, columns.tpot_s, columns.e2e_s, columns.hundred_s, columns.cold_wait_s):
         assert column.tolist() == [NEVER]
     assert columns.error.tolist() == [True]
 
 
-def test_an_error_after_the_first_piece_has_the_ttft_and_the_gaps_it_saw() -> None:
+def test_an_error_after_the_first_piece_has_the_ttft_and_the_gaps_it_saw_and_one_that_never_ended() -> None:
     broken = record(pieces_s=(0.5, 0.7), outcome="broken", output_tokens=None, planned_output_tokens=128)
     columns = Columns.of([broken])
 
     assert columns.ttft_s.tolist() == [0.5]
-    assert columns.gap_s == pytest.approx([0.2])
-    assert columns.e2e_s.tolist() == columns.hundred_s.tolist() == [NEVER]
+    assert columns.gap_s == pytest.approx([0.2, NEVER])
+    assert columns.gap_at_s.tolist() == [0.7, broken.ended_s]
+    assert columns.e2e_s.tolist() == columns.hundred_s.tolist() == columns.tpot_s.tolist() == [NEVER]
+
+
+def test_a_stall_that_ends_in_a_timeout_is_in_the_gaps() -> None:
+    stalled = record(pieces_s=(0.1, 0.12, 0.14), outcome="abandoned", ended_s=600.0)
+
+    assert Columns.of([stalled]).gap_s.max() == NEVER
 
 
 def test_who_left_on_purpose_before_the_first_piece_counts_with_the_time_waited() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from serve_app.cli import loadtest
 from serve_app.cli.main import main
 from tests.loadtest.client.driving import Stub
 
@@ -131,7 +133,14 @@ def test_an_interrupted_run_closes_its_streams_and_is_invalid(stub: Stub, tmp_pa
         (["missing.yaml"], "missing.yaml: No such file"),
         (["steady", "--url", "ftp://x"], "--url = 'ftp://x': must be an http(s) URL"),
         (["steady", "--url", "http://x", "--serve", "c.yaml"], "--url and --serve: one or the other"),
+        (["steady", "--url", "http://[::1"], "--url = 'http://[::1': must be an http(s) URL"),
+        (["steady", "--url", "http://x:99999"], "--url = 'http://x:99999': must be an http(s) URL"),
+        (["steady", "--url", "http://u:secret@x"], "--url: must have no user"),
+        (["steady", "--url", "http://x?a=b"], "--url: must have no user, query or fragment"),
         (["steady", "--header", "x"], "--header = 'x': must be a name, a colon and a value"),
+        (["steady", "--header", "x y: z"], "--header = 'x y: z': must be a name, a colon and a value"),
+        (["steady", "--header", "x: y\nz"], "must be a name, a colon and a value"),
+        (["steady", "--header", "content-length: 3"], "the client's own"),
         (["steady", "--seed", "-1"], "--seed = -1: must be from 0"),
         (["steady", "--price", "-1"], "--price = -1: must be from 0"),
         (["steady", "--trace", "t.csv"], "has no arrivals of shape: trace"),
@@ -183,3 +192,72 @@ def test_a_model_that_is_not_served_is_told_before_anything_is_sent(
     assert run(path, stub, tmp_path / "out") == 1
 
     assert "kind 'a': model = 'flow' is not served; there are stub" in capsys.readouterr().err
+
+
+def test_a_header_replaces_the_key_of_the_environment_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key\n")
+
+    assert loadtest._headers([]) == {"Authorization": "Bearer key"}
+    assert loadtest._headers(["authorization: Basic x", "X-API-key: a:b"]) == {
+        "Authorization": "Basic x", "X-Api-Key": "a:b",
+    }  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_sent(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(loadtest, "TemporaryFile", refused)
+    served = len(stub.log.read_text().splitlines())
+
+    assert run(scenario(tmp_path), stub, tmp_path / "out") == 2
+
+    assert "out: Permission denied" in capsys.readouterr().err
+    assert len(stub.log.read_text().splitlines()) == served
+
+
+def test_a_report_that_cannot_be_written_leaves_the_summary(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("serve_app.loadtest.report.write_json", full)
+
+    assert run(scenario(tmp_path), stub, tmp_path / "out") == 1
+
+    told = capsys.readouterr()
+    assert told.out.startswith("Passed: ")
+    assert "run.json: No space left on device" in told.err
+
+
+def test_replicas_that_nobody_tells_are_not_waited_for(stub: Stub, tmp_path: Path) -> None:
+    path = scenario(tmp_path, scaling={"returns_to": 0, "within_s": 3600})
+
+    assert run(path, stub, tmp_path / "out") == 4
+
+
+def test_every_kind_of_a_closed_loop_is_checked_before_anything_is_sent(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = [{"kind": "a"}, {"kind": "b", "model": "flow"}]
+    path = scenario(tmp_path, arrivals=[], closed={"streams": 1, "for_s": 1}, requests=kinds)
+
+    assert run(path, stub, tmp_path / "out") == 1
+
+    assert "kind 'b': model = 'flow' is not served" in capsys.readouterr().err
+
+
+def test_an_interruption_before_the_run_is_told(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("serve_app.loadtest.plan.plan", interrupted)
+
+    assert run(scenario(tmp_path), stub, tmp_path / "out") == 1
+
+    assert "interrupted before a report was written" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 
 from serve_app.loadtest.compare import Comparison, Metric, compare
 from serve_app.loadtest.record import Run
+from serve_app.loadtest.summary import summarize
 from tests.loadtest import samples
 from tests.loadtest.samples import record
 
@@ -169,6 +170,28 @@ def test_other_seeds_and_other_scenarios_are_told_apart() -> None:
     assert not any("scenarios" in note for note in seeds)
     assert any("differ in arrivals" in note for note in scenarios)
     assert any("drawn apart" in note for note in scenarios)
+
+
+def test_runs_that_were_asked_different_things_cannot_be_trusted_to_compare() -> None:
+    told = compare([samples.steady()], [samples.cold_burst()])
+
+    assert told.invalid[0].startswith("the runs were asked different things: they differ in arrivals")
+    assert told.words.startswith("These numbers cannot be trusted")
+
+
+def test_a_run_that_is_on_both_sides_is_told() -> None:
+    a, b = samples.steady(1), replace(samples.steady(2), began=samples.BEGAN + 600)
+
+    assert "1 run of B is on A too." in compare([a], [b, a]).notes
+    assert not any("on A too" in note for note in compare([a], [b]).notes)
+
+
+def test_the_rate_is_that_of_the_summary() -> None:
+    run = samples.cold_burst()
+
+    assert named(compare([run], [run]), "output tokens").a == pytest.approx(
+        summarize(run).rates.output_tokens_per_s
+    )
 
 
 def test_an_invalid_run_is_compared_and_said_not_to_be_trusted() -> None:

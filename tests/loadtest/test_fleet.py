@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,8 +68,22 @@ def test_the_wait_for_the_first_replica_counts_from_the_first_held_request() -> 
 
     assert one_fleet(looks, [held, record(at_s=1.0)]).held_to_ready_s == 18.5
     assert one_fleet(looks, [record(at_s=1.0)]).held_to_ready_s is None
-    assert one_fleet(looks[:2], [held]).held_to_ready_s is None
+    assert one_fleet(looks[:2], [replace(held, pieces_s=(), outcome="failed")]).held_to_ready_s is None
     assert one_fleet([look(0, 1)], [held]).held_to_ready_s is None
+
+
+def test_an_answer_between_two_looks_dates_the_replica_it_came_from() -> None:
+    fleet = one_fleet(
+        [look(0, 0), look(20, 0), look(30, 1)], [record(at_s=2.5, pieces_s=(21.0,), cold_wait_s=18.0)]
+    )
+
+    assert (fleet.first_ready_s, fleet.held_to_ready_s) == (21.0, 18.5)
+
+
+def test_what_replicas_did_before_the_run_is_not_counted() -> None:
+    fleet = one_fleet([look(-9, 4, target=4), look(-3, 1, target=2), look(-1, 1, target=1), look(10, 2)])
+
+    assert (fleet.starts_at, fleet.peak_ready, fleet.scale_events, fleet.target_changes) == (1, 2, 1, 0)
 
 
 def test_the_way_back_counts_from_the_last_request_of_any_outcome() -> None:

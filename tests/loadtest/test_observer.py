@@ -44,7 +44,7 @@ class Application:
 
     async def answer(self, request: web.Request) -> web.Response:
         status, text = self.answers.get(request.path, (404, "no"))
-        return web.Response(status=status, text=text)
+        return web.Response(status=status, body=text.encode(errors="surrogateescape"))
 
 
 @pytest.fixture
@@ -143,3 +143,22 @@ async def test_a_decision_without_its_place_is_told(application: Application, ob
 
     assert observer.decisions == []
     assert observer.problem == "/autoscaling/decisions has a record without 'deployment'"
+
+
+async def test_metrics_that_are_not_utf_8_are_read_all_the_same(
+    application: Application, observer: Observer
+) -> None:
+    application.answers["/metrics"] = (200, EXPOSITION + 'llm_held_requests{model="\udcff"} 1\n')
+
+    assert [sample.running for sample in await observer.look(1.0)] == [7]
+
+
+@pytest.mark.parametrize("body", ['{"decisions": 5}', "[]"])
+async def test_decisions_that_are_none_are_told(
+    application: Application, observer: Observer, body: str
+) -> None:
+    application.answers["/autoscaling/decisions"] = (200, body)
+
+    await observer.read_decisions()
+
+    assert observer.problem == "/autoscaling/decisions has no list of decisions"

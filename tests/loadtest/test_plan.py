@@ -190,3 +190,12 @@ def test_a_closed_loop_never_runs_out_of_requests() -> None:
     source = endless(closed)
 
     assert [next(source).index for _ in range(1000)] == list(range(1000))
+
+
+def test_how_many_prefixes_there_are_changes_no_kinds() -> None:
+    def kinds(prefixes: int) -> list[str]:
+        stretch = {"shape": "steady", "for_s": 10, "rate": 5}
+        mixed = [{"kind": "a", "shared_prefix_tokens": 8, "prefixes": prefixes}, {"kind": "b"}]
+        return [request.kind for request in plan(scenario(stretch, stretch, requests=mixed), HERE)[0]]
+
+    assert kinds(1) == kinds(5)

@@ -20,7 +20,8 @@ ANSWERS: dict[str, tuple[int, str]] = {}
 async def url() -> AsyncIterator[str]:
     async def answer(request: web.Request) -> web.Response:
         status, text = ANSWERS.get(request.path, (404, "nothing here"))
-        return web.Response(status=status, text=text)
+        headers = {"Location": text} if status == 307 else {}
+        return web.Response(status=status, text=text, headers=headers)
 
     application = web.Application()
     application.router.add_get("/{path:.*}", answer)
@@ -52,6 +53,7 @@ async def test_a_version_that_is_hidden_is_not_missed(url: str) -> None:
     ("answer", "told"),
     [
         ((401, "who are you?"), "answers 401: who are you"),
+        ((307, "https://x/v1/models"), "redirects to https://x/v1/models; give --url accordingly"),
         ((200, "<html>"), "but not with JSON"),
         ((200, "[]"), "not as the OpenAI API does"),
         ((200, '{"data": []}'), "lists no model"),

@@ -47,7 +47,9 @@ def test_a_run_without_an_answer_says_never_and_measures_no_itl() -> None:
 
     assert summary.latencies.ttft is not None
     assert summary.latencies.ttft.p50 == NEVER
-    assert summary.latencies.itl is summary.latencies.tpot is summary.latencies.ttft_warm is None
+    assert summary.latencies.itl is summary.latencies.ttft_warm is None
+    assert summary.latencies.tpot is not None
+    assert summary.latencies.tpot.p50 == NEVER
     assert summary.rates.answered_rps == summary.rates.goodput == 0
     assert summary.rates.tokens_per_piece is summary.rates.cached_share is None
 
@@ -66,14 +68,23 @@ def test_what_is_not_a_scenario_is_refused() -> None:
         summarize(replace(samples.steady(), scenario={"name": "x"}))
 
 
-def test_rates_are_over_the_time_that_requests_came_and_were_open() -> None:
+def test_no_more_is_answered_a_second_than_was_offered() -> None:
     of = samples.scenario(arrivals=[{"shape": "steady", "for_s": 10, "rate": 1}], repeat=2)
     answers = [record(at_s=at, pieces_s=(at + 1.0, at + 2.0), ended_s=at + 2.0) for at in (1.0, 9.0)]
 
     rates = summarize(samples.run(of, answers, duration_s=60.0)).rates
 
-    assert (rates.arrivals_s, rates.busy_s) == (20, 10)
-    assert (rates.offered_rps, rates.answered_rps, rates.output_tokens_per_s) == (0.1, 0.2, 0.4)
+    assert (rates.arrivals_s, rates.span_s) == (20, 20)
+    assert (rates.offered_rps, rates.answered_rps, rates.output_tokens_per_s) == (0.1, 0.1, 0.2)
+
+
+def test_what_was_answered_late_was_answered_more_slowly_than_it_was_offered() -> None:
+    of = samples.scenario(arrivals=[{"shape": "steady", "for_s": 10, "rate": 1}])
+    answers = [record(at_s=at, pieces_s=(39.0, 40.0), ended_s=40.0) for at in range(10)]
+
+    rates = summarize(samples.run(of, answers, duration_s=60.0)).rates
+
+    assert (rates.offered_rps, rates.answered_rps) == (1.0, 0.25)
 
 
 def test_a_run_that_ended_early_offered_what_it_had_time_for() -> None:
@@ -104,7 +115,29 @@ def test_goodput_needs_both_targets_of_one_request_and_no_error() -> None:
     assert goodput(good, late, slow, cut, ttft_ms=None, itl_ms=bounds["itl_ms"]) == 0.5
     assert goodput(good, late, slow, cut, ttft_ms=bounds["ttft_ms"], itl_ms=None) == 0.5
     assert goodput(good, ttft_ms=None, itl_ms=None) is None
-    assert goodput(good, ttft_ms={"p99": 1}, itl_ms=None) is None
+
+
+def test_goodput_takes_the_next_bound_where_p95_has_none_and_holds_warm_requests_to_theirs() -> None:
+    answer = record(pieces_s=(0.2, 0.22, 0.24))
+    cold = replace(answer, cold_wait_s=0.6)
+
+    assert goodput(answer, ttft_ms={"p99": 1}, itl_ms=None) == 0.0
+    assert goodput(answer, ttft_ms={"p50": 1, "p99": 300}, itl_ms=None) == 1.0
+    assert goodput(answer, cold, ttft_ms=None, itl_ms=None, warm_ttft_ms={"p50": 100}) == 0.5
+
+
+def test_who_left_before_the_first_piece_is_told_beside_ttft() -> None:
+    left = record(outcome="left"), record(outcome="left", pieces_s=(0.5,)), record(pieces_s=(0.5,))
+
+    assert summarize(samples.run(samples.scenario(), left)).counts.left_waiting == 1
+
+
+def test_latencies_are_named_where_they_apply_and_warm_ones_only_beside_cold_ones() -> None:
+    cold = [name for name, _ in summarize(samples.cold_burst()).latencies.named()]
+    steady = [name for name, _ in summarize(samples.steady()).latencies.named()]
+
+    assert cold[:4] == ["TTFT", "TTFT, warm", "TTFT, held over 0.5 s", "cold wait"]
+    assert steady[:2] == ["TTFT", "ITL"]
 
 
 def test_tokens_sent_together_show() -> None:

@@ -75,7 +75,7 @@ def test_a_cold_burst_is_told_with_its_waits_its_cost_and_what_went_wrong() -> N
 def test_a_run_without_an_answer_says_never_and_not_nan() -> None:
     told = "\n".join(printed(samples.empty()))
 
-    assert told.startswith("Failed: 5 of 7 bounds missed.")
+    assert told.startswith("Failed: 8 of 10 bounds missed.")
     assert "never" in told
     assert "nan" not in told
     assert "inf" not in told

@@ -73,6 +73,13 @@ def test_what_was_not_measured_is_not_judged_and_says_why() -> None:
     assert "nothing was judged" in verdicts.words
 
 
+def test_errors_before_any_gap_miss_the_bounds_of_itl() -> None:
+    verdicts = of_slos([error("failed", 500, "x")], itl_ms={"p50": 9})
+
+    assert verdicts.overall == "fail"
+    assert verdicts.words.endswith("slos.itl_ms.p50 = never is not below 9 ms.")
+
+
 def test_never_misses_every_bound() -> None:
     verdicts = judged(samples.empty())
 

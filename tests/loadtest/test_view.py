@@ -128,3 +128,22 @@ def test_a_decision_of_any_server_is_shown_on_one_line() -> None:
 
     [line] = [line for line in text_of(progress).splitlines() if "0 -> 3" in line]
     assert "\x1b" not in line
+
+
+def test_every_line_of_the_panel_fits_a_small_terminal() -> None:
+    progress = running()
+    progress.add([record(0)])
+    text = io.StringIO()
+    Console(file=text, width=80, color_system=None).print(panel("burst", progress))
+
+    assert any(
+        line.startswith("requests   11 sent, 1 answered, 10 open, 0 errors")
+        for line in text.getvalue().splitlines()
+    )
+
+
+def test_the_rate_of_a_run_that_has_just_begun_is_of_its_own_time() -> None:
+    progress = running(at_s=2.0)
+    progress.add([record(index) for index in range(10)])
+
+    assert "10 tokens/s" in text_of(progress)

@@ -69,6 +69,14 @@ def test_windows_join_up_to_the_end_of_what_ended_last() -> None:
     assert sum(one.itl_s.count for one in told if one.itl_s) == len(Columns.of(of.records).gap_s)
 
 
+def test_a_remainder_is_no_window_of_its_own() -> None:
+    answers = [record(at_s=at, pieces_s=(at + 0.1,)) for at in (0.5, 1.5, 2.001)]
+    told = windows(Columns.of(answers), 2.2)
+
+    assert [(one.start_s, one.end_s, one.arrivals) for one in told] == [(0, 1, 1), (1, 2.2, 2)]
+    assert [one.end_s for one in windows(Columns.of(answers), 2.6)] == [1, 2, 2.6]
+
+
 def test_nothing_has_no_windows() -> None:
     assert windows(Columns.of([]), 0.0) == ()
     assert len(windows(Columns.of([]), 5.0)) == 5

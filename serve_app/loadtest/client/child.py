@@ -14,6 +14,7 @@ from typing import cast
 import uvloop
 
 from serve_app.loadtest.client.drive import drive, drive_closed
+from serve_app.loadtest.client.exchange import SpoiledError
 from serve_app.loadtest.client.target import Target
 from serve_app.loadtest.client.wire import packed
 from serve_app.loadtest.planned import Planned
@@ -21,6 +22,8 @@ from serve_app.loadtest.record import Timekeeping
 from serve_app.loadtest.scenario import Client, Closed
 
 STOP = b"stop"
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What reaches a whole group of processes: a Ctrl-C, a closed terminal, `timeout`, a service's stop."""
 _SHOWN = 2000
 
 
@@ -61,8 +64,8 @@ def main(orders: Connection, results: Connection) -> None:
 
     `orders` closes when the parent dies, however it does; this process then ends too.
     """
-    # Ctrl-C reaches every process of the terminal, and it is the parent that decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in IGNORED:  # It is the parent that decides what they mean, and stops this process in order.
+        signal.signal(number, signal.SIG_IGN)
     try:
         job = cast(Job, orders.recv())
         _tell(results, packed(None))
@@ -98,6 +101,8 @@ async def _run(job: Job, begin: float, orders: Connection, results: Connection) 
     try:
         timekeeping = await _driven(job, begin, lambda record: transport.write(packed(record)), stop)
         transport.write(packed(timekeeping))
+    except SpoiledError as error:
+        transport.write(packed(str(error)))
     except Exception as error:
         first = _first(error)
         transport.write(packed(f"{type(first).__name__}: {first}"[:_SHOWN]))

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 
 from serve_app.loadtest.client.bodies import Bodies, made
-from serve_app.loadtest.client.exchange import Exchange, Site
+from serve_app.loadtest.client.exchange import Exchange, Site, SpoiledError
 from serve_app.loadtest.client.memory import short_collections
 from serve_app.loadtest.client.pacer import Pacer
 from serve_app.loadtest.client.prompts import Prompts
@@ -47,6 +47,9 @@ async def drive(
 
     Returns:
         How well it kept time, when the last request is over.
+
+    Raises:
+        SpoiledError: when all are over, if this machine lacked files, memory or ports for some of them.
     """
     ordered = sorted(planned, key=lambda one: one.at_s)
     bodies = Bodies(prompts or Prompts(target), ordered, begin)
@@ -90,6 +93,8 @@ async def drive_closed(
                 if stop.is_set() or sent_s >= closed.for_s:
                     return
                 await Exchange(site, one, sent_s).run(functools.partial(_given, body))
+                if time.monotonic() - begin + closed.think_s >= closed.for_s:
+                    return
                 if closed.think_s:
                     await _pause(stop, closed.think_s)
 
@@ -109,7 +114,10 @@ async def _site(
     allow_many_connections()
     with short_collections(), Pacer(asyncio.get_running_loop()) as pacer:
         async with open_session(target) as session:
-            yield Site(session, target, settings, begin, emit, Clock(pacer, begin)), pacer
+            site = Site(session, target, settings, begin, emit, Clock(pacer, begin))
+            yield site, pacer
+    if site.spoiled:
+        raise SpoiledError(f"this machine could not open every connection: {site.spoiled}")
 
 
 @contextlib.asynccontextmanager

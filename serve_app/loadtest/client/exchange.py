@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import time
 from collections.abc import Awaitable, Callable
@@ -24,8 +25,14 @@ PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _ONE_PIECE_BYTES = 256 * 2**10
 """aiohttp hands bytes to the socket in one piece; larger bodies go in blocks."""
 _REFUSAL_BYTES = 64 * 2**10
+_OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
+"""Of a connection that this machine could not open: it ran out of files, of memory, or of ports."""
 _SETTLE_S = 1.0
 """How long the end of a chunked body may come after `[DONE]` before its connection is given up."""
+
+
+class SpoiledError(Exception):
+    """Requests failed for want of something on this machine, which says nothing of the server."""
 
 
 @dataclass(slots=True)
@@ -39,6 +46,8 @@ class Site:
     """`time.monotonic` of the run's start."""
     emit: Callable[[Record], None]
     clock: Clock
+    spoiled: str = ""
+    """What this machine lacked for a request to be sent, in words."""
     open: set[Exchange] = field(default_factory=set)
     starting: set[asyncio.Task[None]] = field(default_factory=set)
     """What sends requests: cancelled when the run is stopped."""
@@ -54,6 +63,7 @@ class Exchange:
         self._status = 0
         self._attempts = 0
         self._ended = 0.0
+        self._sent = 0.0
         self._task: asyncio.Task[object] | None = None
         self._verdict: tuple[Outcome, str] | None = None
         site.open.add(self)
@@ -67,14 +77,15 @@ class Exchange:
 
     async def run(self, take: Callable[[Planned], Awaitable[bytes]]) -> None:
         """All of it. `take` gives the body. Any outcome is recorded and none raised."""
-        sent = time.monotonic()
-        site, planned = self._site, self._planned
-        site.clock.sent.add(sent - site.begin - self._at_s)
+        self._sent = time.monotonic()
+        site = self._site
         self._task = asyncio.current_task()
-        timers = self._timers(sent)
+        timers = self._timers()
         try:
             if self._verdict is None:
-                self._verdict = await self._answer(await take(planned))
+                body = await take(self._planned)
+                self._sent = time.monotonic()  # A body made late is the client's lag, not the server's.
+                self._verdict = await self._answer(body)
             self._ended = self._ended or time.monotonic()
         except asyncio.CancelledError:
             if self._verdict is None:  # Not by `end`: the whole client is being cancelled.
@@ -83,6 +94,8 @@ class Exchange:
             if self._task is not None:
                 self._task.uncancel()
             self._ended = time.monotonic()
+            if not self._attempts:  # It never left.
+                self._sent = self._ended
             if self._scanner.done:
                 self._verdict = "answered", ""
         finally:
@@ -93,12 +106,13 @@ class Exchange:
         outcome, error = self._verdict
         if outcome != "answered":
             self._close()
-        site.emit(self._record(sent, outcome, error))
+        site.clock.sent.add(self._sent - site.begin - self._at_s)
+        site.emit(self._record(outcome, error))
         await self._settle()
 
-    def _timers(self, sent: float) -> list[asyncio.TimerHandle]:
+    def _timers(self) -> list[asyncio.TimerHandle]:
         loop = asyncio.get_running_loop()
-        passed = sent - self._site.begin - self._at_s
+        passed = time.monotonic() - self._site.begin - self._at_s
         timeout_s = self._site.settings.timeout_s
         timers = [loop.call_later(max(0.0, timeout_s - passed), self._abandon, timeout_s)]
         if self._planned.leave_after_s is not None:
@@ -134,6 +148,8 @@ class Exchange:
                     return await self._read(response)
                 error = await _refusal(response)
             except (aiohttp.ClientError, OSError) as failure:
+                if isinstance(failure, OSError) and failure.errno in _OURS:
+                    site.spoiled = _words(failure)
                 return "failed", _words(failure)
             if response.status not in REFUSED:
                 return "failed", error
@@ -180,7 +196,7 @@ class Exchange:
         finally:
             response.close()
 
-    def _record(self, sent: float, outcome: Outcome, error: str) -> Record:
+    def _record(self, outcome: Outcome, error: str) -> Record:
         begin, planned, scanner = self._site.begin, self._planned, self._scanner
         usage = scanner.usage()
         return Record(
@@ -188,12 +204,13 @@ class Exchange:
             kind=planned.kind,
             model=planned.model or self._site.target.model,
             at_s=self._at_s,
-            sent_s=sent - begin,
+            sent_s=self._sent - begin,
             ended_s=self._ended - begin,
             outcome=outcome,
             status=self._status,
             attempts=max(1, self._attempts),
-            error=error,
+            # Half a surrogate pair, as a server may send, has no bytes in UTF-8.
+            error=error.encode(errors="replace").decode(),
             pieces_s=tuple([at - begin for at in scanner.pieces]),
             planned_prompt_tokens=planned.prompt_tokens,
             planned_output_tokens=planned.output_tokens,

@@ -151,9 +151,9 @@ class ClientProcesses:
 
     def start(self) -> None:
         """Start the processes and give each its share, about a second. They wait for `begin`."""
-        resource_tracker.ensure_running()  # Started below, it would unblock the signal.
-        # A Ctrl-C before a child ignores it would kill it; here it is only put off.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        resource_tracker.ensure_running()  # Started below, it would unblock the signals.
+        # One that comes before a child ignores it would kill it; here it is only put off.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, child.IGNORED)
         try:
             for one in self._children:
                 one.start()

@@ -39,5 +39,5 @@ def _told_s(retry_after: str | None, unix_s: float) -> float | None:
         return seconds if math.isfinite(seconds) else None
     try:
         return parsedate_to_datetime(retry_after).timestamp() - unix_s
-    except ValueError:
+    except (ValueError, OverflowError):  # No date, or one that no calendar reaches.
         return None

@@ -20,8 +20,10 @@ _TEXT_KEYS = {
     "chat": (b'"content":', b'"reasoning_content":', b'"reasoning":'),
 }
 _PHASE = re.compile(rb"\bphase=(\S+)")
-_WAITED = re.compile(rb"\bwaited_s=([0-9]+(?:\.[0-9]+)?)")
+_WAITED = re.compile(rb"\bwaited_s=([0-9]{1,9}(?:\.[0-9]+)?)\b")
 _SHOWN = 500
+_MOST_TOKENS, _LONGEST_MS = 2**53, 1e12
+"""A number beyond is nothing that a server has counted or measured; some have no place in a record."""
 
 
 class Scanner:
@@ -137,8 +139,13 @@ class Usage:
         self.prompt_tokens: int | None = _number(usage, "prompt_tokens")
         self.output_tokens: int | None = _number(usage, "completion_tokens")
         self.cached_tokens: int | None = _number(_part(usage, "prompt_tokens_details"), "cached_tokens")
-        cold_ms = _part(document, "latency").get("cold_wait_ms")
-        self.cold_wait_s: float | None = cold_ms / 1e3 if isinstance(cold_ms, int | float) else None
+        latency = _part(document, "latency")
+        if self.cached_tokens is None:
+            self.cached_tokens = _number(latency, "cached_tokens")
+        self.cold_wait_s: float | None = None
+        cold_ms = latency.get("cold_wait_ms")
+        if isinstance(cold_ms, int | float) and 0 <= cold_ms <= _LONGEST_MS:
+            self.cold_wait_s = cold_ms / 1e3
 
 
 def error_words(data: bytes) -> str:
@@ -155,7 +162,7 @@ def error_words(data: bytes) -> str:
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
-    except ValueError:  # Not ours to judge: a stream is judged by its pieces and its end.
+    except (ValueError, RecursionError):  # Not ours to judge: a stream is judged by its pieces and its end.
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -167,4 +174,4 @@ def _part(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _number(document: dict[str, Any], key: str) -> int | None:
     number = document.get(key)
-    return number if isinstance(number, int) else None
+    return number if isinstance(number, int) and 0 <= number <= _MOST_TOKENS else None

@@ -72,7 +72,7 @@ def distributions(columns: Columns) -> dict[str, list[dict[str, Any]]]:
     """Cumulative distributions, seconds against the share that was as fast: of TTFT, and of ITL."""
     ttft = columns.ttft_s
     cold = columns.cold
-    parts = [("all", ttft), ("warm", ttft[~cold]), ("cold", ttft[cold])] if cold.any() else [("all", ttft)]
+    parts = [("all", ttft), ("warm", ttft[~cold]), ("held", ttft[cold])] if cold.any() else [("all", ttft)]
     return {
         "ttft": [{"name": name, **curve(values)} for name, values in parts if len(values)],
         "itl": [{"name": "all", **curve(columns.gap_s)}] if len(columns.gap_s) else [],

@@ -15,24 +15,13 @@ from serve_app.loadtest.scenario import Scenario
 from serve_app.loadtest.slos import Bounds
 from serve_app.loadtest.summary import Counts, Summary
 from serve_app.loadtest.verdicts import Verdicts
-from serve_app.loadtest.words import figure
+from serve_app.loadtest.words import figure, left_waiting
 from serve_app.report.formats import plain as one_line
 from serve_app.report.formats import short
 
 _LONGEST_TEXT = 600
 """Characters of a reason, or of what else comes from outside, that are worth reading."""
 _MOST_TROUBLES = 30
-_LATENCIES = (
-    ("TTFT", "ttft"),
-    ("TTFT, warm", "ttft_warm"),
-    ("TTFT, held", "ttft_cold"),
-    ("cold wait", "cold_wait"),
-    ("ITL", "itl"),
-    ("time per output token", "tpot"),
-    ("hundred tokens", "hundred_tokens"),
-    ("end to end", "e2e"),
-    ("client's lag", "lag"),
-)
 _COUNTS = ("requests", *OUTCOMES, "retried", "cold")
 
 
@@ -57,11 +46,8 @@ def page_data(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, Any]:
         "points": points(run.records, columns),
         "curves": distributions(columns),
         "holds": holds(run.records, columns),
-        "latencies": [
-            {"name": name, **(plain(found) or {"count": 0})}
-            for name, key in _LATENCIES
-            if (found := getattr(summary.latencies, key)) is not None or key in ("ttft", "itl")
-        ],
+        "latencies": [{"name": name, **plain(found)} for name, found in summary.latencies.named()],
+        "left_waiting": left_waiting(summary.counts.left_waiting),
         "costs": [
             {
                 "model": fleet.model,
@@ -139,9 +125,10 @@ def _figures(scenario: Scenario, summary: Summary) -> dict[str, Any]:
         "error_rate": short(summary.counts.error_rate),
         "error_bound": scenario.slos.error_rate,
         "offered_rps": short(rates.offered_rps),
-        "answered": summary.counts.answered,
+        "answered_rps": short(rates.answered_rps),
         "output_tokens_per_s": short(rates.output_tokens_per_s),
-        "goodput": plain(rates.goodput),
+        "goodput": rates.goodput,
+        "goodput_rps": rates.goodput_rps,
         "peaks": [fleet.peak_ready for fleet in summary.fleets],
         "held_to_ready_s": [fleet.held_to_ready_s for fleet in summary.fleets],
         "gpu_seconds": summary.gpu_seconds,

@@ -29,23 +29,15 @@ def write_png(
         OSError: if a file cannot be written.
         ValueError: `run.scenario` is not a scenario.
     """
-    from matplotlib import rc_context  # noqa: PLC0415
-
     from serve_app.loadtest.report.png_latency import latency_figure  # noqa: PLC0415
     from serve_app.loadtest.report.png_timeline import timeline_figure  # noqa: PLC0415
+    from serve_app.report.pictures import write_pictures  # noqa: PLC0415
 
-    place = Path(folder_or_path)
-    prefix = ""
-    if place.suffix.lower() == ".png":
-        place, prefix = place.parent, f"{place.stem}-"
-    place.mkdir(parents=True, exist_ok=True)
-    paths = (place / f"{prefix}{TIMELINE}.png", place / f"{prefix}{LATENCY}.png")
-    # A model's name may have dollars in it; they are no formula.
-    with rc_context({"text.parse_math": False, "font.size": 9.5, "hatch.linewidth": 1.2}):
-        figures = (
-            timeline_figure(run, summary, verdicts, TIMELINE_INCHES, DPI),
-            latency_figure(run, LATENCY_INCHES, DPI),
-        )
-        for figure, path in zip(figures, paths, strict=True):
-            figure.savefig(path, format="png", metadata={"Software": "Tideserve"})
-    return paths
+    first, last = write_pictures(
+        folder_or_path,
+        {
+            TIMELINE: lambda: timeline_figure(run, summary, verdicts, TIMELINE_INCHES, DPI),
+            LATENCY: lambda: latency_figure(run, LATENCY_INCHES, DPI),
+        },
+    )
+    return first, last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,14 +14,17 @@ from serve_app.report.palette import LIGHT
 from serve_app.report.pictures import Floats
 
 _MOST_TICKS = 7
+_REACH = 3.0
+"""Times the largest value, or a third of the smallest: bounds farther off are named at the edge."""
 
 
-def latency_axis(panel: Axes, values: Floats) -> float:
-    """Make the y axis a logarithmic one for `values`, seconds; returns where to draw what never came.
+def latency_axis(panel: Axes, values: Floats, bounds: Iterable[float] = ()) -> float:
+    """Make the y axis a logarithmic one for `values`, seconds, and `bounds` near them; returns where to draw
+    what never came.
 
     NaN is no value. For infinities, which never came, a lane is marked on top.
     """
-    low, high = limits(values)
+    low, high = limits(values, bounds)
     panel.set_yscale("log")
     never = bool(np.isinf(values).any())
     tenth = (high / low) ** 0.1  # of the axis
@@ -48,9 +52,15 @@ def words(value: float) -> str:
     return f"{value:.4g} s" if value >= 0.9995 else f"{1000 * value:.4g} ms"
 
 
-def limits(values: Floats) -> tuple[float, float]:
-    """Round ends of a logarithmic axis, at least two thirds of a decade apart."""
+def limits(values: Floats, bounds: Iterable[float] = ()) -> tuple[float, float]:
+    """Round ends of a logarithmic axis, at least two thirds of a decade apart.
+
+    It has room for `values` and for the `bounds` near them: one that had to reach a bound of two minutes
+    would leave a line to answers of 20 ms.
+    """
     finite = values[np.isfinite(values) & (values > 0)]
+    least, most = (finite.min() / _REACH, finite.max() * _REACH) if len(finite) else (0.0, math.inf)
+    finite = np.append(finite, [bound for bound in bounds if least <= bound <= most])
     if not len(finite):
         return 0.01, 1.0
     low, high = float(finite.min()) * 0.85, float(finite.max()) * 1.1

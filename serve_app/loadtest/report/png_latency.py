@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from serve_app.report.pictures import frame
 _SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 _MOST_TAIL = 4.2
 _LEGEND_AT = 0.995
-_LINES = {"all": (None, "-"), "warm": ("ok", "--"), "cold": ("held", ":")}
+_LINES = {"all": (None, "-"), "warm": ("ok", "--"), "held": ("held", ":")}
 
 
 def latency_figure(run: Run, inches: tuple[float, float], dpi: int) -> Figure:
@@ -67,8 +68,8 @@ def _distribution(
         for of, known in bounds.items()
         for which, value in known.items()
     ]
-    values = [value for curve in curves for value in curve["value_s"]] + [value for value, _, _ in marks]
-    low, high = limits(np.array(values, dtype=float))
+    values = [value for curve in curves for value in curve["value_s"]]
+    low, high = limits(np.array(values, dtype=float), [value for value, _, _ in marks])
     panel.set_xscale("log")
     panel.set_xlim(low, high)
     label_axis(panel.xaxis, round_ticks(low, high))
@@ -85,16 +86,32 @@ def _distribution(
             curve["value_s"], [_tail(share) for share in curve["share"]],
             color=LIGHT[colour or name], linewidth=1.8, linestyle=dashes, label=label,
         )  # fmt: skip
-    for value, share, words in marks:
-        _bound(panel, value, share, words, value > math.sqrt(low * high))
+    lines: Counter[float] = Counter()
+    for value, share, words in sorted(marks):
+        if low <= value <= high:
+            _bound(panel, value, share, words, value > math.sqrt(low * high))
+        else:
+            _far(panel, share, words, value > high, lines[share])
+            lines[share] += 1
 
 
 def _bound(panel: Axes, value: float, share: float, words: str, before: bool) -> None:
     """A ring that a curve which keeps its bound passes above and to the left of."""
     panel.plot([value], [_tail(share)], "o", markersize=5, color=LIGHT["ink"], markerfacecolor=LIGHT["panel"])
+    _words(panel, words, value, share, (-7 if before else 7, -9 if before else 0), before)
+
+
+def _far(panel: Axes, share: float, words: str, beyond: bool, line: int) -> None:
+    """A bound off the axis, at its edge; those of one share stand below each other."""
+    edge = panel.get_xlim()[beyond]
+    _words(panel, f"{words} →" if beyond else f"← {words}", edge, share, (0, -11 * line), beyond)
+
+
+def _words(
+    panel: Axes, words: str, value: float, share: float, points: tuple[float, float], before: bool
+) -> None:
     text = panel.annotate(
-        words, (value, _tail(share)), xytext=(-7 if before else 7, -9 if before else 0),
-        textcoords="offset points", ha="right" if before else "left", va="center", fontsize=8,
-        color=LIGHT["ink"],
+        words, (value, _tail(share)), xytext=points, textcoords="offset points", fontsize=8,
+        ha="right" if before else "left", va="center", color=LIGHT["ink"],
     )  # fmt: skip
     text.set_path_effects([withStroke(linewidth=3, foreground=LIGHT["panel"])])

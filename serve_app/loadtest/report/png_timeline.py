@@ -21,6 +21,7 @@ from serve_app.loadtest.report.story import story
 from serve_app.loadtest.scenario import Scenario
 from serve_app.loadtest.summary import Summary
 from serve_app.loadtest.verdicts import PERCENTILE_NAMES, Verdicts
+from serve_app.loadtest.words import seconds
 from serve_app.report.formats import plain
 from serve_app.report.palette import LIGHT
 from serve_app.report.pictures import Floats, band, frame, steps, time_axis
@@ -28,8 +29,9 @@ from serve_app.report.pictures import Floats, band, frame, steps, time_axis
 _MOST_MODELS = 3
 _WIDTHS = {"p50": 0.8, "p95": 1.3, "p99": 2.0}
 _NUMBER_SHARE = 0.011  # of the axis: half of the width that a decision's number takes
-_LABEL_SHARE = 0.09  # of the height of a latency panel: that of a bound's name
+_LABEL_SHARE = 0.1  # of the height of a latency panel: that of a bound's name
 _STORY_CUT = 190
+_BOUND: Mapping[str, Any] = {"color": LIGHT["ink"], "linewidth": 0.8, "linestyle": (0, (4, 4))}
 
 
 def timeline_figure(
@@ -58,11 +60,11 @@ def timeline_figure(
         _replicas(panel, model, [(at, number) for at, number, name in numbers if name == model["model"]], end)
         of = f" of {plain(model['model'], 40)}" if len(models) > 1 else ""
         frame(panel, f"Replicas{of}")
-    ttft = bounds_s(scenario.slos.ttft_ms or scenario.slos.warm_ttft_ms, 1000)
-    _latency(panels[-2], edges, [window.ttft_s for window in summary.windows], "ttft", ttft)
-    _latency(
-        panels[-1], edges, [w.itl_s for w in summary.windows], "itl", bounds_s(scenario.slos.itl_ms, 1000)
-    )
+    slos = scenario.slos
+    ttft, of_warm = bounds_s(slos.ttft_ms, 1000), bounds_s(slos.warm_ttft_ms, 1000)
+    whose = "" if ttft else "of warm requests "
+    _latency(panels[-2], edges, [w.ttft_s for w in summary.windows], "ttft", ttft or of_warm, whose)
+    _latency(panels[-1], edges, [w.itl_s for w in summary.windows], "itl", bounds_s(slos.itl_ms, 1000))
     frame(panels[0], "Requests/s")
     frame(panels[-2], "TTFT by intended time")
     frame(panels[-1], "ITL")
@@ -145,14 +147,18 @@ def _numbered(run: Run) -> list[tuple[float, int, str]]:
 
 
 def _latency(
-    panel: Axes, edges: Floats, found: Sequence[Percentiles | None], name: str, bounds: Mapping[str, float]
+    panel: Axes,
+    edges: Floats,
+    found: Sequence[Percentiles | None],
+    name: str,
+    bounds: Mapping[str, float],
+    whose: str = "",
 ) -> None:
     series = {
         key: np.array([math.nan if each is None else getattr(each, key) for each in found])
         for key in PERCENTILE_NAMES
     }
-    values = np.concatenate([*series.values(), list(bounds.values())])
-    never = latency_axis(panel, values)
+    never = latency_axis(panel, np.concatenate(list(series.values())), bounds.values())
     if not any(found):
         panel.text(0.5, 0.5, "nothing came", ha="center", transform=panel.transAxes, color=LIGHT["soft"])
     for key, line in series.items():
@@ -160,15 +166,32 @@ def _latency(
         panel.stairs(
             shown, edges, baseline=None, color=LIGHT[name], linewidth=_WIDTHS[key], label=key.upper()
         )
+    if bounds:
+        told = ", ".join(f"{key.upper()} < {seconds(bound)}" for key, bound in bounds.items())
+        panel.plot([], [], label=f"bounds {whose}{told}", **_BOUND)
+    _bounds(panel, bounds)
+
+
+def _bounds(panel: Axes, bounds: Mapping[str, float]) -> None:
+    """A line for each bound, named on the right; an arrow says that it lies beyond the axis."""
     low, high = panel.get_ylim()
-    label_at = -1.0
-    for key, bound in sorted(bounds.items(), key=lambda item: item[1]):
-        panel.axhline(bound, color=LIGHT["ink"], linewidth=0.8, linestyle=(0, (4, 4)))
-        label_at = max(math.log(bound / low) / math.log(high / low), label_at + _LABEL_SHARE)
+    rising = sorted(bounds.items(), key=lambda item: item[1])
+    label_at = 1.0 + _LABEL_SHARE / 2
+    labels = []
+    for key, bound in reversed(rising):
+        at = math.log(bound / low) / math.log(high / low)
+        beyond = "↑" if at > 1 else "↓" if at < 0 else ""
+        if not beyond:
+            panel.axhline(bound, **_BOUND)
+        label_at = min(at, label_at - _LABEL_SHARE)
+        labels.append((f"{key.upper()}{beyond}", label_at))
+    least = 0.0
+    for words, wanted in reversed(labels):
         panel.annotate(
-            key.upper(), (1.0, label_at), xycoords="axes fraction", xytext=(4, 0), va="center",
+            words, (1.0, max(wanted, least)), xycoords="axes fraction", xytext=(4, 0), va="center",
             textcoords="offset points", fontsize=7.5, color=LIGHT["ink"], annotation_clip=False,
         )  # fmt: skip
+        least = max(wanted, least) + _LABEL_SHARE
 
 
 def _clock(at: float, step: float) -> str:

@@ -27,7 +27,7 @@ def _parts(run: Run, summary: Summary) -> Iterator[str]:
     if woken:
         yield from _woken(run, woken)
     else:
-        yield f"{count(counts.requests, 'request')} in {seconds(summary.rates.busy_s)}"
+        yield f"{count(counts.requests, 'request')} in {seconds(summary.rates.span_s)}"
     if first is None:
         yield "no token ever came"
     elif woken:

@@ -27,24 +27,16 @@ def write_png(folder_or_path: str | Path, results: Sequence[Result], main: int =
         ValueError: without results, or if `main` is not one of them.
         OSError: if a file cannot be written.
     """
-    from matplotlib import rc_context  # noqa: PLC0415
-
     from serve_app.replay.report.png_frontier import frontier_figure  # noqa: PLC0415
     from serve_app.replay.report.png_timeline import timeline_figure  # noqa: PLC0415
+    from serve_app.report.pictures import write_pictures  # noqa: PLC0415
 
     rows = standings(results, main)
-    place = Path(folder_or_path)
-    prefix = ""
-    if place.suffix.lower() == ".png":
-        place, prefix = place.parent, f"{place.stem}-"
-    place.mkdir(parents=True, exist_ok=True)
-    paths = (place / f"{prefix}{TIMELINE}.png", place / f"{prefix}{FRONTIER}.png")
-    # A policy's name may have dollars in it; they are no formula.
-    with rc_context({"text.parse_math": False, "font.size": 9.5, "hatch.linewidth": 1.2}):
-        figures = (
-            timeline_figure(results[main], TIMELINE_INCHES, DPI),
-            frontier_figure(rows, results[main], FRONTIER_INCHES, DPI),
-        )
-        for figure, path in zip(figures, paths, strict=True):
-            figure.savefig(path, format="png", metadata={"Software": "Tideserve"})
-    return paths
+    first, last = write_pictures(
+        folder_or_path,
+        {
+            TIMELINE: lambda: timeline_figure(results[main], TIMELINE_INCHES, DPI),
+            FRONTIER: lambda: frontier_figure(rows, results[main], FRONTIER_INCHES, DPI),
+        },
+    )
+    return first, last

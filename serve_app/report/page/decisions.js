@@ -1,6 +1,7 @@
 // Every decision as a line that opens to its whole story, and a search through them.
 
 const SHOWN_AT_ONCE = 100;
+const CHANGES = "changes";
 
 function decisions(root, store) {
   const { state } = store;
@@ -13,7 +14,7 @@ function decisions(root, store) {
   const direction = h(
     "select",
     { "aria-label": "Direction", onchange: () => list() },
-    ...[["", "up and down"], ["up", "up"], ["down", "down"], ["error", "errors"]].map(([value, name]) => h("option", { value }, name)),
+    ...[["", "all"], [CHANGES, "changes"], ["up", "up"], ["down", "down"], ["error", "errors"]].map(([value, name]) => h("option", { value }, name)),
   );
   const binding = h("select", { "aria-label": "What was binding", onchange: () => list() });
   const count = h("span", { class: "count", "aria-live": "polite" });
@@ -29,7 +30,7 @@ function decisions(root, store) {
     const found = state.result.decisions.flatMap((record, index) => {
       const fits =
         words.every((word) => texts[index].includes(word)) &&
-        (!direction.value || moved(record) === direction.value) &&
+        (!direction.value || moved(record) === direction.value || (direction.value === CHANGES && moved(record) !== "same")) &&
         (!binding.value || record.binding === binding.value);
       return fits ? [index] : [];
     });
@@ -55,6 +56,9 @@ function decisions(root, store) {
     );
     const names = [...new Set(records.map((record) => record.binding))].sort();
     binding.replaceChildren(h("option", { value: "" }, "any reason"), ...names.map((name) => h("option", { value: name }, name)));
+    // Records that changed nothing come every few seconds, and would drown the few that did.
+    const changed = records.filter((record) => moved(record) !== "same").length;
+    direction.value = changed && changed < records.length ? CHANGES : "";
     bar.hidden = !records.length;
     if (records.length) list();
     else {

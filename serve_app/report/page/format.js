@@ -13,10 +13,11 @@ function compact(value) {
   return value >= 1e4 ? `${digits(value / 1e3)}k` : whole(value);
 }
 
+// Seconds up to ten minutes, because bounds of cold starts are set, and compared, in seconds.
 function seconds(value) {
   if (!known(value)) return NOTHING;
   if (value < 0.9995) return `${digits(1000 * value)}\u00a0ms`;
-  if (value < 120) return `${digits(value)}\u00a0s`;
+  if (value < 600) return `${digits(value)}\u00a0s`;
   return value < 7200 ? `${digits(value / 60)}\u00a0min` : `${digits(value / 3600)}\u00a0h`;
 }
 

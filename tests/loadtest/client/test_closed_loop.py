@@ -9,7 +9,7 @@ from serve_app.loadtest.client.drive import drive_closed
 from serve_app.loadtest.planned import Planned
 from serve_app.loadtest.record import Record, Timekeeping
 from serve_app.loadtest.scenario import Client, Closed
-from tests.loadtest.client.driving import ALL, Scripted, Stub, planned, target
+from tests.loadtest.client.driving import ALL, WAIT_S, Scripted, Stub, planned, target
 
 
 async def closed(
@@ -86,3 +86,9 @@ async def test_an_interrupted_run_ends_its_pauses_and_its_requests(stub: Stub) -
     how = Closed(streams=3, for_s=3600, think_s=3600)
     records, _ = await closed(stub, 604, how, plan(), stop, interrupt)
     assert [record.outcome for record in records] == ["answered", "answered", "abandoned"]
+
+
+async def test_a_stream_whose_time_ends_in_its_pause_does_not_wait_for_it(stub: Stub) -> None:
+    async with asyncio.timeout(WAIT_S):
+        records, _ = await closed(stub, 605, Closed(streams=2, for_s=0.5, think_s=3600), endless())
+    assert [record.outcome for record in records] == ["answered"] * 2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
+from serve_app.loadtest.planned import Planned
 from tests.loadtest.client.driving import Driven, Scripted, Stub, driven, planned, target
 
 
@@ -43,3 +45,20 @@ def test_a_client_with_more_than_it_can_send_says_so(stub: Stub) -> None:
     assert run.timekeeping.noticed_max_ms > 20
     assert len(run.records) == 1000
     assert {record.outcome for record in run.records.values()} == {"answered"}
+
+
+def test_a_body_that_is_made_late_is_the_clients_lag(stub: Stub) -> None:
+    """In slices, so that the heartbeat sees nothing of it."""
+    where = target(stub.url, seed=400)
+
+    class Slow(Scripted):
+        def parts(self, planned: Planned) -> Iterator[bytes]:
+            for part in super().parts(planned):
+                for _ in range(100):
+                    busy(0.002)
+                    yield b""
+                yield part
+
+    run = driven([planned(0, output_tokens=1)], where, prompts=Slow(where, {}), ahead_s=0.0)
+    assert run.records[0].lag_s > 0.15
+    assert run.timekeeping.sent_max_ms > 150

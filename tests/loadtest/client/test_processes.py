@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from serve_app.loadtest.client import child
 from serve_app.loadtest.client.processes import ClientProcesses
 from serve_app.loadtest.planned import Planned
 from serve_app.loadtest.record import Record
@@ -158,3 +159,14 @@ def test_a_run_without_requests_has_one_process_and_few_streams_as_many() -> Non
         shares = [one._job.share for one in clients._children]
     assert [share.closed.streams for share in shares] == [1, 1, 1]  # type: ignore[union-attr]
     assert list(itertools.chain(*(share.planned() for share in shares))) == [planned(0)]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("number", child.IGNORED)
+def test_what_reaches_the_whole_group_does_not_end_a_client(stub: Stub, number: signal.Signals) -> None:
+    plan = [planned(index, output_tokens=20) for index in range(3)]
+    with ClientProcesses.of_open_loop(plan, target(stub.url, seed=705), Client()) as clients:
+        begun(clients)
+        os.kill(clients.pids[0], number)
+        records = polled(clients, lambda: clients.finished)
+        assert clients.failed == ""
+    assert [record.outcome for record in records] == ["answered"] * 3

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import time
 
+import aiohttp
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from serve_app.loadtest.client.arrival import TappedConnector
 from serve_app.loadtest.client.drive import drive, drive_closed
+from serve_app.loadtest.client.exchange import SpoiledError
+from serve_app.loadtest.client.wire import packed
 from serve_app.loadtest.planned import Planned
 from serve_app.loadtest.record import Record
 from serve_app.loadtest.scenario import Client, Closed
@@ -164,3 +170,29 @@ def test_segments_may_be_cut_anywhere(cuts: list[int]) -> None:
     [record], _ = asyncio.run(answered(saying(*parts)))
     assert (record.outcome, len(record.pieces_s), record.cold_wait_s) == ("answered", 2, 3.0)
     assert [phase for _, phase in record.phases] == ["imports"]
+
+
+async def test_an_error_with_half_a_character_can_be_told_on() -> None:
+    body = b'{"error":{"message":"bad \\ud83d"}}'
+    head = b"HTTP/1.1 500 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    [record], _ = await answered(saying(head + body))
+    assert (record.outcome, record.error) == ("failed", "HTTP 500: error: bad ?")
+    assert packed(record)
+
+
+async def test_what_this_machine_lacks_is_no_fault_of_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(*_: object, **__: object) -> None:
+        raise aiohttp.ClientOSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(TappedConnector, "connect", connect)
+    records: list[Record] = []
+    with pytest.raises(SpoiledError, match=r"could not open every connection: .*Too many open files"):
+        await drive(
+            [planned(0)],
+            target("http://127.0.0.1:9"),
+            Client(),
+            time.monotonic(),
+            records.append,
+            asyncio.Event(),
+        )
+    assert [record.outcome for record in records] == ["failed"]

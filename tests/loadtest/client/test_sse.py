@@ -96,6 +96,11 @@ def test_usage_details_may_be_null_or_missing() -> None:
     assert (nothing.prompt_tokens, nothing.output_tokens) == (None, None)
 
 
+def test_cached_tokens_are_read_from_the_latency_field_where_usage_has_none() -> None:
+    document = {**USAGE, "usage": {"prompt_tokens": 14}, "latency": {"cached_tokens": 12}}
+    assert scanned(frame(document) + DONE).usage().cached_tokens == 12
+
+
 def test_usage_that_comes_with_the_last_token_is_found() -> None:
     last = completion("a", usage={"prompt_tokens": 2, "completion_tokens": 1})
     assert scanned(frame(last) + DONE).usage().output_tokens == 1
@@ -169,3 +174,26 @@ def test_frames_may_be_cut_anywhere(cuts: list[int], crlf: bool) -> None:
 )
 def test_errors_in_words(data: bytes, words: str) -> None:
     assert error_words(data) == words
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        '{"usage": {"prompt_tokens": -5, "completion_tokens": 1' + "0" * 40 + "}}",
+        '{"usage": 1, "latency": {"cold_wait_ms": 1e999}}',
+        '{"usage": 1, "latency": {"cold_wait_ms": 1' + "0" * 400 + "}}",
+        '{"usage":' + "[" * 100_000,
+    ],
+)
+def test_what_is_no_count_is_not_told(usage: str) -> None:
+    """Each of these has ended a client, with all its open requests."""
+    told = scanned(f"data: {usage}\n\n".encode() + DONE).usage()
+    assert (told.prompt_tokens, told.output_tokens, told.cold_wait_s) == (None, None, None)
+
+
+def test_a_wait_that_no_server_can_have_seen_is_not_told() -> None:
+    assert scanned(b": phase=imports waited_s=" + b"9" * 400 + b"\n\n").waited_s == 0.0
+
+
+def test_an_error_nested_beyond_reading_is_told_as_it_is() -> None:
+    assert error_words(b'{"error":' + b"[" * 100_000).startswith('{"error":[[')

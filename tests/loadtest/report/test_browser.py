@@ -49,10 +49,16 @@ async function reader() {
   key("0");
   await frame();
   seen.back = ticks() === whole;
+  const listed = () => document.querySelectorAll(".decision-list > li").length;
+  seen.changes = listed();
+  const direction = document.querySelector("select[aria-label=Direction]");
+  direction.value = "";
+  direction.dispatchEvent(new Event("change"));
+  seen.listed = listed();
   const search = document.querySelector("input[type=search]");
   search.value = "idle";
   search.dispatchEvent(new Event("input"));
-  seen.found = document.querySelectorAll(".decision-list > li").length;
+  seen.found = listed();
   const points = document.querySelector("#requests .chart-plain");
   pointer(points, "pointermove", 50 / points.clientWidth, 60);
   seen.request = points.querySelector(".floating").textContent;
@@ -75,7 +81,11 @@ def burst(tmp_path_factory: pytest.TempPathFactory) -> Looks:
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Looks:
     nothing = replace(samples.empty(), records=(), samples=(), decisions=(), duration_s=0.0)
+    slos = {"ttft_ms": {"p50": 60_000, "p95": 90_000, "p99": 120_000}, "itl_ms": {"p50": 0.1, "p99": 40}}
+    kept = samples.steady()
+    bounded = replace(kept, scenario={**kept.scenario, "slos": slos | {"warm_ttft_ms": {"p50": 80_000}}})
     frames = [
+        Frame("bounds", page(*reported(bounded)), NARROW),
         Frame("empty", page(*reported(samples.empty()), "dark"), WIDE),
         Frame("nothing", page(*reported(nothing)), NARROW),
         Frame("hostile", page(*reported(samples.hostile()), "light"), NARROW),
@@ -91,8 +101,8 @@ def test_no_page_says_anything_on_the_console_or_is_left_unfinished(burst: Looks
     assert burst.window.console == []
     assert others.window.console == []
     assert set(burst.seen) == {"light-wide", "dark-wide", "light-narrow"}
-    assert len(others.seen) == 6
-    assert [seen["failures"] for seen in (burst.seen | others.seen).values()] == [[]] * 9
+    assert len(others.seen) == 7
+    assert [seen["failures"] for seen in (burst.seen | others.seen).values()] == [[]] * 10
 
 
 @needs_browser
@@ -127,6 +137,18 @@ def test_every_panel_is_drawn(burst: Looks, others: Looks) -> None:
 
 
 @needs_browser
+def test_bounds_far_off_are_named_at_the_edge_and_stretch_no_axis(others: Looks) -> None:
+    dom = others.seen["bounds"]["dom"]
+
+    # On the timeline and among the requests.
+    assert [count(dom, f">{name}↑") for name in ("P50", "P95", "P99")] == [2, 2, 2]
+    assert [count(dom, f">{name}↓") for name in ("P50", "P99")] == [1, 0]
+    assert [count(dom, f'class="bound {name}"') for name in ("p50", "p95", "p99")] == [0, 0, 1]
+    assert count(dom, " →") == 4
+    assert count(dom, " ←") == 1
+
+
+@needs_browser
 def test_marks_of_decisions_that_would_meet_become_one_and_all_are_told(burst: Looks) -> None:
     dom = burst.seen["light-wide"]["dom"]
 
@@ -145,6 +167,9 @@ def test_the_page_answers_pointer_and_keys(burst: Looks) -> None:
     assert "TTFT P99" in read["readout"]
     assert "ITL P50" in read["readout"]
     assert (read["zoomed"], read["back"]) == (True, True)
+    decisions = samples.cold_burst().decisions
+    assert read["changes"] == sum(one["old_target"] != one["new_target"] for one in decisions)
+    assert read["changes"] < read["listed"] == len(decisions)
     assert read["found"] == 2
     assert "request " in read["request"]
     assert "TTFT" in read["request"]
@@ -173,7 +198,7 @@ def test_each_theme_has_its_colours_and_its_picture_is_not_blank(
         channels(colours[key]) for key in ("ground", "panel", "ink", "soft")
     ]
     assert share(pixels, colours["panel"]) > 0.4
-    assert 0.003 < share(pixels, colours["ok"]) < 0.2
+    assert 0.002 < share(pixels, colours["ok"]) < 0.2
     assert share(pixels, colours["ink"]) > 0.001
     assert len(np.unique(pixels[::4, ::2].reshape(-1, 3), axis=0)) > 200
 

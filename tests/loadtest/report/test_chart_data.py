@@ -81,7 +81,7 @@ def test_curves_are_of_all_of_warm_and_of_held_requests_where_any_were_held() ->
     cold = distributions(Columns.of(samples.cold_burst().records))
     warm = distributions(Columns.of(samples.steady().records))
 
-    assert [each["name"] for each in cold["ttft"]] == ["all", "warm", "cold"]
+    assert [each["name"] for each in cold["ttft"]] == ["all", "warm", "held"]
     assert [each["name"] for each in warm["ttft"]] == ["all"]
     assert distributions(Columns.of(())) == {"ttft": [], "itl": []}
 

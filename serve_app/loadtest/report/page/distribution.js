@@ -23,9 +23,9 @@ function drawCurves(full, curves, limits, kind) {
   const width = full - 12;
   const svg = drawing(full, CURVES_HEIGHT + BELOW, { role: "img", "aria-label": `Distribution of ${kind.toUpperCase()}` });
   const view = { width };
-  const values = [...curves.flatMap((curve) => curve.value_s), ...limits.map(({ value }) => value)].filter((value) => value > 0);
-  const low = roundLog(values.length ? Math.min(...values) : 0.01, false);
-  const high = Math.max(roundLog(values.length ? Math.max(...values) : 1, true), low * 2);
+  const [least, greatestValue] = reachOf(curves.flatMap((curve) => curve.value_s), limits.map(({ value }) => value));
+  const low = roundLog(least, false);
+  const high = Math.max(roundLog(greatestValue, true), low * 2);
   const log = linear(Math.log10(low), Math.log10(high), GUTTER, width);
   const x = (value) => log(Math.log10(Math.min(Math.max(value, low), high)));
   const most = Math.min(Math.max(2.3, ...curves.map((curve) => tail(curve.share.at(-1) ?? 0))), 4.2);
@@ -42,16 +42,24 @@ function drawCurves(full, curves, limits, kind) {
     const d = shown.map((value, index) => `${index ? "L" : "M"}${pixel(x(value))} ${pixel(y(tail(curve.share[index])))}`).join("");
     svg.append(s("path", { class: `line curve ${kind} ${curve.name}`, d }));
   }
-  for (const { name, which, value } of limits) drawLimit(svg, x(value), y(tail(Number(which.slice(1)) / 100)), name, which, value, width);
+  const words = [];
+  for (const { name, which, value } of limits) {
+    const place = { left: x(value), top: y(tail(Number(which.slice(1)) / 100)), beyond: value > high ? " →" : value < low ? " ←" : "" };
+    words.push(drawLimit(svg, place, `${name === "all" ? "" : `${name} `}${named(which)} < ${seconds(value)}`, width, words));
+  }
   return svg;
 }
 
-// A curve that keeps its bound passes above this mark, on its left; so the words stand below it, or to its right.
-function drawLimit(svg, left, top, name, which, value, width) {
-  const words = `${name === "all" ? "" : `${name} `}${named(which)} < ${seconds(value)}`;
+// A curve that keeps its bound passes above this mark, on its left; so the words stand below it, or to its right, and
+// lower if there are others. A bound beyond the axis has an arrow for a mark.
+function drawLimit(svg, { left, top, beyond }, words, width, others) {
   const before = left > GUTTER + (width - GUTTER) * 0.55;
-  svg.append(
-    s("path", { class: "limit-dot", d: `M${pixel(left - 3)} ${pixel(top)}a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z` }, s("title", {}, words)),
-    svgText(before ? left - 8 : left + 8, top + (before ? 15 : 4), words, { class: "limit-name", "text-anchor": before ? "end" : "start" }),
-  );
+  const long = 6.4 * (words.length + beyond.length); // pixels, about
+  const gap = beyond ? 0 : 8;
+  const from = before ? left - gap - long : left + gap;
+  let at = top + (before && !beyond ? 15 : 4);
+  while (others.some((other) => Math.abs(other.at - at) < 12 && from < other.to && from + long > other.from)) at += 12;
+  if (!beyond) svg.append(s("path", { class: "limit-dot", d: `M${pixel(left - 3)} ${pixel(top)}a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z` }, s("title", {}, words)));
+  svg.append(svgText(before ? left - gap : left + gap, at, `${words}${beyond}`, { class: "limit-name", "text-anchor": before ? "end" : "start" }));
+  return { at, from, to: from + long };
 }

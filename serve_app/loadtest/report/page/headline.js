@@ -37,9 +37,11 @@ function headline(root, data) {
   ];
   if (figures.cold) cards.push(figure("Held for a replica", whole(figures.cold), `${median(held)}, longest ${latencyWords(held.max)}`));
   if (figures.peaks.length) {
-    cards.push(figure("Most replicas ready", figures.peaks.map(whole).join(" + "), readyWords(figures)));
+    cards.push(figure("Peak replicas", figures.peaks.map(whole).join(" + "), readyWords(figures)));
   }
-  cards.push(figure("Throughput", `${compact(Math.round(figures.output_tokens_per_s ?? 0))}`, `tokens/s; ${digits(figures.offered_rps ?? 0)} requests/s offered`));
+  const perSecond = (value) => digits(value ?? 0);
+  if (known(figures.goodput)) cards.push(figure("Goodput", percent(figures.goodput), `${perSecond(figures.goodput_rps)} good requests/s, ${perSecond(figures.offered_rps)} offered`));
+  cards.push(figure("Throughput", `${compact(Math.round(figures.output_tokens_per_s ?? 0))}`, `tokens/s; ${perSecond(figures.answered_rps)} requests/s answered`));
   if (known(figures.gpu_seconds)) cards.push(figure("GPU-seconds", compact(figures.gpu_seconds), known(figures.dollars) ? `${dollars(figures.dollars)} at ${dollars(data.price_per_gpu_hour)} an hour` : "no price is known"));
   root.append(h("dl", {}, ...cards));
 }
@@ -47,7 +49,7 @@ function headline(root, data) {
 function readyWords({ peaks, held_to_ready_s: waits }) {
   if (!Math.max(...peaks)) return "none ever came";
   const waited = waits.filter(known);
-  return waited.length ? `first up ${seconds(Math.max(...waited))} after the first hold` : "none had to be waited for";
+  return waited.length ? `first ready ${seconds(Math.max(...waited))} after the first hold` : "none had to be waited for";
 }
 
 function reasons(root, verdict) {

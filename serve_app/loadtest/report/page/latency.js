@@ -2,6 +2,7 @@
 
 const NEVER_LANE = 18; // pixels above a latency axis, for what never came
 const BOUND_LABEL = 12; // pixels from one bound's name to the next
+const REACH = 3; // times the largest value, or a third of the smallest: bounds farther off are named at the edge
 
 const isNever = (value) => value === "never";
 const latencyWords = (value) => (isNever(value) ? "never" : seconds(value));
@@ -40,16 +41,23 @@ function logTicks(low, high, count) {
   return ticks(decades.filter(({ power }) => power % every === 0));
 }
 
-// A logarithmic axis that has room for all `values`, with a lane on top for what never came.
-function axisLatency(svg, view, height, values, count) {
+// The least and the most of `values` and of the bounds near them: an axis that had to reach a bound of two minutes
+// would leave a line to answers of 20 ms.
+function reachOf(values, bounds) {
   const numbers = finiteOnly(values).filter((value) => value > 0);
-  const least = numbers.reduce((a, b) => Math.min(a, b), Infinity);
-  const most = numbers.reduce((a, b) => Math.max(a, b), 0);
-  const low = roundLog(numbers.length ? least * 0.85 : 0.01, false);
-  const high = Math.max(roundLog(numbers.length ? most * 1.1 : 1, true), low * 10);
-  const top = NEVER_LANE + 4;
-  const log = linear(Math.log10(low), Math.log10(high), height - 1, top);
+  const ends = (all) => [all.reduce((a, b) => Math.min(a, b), Infinity), all.reduce((a, b) => Math.max(a, b), 0)];
+  const [least, most] = ends(numbers);
+  const all = [...numbers, ...bounds.filter((bound) => !numbers.length || (bound <= most * REACH && bound >= least / REACH))];
+  return all.length ? ends(all) : [0.02, 0.5];
+}
+
+// A logarithmic axis that has room for all `values` and for the bounds near them, with a lane on top for what never came.
+function axisLatency(svg, view, height, values, bounds, count) {
+  const [least, most] = reachOf(values, Object.values(bounds));
+  const low = roundLog(least * 0.85, false);
+  const high = Math.max(roundLog(most * 1.1, true), low * 10);
   const never = values.some(isNever);
+  const log = linear(Math.log10(low), Math.log10(high), height - 1, never ? NEVER_LANE + 4 : 8);
   for (const tick of logTicks(low, high, count)) gridLine(svg, view, log(Math.log10(tick)), tickWords(tick));
   if (never) {
     svg.append(s("rect", { class: "never-lane", x: GUTTER, y: 0, width: view.width - GUTTER, height: NEVER_LANE - 4 }));
@@ -61,23 +69,25 @@ function axisLatency(svg, view, height, values, count) {
   return y;
 }
 
-// A dashed line for each bound, named in the margin on the right; names that would meet move apart.
+// A dashed line for each bound, named in the margin on the right, where names that would meet move apart. An arrow
+// behind the name says that the bound lies beyond the axis.
 function drawBounds(svg, view, height, bounds, y) {
-  const lines = Object.entries(bounds).filter(([, value]) => known(value) && value >= y.low && value <= y.high);
-  let below = Infinity;
-  const labels = lines
-    .map(([name, value]) => ({ name, value, at: y(value) }))
-    .sort((a, b) => b.at - a.at)
-    .map((line) => {
-      below = Math.min(line.at + 4, below - BOUND_LABEL, height - 1);
-      return { ...line, label: below };
+  let next = height - 1 + BOUND_LABEL;
+  const labels = Object.entries(bounds)
+    .filter(([, value]) => known(value))
+    .sort(([, a], [, b]) => a - b)
+    .map(([name, value]) => {
+      const at = y(value);
+      next = Math.min(at + 4, next - BOUND_LABEL);
+      return { name, value, at, label: next };
     });
-  const lift = Math.max(0, ...labels.map((line) => 9 - line.label));
-  for (const { name, value, at, label } of labels) {
-    svg.append(
-      s("path", { class: `bound ${name}`, d: `M${GUTTER} ${pixel(at)}H${view.width}` }, s("title", {}, `${named(name)} below ${seconds(value)}`)),
-      svgText(view.width + 5, label + lift, named(name), { class: "bound-name" }),
-    );
+  let before = 9 - BOUND_LABEL;
+  for (const { name, value, at, label } of labels.reverse()) {
+    before = Math.max(label, before + BOUND_LABEL);
+    const title = s("title", {}, `${named(name)} below ${seconds(value)}`);
+    const beyond = value > y.high ? "↑" : value < y.low ? "↓" : "";
+    if (!beyond) svg.append(s("path", { class: `bound ${name}`, d: `M${GUTTER} ${pixel(at)}H${view.width}` }, title));
+    svg.append(s("text", { x: view.width + 5, y: before, class: "bound-name" }, `${named(name)}${beyond}`, beyond ? title : null));
   }
 }
 

@@ -1,6 +1,6 @@
 // The panels of the timeline. Each draws one thing over the span in view; all have the same time axis.
 
-const MARGIN = 30; // pixels right of the axis, for the names of bounds
+const MARGIN = 34; // pixels right of the axis, for the names of bounds
 const PERCENTILES = ["p50", "p95", "p99"];
 const ERROR_OUTCOMES = ["rejected", "failed", "broken", "abandoned"];
 
@@ -86,7 +86,9 @@ const IN_FLIGHT = {
       const upper = queues.stacks[name];
       if (greatest(queues[name], span.first, span.last)) {
         svg.append(s("path", { class: `area ${kind}`, d: stepBand(span, lower, upper, view.x, y) }));
-        svg.append(s("path", { class: `line ${kind}`, d: stepPath(span, upper, view.x, y) }));
+        // Only where there are any: above nothing, the line would be that of what lies below.
+        const shown = upper.map((value, index) => (queues[name][index] > 0 ? value : null));
+        svg.append(s("path", { class: `line ${kind}`, d: stepPath(span, shown, view.x, y) }));
       }
       lower = upper;
     }
@@ -111,9 +113,9 @@ function latencyPanel(kind, title, unit, height) {
         notice(svg, view, height, kind === "ttft" ? "no requests" : "no answer had two pieces");
         return;
       }
-      const y = axisLatency(svg, view, height, [...seen, ...Object.values(bounds)], Math.floor(height / 22));
+      const y = axisLatency(svg, view, height, seen, bounds, Math.floor(height / 22));
       const most = Math.max(...Object.values(bounds), 0);
-      if (most) svg.append(s("rect", { class: "beyond", x: GUTTER, y: 0, width: view.width - GUTTER, height: Math.max(0, pixel(y(most))) }));
+      if (most && most <= y.high) svg.append(s("rect", { class: "beyond", x: GUTTER, y: 0, width: view.width - GUTTER, height: Math.max(0, pixel(y(most))) }));
       svg.append(s("path", { class: `area ${kind}`, d: stepRange(view.windows, series.p50, series.p99, view.x, y) }));
       for (const name of PERCENTILES) svg.append(s("path", { class: `line ${kind} ${name}`, d: stepPath(view.windows, series[name], view.x, y) }));
       drawBounds(svg, view, height, bounds, y);

@@ -47,7 +47,7 @@ function requests(root, data) {
     const x = linear(0, data.duration_s, GUTTER, width);
     const view = { width, x, from: 0, to: data.duration_s };
     const svg = drawing(full, POINTS_HEIGHT + 22, { role: "img", "aria-label": `TTFT of ${whole(count)} requests over time` });
-    const y = axisLatency(svg, view, POINTS_HEIGHT, [...points.ttft_s, ...Object.values(bounds)], Math.floor(POINTS_HEIGHT / 26));
+    const y = axisLatency(svg, view, POINTS_HEIGHT, points.ttft_s, bounds, Math.floor(POINTS_HEIGHT / 26));
     drawBounds(svg, view, POINTS_HEIGHT, bounds, y);
     places = points.at_s.map((at, index) => [x(at), y(points.ttft_s[index] ?? y.low)]);
     for (const [name, , shape] of present) {

@@ -3,11 +3,11 @@
 function latencies(root, data) {
   const named = ["p50", "p90", "p95", "p99", "max"];
   const rows = data.latencies.map((each) =>
-    h("tr", {}, h("th", { scope: "row" }, each.name), cell(compact(each.count)), cell(each.never ? whole(each.never) : NOTHING), ...["mean", ...named].map((key) => cell(each.count ? latencyWords(each[key]) : NOTHING))),
+    h("tr", {}, h("th", { scope: "row" }, each.name), cell(whole(each.count)), cell(each.never ? whole(each.never) : NOTHING), ...["mean", ...named].map((key) => cell(latencyWords(each[key])))),
   );
   root.append(
-    table("Latencies", ["", "count", "never", "mean", "P50", "P90", "P95", "P99", "most"], rows),
-    h("p", { class: "help" }, "From intended times on, errors included: what never came is longer than all that did. ITL is the time between two pieces of one answer."),
+    table("Latencies", ["", "count", "never", "mean", "P50", "P90", "P95", "P99", "max"], rows),
+    h("p", { class: "help" }, `From intended times on, errors included: what never came is longer than all that did. ITL is the time between two pieces of one answer. ${data.left_waiting}`),
   );
 }
 

@@ -62,7 +62,7 @@ function readout(view, at) {
     for (const which of PERCENTILES) {
       const value = windows[kind][which][index];
       const bound = result.bounds[kind][which];
-      const over = known(bound) && value !== null && (isNever(value) || value > bound);
+      const over = known(bound) && value !== null && (isNever(value) || value >= bound);
       if (value !== null) rows.push(row(`${kind} ${which}`, `${name} ${named(which)}`, `${latencyWords(value)}${known(bound) ? (over ? " ✗" : " ✓") : ""}`, over ? "over" : ""));
     }
   }

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from serve_app.loadtest.blocks import Cells
 from serve_app.loadtest.columns import Columns
-from serve_app.loadtest.dependence import Dependence
+from serve_app.loadtest.comparing.blocks import Cells
+from serve_app.loadtest.comparing.dependence import Dependence
 from serve_app.loadtest.percentiles import Floats
 
 MOST_CELLS = 400

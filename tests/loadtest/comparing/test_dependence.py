@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serve_app.loadtest.dependence import MOST_MISSED, Dependence
+from serve_app.loadtest.comparing.dependence import MOST_MISSED, Dependence
 from serve_app.loadtest.percentiles import Floats
 
 

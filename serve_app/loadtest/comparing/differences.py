@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from serve_app.loadtest.record import Run
+from serve_app.loadtest.words import count
 
 _ARRIVALS = ("arrivals", "repeat", "closed")
+_ASKED = (*_ARRIVALS, "requests")
 _NO_MATTER = ("name", "about", "seed")
 _LONGEST = 4
 """Keys that are named; of more, how many."""
@@ -19,15 +21,27 @@ def same_arrivals(runs: Sequence[Run]) -> bool:
     return all([run.scenario.get(key) for key in _ARRIVALS] == first for run in runs)
 
 
+def asked_unlike(runs: Sequence[Run]) -> list[str]:
+    """The keys of the scenario in which runs were asked different things, apart from what the seed draws."""
+    return [key for key in _ASKED if any(run.scenario.get(key) != runs[0].scenario.get(key) for run in runs)]
+
+
 def differences(a: Sequence[Run], b: Sequence[Run]) -> list[str]:
     """What differs, a sentence each."""
     return [
+        *_same_run(a, b),
         *_unlike_scenarios([*a, *b]),
         *_unlike("seeds", a, b, lambda run: str(run.scenario.get("seed"))),
         *_unlike("URLs", a, b, lambda run: run.url),
         *_unlike_facts("machines", a, b, lambda run: run.machine),
         *_unlike_facts("versions", a, b, lambda run: run.versions),
     ]
+
+
+def _same_run(a: Sequence[Run], b: Sequence[Run]) -> list[str]:
+    began = {(run.scenario_hash, run.url, run.began) for run in a}
+    same = sum((run.scenario_hash, run.url, run.began) in began for run in b)
+    return [f"{count(same, 'run')} of B {'is' if same == 1 else 'are'} on A too."] if same else []
 
 
 def _unlike_scenarios(runs: Sequence[Run]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from serve_app.loadtest.blocks import Cells, circular_blocks
+from serve_app.loadtest.comparing.blocks import Cells, circular_blocks
 from serve_app.loadtest.percentiles import Floats
 
 DRAWS = 1000

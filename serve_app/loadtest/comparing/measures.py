@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serve_app.loadtest.blocks import Cells, Places
 from serve_app.loadtest.columns import Columns, applicable
+from serve_app.loadtest.comparing.blocks import Cells, Places
+from serve_app.loadtest.comparing.resampling import (
+    CONFIDENCE_Z,
+    Draws,
+    freedom_of,
+    percentiles_of,
+    student_95,
+)
 from serve_app.loadtest.percentiles import Floats, percentile
-from serve_app.loadtest.resampling import CONFIDENCE_Z, Draws, freedom_of, percentiles_of, student_95
 from serve_app.loadtest.summary import Summary
 from serve_app.loadtest.words import Unit
 
@@ -68,7 +74,7 @@ class _Ratio:
     unit: Unit
     higher_is_better: bool
     above: Callable[[Cells, Columns], Floats]
-    below: Callable[[Cells, Columns], Floats]
+    below: Callable[[Cells, Columns, Summary], Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +86,13 @@ class _PerRun:
     figure: Callable[[Summary], float | None]
 
 
-def _busy(cells: Cells, columns: Columns) -> Floats:
-    """Seconds of each cell from the first intended time to the end of the last request."""
+def _span(cells: Cells, columns: Columns, summary: Summary) -> Floats:
+    """Seconds of each cell within `Rates.span_s`; what of it lies beyond the last cell is in the last."""
     if not len(columns.at_s):
         return np.zeros(cells.count)
-    starts = np.arange(cells.count) * cells.width_s
-    ends = np.minimum(starts + cells.width_s, columns.ended_s.max())
-    busy: Floats = np.maximum(ends - np.maximum(starts, columns.at_s.min()), 0.0)
-    return busy
+    edges = np.minimum(np.arange(cells.count + 1) * cells.width_s, summary.rates.span_s)
+    edges[-1] = summary.rates.span_s
+    return np.diff(edges)
 
 
 _LATENCIES = (
@@ -114,14 +119,14 @@ _RATIOS = (
         "per_s",
         True,
         lambda cells, c: cells.total(c.piece_at_s, c.piece_tokens),
-        _busy,
+        _span,
     ),
     _Ratio(
         "error rate",
         "share",
         False,
         lambda cells, c: cells.total(c.at_s, c.error.astype(np.float64)),
-        lambda cells, c: cells.total(c.at_s, np.ones(len(c.at_s))),
+        lambda cells, c, summary: cells.total(c.at_s, np.ones(len(c.at_s))),
     ),
 )
 _PER_RUN = (
@@ -185,7 +190,10 @@ def _spread(
 
 def _ratio(ratio: _Ratio, sides: tuple[Side, Side], cells: Cells) -> Measure:
     above = [[ratio.above(cells, columns) for columns in side.columns] for side in sides]
-    below = [[ratio.below(cells, columns) for columns in side.columns] for side in sides]
+    below = [
+        [ratio.below(cells, *both) for both in zip(side.columns, side.summaries, strict=True)]
+        for side in sides
+    ]
     a, b = (
         float(np.sum(over) / np.sum(under)) if np.sum(under) > 0 else None
         for over, under in zip(above, below, strict=True)

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from serve_app.loadtest.blocks import Cells, circular_blocks
+from serve_app.loadtest.comparing.blocks import Cells, circular_blocks
+from serve_app.loadtest.comparing.resampling import Draws, freedom_of, interval, percentiles_of, student_95
 from serve_app.loadtest.percentiles import NEVER, percentile
-from serve_app.loadtest.resampling import Draws, freedom_of, interval, percentiles_of, student_95
 
 
 def test_blocks_draw_every_cell_equally_often_the_first_and_last_included() -> None:

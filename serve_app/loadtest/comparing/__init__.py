@@ -1,0 +1,1 @@
+"""What `compare` is made of: the measures, and how much of their differences is noise."""
