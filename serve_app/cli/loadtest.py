@@ -156,7 +156,10 @@ def _runs(path: Path) -> list[Run]:
     """The run at `path`, or those in a folder and the folders in it."""
     from serve_app.loadtest.report import read_run  # noqa: PLC0415
 
-    files = sorted(path.rglob(f"{JSON}*")) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():  # one a folder, where both a plain and a compressed one lie there
+        there = (file for name in (f"{JSON}.gz", JSON) for file in path.rglob(name))
+        files = sorted({file.parent: file for file in there}.values())
     if not files:
         raise SettingsError([f"{path}: no {JSON} in this folder"])
     return [read_run(file) for file in files]

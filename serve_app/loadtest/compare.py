@@ -151,7 +151,7 @@ def _metric(measure: Measure) -> Metric:
     elif math.isinf(a) and math.isinf(b):
         word, why = "not comparable", "it never came on either side"
     else:
-        difference = b - a
+        difference = 0.0 if math.isclose(a, b) else b - a  # equal figures may be summed in another order
         relative = difference / a if a and math.isfinite(a) and math.isfinite(b) else None
         if measure.drawn is not None:
             low, high = interval(difference, measure.drawn, measure.wider)

@@ -128,7 +128,7 @@ def requests_line(progress: Progress) -> str:
 def fleet_line(progress: Progress) -> str:
     """The replicas of every model on one line."""
     if not progress.samples:
-        return "the server tells nothing of its replicas"
+        return "no replicas seen yet"
     told = [f"{_replicas(sample)}, {_queues(sample)}" for sample in progress.samples.values()]
     return "; ".join(told)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import signal
 import subprocess
@@ -57,6 +58,8 @@ def test_a_run_that_keeps_its_bounds_passes_and_leaves_a_report(
     # What was written is judged again as it was.
     assert main(["loadtest", "report", str(out)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == told.out.splitlines()[0]
+    (out / "run.json.gz").write_bytes(gzip.compress((out / "run.json").read_bytes()))
+    (out / "run.json.bak").write_text("no run")
     assert main(["loadtest", "compare", str(out / "run.json"), str(out)]) == 0
     assert "within the noise" in capsys.readouterr().out
 

@@ -162,6 +162,18 @@ def test_what_else_differs_is_told(changed: dict[str, Any], told: str) -> None:
     assert any(told in note for note in compare([run], [replace(run, **changed)]).notes)
 
 
+def test_a_machine_is_the_same_whatever_its_load_was() -> None:
+    run = samples.steady()
+    busier = replace(run, began=run.began + 60, machine={**run.machine, "load before": "9.00 9.00 9.00"})
+    assert not [note for note in compare([run], [busier]).notes if "machines" in note]
+
+
+def test_sums_in_another_order_are_no_difference() -> None:
+    run = samples.steady()
+    slower = replace(run, began=run.began + 60, duration_s=run.duration_s * (1 + 1e-13))
+    assert all(metric.difference == 0 for metric in compare([run], [slower]).metrics)
+
+
 def test_other_seeds_and_other_scenarios_are_told_apart() -> None:
     seeds = compare([samples.steady(1)], [samples.steady(2)]).notes
     scenarios = compare([samples.steady(1)], [samples.cold_burst(1)]).notes

@@ -26,6 +26,10 @@ def asked_unlike(runs: Sequence[Run]) -> list[str]:
     return [key for key in _ASKED if any(run.scenario.get(key) != runs[0].scenario.get(key) for run in runs)]
 
 
+_PASSING = ("load before",)
+"""Facts that no two runs share."""
+
+
 def differences(a: Sequence[Run], b: Sequence[Run]) -> list[str]:
     """What differs, a sentence each."""
     return [
@@ -68,7 +72,7 @@ def _unlike(what: str, a: Sequence[Run], b: Sequence[Run], of: Callable[[Run], s
 def _unlike_facts(
     what: str, a: Sequence[Run], b: Sequence[Run], of: Callable[[Run], Mapping[str, Any]]
 ) -> list[str]:
-    keys = dict.fromkeys(key for run in (*a, *b) for key in of(run))
+    keys = dict.fromkeys(key for run in (*a, *b) for key in of(run) if key not in _PASSING)
     unlike = []
     for key in keys:
         ours, theirs = ([*dict.fromkeys(str(of(run).get(key, "unknown")) for run in runs)] for runs in (a, b))
