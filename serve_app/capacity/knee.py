@@ -41,6 +41,9 @@ _LAG_SHARE = 0.1
 _GROWN_SHARE = 0.05
 _SCATTER = 1.5
 
+_UNSURE = ("client", "queue")
+"""Misses that one try does not settle."""
+
 Miss = Literal["", "TTFT", "ITL", "queue", "client"]
 """What was not held: a target, the queue that grew, or the client's time. Empty if the rate was held."""
 
@@ -85,9 +88,13 @@ class Rate:
         return not self.miss
 
 
-def hold_s(rps: float, asked_s: float) -> float:
-    """How long to keep a rate: `asked_s`, or longer where fewer than a hundred requests would count."""
-    return max(asked_s, min(_FEWEST / ((1.0 - _TRANSIENT) * rps), _LONGEST * asked_s))
+def hold_s(rps: float, asked_s: float, again: bool = False) -> float:
+    """How long to keep a rate: `asked_s`, or longer where fewer than a hundred requests would count.
+
+    Twice as long `again`: in the same time a batch that settles slowly would seem to grow again.
+    """
+    once_s = max(asked_s, min(_FEWEST / ((1.0 - _TRANSIENT) * rps), _LONGEST * asked_s))
+    return 2.0 * once_s if again else once_s
 
 
 def judge(rps: float, for_s: float, records: Sequence[Record], kept: Timekeeping, wanted: Targets) -> Rate:
@@ -155,13 +162,14 @@ def next_rps(tried: Sequence[Rate], first_rps: float) -> float | None:
     """The rate to try after those; None once the knee is known to within 5 %, or cannot be found.
 
     Up from `first_rps` by a quarter until a rate is missed, or down by halves until one is held; then between
-    the highest held and the lowest missed. A rate missed for the client's lateness alone is tried once more:
-    a machine that was busy for a moment says nothing of the replica.
+    the highest held and the lowest missed. A rate missed for the client's lateness alone, or for a queue that
+    grew while both latencies were within their targets, is tried once more: a machine that was busy for a
+    moment says nothing of the replica, and near its knee a batch takes longer than a rate's time to settle.
     """
     if not tried:
         return first_rps
     last = tried[-1]
-    if last.miss == "client" and sum(rate.rps == last.rps for rate in tried) == 1:
+    if last.miss in _UNSURE and sum(rate.rps == last.rps for rate in tried) == 1:
         return last.rps
     newest = {rate.rps: rate for rate in tried}.values()
     held = max((rate.rps for rate in newest if rate.held), default=None)

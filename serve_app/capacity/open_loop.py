@@ -103,7 +103,8 @@ async def find_knee(
         tried: list[Rate] = []
         await search.begin()
         while (rps := next_rps(tried, FIRST_SHARE * formula_rps)) is not None:
-            tried.append(await search.keep(rps, len(tried) + 1))
+            again = any(rate.rps == rps for rate in tried)
+            tried.append(await search.keep(rps, len(tried) + 1, again))
     return summary(tried, formula_rps, wanted, (prompt, output)), curve(tried)
 
 
@@ -181,9 +182,9 @@ class _Search:
         await self._watch.emptied()
         await self._watch.begin()
 
-    async def keep(self, rps: float, number: int) -> Rate:
+    async def keep(self, rps: float, number: int, again: bool) -> Rate:
         """Keep one rate, and tell what it came to; returns with nothing under way."""
-        for_s = hold_s(rps, self._order.step_s)
+        for_s = hold_s(rps, self._order.step_s, again)
         planned = arrivals(rps, for_s, self._random, self._sent_before, *self._tokens)
         records: list[Record] = []
         stop = asyncio.Event()

@@ -182,6 +182,17 @@ def test_a_search_ends_where_nothing_is_held_or_nothing_missed() -> None:
     assert len(search(4.0, math.inf)) == 15
 
 
+def test_a_queue_that_grew_within_the_targets_gets_a_second_and_longer_look() -> None:
+    first = [came_to(4.0), came_to(5.0, "queue")]
+
+    assert next_rps(first, 4.0) == 5.0
+    assert hold_s(5.0, 20.0, again=True) == 2 * hold_s(5.0, 20.0)
+    assert next_rps([*first, came_to(5.0)], 4.0) == 6.25
+    between = next_rps([*first, came_to(5.0, "queue")], 4.0)
+    assert between is not None
+    assert 4.0 < between < 5.0
+
+
 def test_a_client_that_was_late_gets_a_second_chance_at_the_same_rate() -> None:
     first = [came_to(4.0), came_to(5.0, "client")]
     assert next_rps(first, 4.0) == 5.0
