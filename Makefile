@@ -20,9 +20,9 @@ serve: setup
 
 test: setup-dev lint
 	@echo '== pytest: unit tests'
-	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration
-	@echo '== pytest: integration tests, which need the machine to themselves'
-	@exec $(BIN)/python -m pytest tests/integration
+	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtest/client
+	@echo '== pytest: the load-test client and integration tests, which need the machine to themselves'
+	@exec $(BIN)/python -m pytest tests/loadtest/client tests/integration
 
 lint: setup-dev
 	@echo '== ruff'
