@@ -266,6 +266,7 @@ CHANGED = [
     "forecast_quantile=0.8",
     "forecast_window_s=900",
     'schedules=[{start: "00:00", end: "00:01", min_replicas: 1}]',
+    "starting_values=@l4",
     "max_held_requests=999",
     "cold_wait_timeout_s=599",
     "keep_alive_interval_s=2",
@@ -283,7 +284,8 @@ def test_every_knob_changes_under_streams_and_nothing_restarts_or_breaks(
     with streaming(fleet, 1, 400) as texts:
         for setting in CHANGED:
             name = setting.partition("=")[0]
-            set_knobs(fleet, setting) if name != "schedules" else set_knobs_unchecked(fleet, setting)
+            simple = name not in ("schedules", "starting_values")
+            set_knobs(fleet, setting) if simple else set_knobs_unchecked(fleet, setting)
         fleet.deploy(fleet.document)  # an edited file, here with what it said at first
         until(
             lambda: httpx.get(f"{fleet.url}/autoscaling/knobs", timeout=10).json()["models"][MODEL],
