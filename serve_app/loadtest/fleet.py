@@ -56,8 +56,8 @@ class Fleet:
     first that was, by a look or by the first piece of a request that was held. None if there was no such
     request, or no replica came."""
     returned_s: float | None
-    """From the end of the model's last request until at most `scaling.returns_to` were ready. None where
-    that is not asked for, or never came."""
+    """From the end of the model's last request until at most `scaling.returns_to` were ready or starting, for
+    good. None where that is not asked for, or never came."""
     longest_gap_s: float
     """Between two looks: how exact the times are."""
 
@@ -75,13 +75,13 @@ def _fleet(model: str, run: Run, scenario: Scenario) -> Fleet:
     looks = looks[max(0, sum(look.at_s <= 0 for look in looks) - 1) :]
     records = [record for record in run.records if record.model == model]
     at = np.array([look.at_s for look in looks])
-    ready = _known([look.ready for look in looks])
+    ready, starting = _known([look.ready for look in looks]), _known([look.starting for look in looks])
     seconds = GpuSeconds(
         *(
             scenario.cost.gpus_per_replica * _integral(at, values, run.duration_s)
             for values in (
                 ready,
-                _known([look.starting for look in looks]),
+                starting,
                 _known([look.draining for look in looks]),
             )
         )
@@ -99,7 +99,7 @@ def _fleet(model: str, run: Run, scenario: Scenario) -> Fleet:
         scale_events=events,
         broken_per_1000_events=1000 * broken / events if events else None,
         held_to_ready_s=_held_to_ready(at, ready, records),
-        returned_s=_returned(at, ready, records, scenario.scaling.returns_to),
+        returned_s=_returned(at, ready + starting, records, scenario.scaling.returns_to),
         longest_gap_s=float(np.diff(at).max()) if len(at) > 1 else 0.0,
     )
 
@@ -135,11 +135,14 @@ def _held_to_ready(at: Floats, ready: Floats, records: Sequence[Record]) -> floa
     return None if came is None else came - held
 
 
-def _returned(at: Floats, ready: Floats, records: Sequence[Record], most: int | None) -> float | None:
+def _returned(at: Floats, there: Floats, records: Sequence[Record], most: int | None) -> float | None:
+    """`there` counts replicas that start too: one that comes up after the last answer has still to go."""
     if most is None:
         return None
     ended = max((record.ended_s for record in records), default=0.0)
-    if _before(at, ready, ended) <= most:
+    above = np.flatnonzero(there > most)
+    if not len(above):
         return 0.0
-    back = at[(at >= ended) & (ready <= most)]
-    return float(back[0]) - ended if len(back) else None
+    if above[-1] == len(at) - 1:
+        return None
+    return max(0.0, float(at[above[-1] + 1]) - ended)

@@ -193,11 +193,13 @@ class _Runner:
             return
         goal = self._scenario.scaling.returns_to
         end = time.monotonic() + self._scenario.scaling.within_s
+        # Metrics are behind: right after the last answer they may not even show the replica that gave it.
+        told_from_s = self._now() + _AFTER_S
         self._progress.stage = "watching"
         async with self._observing():
             while goal is not None and not self._stopping.is_set() and time.monotonic() < end:
                 newest = [self._progress.samples.get(model) for model in self._models]
-                if all(s is not None and 0 <= s.ready <= goal and s.draining <= 0 for s in newest):
+                if all(s is not None and s.at_s >= told_from_s and _is_down(s, goal) for s in newest):
                     break
                 self._progress.waiting_for = f"{goal} replicas; {end - time.monotonic():.0f} s are left"
                 self._show()
@@ -276,3 +278,9 @@ class _Runner:
             machine=self._machine,
             versions={**versions(), **server},
         )
+
+
+def _is_down(sample: Sample, goal: int) -> bool:
+    """Whether no more than `goal` replicas are there or on their way, and none is going. -1 is not told."""
+    coming = max(0, sample.starting) + max(0, sample.pending)
+    return sample.ready >= 0 and sample.ready + coming <= goal and sample.draining <= 0

@@ -19,8 +19,8 @@ KNOBS = {
     "queue_target_per_replica": 4,
     "ttft_target_s": 0.5,
     "itl_target_s": 0.2,
-    "downscale_delay_s": 1,
-    "downscale_to_zero_delay_s": 2,
+    "downscale_delay_s": 12,  # longer than the one replica may come up after the other
+    "downscale_to_zero_delay_s": 3,
 }
 SCENARIO = {
     "name": "there-and-back",

@@ -97,6 +97,13 @@ def test_the_way_back_counts_from_the_last_request_of_any_outcome() -> None:
     assert one_fleet(looks, records).returned_s is None
 
 
+def test_a_replica_that_comes_up_after_the_last_answer_has_still_to_go() -> None:
+    """Metrics are seconds behind: at the last answer they showed the replica that gave it as starting."""
+    looks = [look(0, 0), look(10, 0, starting=1), look(13, 1, starting=0), look(20, 0)]
+
+    assert one_fleet(looks, [record(ended_s=12.0)], scaling={"returns_to": 0}).returned_s == 8.0
+
+
 def test_a_cold_burst_is_told_as_it_was() -> None:
     run = samples.cold_burst()
     (fleet,) = fleets(run, Scenario.model_validate(run.scenario))
