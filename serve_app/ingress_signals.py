@@ -8,6 +8,7 @@ from typing import Protocol
 
 from serve_app.api.client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.api.outcome import Outcome
 from serve_app.autoscaling.signals import INGRESS_FIELDS, IngressSignals, ingress_key
 from serve_app.telemetry.latency_window import LatencyWindow
 
@@ -47,6 +48,9 @@ class Meter(Protocol):
 
     def count_abandonment(self) -> None:
         """Count a request whose client left before its answer began."""
+
+    def count_response(self, outcome: Outcome) -> None:
+        """Count a request that has ended."""
 
     def observe_cold_wait(self, seconds: float) -> None:
         """Note how long a request was held."""
@@ -113,9 +117,11 @@ class IngressCounters:
             self._abandoned += 1
             self._meter.count_abandonment()
 
-    def closed(self, request: EngineRequest, held_s: float) -> None:
+    def closed(self, request: EngineRequest, held_s: float, outcome: Outcome) -> None:
         """See `Traffic`."""
         self.open_requests -= 1
+        if request.operation in GPU_OPERATIONS:
+            self._meter.count_response(outcome)
         if held_s > COLD_AFTER_S:
             self._meter.observe_cold_wait(held_s)
 

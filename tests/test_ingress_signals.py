@@ -7,6 +7,7 @@ import pytest
 
 from serve_app.api.client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
+from serve_app.api.outcome import OUTCOMES, Outcome
 from serve_app.autoscaling.contexts import ingress_readings, ongoing_of_ingress
 from serve_app.autoscaling.signals import INGRESS_FIELDS, IngressSignals
 from serve_app.ingress_signals import IngressCounters, ingress_report
@@ -42,6 +43,9 @@ class StubMeter:
 
     def count_abandonment(self) -> None:
         self.seen.append(("abandonment",))
+
+    def count_response(self, outcome: Outcome) -> None:
+        self.seen.append(("response", outcome))
 
     def observe_cold_wait(self, seconds: float) -> None:
         self.seen.append(("cold wait", seconds))
@@ -96,6 +100,8 @@ def test_tokenizing_is_no_work_for_a_gpu(counted: Counted, operation: Operation)
     counted.counters.first_byte(tokenize, 0.1, 0.0)
     counted.counters.rejected(tokenize, FULL)
     counted.counters.abandoned(tokenize)
+    counted.counters.opened(tokenize)
+    counted.counters.closed(tokenize, 0.0, "error")
 
     assert counted.signals == IngressSignals()
     assert counted.meter.seen == []
@@ -116,6 +122,13 @@ def test_each_end_is_counted_as_what_it_is(counted: Counted) -> None:
     ]
 
 
+def test_how_a_request_ended_is_counted_when_it_has(counted: Counted) -> None:
+    for outcome in OUTCOMES:
+        counted.counters.closed(request(), 0.0, outcome)
+
+    assert counted.meter.seen == [("response", outcome) for outcome in OUTCOMES]
+
+
 def test_held_requests_are_seen_as_they_are_now(counted: Counted) -> None:
     counted.held.ages = [12.5, 3.0]
     counted.held.body_bytes = 90
@@ -130,12 +143,12 @@ def test_held_requests_are_seen_as_they_are_now(counted: Counted) -> None:
 @pytest.mark.parametrize("held_s", [0.0, 0.02, 0.5])
 def test_a_moment_without_a_replica_is_no_cold_start(counted: Counted, held_s: float) -> None:
     counted.counters.first_byte(request(), 0.2, held_s)
-    counted.counters.closed(request(), held_s)
+    counted.counters.closed(request(), held_s, "ok")
 
     signals = counted.signals
     assert (signals.ttft_count, signals.cold_ttft_count) == (1, 0)
     assert signals.ttft_p95_s == pytest.approx(0.2, rel=0.05)
-    assert counted.meter.seen == [("ttft", 0.2, False)]
+    assert counted.meter.seen == [("ttft", 0.2, False), ("response", "ok")]
 
 
 def test_requests_that_waited_for_a_cold_start_do_not_spoil_the_ttft_of_the_others(
@@ -144,13 +157,13 @@ def test_requests_that_waited_for_a_cold_start_do_not_spoil_the_ttft_of_the_othe
     for _ in range(9):
         counted.counters.first_byte(request(), 0.1, 0.0)
     counted.counters.first_byte(request(), 42.0, 41.5)
-    counted.counters.closed(request(), 41.5)
+    counted.counters.closed(request(), 41.5, "ok")
 
     signals = counted.signals
     assert (signals.ttft_count, signals.cold_ttft_count) == (9, 1)
     assert signals.ttft_p99_s == pytest.approx(0.1, rel=0.05)
     assert signals.cold_ttft_p50_s == pytest.approx(42.0, rel=0.05)
-    assert counted.meter.seen[-2:] == [("ttft", 42.0, True), ("cold wait", 41.5)]
+    assert counted.meter.seen[-3:] == [("ttft", 42.0, True), ("response", "ok"), ("cold wait", 41.5)]
 
 
 def test_ttft_is_that_of_the_last_half_minute(counted: Counted) -> None:
@@ -183,7 +196,7 @@ def test_open_requests_are_those_of_all_models_and_operations() -> None:
     other.counters.opened(request())
 
     assert ingress_report([tide.counters, other.counters])["ongoing_requests"] == 3.0
-    tide.counters.closed(request(), 0.0)
+    tide.counters.closed(request(), 0.0, "ok")
     assert ingress_report([tide.counters, other.counters])["ongoing_requests"] == 2.0
 
 

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.client import EVENT_STREAM, JSON, ColdWait, EngineClient, EngineReply, EngineRequest
-from serve_app.api.errors import DONE, ApiError
+from serve_app.api.errors import DONE, ERROR_EVENT, ApiError
+from serve_app.api.outcome import Outcome, status_outcome, stream_outcome
 from serve_app.api.traffic import UNCOUNTED, Traffic
 
 logger = logging.getLogger("ray.serve")
@@ -59,6 +60,8 @@ class EngineResponse(Response):
         self._admitted = False
         self._started = False
         self._answered = False
+        self._outcome: Outcome = "error"
+        """Until all of an answer has been sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, or stop working on it when the client leaves first."""
@@ -66,16 +69,18 @@ class EngineResponse(Response):
         self._traffic.opened(self._request)
         answer = asyncio.ensure_future(self._answer())
         leaving = asyncio.ensure_future(_disconnected(receive))
+        left = True  # so it is too where Ray cancels this call, which it does on a client's behalf
         try:
             await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done() and not self._answered:
+            left = not answer.done()
+            if left and not self._answered:
                 self._traffic.abandoned(self._request)
         finally:
             # Cancelling the answer closes the call, which aborts its sequences in the engine.
             for task in (answer, leaving):
                 task.cancel()
             outcomes = await asyncio.gather(answer, leaving, return_exceptions=True)
-            self._traffic.closed(self._request, self._held_s)
+            self._traffic.closed(self._request, self._held_s, "abandoned" if left else self._outcome)
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
 
@@ -116,8 +121,10 @@ class EngineResponse(Response):
     async def _send_stream(self, reply: EngineReply) -> None:
         assert reply.stream is not None
         await self._start(reply.status, {**STREAM_HEADERS, **reply.headers})
+        before = last = b""
         try:
             async for chunk in reply.stream:
+                before, last = last, chunk
                 # Not through `_send_part`: this runs for every token.
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
                 if not self._answered:
@@ -126,16 +133,18 @@ class EngineResponse(Response):
             await self._send_failure()
         else:
             await self._send_part(b"", more=False)
+            self._outcome = stream_outcome(before, last)
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
         if not self._started:
             await self._start(status, {"Content-Type": JSON, "Content-Length": str(len(body)), **extra})
             await self._send_part(body, more=False)
         else:
-            kind = b"event: error\n" if status >= HTTPStatus.BAD_REQUEST else b""
+            kind = ERROR_EVENT if status >= HTTPStatus.BAD_REQUEST else b""
             # A line break would end the event's data; in JSON it can only stand between two tokens.
             await self._send_part(kind + b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE)
             await self._send_part(b"", more=False)
+        self._outcome = status_outcome(status)
         if status < HTTPStatus.BAD_REQUEST:
             self._first_byte()
 

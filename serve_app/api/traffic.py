@@ -6,6 +6,7 @@ from typing import Protocol
 
 from serve_app.api.client import EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.api.outcome import Outcome
 
 
 class Traffic(Protocol):
@@ -29,8 +30,8 @@ class Traffic(Protocol):
     def abandoned(self, request: EngineRequest) -> None:
         """Its client has left before the first byte of an answer; comments are none."""
 
-    def closed(self, request: EngineRequest, held_s: float) -> None:
-        """Nothing more will be sent. It had waited for a replica for `held_s`."""
+    def closed(self, request: EngineRequest, held_s: float, outcome: Outcome) -> None:
+        """Nothing more will be sent. It had waited for a replica for `held_s`. Once a request."""
 
 
 class _Uncounted:
@@ -46,7 +47,7 @@ class _Uncounted:
 
     def abandoned(self, request: EngineRequest) -> None: ...
 
-    def closed(self, request: EngineRequest, held_s: float) -> None: ...
+    def closed(self, request: EngineRequest, held_s: float, outcome: Outcome) -> None: ...
 
 
 UNCOUNTED: Traffic = _Uncounted()

@@ -19,6 +19,7 @@ from serve_app.autoscaling.exchange import Deployment, Exchange, Inbox, Outbox, 
 from serve_app.autoscaling.ingress_scaling import decide_ingress
 from serve_app.autoscaling.journal import HEARTBEAT_S, Journal
 from serve_app.autoscaling.policy import Decision, decide
+from serve_app.autoscaling.replica_time import ReplicaTime
 from serve_app.autoscaling.served import Served, ServedModel
 from serve_app.autoscaling.signals import Capacity, Snapshot
 from serve_app.autoscaling.state import PolicyState, restore
@@ -54,6 +55,9 @@ class Meter(Protocol):
     def count_change(self, model: str, old: int, new: int) -> None:
         """Count a change of a target."""
 
+    def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
+        """Count the time of replicas, by their state."""
+
     def count_error(self) -> None:
         """Count a decision that raised."""
 
@@ -84,6 +88,7 @@ class ServePolicy:
         self._exchange = exchange
         self._metrics = meter
         self._journal = Journal()
+        self._replica_time = ReplicaTime()
         self._states: dict[str, PolicyState] = {}
         self._ingress_peaks: tuple[tuple[float, int], ...] = ()
         self._pending_since: dict[str, float] = {}
@@ -180,7 +185,7 @@ class ServePolicy:
         record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
         if record is not None and record["kind"] == "change":
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
-        self._publish(model, snapshot, decision, known)
+        self._publish(model, snapshot, decision, known, now)
         return decision.target
 
     def _snapshot(self, name: str, ctx: Any, ingress: Any, known: Deployment, now: float) -> Snapshot:
@@ -216,7 +221,9 @@ class ServePolicy:
         nodes = self._exchange.inbox.gpu_nodes
         return "; ".join(part for part in (known.no_room, nodes.message if nodes is not None else "") if part)
 
-    def _publish(self, model: ServedModel, snapshot: Snapshot, decision: Decision, known: Deployment) -> None:
+    def _publish(
+        self, model: ServedModel, snapshot: Snapshot, decision: Decision, known: Deployment, now: float
+    ) -> None:
         capacity = snapshot.capacity
         self._status[model.deployment] = {
             "model": model.name,
@@ -241,10 +248,15 @@ class ServePolicy:
             "pending_replicas": float(capacity.pending),
             "draining_replicas": float(snapshot.draining),
             "replica_capacity_rps": decision.explanation.signals["replica_capacity_rps"],
+            "gpus_per_replica": model.resources.get("GPU", 0.0),
         }
         if snapshot.cold_start_s is not None:
             values["cold_start_seconds"] = snapshot.cold_start_s
         self._metrics.set(model.name, values, decision.explanation.binding)
+        present = {"starting": capacity.starting, "ready": snapshot.ready, "draining": snapshot.draining}
+        self._metrics.count_replica_seconds(
+            model.name, self._replica_time.look(model.deployment, present, now)
+        )
         if decision.target != snapshot.target:
             self._metrics.count_change(model.name, snapshot.target, decision.target)
 

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from serve_app.autoscaling.knobs import ITL_PERCENTILES, PERCENTILES
 from serve_app.autoscaling.signals import EngineSignals
-from serve_app.engine.first_tokens import FirstTokens
+from serve_app.engine.first_tokens import FirstToken, FirstTokens
+from serve_app.engine.hundred_tokens import HundredTokens
 from serve_app.engine.queue_reading import QueueReading, read_queue
 from serve_app.engine.step_sums import StepSums, step_seconds
 from serve_app.telemetry.latency_window import LatencyWindow
 
 _WINDOW_S = 30.0
+
+
+class Milestones(NamedTuple):
+    """What requests reached with one step."""
+
+    first_tokens: Sequence[FirstToken] = ()
+    hundred_tokens_s: Sequence[float] = ()
+    """Seconds from the arrival to the hundredth token, of those that have it now."""
+
+
+_NONE = Milestones()
 
 
 class EngineReport:
@@ -27,6 +39,7 @@ class EngineReport:
     Args:
         requests: vLLM's states of the requests it holds, by id; the very mapping it keeps.
         kv_cache_tokens: Tokens the whole KV cache holds.
+        most_tokens_a_step: Tokens of one sequence in one step, more than one with speculative decoding.
         clock: Seconds that never go back.
         wall: Unix time in seconds.
     """
@@ -35,6 +48,7 @@ class EngineReport:
         self,
         requests: Mapping[str, Any],
         kv_cache_tokens: int,
+        most_tokens_a_step: int = 1,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -46,7 +60,8 @@ class EngineReport:
         self._last_step_at: float | None = None
         """When the last step's statistics came, if it left the engine with work to do."""
         self._steps = StepSums()
-        self._first_tokens = FirstTokens(requests, _WINDOW_S)
+        self._hundred_tokens = HundredTokens(requests, most_tokens_a_step)
+        self._first_tokens = FirstTokens(requests, _WINDOW_S, self._hundred_tokens.begin)
         self._inter_token = LatencyWindow(_WINDOW_S)
         self._prompt_tokens = 0
         self._generation_tokens = 0
@@ -61,16 +76,19 @@ class EngineReport:
         # Not blocks times block size: a hybrid model's sequence holds blocks of several kinds. A model
         # without a KV cache has no size.
         tokens: int = engine.vllm_config.cache_config.kv_cache_size_tokens or 0
-        return cls(engine.output_processor.request_states, tokens)
+        return cls(
+            engine.output_processor.request_states, tokens, 1 + engine.vllm_config.num_speculative_tokens
+        )
 
-    def step(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> None:
+    def step(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> Milestones:
         """Add one engine step. `iteration` is None if the step had no result for any request."""
         now = self._clock()
-        prefill_s = self._add_results(iteration, now) if iteration is not None else None
+        reached = self._add_results(iteration, now) if iteration is not None else _NONE
         if scheduler is not None:
             self._scheduler = scheduler
-            self._add_step(scheduler, iteration, prefill_s, now)
+            self._add_step(scheduler, iteration, reached.first_tokens, now)
             self._last_step_at = now if self._requests else None
+        return reached
 
     def queue(self) -> QueueReading:
         """The queue and the cache now."""
@@ -114,8 +132,8 @@ class EngineReport:
         }
         return EngineSignals(**{name: float(value) for name, value in values.items()})
 
-    def _add_results(self, iteration: IterationStats, now: float) -> float | None:
-        """Add what came of a step; return the shortest prefill that ended with it, in seconds."""
+    def _add_results(self, iteration: IterationStats, now: float) -> Milestones:
+        """Add what came of a step; return what requests reached with it."""
         observe = self._inter_token.observe
         for seconds in iteration.inter_token_latencies_iter:
             observe(seconds, now)
@@ -126,10 +144,14 @@ class EngineReport:
             self._finished_requests += 1
             self._finished_prompt_tokens += request.num_prompt_tokens
             self._finished_generation_tokens += request.num_generation_tokens
-        return self._first_tokens.note(iteration, now)
+        return Milestones(self._first_tokens.note(iteration, now), self._hundred_tokens.note(iteration))
 
     def _add_step(
-        self, scheduler: SchedulerStats, iteration: IterationStats | None, prefill_s: float | None, now: float
+        self,
+        scheduler: SchedulerStats,
+        iteration: IterationStats | None,
+        first_tokens: Sequence[FirstToken],
+        now: float,
     ) -> None:
         details = scheduler.iteration_details
         if details is None or details.is_dummy:
@@ -142,7 +164,7 @@ class EngineReport:
             step_seconds(
                 iteration.inter_token_latencies_iter if iteration is not None else (),
                 now - self._last_step_at if self._last_step_at is not None else None,
-                prefill_s,
+                min((first.prefill_s for first in first_tokens), default=None),
                 details.elapsed_ms,
             ),
             details.num_generation_requests,

@@ -8,7 +8,7 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from serve_app.engine.report import EngineReport
+from serve_app.engine.report import EngineReport, Milestones
 from serve_app.telemetry.engine_metrics import EngineMetrics
 
 logger = logging.getLogger("ray.serve")
@@ -39,7 +39,7 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         """Add one step's statistics. Never raises."""
         try:
             if self.report is not None:
-                self.report.step(scheduler_stats, iteration_stats)
+                self._export_milestones(self.report.step(scheduler_stats, iteration_stats))
             self._export(scheduler_stats, iteration_stats)
         except Exception:
             # Raised, it would end vLLM's output loop, and every stream of this replica with it. A step
@@ -71,6 +71,14 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         for request in iteration_stats.finished_requests:
             metrics.e2e.observe(request.e2e_latency)
             metrics.requests.inc(1, tags={"finish_reason": str(request.finish_reason)})
+
+    def _export_milestones(self, reached: Milestones) -> None:
+        metrics = self._metrics
+        for queue_s, prefill_s in reached.first_tokens:
+            metrics.queue_wait.observe(queue_s)
+            metrics.prefill.observe(prefill_s)
+        for seconds in reached.hundred_tokens_s:
+            metrics.hundred_tokens.observe(seconds)
 
     def log_engine_initialized(self) -> None:
         """vLLM's hook for its own start-up line; the replica logs its own."""

@@ -68,6 +68,9 @@ class _NoMeter:
     def count_change(self, model: str, old: int, new: int) -> None:
         pass
 
+    def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
+        pass
+
     def count_error(self) -> None:
         pass
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from ray.util.metrics import Counter, Gauge
 
+from serve_app.telemetry.series import show_zero
+
 _GAUGES = {
     "wanted_replicas": "Replicas the policy wants, before delays and mode.",
     "target_replicas": "Replicas asked for.",
@@ -16,6 +18,7 @@ _GAUGES = {
     "draining_replicas": "Replicas that finish their streams before they stop.",
     "cold_start_seconds": "Typical time from a replica's process to its readiness, as measured.",
     "replica_capacity_rps": "Requests a second one replica can carry within its targets, as learned.",
+    "gpus_per_replica": "GPUs one replica takes; 0 on a CPU.",
 }
 
 
@@ -38,12 +41,23 @@ class AutoscalingMetrics:
         self._errors = Counter(
             "llm_autoscaling_policy_errors_total", "Exceptions of the policy; the target was kept."
         )
+        self._replica_seconds = Counter(
+            "llm_autoscaling_replica_seconds_total",
+            "Time of all replicas together, by what they were doing.",
+            tag_keys=("model", "state"),
+        )
         self._terms: dict[str, set[str]] = {}
+        show_zero(self._errors)
 
     def set(self, model: str, values: Mapping[str, float], binding: str) -> None:
         """Publish one decision's numbers, by the names of the gauges, and what bound it."""
         for name, value in values.items():
             self._gauges[name].set(value, tags={"model": model})
+        if model not in self._terms:
+            for direction in ("up", "down"):
+                show_zero(self._decisions, model=model, direction=direction)
+            for state in ("starting", "ready", "draining"):
+                show_zero(self._replica_seconds, model=model, state=state)
         terms = self._terms.setdefault(model, set())
         terms.add(binding)
         for term in terms:
@@ -52,6 +66,12 @@ class AutoscalingMetrics:
     def count_change(self, model: str, old: int, new: int) -> None:
         """Count a change of the target."""
         self._decisions.inc(1, tags={"model": model, "direction": "up" if new > old else "down"})
+
+    def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
+        """Count the time of replicas, by their state."""
+        for state, amount in seconds.items():
+            if amount > 0:  # Ray refuses to count nothing
+                self._replica_seconds.inc(amount, tags={"model": model, "state": state})
 
     def count_error(self) -> None:
         """Count a policy that raised."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from serve_app.api.errors import ApiError
 from serve_app.autoscaling.signals import EngineSignals
-from serve_app.telemetry.buckets import E2E_S, INTER_TOKEN_S, TTFT_S
+from serve_app.telemetry.buckets import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
 from serve_app.telemetry.series import ReplicaSeries
 
 
@@ -40,7 +40,18 @@ class EngineMetrics:
         histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
         self.ttft = histogram("llm_ttft_seconds", "Time to first token, from the engine's arrival.", TTFT_S)
+        self.queue_wait = histogram(
+            "llm_queue_wait_seconds", "The part of TTFT in the engine's queue.", TTFT_S
+        )
+        self.prefill = histogram(
+            "llm_prefill_seconds", "The part of TTFT from the first step to the first token.", TTFT_S
+        )
         self.inter_token = histogram("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)
+        self.hundred_tokens = histogram(
+            "llm_hundred_tokens_seconds",
+            "Engine's arrival to hundredth token.",
+            HUNDRED_TOKENS_S,
+        )
         self.e2e = histogram("llm_e2e_seconds", "Arrival to last token.", E2E_S)
         self.requests = counter(
             "llm_requests_total", "Finished generations, by finish reason.", "finish_reason"

@@ -7,6 +7,16 @@ from ray.util.metrics import Counter, Gauge, Histogram
 LABELS = ("model", "replica")
 
 
+def show_zero(counter: Counter, **tags: str) -> None:
+    """Export `counter` before it has counted anything, with these `tags` beside its default ones.
+
+    PromQL's `increase` and `rate` see differences only: of a series that appears with its first increment,
+    the first increment is lost, and that may be the only one there is.
+    """
+    # `inc` refuses zero; what it calls after that check does not.
+    counter._record(0.0, tags)
+
+
 class ReplicaSeries:
     """Registers series with Ray; use it inside the replica, never at import."""
 

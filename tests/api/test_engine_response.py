@@ -259,3 +259,66 @@ async def test_a_request_that_fails_unforeseen_is_closed_too() -> None:
         await exchange(StubEngine(ZeroDivisionError("engine")), traffic=traffic)
 
     assert traffic.names == ["opened", "closed"]
+
+
+async def outcome(answer: Any) -> Any:
+    traffic = TrafficLog()
+    await exchange(StubEngine(answer), traffic=traffic)
+    assert traffic.names.count("closed") == 1
+    return traffic.seen["closed"][1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended"),
+    [
+        (EngineReply(200, b"{}"), "ok"),
+        (frames(FIRST, SECOND, DONE), "ok"),
+        (EngineReply(400, b"{}"), "client_error"),
+        (ApiError(422, "no"), "client_error"),
+        (EngineReply(429, b"{}"), "rejected"),
+        (ApiError(429, "full", code="queue_full"), "rejected"),
+        (EngineReply(500, b"{}"), "error"),
+        (ApiError(503, "no replica", code="model_unavailable"), "error"),
+        # As the engine renders it, and as the relay does where the replica is lost.
+        (frames(FIRST, ApiError(500, "no").frame(), DONE), "error"),
+        (frames(FIRST, ApiError(502, "lost").last_frames()), "error"),
+        (failing(OSError(32, "pipe"), FIRST), "error"),
+        (frames(FIRST, SECOND), "error"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_how_a_request_ended_is_told_once_with_its_end(answer: Any, ended: str) -> None:
+    assert await outcome(answer) == ended
+
+
+async def test_an_unforeseen_failure_is_an_error() -> None:
+    traffic = TrafficLog()
+
+    with pytest.raises(ZeroDivisionError):
+        await exchange(StubEngine(ZeroDivisionError("engine")), traffic=traffic)
+
+    assert traffic.seen["closed"][1] == "error"
+
+
+@pytest.mark.parametrize("engine", [MuteEngine(), StubEngine(stalled(FIRST))], ids=["mute", "stalled"])
+async def test_a_client_that_leaves_before_the_end_has_abandoned_its_request(engine: StubEngine) -> None:
+    connection, traffic = Connection(), TrafficLog()
+    reached = engine.entered if isinstance(engine, MuteEngine) else connection.body_arrived
+
+    await leaves(engine, reached, connection, traffic)
+
+    assert traffic.seen["closed"][1] == "abandoned"
+
+
+async def test_a_call_that_ray_cancels_is_one_whose_client_has_left() -> None:
+    engine, connection, traffic = MuteEngine(), Connection(), TrafficLog()
+    response = EngineResponse(engine, REQUEST, traffic)
+
+    async with asyncio.timeout(LIMIT_S):
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        await engine.entered.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert traffic.seen["closed"][1] == "abandoned"

@@ -152,7 +152,7 @@ async def test_the_time_held_is_told_with_the_first_byte_and_the_end() -> None:
 
     assert traffic.names == ["opened", "first_byte", "closed"]
     assert traffic.seen["first_byte"][1] == 12.5
-    assert traffic.seen["closed"] == (12.5,)
+    assert traffic.seen["closed"] == (12.5, "ok")
 
 
 async def test_a_refusal_after_comments_is_counted_as_one() -> None:
@@ -161,6 +161,7 @@ async def test_a_refusal_after_comments_is_counted_as_one() -> None:
     await exchange(LATE, traffic=traffic)
 
     assert traffic.names == ["opened", "rejected", "closed"]
+    assert traffic.seen["closed"][1] == "error"  # though its status was 200
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 from serve_app.api.client import EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.api.outcome import Outcome
 
 
 class TrafficLog:
@@ -36,5 +37,5 @@ class TrafficLog:
     def abandoned(self, request: EngineRequest) -> None:
         self._note("abandoned", request)
 
-    def closed(self, request: EngineRequest, held_s: float) -> None:
-        self._note("closed", request, held_s)
+    def closed(self, request: EngineRequest, held_s: float, outcome: Outcome) -> None:
+        self._note("closed", request, held_s, outcome)

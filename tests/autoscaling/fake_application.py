@@ -54,12 +54,18 @@ class FakeMetrics:
         self.changes: list[tuple[str, int, int]] = []
         self.errors = 0
         self.values: dict[str, dict[str, float]] = {}
+        self.replica_seconds: dict[str, dict[str, float]] = {}
 
     def set(self, model: str, values: dict[str, float], binding: str) -> None:
         self.values[model] = values
 
     def count_change(self, model: str, old: int, new: int) -> None:
         self.changes.append((model, old, new))
+
+    def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
+        totals = self.replica_seconds.setdefault(model, {})
+        for state, amount in seconds.items():
+            totals[state] = totals.get(state, 0.0) + amount
 
     def count_error(self) -> None:
         self.errors += 1

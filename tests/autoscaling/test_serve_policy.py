@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -339,3 +340,33 @@ def test_a_new_policy_with_nothing_remembered_takes_nothing_away_at_once(clock: 
         targets.append(app.tick()["Engine-a"])
 
     assert targets == [4] * 58
+
+
+# What it costs.
+
+
+def test_the_time_of_replicas_is_counted_by_what_they_do(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(min_replicas=2)}, targets={"a": 2})
+    for _ in range(21):
+        app.tick()
+
+    assert app.metrics.replica_seconds == {"a": {"ready": 20.0}}
+
+    app.run("Engine-a", 1)  # one of the two is lost, and its successor starts
+    for _ in range(3):
+        app.tick()
+
+    assert app.metrics.replica_seconds == {"a": {"ready": 20.0 + 1.0 + 1.0, "starting": 1.0}}
+
+
+def test_a_replicas_gpus_are_told_and_are_none_on_a_cpu(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
+    served = app.exchange.inbox.served
+    assert served is not None
+    models = {**served.models}
+    models["Engine-b"] = replace(models["Engine-b"], resources={"CPU": 1.0, "GPU": 4.0})
+    app.exchange.inbox = replace(app.exchange.inbox, served=replace(served, models=models))
+    app.tick()
+
+    assert app.metrics.values["a"]["gpus_per_replica"] == 0.0
+    assert app.metrics.values["b"]["gpus_per_replica"] == 4.0

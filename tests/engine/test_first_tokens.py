@@ -20,9 +20,9 @@ def test_a_first_token_is_split_into_queue_and_prefill_as_soon_as_it_is_there() 
     core.add("a", queued=50.0)
     core.schedule("a", 50.4)
 
-    shortest = first.note(core.step(50.6, "a"), NOW)
+    (seen,) = first.note(core.step(50.6, "a"), NOW)
 
-    assert shortest == pytest.approx(0.2)
+    assert (seen.queue_s, seen.prefill_s) == (pytest.approx(0.4), pytest.approx(0.2))
     assert counted(first) == 1
     # A bucket of the window is 5 % wide.
     assert first.queue.percentile(99, NOW) == pytest.approx(0.4, rel=0.05)
@@ -38,7 +38,7 @@ def test_a_request_is_counted_once_however_many_tokens_follow() -> None:
     first.note(core.step(50.2, "a"), NOW)
     first.note(core.step(50.3, "a", "b"), NOW)  # the first of b while a goes on
 
-    assert first.note(core.step(50.4, "a", "b", finished=("a", "b")), NOW) is None
+    assert first.note(core.step(50.4, "a", "b", finished=("a", "b")), NOW) == []
     assert counted(first) == 2
 
 
@@ -62,9 +62,9 @@ def test_the_end_of_a_request_is_no_first_token_where_another_one_has_its_own() 
         core.schedule(name, at)
     first.note(core.step(50.2, "a"), NOW)
 
-    shortest = first.note(core.step(50.3, "a", "b", finished=("a",)), NOW)
+    (seen,) = first.note(core.step(50.3, "a", "b", finished=("a",)), NOW)
 
-    assert shortest == pytest.approx(0.05)
+    assert seen.prefill_s == pytest.approx(0.05)
     assert counted(first) == 2
 
 
@@ -73,10 +73,9 @@ def test_a_request_the_core_refused_says_nothing_of_queues() -> None:
     first = FirstTokens(core.requests, 30.0)
     core.add("a", queued=50_000.0)  # never scheduled
 
-    assert (
-        first.note(core.step(50_000.1, "a", finished=("a",), tokens=0, reason=FinishReason.ERROR), NOW)
-        is None
-    )
+    step = core.step(50_000.1, "a", finished=("a",), tokens=0, reason=FinishReason.ERROR)
+
+    assert first.note(step, NOW) == []
     assert counted(first) == 0
 
 
@@ -86,5 +85,22 @@ def test_a_step_without_first_tokens_is_not_looked_through() -> None:
     core.step(50.2, "a")
     first = FirstTokens(core.requests, 30.0)
 
-    assert first.note(core.step(50.3, "a"), NOW) is None
+    assert first.note(core.step(50.3, "a"), NOW) == []
     assert counted(first) == 0
+
+
+def test_who_goes_on_after_a_first_token_is_told_of_once() -> None:
+    core = StubCore()
+    told: list[tuple[str, object]] = []
+    first = FirstTokens(core.requests, 30.0, lambda name, stats: told.append((name, stats)))
+    for name in ("a", "b"):
+        core.add(name, queued=50.0)
+        core.schedule(name, 50.1)
+    stats = core.requests["b"].stats
+
+    first.note(core.step(50.2, "a", "b", finished=("a",)), NOW)
+    core.add("c", queued=50.2)
+    core.schedule("c", 50.2)
+    first.note(core.step(50.3, "b", "c", finished=("c",)), NOW)
+
+    assert told == [("b", stats)]

@@ -8,7 +8,7 @@ import pytest
 from vllm.v1.metrics.stats import SchedulerStats
 
 from serve_app.autoscaling.signals import ENGINE_FIELDS, EngineSignals
-from serve_app.engine.report import EngineReport
+from serve_app.engine.report import EngineReport, Milestones
 from tests.engine.stub_core import StubCore, scheduled
 
 KV_CACHE_TOKENS = 4000
@@ -206,7 +206,9 @@ def test_an_engines_report_has_its_requests_and_the_size_of_its_cache(
     core = StubCore()
     llm = SimpleNamespace(
         output_processor=SimpleNamespace(request_states=core.requests),
-        vllm_config=SimpleNamespace(cache_config=SimpleNamespace(kv_cache_size_tokens=size)),
+        vllm_config=SimpleNamespace(
+            cache_config=SimpleNamespace(kv_cache_size_tokens=size), num_speculative_tokens=0
+        ),
     )
     report = EngineReport.of(llm)
     core.add("a")
@@ -214,3 +216,34 @@ def test_an_engines_report_has_its_requests_and_the_size_of_its_cache(
     signals = report.take(0)
 
     assert (signals.kv_cache_tokens, signals.waiting_requests) == (tokens, 1)
+
+
+def test_what_requests_reach_is_told_in_the_step_in_which_they_do() -> None:
+    replica = Reporting()
+    replica.core.add("a", queued=1.0, arrived=replica.wall)
+    replica.core.schedule("a", 1.25)
+
+    first = replica.report.step(SchedulerStats(), replica.core.step(1.5, "a"))
+    between = [replica.report.step(SchedulerStats(), replica.core.step(2.0, "a")) for _ in range(98)]
+    last = replica.core.step(9.0, "a", finished=("a",))
+    last.iteration_timestamp = replica.wall + 2.75
+
+    assert first == ([(0.25, 0.25)], [])
+    assert set(map(str, between)) == {str(Milestones([], []))}
+    assert replica.report.step(SchedulerStats(), last) == ([], [2.75])
+
+
+def test_an_engine_with_speculative_decoding_is_looked_at_as_often_as_its_steps_may_be_long() -> None:
+    core = StubCore()
+    llm = SimpleNamespace(
+        output_processor=SimpleNamespace(request_states=core.requests),
+        vllm_config=SimpleNamespace(
+            cache_config=SimpleNamespace(kv_cache_size_tokens=1), num_speculative_tokens=98
+        ),
+    )
+    report = EngineReport.of(llm)
+    core.add("a")
+    core.schedule("a", 0.1)
+    report.step(None, core.step(0.5, "a"))
+
+    assert len(report.step(None, core.step(0.6, "a", tokens=99)).hundred_tokens_s) == 1

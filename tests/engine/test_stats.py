@@ -120,6 +120,27 @@ def test_before_there_is_a_report_steps_are_metrics_only() -> None:
     assert report.take(0) == EngineSignals(kv_cache_tokens=1000)
 
 
+def test_what_a_request_reaches_is_observed_then() -> None:
+    metrics = Metrics()
+    stats, _, core = reporting(metrics)
+    core.add("a", queued=1.0)
+    core.schedule("a", 1.5)
+
+    stats.record(None, core.step(1.75, "a"))
+    assert (metrics.queue_wait.values, metrics.prefill.values) == ([0.5], [0.25])
+
+    for _ in range(98):
+        stats.record(None, core.step(2.0, "a"))
+    assert metrics.hundred_tokens.values == []
+
+    hundredth = core.step(3.0, "a")
+    hundredth.iteration_timestamp = 2.5
+    stats.record(None, hundredth)
+    stats.record(None, core.step(3.1, "a"))
+    assert metrics.hundred_tokens.values == [2.5]
+    assert (metrics.queue_wait.values, metrics.prefill.values) == ([0.5], [0.25])
+
+
 class BrokenMetrics:
     def __getattr__(self, name: str) -> Any:
         raise LookupError(name)

@@ -21,6 +21,8 @@ class StubMetric:
         self.boundaries = boundaries
         self.tag_keys = tag_keys
         self.values: list[tuple[float, dict[str, str]]] = []
+        self.shown: list[dict[str, str]] = []
+        """Tags with which it was exported at zero."""
 
     def set_default_tags(self, tags: dict[str, str]) -> None:
         self.tags = tags
@@ -30,6 +32,11 @@ class StubMetric:
 
     def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
         self.values.append((value, tags or {}))
+
+    def _record(self, value: float, tags: dict[str, str]) -> None:
+        """What `inc` refuses to do: zero."""
+        assert value == 0.0
+        self.shown.append(tags)
 
     def observe(self, value: float, tags: dict[str, str] | None = None) -> None:
         self.values.append((value, tags or {}))

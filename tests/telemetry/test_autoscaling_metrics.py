@@ -19,9 +19,14 @@ class StubMetric:
         SERIES[name] = self
         self.tag_keys = tag_keys
         self.values: list[tuple[float, dict[str, str]]] = []
+        self.shown: list[dict[str, str]] = []
 
     def set(self, value: float, tags: dict[str, str]) -> None:
         self.values.append((value, tags))
+
+    def _record(self, value: float, tags: dict[str, str]) -> None:
+        assert value == 0.0
+        self.shown.append(tags)
 
     def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
         self.values.append((value, tags or {}))
@@ -45,6 +50,8 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMet
         "llm_autoscaling_draining_replicas": ("model",),
         "llm_autoscaling_cold_start_seconds": ("model",),
         "llm_autoscaling_replica_capacity_rps": ("model",),
+        "llm_autoscaling_gpus_per_replica": ("model",),
+        "llm_autoscaling_replica_seconds_total": ("model", "state"),
         "llm_autoscaling_binding": ("model", "term"),
         "llm_autoscaling_decisions_total": ("model", "direction"),
         "llm_autoscaling_policy_errors_total": (),
@@ -89,6 +96,31 @@ def test_changes_of_the_target_are_counted_by_their_direction(metrics: Autoscali
     assert SERIES["llm_autoscaling_decisions_total"].values == [
         (1, {"model": "tide", "direction": "up"}),
         (1, {"model": "tide", "direction": "down"}),
+    ]
+
+
+def test_the_time_of_replicas_is_counted_by_their_state(metrics: AutoscalingMetrics) -> None:
+    metrics.count_replica_seconds("tide", {"ready": 1.5, "starting": 0.0, "draining": 0.5})
+
+    assert SERIES["llm_autoscaling_replica_seconds_total"].values == [
+        (1.5, {"model": "tide", "state": "ready"}),
+        (0.5, {"model": "tide", "state": "draining"}),
+    ]  # and no time of what was not there: Ray refuses to count nothing
+
+
+def test_whatever_comes_first_is_a_difference_from_zero(metrics: AutoscalingMetrics) -> None:
+    metrics.set("tide", {}, "queue")
+    metrics.set("tide", {}, "queue")
+
+    assert SERIES["llm_autoscaling_policy_errors_total"].shown == [{}]
+    assert SERIES["llm_autoscaling_decisions_total"].shown == [
+        {"model": "tide", "direction": "up"},
+        {"model": "tide", "direction": "down"},
+    ]
+    assert SERIES["llm_autoscaling_replica_seconds_total"].shown == [
+        {"model": "tide", "state": "starting"},
+        {"model": "tide", "state": "ready"},
+        {"model": "tide", "state": "draining"},
     ]
 
 

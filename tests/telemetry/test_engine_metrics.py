@@ -7,7 +7,7 @@ import pytest
 from serve_app.api.errors import ApiError
 from serve_app.autoscaling.signals import EngineSignals
 from serve_app.telemetry import series as made
-from serve_app.telemetry.buckets import E2E_S, INTER_TOKEN_S, TTFT_S
+from serve_app.telemetry.buckets import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
 from serve_app.telemetry.engine_metrics import EngineGauges, EngineLimits, EngineMetrics
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
@@ -23,6 +23,9 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> EngineMetrics:
 def test_the_series_are_those_dashboards_and_alerts_name(metrics: EngineMetrics) -> None:
     assert set(SERIES) == {
         "llm_ttft_seconds",
+        "llm_queue_wait_seconds",
+        "llm_prefill_seconds",
+        "llm_hundred_tokens_seconds",
         "llm_inter_token_seconds",
         "llm_e2e_seconds",
         "llm_requests_total",
@@ -60,6 +63,9 @@ def test_histograms_have_the_boundaries_made_for_them(metrics: EngineMetrics) ->
 
     assert bounds == {
         "llm_ttft_seconds": list(TTFT_S),
+        "llm_queue_wait_seconds": list(TTFT_S),
+        "llm_prefill_seconds": list(TTFT_S),
+        "llm_hundred_tokens_seconds": list(HUNDRED_TOKENS_S),
         "llm_inter_token_seconds": list(INTER_TOKEN_S),
         "llm_e2e_seconds": list(E2E_S),
     }

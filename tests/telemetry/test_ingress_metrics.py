@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from serve_app.api.outcome import OUTCOMES
 from serve_app.telemetry import series as made
 from serve_app.telemetry.buckets import TTFT_S
 from serve_app.telemetry.ingress_metrics import COLD_WAIT_S, IngressMetrics
@@ -23,6 +24,7 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: IngressMetrics
         "llm_arrivals_total": (),
         "llm_rejected_total": ("reason",),
         "llm_abandoned_total": (),
+        "llm_responses_total": ("outcome",),
         "llm_cold_wait_seconds": (),
         "llm_user_ttft_seconds": ("cold",),
     }
@@ -47,6 +49,8 @@ def test_what_happens_goes_to_the_series_of_its_name(metrics: IngressMetrics) ->
     metrics.count_arrival()
     metrics.count_rejection("queue_full")
     metrics.count_abandonment()
+    metrics.count_response("ok")
+    metrics.count_response("error")
     metrics.observe_cold_wait(40.0)
     metrics.observe_ttft(0.1, cold=False)
     metrics.observe_ttft(41.0, cold=True)
@@ -57,6 +61,16 @@ def test_what_happens_goes_to_the_series_of_its_name(metrics: IngressMetrics) ->
         "llm_arrivals_total": [(1, {})],
         "llm_rejected_total": [(1, {"reason": "queue_full"})],
         "llm_abandoned_total": [(1, {})],
+        "llm_responses_total": [(1, {"outcome": "ok"}), (1, {"outcome": "error"})],
         "llm_cold_wait_seconds": [(40.0, {})],
         "llm_user_ttft_seconds": [(0.1, {"cold": "false"}), (41.0, {"cold": "true"})],
+    }
+
+
+def test_an_error_rate_has_all_its_counters_before_the_first_request(metrics: IngressMetrics) -> None:
+    """The increase of a series that begins with its first error does not contain that error."""
+    assert {name: series.shown for name, series in SERIES.items() if series.shown} == {
+        "llm_arrivals_total": [{}],
+        "llm_abandoned_total": [{}],
+        "llm_responses_total": [{"outcome": outcome} for outcome in OUTCOMES],
     }

@@ -146,4 +146,4 @@ async def test_a_stream_that_finds_a_replica_is_neither_held_nor_commented(stack
 
     assert await cold.end() == FIRST + DONE
     assert (cold.handle.chosen, cold.outlooks.running) == (0, False)
-    assert cold.traffic.seen["closed"] == (0.0,)
+    assert cold.traffic.seen["closed"] == (0.0, "ok")
