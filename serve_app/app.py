@@ -13,7 +13,7 @@ from serve_app.autoscaling.knobs import Knobs
 from serve_app.engine.deployment import Engine
 from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
 from serve_app.ingress import Ingress
-from serve_app.placement import placement
+from serve_app.placement import actor_options, placement
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.tree import EMBEDDED
 
@@ -51,7 +51,7 @@ def build_application(
         Ingress,
         name="Ingress",
         max_ongoing_requests=ingress.max_ongoing_requests,
-        ray_actor_options={"num_cpus": ingress.cpus_per_replica},
+        ray_actor_options=actor_options(ingress.cpus_per_replica, ingress.resources),
         graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),
         # Not None: Ray would not tell replicas when knobs given once are taken away again.
         user_config={},

@@ -66,6 +66,9 @@ EMBEDDED_MODEL = {"HF_HUB_OFFLINE": "1"}
 DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
 """Where the command line finds Ray's dashboard: Ray's own variable, as `serve deploy` reads it."""
 
+API_KEY = "OPENAI_API_KEY"
+"""The key that the command line sends to the API: the variable of OpenAI's own clients."""
+
 KUBERNETES_SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 """Set by Kubernetes in every pod: where its API is, and that there is one."""
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.api.api_keys import ApiKeys
 from serve_app.api.app import create_app
 from serve_app.api.client import EngineClient
 from serve_app.api.models import ModelDirectory, ServedModel
@@ -36,12 +37,17 @@ class Ingress:
         settings: `AppSettings` as plain data.
         knobs: Default knobs of each model, by name, as plain data.
         engines: A handle to each model's engine deployment, in the order of `settings.models`.
+
+    Raises:
+        SettingsError: where `http.api_keys_file` has no usable keys.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self, settings: dict[str, Any], knobs: dict[str, dict[str, Any]], *engines: DeploymentHandle
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
+        file = self._settings.http.api_keys_file
+        self._api_keys = None if file is None else ApiKeys(file)
         context = serve.get_replica_context()
         self._app = context.app_name
         self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
@@ -79,7 +85,12 @@ class Ingress:
         )
         observer = ServeObserver(self._app, models, self._live)
         return create_app(
-            directory, observer, self._settings.http.max_body_bytes, autoscaling=self._desk, behind_ray=True
+            directory,
+            observer,
+            self._settings.http.max_body_bytes,
+            api_keys=self._api_keys,
+            autoscaling=self._desk,
+            behind_ray=True,
         )
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from serve_app.settings.tree import ModelSettings
@@ -15,29 +16,38 @@ def placement(model: ModelSettings) -> dict[str, Any]:
 
     On one GPU the replica itself holds it. On several, each has a placement-group bundle; the replica
     sits in the first and claims no GPU there, because the GPUs belong to vLLM's worker actors, one a
-    bundle.
+    bundle. Custom resources are the replica's, and so the first bundle's, as its CPUs are.
     """
+    options = actor_options(model.cpus_per_replica, model.resources)
     if model.device == "cpu":
-        return {"ray_actor_options": {"num_cpus": model.cpus_per_replica}}
+        return {"ray_actor_options": options}
     if model.tensor_parallel_size == 1:
-        options: dict[str, Any] = {"num_cpus": model.cpus_per_replica, "num_gpus": 1}
+        options["num_gpus"] = 1
         if model.accelerator_type is not None:
             options["accelerator_type"] = model.accelerator_type
         return {"ray_actor_options": options}
     bundle: dict[str, float] = {"GPU": 1.0}
     if model.accelerator_type is not None:
         bundle[f"accelerator_type:{model.accelerator_type}"] = _ACCELERATOR_SLIVER
-    first = {"CPU": model.cpus_per_replica, **bundle}
+    first = {"CPU": model.cpus_per_replica, **bundle, **model.resources}
     return {
-        "ray_actor_options": {"num_cpus": model.cpus_per_replica},
+        "ray_actor_options": options,
         "placement_group_bundles": [first] + [dict(bundle) for _ in range(model.tensor_parallel_size - 1)],
         "placement_group_strategy": model.placement_group_strategy,
     }
 
 
+def actor_options(cpus: float, resources: Mapping[str, float]) -> dict[str, Any]:
+    """Ray's actor options for so many CPUs and these custom resources."""
+    options: dict[str, Any] = {"num_cpus": cpus}
+    if resources:
+        options["resources"] = dict(resources)
+    return options
+
+
 def replica_resources(model: ModelSettings) -> dict[str, float]:
     """What one replica takes of the cluster, by Ray's resource names."""
-    needed: dict[str, float] = {"CPU": model.cpus_per_replica}
+    needed: dict[str, float] = {"CPU": model.cpus_per_replica, **model.resources}
     if model.device == "gpu":
         needed["GPU"] = float(model.tensor_parallel_size)
         if model.accelerator_type is not None:

@@ -177,6 +177,26 @@ def test_the_ingress_takes_its_size_from_the_settings() -> None:
     assert ingress.ray_actor_options["num_cpus"] == 0.25
 
 
+def test_custom_resources_place_engines_and_ingress() -> None:
+    """Ray Serve checks here, too, that the replica fits in its first bundle."""
+    ingress, engines = built(
+        {
+            "models": [
+                {"name": "a", "resources": {"profile_l4": 1}},
+                {"name": "b", "tensor_parallel_size": 2, "resources": {"profile_x2": 1}},
+            ],
+            "ingress": {"resources": {"ingress": 0.001}},
+        }
+    )
+
+    assert ingress.ray_actor_options["resources"] == {"ingress": 0.001}
+    assert [engine.ray_actor_options["resources"] for engine in engines] == [
+        {"profile_l4": 1},
+        {"profile_x2": 1},
+    ]
+    assert engines[1]._replica_config.placement_group_bundles[0]["profile_x2"] == 1
+
+
 def test_the_embedded_model_asks_no_hub_and_others_may() -> None:
     assert variables(engine())["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in variables(engine(model="org/weights"))

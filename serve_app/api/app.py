@@ -11,6 +11,8 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
+from serve_app.api.api_keys import ApiKeys
+from serve_app.api.auth import ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.client import JSON
 from serve_app.api.errors import ApiError
@@ -28,6 +30,7 @@ def create_app(
     observer: Observer,
     max_body_bytes: int,
     *,
+    api_keys: ApiKeys | None = None,
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
 ) -> FastAPI:
@@ -37,6 +40,7 @@ def create_app(
         models: What is served.
         observer: Answers `/ready` and `/metrics`.
         max_body_bytes: Bound on a request's body.
+        api_keys: Those of the clients that are let in; None lets everybody in.
         autoscaling: Answers `/autoscaling/…`; None where nothing scales.
         behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
     """
@@ -49,6 +53,8 @@ def create_app(
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
+    if api_keys is not None:
+        app.add_middleware(ApiKeyMiddleware, keys=api_keys)
     app.add_middleware(RequestIdMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -10,6 +10,8 @@ INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 DONE = b"data: [DONE]\n\n"
 """The frame every stream ends with."""
+ERROR_EVENT = b"event: error\n"
+"""How the frame of an error within a stream begins."""
 
 
 class ApiError(Exception):
@@ -51,7 +53,7 @@ class ApiError(Exception):
 
     def frame(self) -> bytes:
         """The same as an SSE `error` event, for a stream whose status has already been sent."""
-        return b"event: error\ndata: " + self.body() + b"\n\n"
+        return ERROR_EVENT + b"data: " + self.body() + b"\n\n"
 
     def last_frames(self) -> bytes:
         """The error event and the end of the stream."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import aiohttp
 
@@ -35,6 +35,8 @@ class Plan:
     duration_s: float
     """Of the sweep; checks before it and the last reports after it take some ten seconds more."""
     seed: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ async def measure(order: Plan, tell: Callable[[Progress], None]) -> Measurement:
     """
     # As many connections as streams, and those of the scrapes.
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    async with aiohttp.ClientSession(connector=connector, headers=order.headers) as session:
         server = Server(session, order.url)
         model = await _choose(server, order.model)
         knobs = await server.knobs(model)

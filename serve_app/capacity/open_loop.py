@@ -6,8 +6,8 @@ import asyncio
 import random
 import time
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import aiohttp
 
@@ -53,6 +53,8 @@ class Order:
     output_tokens: int
     step_s: float
     seed: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request."""
 
 
 def fitting(prompt_tokens: int, output_tokens: int, limits: Limits) -> tuple[int, int]:
@@ -97,7 +99,7 @@ async def find_knee(
     if wanted.ttft_s is None and wanted.itl_s is None:
         return None
     formula_rps = capacity_rps(profile.step, mix, measured.knobs, float(profile.kv_cache_tokens))
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=order.headers) as session:
         server = Server(session, order.url)
         search = _Search(server, order, measured, wanted, (prompt, output), tell)
         tried: list[Rate] = []
@@ -164,7 +166,7 @@ class _Search:
         self._begin = 0.0
         self._target = Target(
             url=order.url.rstrip("/"),
-            headers={},
+            headers=order.headers,
             model=measured.model,
             token_ids=measured.token_ids,
             words=(),

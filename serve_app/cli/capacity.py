@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
 from serve_app.capacity.failure import MeasurementError
+from serve_app.cli.api_key import authorization
 from serve_app.cli.explain import DEFAULT_URL
 from serve_app.cli.failure import CommandError
 
@@ -112,7 +113,7 @@ def _measure(options: argparse.Namespace, display: Display) -> tuple[str, Profil
     from serve_app.capacity.report import report  # noqa: PLC0415
     from serve_app.replay.fit import fit  # noqa: PLC0415
 
-    order = Plan(options.url, options.model, options.duration, options.seed)
+    order = Plan(options.url, options.model, options.duration, options.seed, authorization())
     measured = asyncio.run(measure(order, display.tell))
     display.end()
     fitted = fit(measured.samples)
@@ -133,7 +134,7 @@ def _with_knee(
     from serve_app.capacity.open_loop import Order, find_knee  # noqa: PLC0415
 
     asked = (options.prompt_tokens, options.output_tokens)
-    order = Order(options.url, *asked, options.step_seconds, options.seed)
+    order = Order(options.url, *asked, options.step_seconds, options.seed, authorization())
     outcome = asyncio.run(find_knee(order, measured, profile, display.tell))
     display.end()
     if outcome is None:

@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pydantic import ValidationError
 
+from serve_app.cli.api_key import authorization
 from serve_app.cli.decision_documents import DecisionsDocument, RecordDocument
 from serve_app.cli.explanation import explain, history_line
 from serve_app.cli.failure import CommandError
@@ -133,8 +134,11 @@ def _ask(url: str, model: str | None, limit: int) -> Any:
     """The endpoint's JSON. Raises CommandError if there is none."""
     query = urlencode({**({"model": model} if model else {}), "limit": limit})
     address = f"{url.rstrip('/')}/autoscaling/decisions?{query}"
+    request = urllib.request.Request(address)  # noqa: S310 - scheme checked
+    for name, value in authorization().items():
+        request.add_unredirected_header(name, value)  # a key is for the server it was meant for
     try:
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as reply:  # noqa: S310 - scheme checked
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310 - scheme checked
             return json.load(reply)
     except urllib.error.HTTPError as error:
         raise CommandError(f"{url} answers {error.code} {error.reason}: {_message(error.read())}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,8 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TextIO, cast
 from urllib.parse import urlsplit
 
+from serve_app import env
+from serve_app.cli.api_key import authorization
 from serve_app.cli.explain import DEFAULT_URL
 from serve_app.cli.failure import CommandError
 from serve_app.settings.errors import SettingsError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _COMPARE, _REPORT = "compare", "report"
 _SCENARIOS = Path(__file__).resolve().parents[2] / "loadtests" / "scenarios"
-_KEY_VARIABLE = "OPENAI_API_KEY"
 JSON, HTML = "run.json", "report.html"
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """A token of RFC 9110, 5.6.2."""
@@ -58,7 +58,7 @@ def add_command(commands: Any) -> None:
     add("--trace", metavar="FILE", help="in place of the files that `shape: trace` names")
     add(
         "--header", action="append", default=[], metavar="NAME: VALUE",
-        help=f"sent with every request; may be repeated. {_KEY_VARIABLE} is sent as a bearer token if set",
+        help=f"sent with every request; may be repeated. {env.API_KEY} is sent as a bearer token if set",
     )  # fmt: skip
     add("--price", type=float, metavar="DOLLARS", help="of one GPU for an hour, in place of the scenario's")
     add("--out", type=Path, metavar="FOLDER", help="for the report; by default loadtest-results/NAME-TIME")
@@ -208,10 +208,7 @@ def _scenario(path: Path, options: argparse.Namespace) -> Scenario:
 
 def _headers(given: Sequence[str]) -> Mapping[str, str]:
     """By name, written as `Content-Type` is, so that one given in any other case replaces it."""
-    key = os.environ.get(_KEY_VARIABLE, "").strip()
-    if not key.isprintable():
-        raise SettingsError([f"{_KEY_VARIABLE}: must be on one line"])
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = authorization()
     for line in given:
         name, colon, value = (part.strip() for part in line.partition(":"))
         if not colon or not _HEADER_NAME.fullmatch(name) or not value.isprintable():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from serve_app import __version__
-from serve_app.cli import advise, capacity, check, explain, knobs, loadtest, replay, run
+from serve_app.cli import advise, ask, capacity, check, explain, knobs, loadtest, replay, run
 from serve_app.cli.failure import CommandError
 from serve_app.settings.errors import SettingsError
 
@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     check.add_command(commands)
     run.add_command(commands)
+    ask.add_command(commands)
     explain.add_command(commands)
     knobs.add_command(commands)
     capacity.add_command(commands)

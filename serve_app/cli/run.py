@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from serve_app import env
+from serve_app.api.api_keys import ApiKeys
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cli.descendants import adopt_orphans, stop_descendants
 
@@ -73,6 +74,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"tideserve: --stop-with-parent = {parent}: did not start this, or has ended", file=sys.stderr)
         return 1
     config = read_config(options.config)
+    if (
+        options.address == "local"
+    ):  # A cluster of somebody else's may have the file where this machine has not.
+        _check_key_files(config)
     port = options.port or config.port
     if _port_taken(port):
         print(f"tideserve: port {port} is taken; stop what listens there, or give --port", file=sys.stderr)
@@ -98,6 +103,13 @@ def run(options: argparse.Namespace) -> int:
             killed = stop_descendants(_GRACE_S)
             _say(f"tideserve: stopped; {killed} processes had to be killed")
     return 1 if ended_by_itself else 0
+
+
+def _check_key_files(config: ConfigFile) -> None:
+    """Find out now what an ingress replica would fail with. Raises SettingsError."""
+    for settings in config.applications.values():
+        if settings.http.api_keys_file is not None:
+            ApiKeys(settings.http.api_keys_file)
 
 
 def _say(line: str) -> None:

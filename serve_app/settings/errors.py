@@ -17,6 +17,10 @@ class SettingsError(ValueError):
         self.problems = list(problems)
         super().__init__("invalid settings:\n" + "\n".join(f"  - {line}" for line in self.problems))
 
+    def __reduce__(self) -> tuple[type[SettingsError], tuple[list[str]]]:
+        """Ray carries it between processes, and an exception would be rebuilt from its text."""
+        return type(self), (self.problems,)
+
 
 def dotted(location: Sequence[int | str]) -> str:
     """`("models", 0, "dtype")` as `models[0].dtype`."""

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from serve_app.settings.custom_resources import CustomResources
+
 EMBEDDED = "embedded"
 """The `model` value that stands for the demonstration model shipped in the package."""
 
@@ -37,6 +39,8 @@ class ModelSettings(Settings):
     gpus_per_replica: Annotated[int, Field(ge=1, le=1024)] | None = None
     """GPUs of one replica; by default `tensor_parallel_size`, which it must equal."""
     cpus_per_replica: Annotated[float, Field(ge=0)] = 1.0
+    resources: CustomResources = Field(default_factory=dict)
+    """Ray's custom resources that one replica takes, whatever number of GPUs it has."""
     placement_group_strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "STRICT_PACK"
 
     dtype: Literal["auto", "float16", "bfloat16", "float32", "half", "float"] = "auto"
@@ -112,15 +116,26 @@ class ModelSettings(Settings):
 
 
 class HttpSettings(Settings):
-    """Bounds on what a client may send."""
+    """Which clients are let in, and what they may send."""
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8 << 20
+    api_keys_file: str | None = None
+    """Keys of clients, one a line, of which each request must have one; by default none is needed."""
+
+    @field_validator("api_keys_file")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        if path is not None and not path.startswith("/"):
+            raise ValueError("must be an absolute path, the same wherever an ingress replica runs")
+        return path
 
 
 class IngressSettings(Settings):
     """The HTTP ingress deployment."""
 
     cpus_per_replica: Annotated[float, Field(ge=0)] = 0.5
+    resources: CustomResources = Field(default_factory=dict)
+    """Ray's custom resources that one replica takes."""
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 10_000
     data_plane: Literal["relay", "handle"] = "relay"
     """How tokens come from the engine replica: `relay` over HTTP from a port the replica opens,

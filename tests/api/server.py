@@ -7,6 +7,7 @@ from typing import Any
 
 from httpx import ASGITransport, AsyncClient, Response
 
+from serve_app.api.api_keys import ApiKeys
 from serve_app.api.app import create_app
 from serve_app.api.autoscaling import AutoscalingView
 from serve_app.api.client import EngineReply
@@ -38,6 +39,7 @@ class Server:
         chat: StubEngine | None = None,
         traffic: Mapping[str, Traffic] | None = None,
         autoscaling: AutoscalingView | None = None,
+        api_keys: ApiKeys | None = None,
     ) -> None:
         told = traffic or {}
         self.chat = chat or StubEngine(EngineReply(200, b'{"from":"chat"}'))
@@ -50,7 +52,12 @@ class Server:
             ]
         )
         app = create_app(
-            directory, self.observer, MAX_BODY_BYTES, autoscaling=autoscaling, behind_ray=behind_ray
+            directory,
+            self.observer,
+            MAX_BODY_BYTES,
+            api_keys=api_keys,
+            autoscaling=autoscaling,
+            behind_ray=behind_ray,
         )
         self.http = AsyncClient(transport=ASGITransport(app), base_url="http://tide")
 

@@ -11,7 +11,9 @@ from threading import Event, Thread
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from serve_app.api.auth import OPEN_PATHS
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.service import StepTime
 
@@ -25,6 +27,8 @@ class FakeApplication:
     """Set its fields to have it misbehave."""
 
     model: str = "tide"
+    api_key: str = "sk-tide"
+    """Of which every request but probes and scrapes must have it."""
     replicas: int = 1
     target_replicas: int = 1
     knobs: dict[str, Any] = field(default_factory=lambda: Knobs().model_dump(mode="json"))
@@ -173,7 +177,13 @@ def running(app: FakeApplication) -> Iterator[str]:
 
 
 async def _serve(app: FakeApplication, url: list[str], started: Event, stop: Event) -> None:
-    api = web.Application()
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in OPEN_PATHS and request.headers.get("Authorization") != f"Bearer {app.api_key}":
+            return web.json_response({"error": {"message": "no such key"}}, status=401)
+        return await handler(request)
+
+    api = web.Application(middlewares=[guarded])
     api.add_routes(app.routes())
     # A client that leaves cancels its request, as the application's ingress does.
     runner = web.AppRunner(api, handler_cancellation=True, access_log=None)

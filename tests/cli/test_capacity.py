@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from serve_app import env
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.capacity import knee, measure, open_loop, watch
 from serve_app.capacity.watch import Progress
@@ -23,6 +24,7 @@ from tests.capacity.fake_application import LAW, FakeApplication, running
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second-long intervals in milliseconds: the fake reports with every scrape."""
+    monkeypatch.setenv(env.API_KEY, "sk-tide")
     monkeypatch.setattr(watch, "SCRAPE_S", 0.01)
     monkeypatch.setattr(watch, "LAG_S", 0.03)
     monkeypatch.setattr(measure, "_POLL_S", 0.01)
@@ -123,6 +125,14 @@ def test_an_unknown_model_is_told_with_those_served(
     told = failure(FakeApplication(), tmp_path / "mine.yaml", capsys, "--model", "ebb")
 
     assert told == "tideserve: --model = 'ebb': not one of tide"
+
+
+def test_without_the_key_of_the_server_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(env.API_KEY)
+
+    assert "/v1/models answers 401" in failure(FakeApplication(), tmp_path / "mine.yaml", capsys)
 
 
 def test_ctrl_c_closes_the_streams_and_writes_nothing(

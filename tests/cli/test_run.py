@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import yaml
 
 from serve_app import env
 from serve_app.cli import run
@@ -116,6 +117,28 @@ def test_a_bad_configuration_starts_nothing(
     assert main(["run", str(path)]) == 2
 
     assert "no application has import_path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", [(), ("--address", "auto")])
+def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    address: tuple[str, ...],
+) -> None:
+    """Found missing by a replica, it would be a stack trace; on a cluster it need not be on this machine."""
+    monkeypatch.setattr(run, "_port_taken", lambda port: True)  # what is asked next
+    config = Path(__file__).parents[2] / "config" / "serve.yaml"
+    document = yaml.safe_load(config.read_text())
+    keys = tmp_path / "keys"
+    document["applications"][0]["args"]["http"] = {"api_keys_file": str(keys)}
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+
+    assert main(["run", str(path), *address]) == (1 if address else 2)
+
+    told = "is taken" if address else f"http.api_keys_file = '{keys}': No such file or directory"
+    assert told in capsys.readouterr().err
 
 
 @contextmanager

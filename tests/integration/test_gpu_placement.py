@@ -25,7 +25,7 @@ def fake_gpus() -> Iterator[None]:
         address="local",
         num_cpus=8,
         num_gpus=5,
-        resources={"accelerator_type:A100": 5},
+        resources={"accelerator_type:A100": 5, "gpu-profile": 5},
         include_dashboard=False,
         log_to_driver=False,
         _temp_dir=tempfile.mkdtemp(prefix="ts-", dir="/tmp"),
@@ -52,19 +52,21 @@ def placed(model: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("fake_gpus")
 def test_one_gpu_is_the_replicas_own() -> None:
-    where = placed({"accelerator_type": "A100"})
+    where = placed({"accelerator_type": "A100", "resources": {"gpu-profile": 2}})
     assert where["assigned"]["GPU"] == 1
     assert where["assigned"]["accelerator_type:A100"] > 0
+    assert where["assigned"]["gpu-profile"] == 2
     assert len(where["gpu_ids"]) == 1
 
 
 @pytest.mark.usefixtures("fake_gpus")
 def test_tensor_parallel_takes_a_bundle_per_gpu_with_the_replica_in_the_first() -> None:
-    where = placed({"accelerator_type": "A100", "tensor_parallel_size": 4})
+    where = placed({"accelerator_type": "A100", "tensor_parallel_size": 4, "resources": {"gpu-profile": 1}})
     assert [bundle["GPU"] for bundle in where["bundles"]] == [1, 1, 1, 1]
     assert all(bundle["accelerator_type:A100"] > 0 for bundle in where["bundles"])
-    assert ["CPU" in bundle for bundle in where["bundles"]] == [True, False, False, False]
+    for name in ("CPU", "gpu-profile"):
+        assert [name in bundle for bundle in where["bundles"]] == [True, False, False, False]
     assert where["strategy"] == "STRICT_PACK"
     # The GPUs are left to vLLM's workers, one a bundle.
     assert where["gpu_ids"] == []
-    assert where["assigned"] == {"CPU": 1}
+    assert where["assigned"] == {"CPU": 1, "gpu-profile": 1}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from serve_app.settings import SettingsError, load_settings
@@ -79,3 +81,12 @@ def test_a_list_that_is_empty_is_still_too_short() -> None:
 
 def test_an_empty_list_is_too_short_whatever_else_is_wrong_elsewhere() -> None:
     assert len(problems({"models": [], "http": {"max_body_bytes": 1}})) == 2
+
+
+def test_an_error_survives_the_way_between_processes() -> None:
+    """Ray pickles what a replica fails with."""
+    error = SettingsError(["a = 1: too small", "b: required"])
+
+    came = pickle.loads(pickle.dumps(error))
+
+    assert (came.problems, str(came)) == (error.problems, str(error))

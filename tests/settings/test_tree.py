@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from serve_app.settings import AppSettings, HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
+from serve_app.settings import (
+    AppSettings,
+    HttpSettings,
+    IngressSettings,
+    ModelSettings,
+    RequestLogSettings,
+    SettingsError,
+    load_settings,
+)
 
 NAN = float("nan")
 
@@ -20,6 +28,8 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
     [
         (HttpSettings, "max_body_bytes", 1023),
         (HttpSettings, "max_body_bytes", (1 << 30) + 1),
+        (HttpSettings, "api_keys_file", "keys"),
+        (HttpSettings, "api_keys_file", ""),
         (IngressSettings, "cpus_per_replica", -0.5),
         (IngressSettings, "max_ongoing_requests", 0),
         (IngressSettings, "data_plane", "carrier-pigeon"),
@@ -137,6 +147,45 @@ def test_a_replica_has_one_gpu_a_rank() -> None:
 
     assert "gpus_per_replica = 2 must equal tensor_parallel_size = 4" in message(error)
     assert ModelSettings(name="a", gpus_per_replica=4, tensor_parallel_size=4).gpus_per_replica == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"tide": 0}, ".tide = 0: input should be greater than or equal to 0.0001"),
+        ({"tide": -1}, ".tide = -1: input should be greater than or equal to 0.0001"),
+        ({"tide": NAN}, ".tide = nan: input should be a finite number"),
+        ({"": 1}, " = {'': 1}: the name '' must be printable, without spaces around it, and not empty"),
+        ({" t": 1}, " = {' t': 1}: the name ' t' must be printable, without spaces around it, and not empty"),
+        (
+            {"CPU": 1},
+            " = {'CPU': 1}: the name 'CPU', here 1, is no custom resource's: cpus_per_replica sets it",
+        ),
+        (
+            {"accelerator_type:L4": 0.1},
+            ", here 0.1, is no custom resource's: the accelerator_type of a model",
+        ),
+        (
+            {"memory": 1},
+            "the name 'memory', here 1, is no custom resource's: Ray counts it in bytes by itself",
+        ),
+    ],
+)
+def test_a_custom_resource_has_a_name_of_its_own_and_an_amount(given: dict[str, float], problem: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load_settings({"models": [{"name": "a", "resources": given}], "ingress": {"resources": given}})
+
+    on_model, on_ingress = error.value.problems
+    assert on_model.startswith("models[0].resources")
+    assert on_ingress.startswith("ingress.resources")
+    assert problem in on_model
+    assert problem in on_ingress
+
+
+def test_custom_resources_may_be_fractions_and_are_none_by_default() -> None:
+    assert ModelSettings(name="a", resources={"tide": 0.0001}).resources == {"tide": 0.0001}
+    assert ModelSettings(name="a").resources == {}
+    assert IngressSettings().resources == {}
 
 
 def test_two_models_cannot_share_a_name() -> None:

@@ -1,0 +1,136 @@
+"""The keys that clients may use: those of a file, which is read again when it changes.
+
+Only digests of keys are kept, and neither they nor a line of the file gets into a message or a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from hashlib import sha256
+
+from serve_app.settings.errors import SettingsError
+
+logger = logging.getLogger("ray.serve")
+
+SETTING = "http.api_keys_file"
+_LOOK_S = 1.0
+_PATIENCE_S = 1.0
+"""How long a request waits for a look at the file; a network file system may never answer."""
+_MOST_BYTES = 1 << 20
+_MOST_KEYS = 1000
+"""Each is compared with what a client sends: 1,000 take 0.1 ms."""
+_KEY = re.compile(rb"[\x21-\x7e]+")
+"""What a header can carry: printable ASCII without spaces."""
+
+_Signature = tuple[int, int, int, int, int]
+
+
+class _UnusableError(Exception):
+    """A file without keys that could be gone by. In words, without its path and its content."""
+
+
+class ApiKeys:
+    """The keys in force.
+
+    A file that vanishes, or becomes empty or invalid, leaves those before in force: it may be in the middle
+    of a change, and neither locking every client out nor letting everybody in would be right.
+
+    Args:
+        path: One key a line. Blank lines, and lines that begin with `#`, are skipped.
+        clock: Seconds on a clock that never goes back.
+
+    Raises:
+        SettingsError: if the file has no usable keys to begin with.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        try:
+            self._digests, self._signature = _read(path)
+        except _UnusableError as error:
+            raise SettingsError([f"{SETTING} = {path!r}: {error}"]) from None
+        self._trouble = ""
+        self._looking = False
+        self._due_s = clock() + _LOOK_S
+
+    async def known(self, key: bytes) -> bool:
+        """Whether a client may use `key`. At most once a second, a caller waits for a look at the file."""
+        now = self._clock()
+        if now >= self._due_s and not self._looking:
+            self._due_s = now + _LOOK_S
+            await self._look_aside()
+        given = sha256(key).digest()
+        found = 0
+        for digest in self._digests:  # All of them, so that the time says nothing of which it was.
+            found |= hmac.compare_digest(digest, given)
+        return bool(found)
+
+    async def _look_aside(self) -> None:
+        """In a thread: even a local disk may take its time, and every stream is in this loop."""
+        self._looking = True
+        looking = asyncio.get_running_loop().run_in_executor(None, self._look)
+        await asyncio.wait([looking], timeout=_PATIENCE_S)
+
+    def _look(self) -> None:
+        try:
+            if _glance(self._path) == self._signature:
+                self._trouble = ""
+                return
+            self._digests, self._signature = _read(self._path)
+        except (_UnusableError, OSError) as error:
+            self._say(_words(error))
+        else:
+            self._trouble = ""
+            logger.info(f"{SETTING} = {self._path!r}: has changed; keys in force: {len(self._digests)}")
+        finally:
+            self._looking = False
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            logger.error(f"{SETTING} = {self._path!r}: {trouble}; the keys before stay in force")
+        self._trouble = trouble
+
+
+def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
+    """The digests of a file's keys, and by what a change of it is known."""
+    try:
+        with open(path, "rb") as file:
+            signature = _signature(os.fstat(file.fileno()))
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise _UnusableError(_words(error)) from None
+    if len(content) > _MOST_BYTES:
+        raise _UnusableError(f"has more than {_MOST_BYTES:,} bytes")
+    keys: dict[bytes, None] = {}
+    for number, line in enumerate(content.split(b"\n"), 1):
+        key = line.strip()
+        if not key or key.startswith(b"#"):
+            continue
+        if not _KEY.fullmatch(key):
+            raise _UnusableError(f"line {number} is no key: printable ASCII without spaces, one key a line")
+        keys[key] = None
+    if not keys:
+        raise _UnusableError("has no key; one a line is needed")
+    if len(keys) > _MOST_KEYS:
+        raise _UnusableError(f"has {len(keys):,} keys; at most {_MOST_KEYS:,} are allowed")
+    return tuple(sha256(key).digest() for key in keys), signature
+
+
+def _glance(path: str) -> _Signature:
+    return _signature(os.stat(path))
+
+
+def _signature(found: os.stat_result) -> _Signature:
+    """Differs after a change in place, and after a swap of the symbolic link that Kubernetes mounts."""
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def _words(error: Exception) -> str:
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)

@@ -1,0 +1,68 @@
+"""Only clients with a key get in, where the settings name a file of keys."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve_app.api.api_keys import ApiKeys
+from serve_app.api.client import JSON
+from serve_app.api.errors import ApiError
+
+OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))
+"""For probes and scrapes, which have no key."""
+_POLICY_VIOLATION = 1008
+"""RFC 6455, 7.4.1."""
+
+
+class ApiKeyMiddleware:
+    """Answers 401 to requests without a key of `keys`, before their path or body is looked at.
+
+    What passes is handed on as it is: a stream pays nothing for it.
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, or refuse."""
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and _path(scope) in OPEN_PATHS):
+            await self._app(scope, receive, send)
+            return
+        try:
+            if not await self._keys.known(_key(scope)):
+                raise _refusal("this API key is not one of the server's.")
+        except ApiError as error:
+            if scope["type"] == "http":
+                reply = Response(error.body(), error.status, headers=error.headers, media_type=JSON)
+                await reply(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+            return
+        await self._app(scope, receive, send)
+
+
+def _path(scope: Scope) -> str:
+    """The path as the routes see it: below the application's `route_prefix`."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
+
+
+def _key(scope: Scope) -> bytes:
+    """The client's key, a bearer token (RFC 6750, 2.1). Raises ApiError where there is not exactly one."""
+    given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(given) != 1:
+        what = f"given {len(given)} times" if given else "required, with an API key"
+        raise _refusal(f"{what}: Authorization: Bearer KEY")
+    scheme, _, key = given[0].strip().partition(b" ")
+    if scheme.lower() != b"bearer" or not key.strip():
+        raise _refusal("must have the form: Bearer KEY")
+    return key.strip()
+
+
+def _refusal(problem: str) -> ApiError:
+    return ApiError(
+        401, f"Authorization: {problem}", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
+    )

@@ -1,0 +1,21 @@
+"""The API key that commands send where the server asks for one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from serve_app import env
+from serve_app.settings.errors import SettingsError
+
+
+def authorization(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The header with the key of the environment; none where there is no key.
+
+    Raises:
+        SettingsError: for a key that no header can carry. It is not repeated.
+    """
+    key = environment.get(env.API_KEY, "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise SettingsError([f"{env.API_KEY}: must be on one line of printable ASCII without spaces"])
+    return {"Authorization": f"Bearer {key}"} if key else {}

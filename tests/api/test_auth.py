@@ -1,0 +1,205 @@
+"""The API with a file of keys: who gets in, and what the others are told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from serve_app.api.api_keys import ApiKeys
+from serve_app.api.auth import ApiKeyMiddleware
+from tests.api.server import Server, error_of
+from tests.stub_engine import StubEngine, frames
+
+KEY = "sk-tide-1"
+BEARER = {"Authorization": f"Bearer {KEY}"}
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> ApiKeys:
+    path = tmp_path / "keys"
+    path.write_text(f"sk-other\n{KEY}\n")
+    return ApiKeys(str(path))
+
+
+@pytest.fixture
+async def guarded(keys: ApiKeys) -> AsyncIterator[Server]:
+    server = Server(api_keys=keys)
+    async with server.http:
+        yield server
+
+
+async def test_with_a_key_everything_is_as_it_was(guarded: Server) -> None:
+    reply = await guarded.http.post(CHAT, json={"model": "tide"}, headers=BEARER)
+
+    assert (reply.status_code, reply.json()) == (200, {"from": "chat"})
+    assert (await guarded.http.get("/v1/models", headers=BEARER)).status_code == 200
+    assert (await guarded.http.get("/nowhere", headers=BEARER)).status_code == 404
+
+
+async def test_without_one_nothing_reaches_an_engine(guarded: Server) -> None:
+    reply = await guarded.http.post(CHAT, json={"model": "tide"})
+
+    assert reply.status_code == 401
+    assert reply.headers["www-authenticate"] == "Bearer"
+    assert error_of(reply) == {
+        "message": "Authorization: required, with an API key: Authorization: Bearer KEY",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "invalid_api_key",
+    }
+    assert guarded.chat.requests == []
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+async def test_probes_and_scrapes_need_none(guarded: Server, path: str) -> None:
+    assert (await guarded.http.get(path)).status_code == 200
+    assert (await guarded.http.get(path, headers={"Authorization": "Bearer wrong"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/models"),
+        ("HEAD", "/v1/models"),
+        ("OPTIONS", CHAT),
+        ("POST", "/generate"),
+        ("GET", "/autoscaling/knobs"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("GET", "/"),
+        ("GET", "/nowhere"),
+        ("DELETE", CHAT),
+        ("GET", "/health/"),
+        ("GET", "/Health"),
+        ("GET", "//health"),
+        ("GET", "/health/../v1/models"),
+        ("GET", "/v1/models?path=/health"),
+        ("GET", "/metrics%2f..%2fv1/models"),
+    ],
+)
+async def test_everything_else_is_a_401_before_it_is_a_404_or_a_405(
+    guarded: Server, method: str, path: str
+) -> None:
+    reply = await guarded.http.request(method, path)
+
+    assert reply.status_code == 401
+    assert reply.headers["www-authenticate"] == "Bearer"
+    assert reply.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"x" * 5000])
+async def test_a_body_is_not_looked_at(guarded: Server, body: bytes) -> None:
+    assert (await guarded.http.post(CHAT, content=body)).status_code == 401
+
+
+async def test_a_stream_is_refused_before_it_begins_and_passes_untouched_with_a_key(keys: ApiKeys) -> None:
+    stream = frames(b'data: {"n":1}\n\n', b"data: [DONE]\n\n")
+    server = Server(chat=StubEngine(stream), api_keys=keys)
+    body = {"model": "tide", "stream": True}
+    async with server.http:
+        refused = await server.http.post(CHAT, json=body)
+        passed = await server.http.post(CHAT, json=body, headers=BEARER)
+
+    assert refused.status_code == 401
+    assert error_of(refused)["code"] == "invalid_api_key"
+    assert passed.content == b'data: {"n":1}\n\ndata: [DONE]\n\n'
+    assert passed.headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [f"bearer {KEY}", f"BEARER {KEY}", f"Bearer   {KEY}", f"Bearer {KEY} ", "Bearer sk-other"],
+)
+async def test_the_scheme_may_be_in_any_case_and_any_key_will_do(guarded: Server, value: str) -> None:
+    assert (await guarded.http.get("/v1/models", headers={"Authorization": value})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (b"", "must have the form: Bearer KEY"),
+        (b"Bearer", "must have the form: Bearer KEY"),
+        (b"Bearer ", "must have the form: Bearer KEY"),
+        (KEY.encode(), "must have the form: Bearer KEY"),
+        (b"Basic c2stdGlkZS0x", "must have the form: Bearer KEY"),
+        (b"Bearer\t" + KEY.encode(), "must have the form: Bearer KEY"),
+        (b"Bearer wrong", "this API key is not one of the server's."),
+        (b"Bearer " + KEY.encode() + b", Bearer x", "this API key is not one of the server's."),
+        (b"Bearer schl\xfcssel", "this API key is not one of the server's."),
+        (b"Bearer schl\xc3\xbcssel", "this API key is not one of the server's."),
+        (b"\xff\xfe", "must have the form: Bearer KEY"),
+    ],
+)
+async def test_an_odd_header_is_told_without_what_it_held(guarded: Server, value: bytes, told: str) -> None:
+    reply = await guarded.http.get("/v1/models", headers=[(b"Authorization", value)])
+
+    assert reply.status_code == 401
+    assert error_of(reply)["message"] == f"Authorization: {told}"
+
+
+async def test_two_headers_are_one_too_many_even_if_both_are_right(guarded: Server) -> None:
+    given = (b"Authorization", BEARER["Authorization"].encode())
+
+    reply = await guarded.http.get("/v1/models", headers=[given, given])
+
+    assert reply.status_code == 401
+    assert error_of(reply)["message"].startswith("Authorization: given 2 times: ")
+
+
+async def test_without_a_file_no_key_is_needed_and_any_is_ignored(server: Server) -> None:
+    assert (await server.http.get("/v1/models")).status_code == 200
+    assert (await server.http.get("/v1/models", headers={"Authorization": "?"})).status_code == 200
+
+
+# Below a `route_prefix`, as Ray Serve tells it, and what is not HTTP.
+
+
+async def passed(keys: ApiKeys, **scope: Any) -> tuple[bool, list[Message]]:
+    """Whether the application was reached, and what was sent in its place."""
+    reached: list[Scope] = []
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        reached.append(scope)
+
+    async def receive() -> Message:
+        raise AssertionError("nothing reads the request here")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await ApiKeyMiddleware(app, keys)({"headers": [], **scope}, receive, send)
+    return bool(reached), sent
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "open_to_all"),
+    [
+        ("/tide", "/tide/health", True),
+        ("/tide", "/health", True),
+        ("/tide", "/tide", False),
+        ("/tide", "/tidehealth", False),
+        ("/health", "/health/v1/models", False),
+        ("", "/tide/health", False),
+    ],
+)
+async def test_probes_are_found_where_the_routes_are(
+    keys: ApiKeys, root: str, path: str, open_to_all: bool
+) -> None:
+    reached, sent = await passed(keys, type="http", method="GET", path=path, root_path=root)
+
+    assert reached is open_to_all
+    assert [message["type"] for message in sent] == (
+        [] if open_to_all else ["http.response.start", "http.response.body"]
+    )
+
+
+async def test_a_lifespan_is_no_clients_and_a_websocket_is(keys: ApiKeys) -> None:
+    assert await passed(keys, type="lifespan") == (True, [])
+    reached, sent = await passed(keys, type="websocket", path="/health", root_path="")
+    assert (reached, sent) == (False, [{"type": "websocket.close", "code": 1008}])
