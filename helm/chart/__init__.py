@@ -1,0 +1,1 @@
+"""`python -m helm.chart` writes the values schema, the chart's README and the manifests in `k8s/`."""

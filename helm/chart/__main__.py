@@ -1,0 +1,57 @@
+"""Write the chart's generated files; run it through `make chart`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from helm.chart.manifests import FOLDER, manifests
+from helm.chart.readme import readme
+from helm.chart.schema import ValuesSchema
+from helm.chart.values_comments import Comments
+
+CHART = Path(__file__).parents[1] / "tideserve"
+
+
+def generated() -> dict[Path, str]:
+    """The text of every generated file of the chart, by its path."""
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    comments = Comments.read(text)
+    schema = json.dumps(ValuesSchema(comments).build(), indent=1, ensure_ascii=False)
+    introduction = (CHART / "README.introduction.md").read_text(encoding="utf-8")
+    return {
+        CHART / "values.schema.json": schema + "\n",
+        CHART / "README.md": readme(introduction, yaml.safe_load(text), comments),
+    }
+
+
+def main() -> None:
+    """Write them."""
+    _write(generated())
+    rendered = manifests()  # with the schema that has just been written
+    _write(rendered)
+    for path in stale(rendered):
+        path.unlink()
+        print(f"removed {path.relative_to(CHART.parents[1])}")
+
+
+def stale(rendered: Mapping[Path, str]) -> list[Path]:
+    """Files that look like rendered manifests and are none any more."""
+    return [
+        path
+        for path in sorted(FOLDER.glob("*.yaml"))
+        if path not in rendered and path.name not in ("values.yaml", "kustomizeconfig.yaml")
+    ]
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.relative_to(CHART.parents[1])}")
+
+
+if __name__ == "__main__":
+    main()

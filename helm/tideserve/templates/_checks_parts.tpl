@@ -1,0 +1,117 @@
+{{/* What the objects around the RayService cannot work with, as a YAML list of sentences. */}}
+{{- define "tideserve.checks.parts.problems" -}}
+{{- concat
+      (fromYamlArray (include "tideserve.checks.parts.cache" .))
+      (fromYamlArray (include "tideserve.checks.parts.network" .))
+      (fromYamlArray (include "tideserve.checks.parts.rights" .))
+      (fromYamlArray (include "tideserve.checks.parts.tests" .)) | toYaml -}}
+{{- end -}}
+
+{{- define "tideserve.checks.parts.cache" -}}
+{{- $problems := list -}}
+{{- $cache := .Values.modelCache -}}
+{{- if and (eq $cache.type "pvc") (ne $cache.pvc.accessMode "ReadWriteMany") -}}
+{{- $pods := 0 -}}
+{{- range $name, $group := fromYaml (include "tideserve.groups" .) -}}
+{{- $profile := get $.Values.gpuProfiles (default "" $group.profile) | default dict -}}
+{{- $pods = add $pods (int $profile.maxWorkers) -}}
+{{- end -}}
+{{- if and $cache.preDownload.enabled (fromYamlArray (include "tideserve.downloads" (dict "root" . "profile" ""))) -}}
+{{- $pods = add $pods 1 -}}
+{{- end -}}
+{{- if gt (int $pods) 1 -}}
+{{- $problems = append $problems (printf "modelCache.pvc.accessMode = %s lets one node mount the claim, and %d pods may want it (the maxWorkers of the worker groups, and one for modelCache.preDownload): use ReadWriteMany, or modelCache.type hostPath" $cache.pvc.accessMode (int $pods)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $cache.type "hostPath") (not (regexMatch "^/[^/]" $cache.hostPath.path)) -}}
+{{- $problems = append $problems (printf "modelCache.hostPath.path = %q must be an absolute path below /" $cache.hostPath.path) -}}
+{{- end -}}
+{{- if ne $cache.type "none" -}}
+{{- range list "/tmp" "/home/tideserve" "/dev/shm" "/etc/tideserve" -}}
+{{- if or (eq . (trimSuffix "/" $cache.mountPath)) (hasPrefix (printf "%s/" .) $cache.mountPath) -}}
+{{- $problems = append $problems (printf "modelCache.mountPath = %q must not be in %s, which is another volume's" $cache.mountPath .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{- define "tideserve.checks.parts.network" -}}
+{{- $problems := list -}}
+{{- if and .Values.gateway.enabled (not .Values.gateway.parentRefs) -}}
+{{- $problems = append $problems "gateway.parentRefs is empty with gateway.enabled = true: name at least one Gateway, or the route belongs to none" -}}
+{{- end -}}
+{{- if eq .Values.upgradeStrategy.type "NewClusterWithIncrementalUpgrade" -}}
+{{- range $route := list "ingress" "gateway" -}}
+{{- if (get $.Values $route).enabled -}}
+{{- $problems = append $problems (printf "%s.enabled = true must be false with upgradeStrategy.type = NewClusterWithIncrementalUpgrade: it routes to the Service, which stays on the old cluster while that one's capacity is taken away; clients go to the operator's own Gateway" $route) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.networkPolicy -}}
+{{- if and .enabled (not .operator) -}}
+{{- $problems = append $problems "networkPolicy.operator is empty with networkPolicy.enabled = true: name the KubeRay operator's pods, or it deploys nothing" -}}
+{{- end -}}
+{{- if and .enabled .egress.enabled (not .egress.to) -}}
+{{- $problems = append $problems "networkPolicy.egress.to is empty with networkPolicy.egress.enabled = true: allow at least the API server, from which the head's autoscaler asks for pods" -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{- define "tideserve.checks.parts.rights" -}}
+{{- $problems := list -}}
+{{- $account := .Values.serviceAccount -}}
+{{- if and .Values.rbac.nodeAwareness (not $account.create) (not $account.name) -}}
+{{- $problems = append $problems "serviceAccount.name is empty with serviceAccount.create = false and rbac.nodeAwareness = true: the account \"default\" would get the rights, and with it every pod of the namespace" -}}
+{{- end -}}
+{{- if and $account.create (eq $account.name (include "tideserve.workerServiceAccountName" .)) -}}
+{{- $problems = append $problems (printf "serviceAccount.name = %q is the name of the workers' account, which has no rights: choose another" $account.name) -}}
+{{- end -}}
+{{- if .Values.priorityClass.create -}}
+{{- $name := .Values.engineWorkers.priorityClassName -}}
+{{- if not $name -}}
+{{- $problems = append $problems "engineWorkers.priorityClassName is empty with priorityClass.create = true: it is the name of the class, and without it no pod uses it" -}}
+{{- else if hasPrefix "system-" $name -}}
+{{- $problems = append $problems (printf "engineWorkers.priorityClassName = %q must not begin with system- where priorityClass.create = true: Kubernetes keeps such names" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.podDisruptionBudget -}}
+{{- if and .enabled (lt (int .maxUnavailable) 1) -}}
+{{- $problems = append $problems (printf "podDisruptionBudget.maxUnavailable = %d must be at least 1: no node could ever be drained" (int .maxUnavailable)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.gcsFaultTolerance -}}
+{{- if and .enabled (not .redisAddress) -}}
+{{- $problems = append $problems "gcsFaultTolerance.redisAddress is empty with gcsFaultTolerance.enabled = true: name your Redis as host:port" -}}
+{{- end -}}
+{{- if and .enabled .usernameKey (not .existingSecret) -}}
+{{- $problems = append $problems (printf "gcsFaultTolerance.usernameKey = %q is a key of gcsFaultTolerance.existingSecret, which is empty" .usernameKey) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{- define "tideserve.checks.parts.tests" -}}
+{{- $problems := list -}}
+{{- $tasks := dict -}}
+{{- $deployments := dict -}}
+{{- range $key, $model := default dict .Values.models -}}
+{{- $name := default $key $model.name -}}
+{{- $_ := set $tasks $name (default "generate" $model.task) -}}
+{{- $deployment := regexReplaceAll "[^A-Za-z0-9_-]+" $name "-" -}}
+{{- $other := get $deployments $deployment -}}
+{{- if and $other (ne $other $name) -}}
+{{- $problems = append $problems (printf "models.%s.name = %q and %q are the same deployment to Ray Serve, Engine-%s: they must differ in letters or digits" $key $name $other $deployment) -}}
+{{- end -}}
+{{- $_ := set $deployments $deployment $name -}}
+{{- end -}}
+{{- with .Values.tests.model -}}
+{{- if not (hasKey $tasks .) -}}
+{{- $problems = append $problems (printf "tests.model = %q is none of the models: %s" . (keys $tasks | sortAlpha | join ", ")) -}}
+{{- else if eq (get $tasks .) "embed" -}}
+{{- $problems = append $problems (printf "tests.model = %q has task = embed: `helm test` asks for a completion" .) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}

@@ -1,0 +1,54 @@
+{{/*
+The worker groups of the engines, as YAML: by name, `profile`, `gpus` of a pod (0 on CPU) and the keys of their `models`.
+A replica of N GPUs wants them on one node, so a pod of its group asks for exactly N: the scheduler never breaks up
+a node that a replica needs whole.
+*/}}
+{{- define "tideserve.groups" -}}
+{{- $groups := dict -}}
+{{- range $key, $model := .Values.models -}}
+{{- $profile := get $.Values.gpuProfiles (default "" $model.gpuProfile) -}}
+{{- if $profile -}}
+{{- $name := include "tideserve.groupOf" $model -}}
+{{- $gpus := ternary 0 (int (default 1 $model.tensor_parallel_size)) (eq $profile.device "cpu") -}}
+{{- $others := dig $name "models" (list) $groups -}}
+{{- $_ := set $groups $name (dict "profile" $model.gpuProfile "gpus" $gpus "models" (append $others $key)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $groups -}}
+{{- end -}}
+
+{{/* The worker group of a model. */}}
+{{- define "tideserve.groupOf" -}}
+{{- $gpus := int (default 1 .tensor_parallel_size) -}}
+{{- if gt $gpus 1 -}}
+{{- printf "%s-x%d" .gpuProfile $gpus -}}
+{{- else -}}
+{{- default "" .gpuProfile -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The custom resource that ties replicas to their worker group: without it an ingress replica, or one of a smaller
+model, might settle on a pod whose GPUs another replica waits for. Not to end in `gpu`, which KubeRay takes for GPUs.
+*/}}
+{{- define "tideserve.slots" -}}
+{{- printf "%s:replicas" . -}}
+{{- end -}}
+
+{{/* N times a quantity. Arguments: a list of the quantity, such as 100Gi, and N. */}}
+{{- define "tideserve.times" -}}
+{{- $quantity := toString (index . 0) -}}
+{{- printf "%d%s" (mul (regexFind "^[0-9]+" $quantity) (index . 1)) (regexFind "[A-Za-z]*$" $quantity) -}}
+{{- end -}}
+
+{{/* What a pod of a group asks for, as `cpu`, `memory` and `shm`. Arguments: profile, gpus. */}}
+{{- define "tideserve.podSize" -}}
+{{- if eq .profile.device "cpu" -}}
+{{- toYaml .profile.perPod -}}
+{{- else -}}
+{{- $gpus := .gpus -}}
+{{- range $resource, $quantity := .profile.perGpu }}
+{{ $resource }}: {{ include "tideserve.times" (list $quantity $gpus) | quote }}
+{{- end }}
+{{- end -}}
+{{- end -}}

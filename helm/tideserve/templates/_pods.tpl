@@ -1,0 +1,131 @@
+{{/* What the head and the workers have in common. */}}
+
+{{/* Seconds from the removal of a pod to its end: until Services have dropped it, the longest stream, and a margin. */}}
+{{- define "tideserve.gracePeriod" -}}
+{{- $needed := include "tideserve.leastGracePeriod" . | int -}}
+{{- default $needed .Values.terminationGracePeriodSeconds | int -}}
+{{- end -}}
+
+{{- define "tideserve.leastGracePeriod" -}}
+{{- add (int .Values.preStopSeconds) (ceil .Values.app.drain_timeout_s | int) 30 -}}
+{{- end -}}
+
+{{/* The longest time a stream may still need a pod or a proxy that is on its way out. */}}
+{{- define "tideserve.drainSeconds" -}}
+{{- ceil .Values.app.drain_timeout_s | int -}}
+{{- end -}}
+
+{{/* Tokens do not pass through Ray's object store. By default it takes 30 % of a pod's memory, more than /dev/shm has. */}}
+{{- define "tideserve.objectStoreBytes" -}}
+{{- mul 512 1024 1024 -}}
+{{- end -}}
+
+{{/*
+Ray reads its flags when its processes start, so every pod has them all: those of serve_app/env.py, which says why,
+and those that follow from the drain time.
+*/}}
+{{- define "tideserve.rayEnv" -}}
+{{- if .Values.fastDataPath }}
+- {name: RAY_SERVE_ENABLE_HA_PROXY, value: "1"}
+- {name: RAY_SERVE_THROUGHPUT_OPTIMIZED, value: "1"}
+- {name: RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE, value: "1"}
+- {name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S, value: {{ max 3600 (include "tideserve.gracePeriod" . | int) | quote }}}
+{{- end }}
+- {name: RAY_AUTH_MODE, value: disabled}
+- {name: RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper, value: "true"}
+- {name: RAY_metrics_report_interval_ms, value: "1000"}
+- {name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S, value: "1"}
+- {name: RAY_worker_niceness, value: "0"}
+- {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+- {name: VLLM_NO_USAGE_STATS, value: "1"}
+- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: {{ include "tideserve.drainSeconds" . | quote }}}
+{{- end -}}
+
+{{/* The Ray container of a pod. Arguments: root, component, name, resources, ports, env (more variables). */}}
+{{- define "tideserve.container" -}}
+{{- $root := .root -}}
+- name: {{ .name }}
+  image: {{ include "tideserve.image" $root | quote }}
+  imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+  env:
+    {{- include "tideserve.rayEnv" $root | trim | nindent 4 }}
+    {{- if eq .component "engine" }}
+    {{- with include "tideserve.modelEnv" $root | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- end }}
+    {{- with concat $root.Values.extraEnv .env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  ports:
+    {{- with .ports }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    - {containerPort: 8000, name: serve}
+    - {containerPort: 8080, name: metrics}
+  resources:
+    {{- toYaml .resources | nindent 4 }}
+  securityContext:
+    {{- toYaml $root.Values.securityContext | nindent 4 }}
+  lifecycle:
+    preStop:
+      exec: {command: [/bin/sh, -c, sleep {{ int $root.Values.preStopSeconds }}]}
+  volumeMounts:
+    {{- include "tideserve.volumeMounts" (dict "root" $root "component" .component) | nindent 4 }}
+{{- end -}}
+
+{{/*
+A pod template. Arguments: root, component, container (rendered), shm, serviceAccountName, token (mount it?), place
+(nodeSelector, tolerations, affinity, priorityClassName, runtimeClassName, topologySpreadConstraints, podLabels,
+podAnnotations).
+*/}}
+{{- define "tideserve.podTemplate" -}}
+{{- $root := .root -}}
+metadata:
+  labels:
+    {{- include "tideserve.selectorLabels" $root | nindent 4 }}
+    app.kubernetes.io/component: {{ .component }}
+    {{- with .place.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .place.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  serviceAccountName: {{ .serviceAccountName }}
+  automountServiceAccountToken: {{ .token }}
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ include "tideserve.gracePeriod" $root }}
+  {{- with include "tideserve.imagePullSecrets" $root }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with .place.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with .place.runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
+  {{- with .place.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .place.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .place.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .place.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml $root.Values.podSecurityContext | nindent 4 }}
+  containers:
+    {{- .container | nindent 4 }}
+  volumes:
+    {{- include "tideserve.volumes" (dict "root" $root "component" .component "shm" .shm) | nindent 4 }}
+{{- end -}}

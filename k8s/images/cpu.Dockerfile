@@ -1,0 +1,64 @@
+# One image for every pod of a cluster without GPUs. From the top of the repository:
+#   docker buildx build --file k8s/images/cpu.Dockerfile --tag tideserve:0.1.0-cpu .
+# docs/kubernetes-images.md says what it needs and what it holds.
+ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
+
+FROM ${BASE_IMAGE} AS dependencies
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY requirements requirements
+# pip reads both itself: where torch's CPU build comes from, an index or a folder below requirements/.
+ARG PIP_EXTRA_INDEX_URL=""
+ARG PIP_FIND_LINKS=""
+# Byte code that does not look at its source: the root file system is read-only, and layers lose times.
+# Some packages come with files for other versions of Python, which do not compile and are never imported.
+RUN python3 -m venv /opt/pip \
+    && /opt/pip/bin/pip install --no-cache-dir --requirement requirements/pip.txt \
+    && python3 -m venv --without-pip /opt/tideserve \
+    && /opt/pip/bin/pip --python /opt/tideserve/bin/python install \
+        --no-cache-dir --no-deps --no-compile --requirement requirements/cpu.txt \
+    && { /opt/tideserve/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash \
+        /opt/tideserve/lib >/dev/null 2>&1 || true; }
+
+FROM dependencies AS application
+COPY pyproject.toml README.md LICENSE ./
+COPY serve_app serve_app
+RUN /opt/pip/bin/pip --python /opt/tideserve/bin/python install \
+        --no-cache-dir --no-deps --no-compile --no-build-isolation --prefix /opt/application . \
+    && /opt/tideserve/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/application/lib
+COPY config /opt/application/config
+
+FROM ${BASE_IMAGE}
+# bash and wget are what KubeRay's probes run, libnuma1 what vLLM's CPU kernels load. torch.compile needs the
+# compiler and Python's headers; models with enforce_eager do without: --build-arg COMPILER="".
+ARG COMPILER="g++ python3-dev"
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends \
+        bash ca-certificates libnuma1 python3 wget ${COMPILER} \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 1000 tideserve \
+    && useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash tideserve \
+    && echo 'PATH=/opt/tideserve/bin:$PATH' >/etc/profile.d/tideserve.sh
+# Two layers: a release with the same lock file brings only the second, which is small.
+COPY --from=dependencies /opt/tideserve /opt/tideserve
+COPY --from=application /opt/application /opt/tideserve
+
+ENV PATH=/opt/tideserve/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    HOME=/home/tideserve \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+WORKDIR /opt/tideserve
+USER 1000:1000
+EXPOSE 8000
+# Without Kubernetes: the demonstration model. KubeRay sets a command of its own.
+CMD ["tideserve", "run", "config/serve.yaml"]
+
+ARG VERSION=0.1.0
+ARG REVISION=""
+LABEL org.opencontainers.image.title="tideserve" \
+      org.opencontainers.image.description="LLM serving on Ray Serve and vLLM, for CPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

@@ -1,0 +1,72 @@
+# One image for every pod of a cluster with NVIDIA GPUs. From the top of the repository:
+#   docker buildx build --file k8s/images/gpu.Dockerfile --tag tideserve:0.1.0 .
+# docs/kubernetes-images.md says what it needs and what it holds.
+ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
+
+FROM ${BASE_IMAGE} AS dependencies
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY requirements requirements
+# pip reads both itself: a further index, or a folder of wheels below requirements/.
+ARG PIP_EXTRA_INDEX_URL=""
+ARG PIP_FIND_LINKS=""
+# Byte code that does not look at its source: the root file system is read-only, and layers lose times.
+# Some packages come with files for other versions of Python, which do not compile and are never imported.
+RUN python3 -m venv /opt/pip \
+    && /opt/pip/bin/pip install --no-cache-dir --requirement requirements/pip.txt \
+    && python3 -m venv --without-pip /opt/tideserve \
+    && /opt/pip/bin/pip --python /opt/tideserve/bin/python install \
+        --no-cache-dir --no-deps --no-compile --requirement requirements/gpu.txt \
+    && { /opt/tideserve/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash \
+        /opt/tideserve/lib >/dev/null 2>&1 || true; }
+# CUDA comes with the wheels, the driver from the node. What compiles kernels at run time looks for a CUDA
+# toolkit's folders and names, which the wheels leave out.
+RUN cd /opt/tideserve/lib/python3.11/site-packages/nvidia/cu13 \
+    && ln -s lib lib64 \
+    && ln -s libcudart.so.13 lib/libcudart.so
+
+FROM dependencies AS application
+COPY pyproject.toml README.md LICENSE ./
+COPY serve_app serve_app
+RUN /opt/pip/bin/pip --python /opt/tideserve/bin/python install \
+        --no-cache-dir --no-deps --no-compile --no-build-isolation --prefix /opt/application . \
+    && /opt/tideserve/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/application/lib
+COPY config /opt/application/config
+
+FROM ${BASE_IMAGE}
+# bash and wget are what KubeRay's probes run. triton builds its launchers with the compiler and Python's headers
+# when a kernel is first used, torch.compile and FlashInfer compile with it too: an engine does not start without.
+ARG COMPILER="g++ python3-dev"
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends \
+        bash ca-certificates libnuma1 python3 wget ${COMPILER} \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 1000 tideserve \
+    && useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash tideserve \
+    && echo 'PATH=/opt/tideserve/bin:$PATH' >/etc/profile.d/tideserve.sh
+# Two layers: a release with the same lock file brings only the second, which is small.
+COPY --from=dependencies /opt/tideserve /opt/tideserve
+COPY --from=application /opt/application /opt/tideserve
+
+ENV PATH=/opt/tideserve/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    HOME=/home/tideserve \
+    CUDA_HOME=/opt/tideserve/lib/python3.11/site-packages/nvidia/cu13 \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+WORKDIR /opt/tideserve
+USER 1000:1000
+EXPOSE 8000
+# Without Kubernetes: one A100. KubeRay sets a command of its own. NVIDIA_VISIBLE_DEVICES is not set on purpose:
+# it would hand every GPU of a node to pods that asked for none.
+CMD ["tideserve", "run", "config/serve.a100.yaml"]
+
+ARG VERSION=0.1.0
+ARG REVISION=""
+LABEL org.opencontainers.image.title="tideserve" \
+      org.opencontainers.image.description="LLM serving on Ray Serve and vLLM, for NVIDIA GPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

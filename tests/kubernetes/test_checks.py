@@ -1,0 +1,197 @@
+"""Values that contradict each other, or that the operator would refuse: a sentence instead of objects."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.kubernetes.chart import LAPTOP, refusal
+from tests.kubernetes.tools import CHART
+
+A100 = CHART / "examples/zero-to-n.yaml"
+REFUSED = {
+    "no image": (A100, ['image.repository=""'], "image.repository is required: no image is published"),
+    "no model": (LAPTOP, ["models=null"], "models is empty: name at least one"),
+    "a profile that is not there": (
+        A100,
+        ['models.llama-8b.gpuProfile="b200"'],
+        'models.llama-8b.gpuProfile = "b200" is none of gpuProfiles: a100-40gb, a100-80gb, a10g, cpu',
+    ),
+    "two models of one name": (
+        A100,
+        ['models.other={"gpuProfile":"h100","name":"llama-3.1-8b-instruct"}'],
+        'models.other.name = "llama-3.1-8b-instruct" is the name of models.llama-8b too',
+    ),
+    "bounds the wrong way round": (
+        A100,
+        ["models.llama-8b.autoscaling.min_replicas=9"],
+        "models.llama-8b.autoscaling.min_replicas = 9 is above max_replicas = 8",
+    ),
+    "a minimum above the default maximum": (
+        A100,
+        ['models.other={"gpuProfile":"h100","autoscaling":{"min_replicas":2}}'],
+        "models.other.autoscaling.min_replicas = 2 is above max_replicas = 1",
+    ),
+    "a schedule above the maximum": (
+        A100,
+        ['models.llama-8b.autoscaling.schedules=[{"start":"08:00","end":"18:00","min_replicas":9}]'],
+        "models.llama-8b.autoscaling.schedules[0].min_replicas = 9 is above max_replicas = 8",
+    ),
+    "more replicas than pods": (
+        A100,
+        ["models.llama-8b.autoscaling.max_replicas=9"],
+        "models llama-8b may want 9 replicas, and gpuProfiles.a100-80gb.maxWorkers = 8 pods hold 8",
+    ),
+    "more CPUs than the pods have": (
+        LAPTOP,
+        ["models.tiny.autoscaling.max_replicas=8"],
+        "models tiny may want 3.2 CPUs, and gpuProfiles.cpu.maxWorkers = 3 pods hold 3",
+    ),
+    "a replica larger than its pod": (
+        LAPTOP,
+        ["models.tiny.cpus_per_replica=1.5"],
+        "models.tiny.cpus_per_replica = 1.5 is above the 1 CPUs of its pod",
+    ),
+    "more GPUs than a node has": (
+        A100,
+        ["models.llama-8b.tensor_parallel_size=16"],
+        "models.llama-8b.tensor_parallel_size = 16 is above gpuProfiles.a100-80gb.gpusPerNode = 8",
+    ),
+    "tensor parallel without GPUs": (
+        LAPTOP,
+        ["models.tiny.tensor_parallel_size=2"],
+        'models.tiny.tensor_parallel_size = 2 must be 1 on gpuProfile "cpu"',
+    ),
+    "more pods always than ever": (
+        A100,
+        ["gpuProfiles.a100-80gb.minWorkers=9"],
+        "gpuProfiles.a100-80gb.minWorkers = 9 is above maxWorkers = 8",
+    ),
+    "a profile with the name of another group": (
+        LAPTOP,
+        [
+            'gpuProfiles.ingress={"device":"cpu","perPod":{"cpu":"1","memory":"1Gi","shm":"1Gi"},'
+            '"minWorkers":0,"maxWorkers":1,"idleTimeoutSeconds":60}'
+        ],
+        "gpuProfiles.ingress must have another name",
+    ),
+    "more ingress pods always than ever": (
+        A100,
+        ["ingressWorkers.minWorkers=5"],
+        "ingressWorkers.minWorkers = 5 is above maxWorkers = 4",
+    ),
+    "a queue target that no queue reaches": (
+        A100,
+        ["models.llama-8b.max_ongoing_requests=4"],
+        "models.llama-8b.autoscaling.queue_target_per_replica = 8 is above max_ongoing_requests = 4",
+    ),
+    "a stream target that no ingress reaches": (
+        A100,
+        ["app.ingress.max_ongoing_requests=100"],
+        "target_ongoing_requests = 200 is above app.ingress.max_ongoing_requests = 100",
+    ),
+    "a model that drains longer than its pod lives": (
+        A100,
+        ["models.llama-8b.drain_timeout_s=601"],
+        "models.llama-8b.drain_timeout_s = 601 is above app.drain_timeout_s = 600",
+    ),
+    "a grace period that cuts streams": (
+        A100,
+        ["terminationGracePeriodSeconds=639"],
+        "terminationGracePeriodSeconds = 639 is below the 640 that preStopSeconds, app.drain_timeout_s = 600",
+    ),
+    "an incremental upgrade without a gateway": (
+        A100,
+        ['upgradeStrategy.type="NewClusterWithIncrementalUpgrade"'],
+        "upgradeStrategy.gatewayClassName is required with type = NewClusterWithIncrementalUpgrade",
+    ),
+    "the autoscaler's version by a variable": (
+        A100,
+        ['extraEnv=[{"name":"RAY_enable_autoscaler_v2","value":"1"}]'],
+        "extraEnv sets RAY_enable_autoscaler_v2, which it must not",
+    ),
+    "Redis by a variable": (
+        A100,
+        ['head.env=[{"name":"RAY_REDIS_ADDRESS","value":"redis:6379"}]'],
+        "head.env sets RAY_REDIS_ADDRESS, which it must not: set gcsFaultTolerance.redisAddress",
+    ),
+    "a token by a variable of a profile": (
+        A100,
+        ['gpuProfiles.l4.env=[{"name":"HF_TOKEN","value":"hf_x"}]'],
+        "gpuProfiles.l4.env sets HF_TOKEN, which it must not: set huggingFaceToken.existingSecret",
+    ),
+    "a long name": (
+        A100,
+        ['fullnameOverride="' + "a" * 48 + '"'],
+        "has 48 characters, and a RayService may have 47: set fullnameOverride",
+    ),
+    "a name that begins with a digit": (
+        A100,
+        ['fullnameOverride="8b"'],
+        'the name "8b" must begin with a letter',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_contradictions_are_refused_with_a_sentence(case: str) -> None:
+    values, sets, sentence = REFUSED[case]
+    assert sentence in refusal(values, *sets)
+
+
+def test_every_problem_is_told_at_once() -> None:
+    said = refusal(A100, 'image.repository=""', "models.llama-8b.autoscaling.min_replicas=9")
+    assert "image.repository is required" in said
+    assert "min_replicas = 9 is above" in said
+
+
+def test_a_release_name_that_is_too_long_is_refused() -> None:
+    assert "the name" in refusal(A100, release="r" * 40)
+
+
+def test_a_name_of_47_characters_is_not() -> None:
+    assert "may have 47" not in refusal(
+        A100, f"fullnameOverride={json.dumps('a' * 47)}", 'image.repository=""'
+    )
+
+
+SCHEMA_REFUSES = {
+    "an unknown key": ('modles={"x":{}}', "Additional property modles is not allowed"),
+    "an unknown setting of a model": (
+        "models.llama-8b.max_modle_len=1",
+        "models.llama-8b: Additional property max_modle_len is not allowed",
+    ),
+    "an unknown knob": (
+        "models.llama-8b.autoscaling.maxReplicas=1",
+        "models.llama-8b.autoscaling: Additional property maxReplicas is not allowed",
+    ),
+    "a knob out of bounds": (
+        "models.llama-8b.autoscaling.headroom=11",
+        "models.llama-8b.autoscaling.headroom: Must be less than or equal to 10",
+    ),
+    "an unknown profile": ('app.profile="fast"', "app.profile must be one of the following"),
+    "a misspelt toleration": (
+        'head.tolerations=[{"kee":"x"}]',
+        "head.tolerations.0: Additional property kee is not allowed",
+    ),
+    "a CPU profile with GPUs": (
+        "gpuProfiles.cpu.gpusPerNode=1",
+        "gpuProfiles.cpu: Additional property gpusPerNode is not allowed",
+    ),
+    "no ingress pod": ("ingressWorkers.minWorkers=0", "Must be greater than or equal to 1"),
+    "a strategy the operator does not know": (
+        'upgradeStrategy.type="Recreate"',
+        "upgradeStrategy.type must be one",
+    ),
+    "a setting that the GPU profile decides": (
+        'models.llama-8b.device="cpu"',
+        "models.llama-8b: Additional property device is not allowed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCHEMA_REFUSES)
+def test_the_schema_refuses_and_names_the_key(case: str) -> None:
+    setting, said = SCHEMA_REFUSES[case]
+    assert said in refusal(A100, setting)

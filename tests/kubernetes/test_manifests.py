@@ -1,0 +1,63 @@
+"""`k8s/`: the chart for people without Helm."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helm.chart.__main__ import stale
+from helm.chart.manifests import FOLDER, NAMESPACE, manifests
+from tests.kubernetes import crd, kubernetes_api
+from tests.kubernetes.tools import needs_crds
+
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[Path, str]:
+    return manifests()
+
+
+def test_they_are_what_make_chart_writes(rendered: dict[Path, str]) -> None:
+    for path, text in rendered.items():
+        assert path.read_text() == text, f"{path} is out of step: run `make chart`"
+    assert stale(rendered) == []
+
+
+def test_nothing_in_them_speaks_of_helm(rendered: dict[Path, str]) -> None:
+    for path, text in rendered.items():
+        for document in yaml.safe_load_all(text):
+            assert "Helm" not in str(document), path.name
+            assert "hook" not in str(document.get("metadata", {}).get("annotations", "")), path.name
+
+
+def test_the_kustomization_lists_them_all(rendered: dict[Path, str]) -> None:
+    listed = set(yaml.safe_load(rendered[FOLDER / "kustomization.yaml"])["resources"])
+    assert listed | {"kustomization.yaml"} == {path.name for path in rendered}
+
+
+@needs_kubectl
+@needs_crds
+def test_kustomize_builds_them_with_an_image_and_a_namespace_of_ones_own(tmp_path: Path) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "k8s", ignore=shutil.ignore_patterns("images"))
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    kustomization["namespace"] = "mine"
+    kustomization["images"][0] |= {"newName": "registry.local/mine", "newTag": "v2"}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    done = subprocess.run(["kubectl", "kustomize", folder], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "registry.example" not in done.stdout
+    assert f"namespace: {NAMESPACE}" not in done.stdout
+    for document in yaml.safe_load_all(done.stdout):
+        if document["kind"] == "RayService":
+            assert crd.problems(document) == []
+            groups = document["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+            assert {group["template"]["spec"]["containers"][0]["image"] for group in groups} == {
+                "registry.local/mine:v2"
+            }
+        else:
+            assert kubernetes_api.problems(document, "1.36") == []

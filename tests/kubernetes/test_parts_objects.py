@@ -1,0 +1,162 @@
+"""Rights, budgets, monitoring, the test pod and the notes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from serve_app import env
+from serve_app.cli import ask
+from tests.kubernetes.chart import LAPTOP, documents, of_kind, ray_service
+from tests.kubernetes.tools import CHART, helm
+
+EVERYTHING = CHART / "ci/everything-values.yaml"
+HOST_PATH = CHART / "ci/host-path-values.yaml"
+
+
+def test_only_the_head_has_rights_and_only_what_it_asks_for() -> None:
+    [role] = of_kind("Role", LAPTOP)
+    [everywhere] = of_kind("ClusterRole", LAPTOP)
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    assert everywhere["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        [binding] = of_kind(kind, LAPTOP)
+        [subject] = binding["subjects"]
+        assert (subject["name"], subject["namespace"]) == ("demo-tideserve-head", "llm")
+
+
+def test_workers_have_an_account_without_a_token() -> None:
+    accounts = {found["metadata"]["name"]: found for found in of_kind("ServiceAccount", LAPTOP)}
+    assert accounts["demo-tideserve-worker"]["automountServiceAccountToken"] is False
+    for group in ray_service(LAPTOP)["spec"]["rayClusterConfig"]["workerGroupSpecs"]:
+        assert group["template"]["spec"]["serviceAccountName"] == "demo-tideserve-worker"
+
+
+def test_no_rights_and_no_accounts_where_they_are_not_wanted() -> None:
+    kinds = {found["kind"] for found in documents(HOST_PATH)}
+    assert not kinds & {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
+def test_budgets_count_pods_because_a_ray_cluster_has_no_scale() -> None:
+    budgets = {
+        found["spec"]["selector"]["matchLabels"]["ray.io/group"]: found["spec"]
+        for found in of_kind("PodDisruptionBudget", LAPTOP, "ingressWorkers.minWorkers=3")
+    }
+    assert {group: spec["minAvailable"] for group, spec in budgets.items()} == {"ingress": 2}
+    assert "maxUnavailable" not in budgets["ingress"]
+
+
+def test_a_group_that_may_be_empty_holds_up_no_drain() -> None:
+    assert of_kind("PodDisruptionBudget", LAPTOP) == []
+    always = of_kind("PodDisruptionBudget", LAPTOP, "gpuProfiles.cpu.minWorkers=2")
+    assert [found["metadata"]["name"] for found in always] == ["demo-tideserve-cpu"]
+
+
+def test_the_priority_class_is_the_one_that_engines_use() -> None:
+    [created] = of_kind("PriorityClass", EVERYTHING)
+    engines = ray_service(EVERYTHING)["spec"]["rayClusterConfig"]["workerGroupSpecs"][1]["template"]["spec"]
+    assert created["metadata"]["name"] == engines["priorityClassName"]
+
+
+def test_series_get_the_names_of_the_documentation() -> None:
+    [monitor] = of_kind("PodMonitor", EVERYTHING)
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    [relabeling] = endpoint["metricRelabelings"]
+    name = re.fullmatch(relabeling["regex"], "ray_llm_ttft_seconds_bucket")
+    assert name is not None
+    assert name.expand(relabeling["replacement"].replace("$", "\\")) == "llm_ttft_seconds_bucket"
+    assert re.fullmatch(relabeling["regex"], "ray_serve_num_ongoing_requests") is None
+    ports = ray_service(EVERYTHING)["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
+    assert endpoint["port"] in [port["name"] for port in ports["containers"][0]["ports"]]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_dashboards_are_the_files_with_the_price_in_them() -> None:
+    maps = of_kind("ConfigMap", EVERYTHING, "monitoring.dashboards.gpuHourPrice=3.25")
+    dashboards = {
+        next(iter(found["data"])): found for found in maps if "dashboard" in found["metadata"]["name"]
+    }
+    assert set(dashboards) == {path.name for path in CHART.glob("files/dashboards/*.json")}
+    for name, found in dashboards.items():
+        text = (CHART / "files/dashboards" / name).read_text(encoding="utf-8")
+        assert found["data"][name] == text.strip().replace("__GPU_HOUR_PRICE__", "3.25")
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert found["metadata"]["annotations"] == {"grafana_folder": "Tideserve"}
+
+
+def test_the_test_asks_with_a_command_line_that_there_is() -> None:
+    [pod] = [found for found in of_kind("Pod", LAPTOP) if "helm.sh/hook" in found["metadata"]["annotations"]]
+    [container] = pod["spec"]["containers"]
+    program, *arguments = container["command"]
+    assert program == "tideserve"
+    parser = argparse.ArgumentParser()
+    ask.add_command(parser.add_subparsers())
+    assert parser.parse_args(arguments).model == "tideserve-tiny"
+    assert arguments[:3] == ["ask", "--url", "http://demo-tideserve-serve-svc:8000"]
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert pod["spec"]["activeDeadlineSeconds"] > float(arguments[arguments.index("--timeout") + 1])
+
+
+def test_the_test_sends_the_first_key_of_the_file(tmp_path: Path) -> None:
+    [pod] = of_kind("Pod", LAPTOP, 'apiKeys.existingSecret="clients"')
+    [container] = pod["spec"]["containers"]
+    script, name, *command = container["args"]
+    keys = tmp_path / "api-keys"
+    keys.write_text("\n  # of the web shop\n  first-key\nsecond-key\n", encoding="utf-8")
+    script = script.replace("/etc/tideserve/secrets/api-keys", str(keys))
+    done = subprocess.run(
+        ["/bin/sh", "-ec", script, name, "/bin/sh", "-c", f'echo "${env.API_KEY}"'],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "first-key"
+    assert command[:2] == ["tideserve", "ask"]
+    assert "first-key" not in " ".join(command)
+
+
+def test_without_a_model_that_completes_there_is_no_test() -> None:
+    assert of_kind("Pod", LAPTOP, 'models.tiny.task="embed"') == []
+
+
+def test_extra_objects_are_templates() -> None:
+    names = [found["metadata"]["name"] for found in of_kind("ConfigMap", EVERYTHING)]
+    assert "llm-note" in names
+
+
+def test_the_notes_name_the_next_commands_and_what_to_know(tmp_path: Path) -> None:
+    notes = _notes(tmp_path, LAPTOP)
+    assert "kubectl wait --namespace llm --for=condition=Ready" in notes
+    assert "rayservice/demo-tideserve" in notes
+    assert "kubectl port-forward --namespace llm service/demo-tideserve-serve-svc 8000:8000" in notes
+    assert '"model": "tideserve-tiny", "stream": true' in notes
+    assert "helm test --namespace llm demo" in notes
+    assert "tideserve explain" in notes
+    assert "WARNING: apiKeys.existingSecret is empty" in notes
+    assert "WARNING: monitoring.podMonitor.enabled = false" in notes
+    assert len(notes.splitlines()) < 40
+
+
+def test_the_notes_warn_of_the_finalizer_and_send_the_key(tmp_path: Path) -> None:
+    notes = _notes(tmp_path, EVERYTHING)
+    assert "ray.io/gcs-ft-redis-cleanup-finalizer" in notes
+    assert "Authorization: Bearer $OPENAI_API_KEY" in notes
+    assert "apiKeys.existingSecret is empty" not in notes
+
+
+def _notes(folder: Path, values: Path) -> str:
+    """NOTES.txt, which `helm template` does not print, by way of an object that holds it."""
+    chart = folder / "tideserve"
+    shutil.copytree(CHART, chart)
+    text = (chart / "templates/NOTES.txt").read_text(encoding="utf-8")
+    (chart / "templates/_notes.tpl").write_text(
+        '{{- define "notes" }}' + text + "{{ end }}", encoding="utf-8"
+    )
+    (chart / "templates/notes.yaml").write_text('notes: {{ include "notes" . | toJson }}', encoding="utf-8")
+    arguments = ["demo", str(chart), "--namespace", "llm", "--values", str(values)]
+    done = helm("template", *arguments, "--show-only", "templates/notes.yaml")
+    assert done.returncode == 0, done.stderr
+    return str(yaml.safe_load(done.stdout)["notes"])

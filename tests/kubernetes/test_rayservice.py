@@ -1,0 +1,220 @@
+"""The RayService: its worker groups, what pods are told, and the Serve configuration in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.autoscaler._private.kuberay import autoscaling_config
+from ray.serve.schema import ServeDeploySchema
+
+from serve_app import env
+from serve_app.cli.config_file import ConfigFile, read_config
+from serve_app.placement import replica_resources
+from tests.kubernetes.chart import ALL_VALUES, LAPTOP, Document, ray_service, rendered, serve_config
+from tests.kubernetes.tools import CHART
+
+EVERYTHING = CHART / "ci/everything-values.yaml"
+ZERO_TO_N = CHART / "examples/zero-to-n.yaml"
+each_values = pytest.mark.parametrize("values", ALL_VALUES, ids=lambda path: path.stem)
+
+
+def cluster(values: Path, *sets: str) -> Document:
+    found: Document = ray_service(values, *sets)["spec"]["rayClusterConfig"]
+    return found
+
+
+def groups(values: Path, *sets: str) -> dict[str, Document]:
+    return {group["groupName"]: group for group in cluster(values, *sets)["workerGroupSpecs"]}
+
+
+def templates(values: Path, *sets: str) -> dict[str, Document]:
+    """Pod templates: `head`, and worker groups by name."""
+    found = {name: group["template"] for name, group in groups(values, *sets).items()}
+    return {"head": cluster(values, *sets)["headGroupSpec"]["template"], **found}
+
+
+def variables(template: Document) -> dict[str, Any]:
+    [container] = template["spec"]["containers"]
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
+
+
+def checked(values: Path, folder: Path) -> ConfigFile:
+    file = folder / "serve.yaml"
+    file.write_text(ray_service(values)["spec"]["serveConfigV2"])
+    return read_config(file)
+
+
+@each_values
+def test_the_serve_configuration_is_valid_to_ray_serve_and_to_tideserve(values: Path, tmp_path: Path) -> None:
+    ServeDeploySchema.model_validate(serve_config(values))
+    settings = checked(values, tmp_path).applications["tideserve"]
+    given = yaml.safe_load(values.read_text())["models"]
+    assert {model.name for model in settings.models} == {its.get("name", key) for key, its in given.items()}
+
+
+@each_values
+def test_ray_knows_before_there_is_a_pod_that_a_replica_will_fit_into_it(
+    values: Path, tmp_path: Path
+) -> None:
+    custom_resource = {"metadata": {"name": "x", "namespace": "llm"}, "spec": cluster(values)}
+    derived = autoscaling_config._derive_autoscaling_config_from_ray_cr(custom_resource)
+    kinds = {name: kind["resources"] for name, kind in derived["available_node_types"].items()}
+    settings = checked(values, tmp_path).applications["tideserve"]
+    for model in settings.models:
+        needed = replica_resources(model)
+        fitting = [
+            name
+            for name, has in kinds.items()
+            if all(has.get(resource, 0) >= amount for resource, amount in needed.items())
+        ]
+        assert len(fitting) == 1, f"{model.name} needs {needed}, which {fitting} of {kinds} have"
+    needed = {"CPU": settings.ingress.cpus_per_replica, **settings.ingress.resources}
+    assert [n for n, has in kinds.items() if all(has.get(r, 0) >= a for r, a in needed.items())] == [
+        "ingress"
+    ]
+
+
+@each_values
+def test_a_gpu_pod_holds_one_replica_and_asks_for_its_gpus(values: Path) -> None:
+    for name, group in groups(values).items():
+        gpus = group["resources"].get("GPU")
+        [container] = group["template"]["spec"]["containers"]
+        asked = container["resources"]
+        assert asked["requests"] == asked["limits"]
+        assert asked["limits"].get("nvidia.com/gpu") == gpus
+        if gpus is not None:
+            assert group["resources"][f"{name}:replicas"] == "1"
+
+
+def test_a_tensor_parallel_group_asks_for_the_gpus_of_a_whole_replica() -> None:
+    group = groups(CHART / "examples/tensor-parallel.yaml")["a100-80gb-x4"]
+    [container] = group["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "40", "memory": "400Gi", "nvidia.com/gpu": "4"}
+    assert (group["minReplicas"], group["maxReplicas"]) == (0, 2)
+
+
+def test_the_head_has_no_gpus_no_cpus_for_replicas_and_no_requests_to_carry() -> None:
+    head = cluster(ZERO_TO_N)["headGroupSpec"]
+    assert head["rayStartParams"]["num-cpus"] == "0"
+    assert head["rayStartParams"]["num-gpus"] == "0"
+    assert "nvidia.com/gpu" not in head["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert ray_service(ZERO_TO_N)["spec"]["excludeHeadPodFromServeSvc"] is True
+
+
+def test_autoscaling_is_version_2_from_zero_with_nobody_else_to_write_replicas() -> None:
+    found = cluster(ZERO_TO_N)
+    assert found["enableInTreeAutoscaling"] is True
+    assert found["autoscalerOptions"]["version"] == "v2"
+    assert "HorizontalPodAutoscaler" not in rendered(ZERO_TO_N)
+    assert groups(ZERO_TO_N)["a100-80gb"]["minReplicas"] == 0
+    assert groups(ZERO_TO_N)["ingress"]["minReplicas"] == 1
+
+
+@each_values
+def test_every_pod_has_ray_flags_of_the_application(values: Path) -> None:
+    fast = yaml.safe_load(values.read_text()).get("fastDataPath", True)
+    for name, template in templates(values).items():
+        found = variables(template)
+        for flag, value in {**env.ALWAYS, **(env.FAST_PATH if fast else {})}.items():
+            assert found.get(flag) == value, f"{name}: {flag}"
+        assert fast or "RAY_SERVE_ENABLE_HA_PROXY" not in found
+
+
+@each_values
+def test_drain_pre_stop_and_grace_follow_from_the_longest_generation(values: Path, tmp_path: Path) -> None:
+    given = yaml.safe_load(values.read_text())
+    drain = given.get("app", {}).get("drain_timeout_s", 600)
+    settings = checked(values, tmp_path).applications["tideserve"]
+    assert max(model.drain_timeout_s for model in settings.models) <= drain
+    assert ray_service(values)["spec"]["rayClusterDeletionDelaySeconds"] >= drain
+    for template in templates(values).values():
+        pod = template["spec"]
+        [container] = pod["containers"]
+        assert container["lifecycle"]["preStop"]["exec"]["command"] == ["/bin/sh", "-c", "sleep 10"]
+        assert pod["terminationGracePeriodSeconds"] >= 10 + drain + 30
+        flags = variables(template)
+        assert flags["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == str(drain)
+        if "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" in flags:
+            assert int(flags["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > drain
+
+
+def test_one_value_moves_them_all() -> None:
+    setting = "app.drain_timeout_s=7200"
+    assert templates(ZERO_TO_N, setting)["a100-80gb"]["spec"]["terminationGracePeriodSeconds"] == 7240
+    flags = variables(templates(ZERO_TO_N, setting)["a100-80gb"])
+    assert flags["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "7240"
+    assert serve_config(ZERO_TO_N, setting)["applications"][0]["args"]["models"][0]["drain_timeout_s"] == 7200
+
+
+def test_secrets_reach_only_those_that_need_them() -> None:
+    found = templates(EVERYTHING)
+    with_token = {name for name, template in found.items() if "HF_TOKEN" in variables(template)}
+    assert with_token == {"l4", "h100-x8", "mine"}
+    with_keys = {
+        name
+        for name, template in found.items()
+        if any(volume["name"] == "api-keys" for volume in template["spec"]["volumes"])
+    }
+    assert with_keys == {"ingress"}
+    args = serve_config(EVERYTHING)["applications"][0]["args"]
+    assert args["http"]["api_keys_file"] == "/etc/tideserve/secrets/api-keys"
+    with_rights = {n for n, t in found.items() if t["spec"]["automountServiceAccountToken"]}
+    assert with_rights == {"head"}
+
+
+@each_values
+def test_pods_are_restricted(values: Path) -> None:
+    for template in templates(values).values():
+        pod = template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        [container] = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+        writable = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert {"/tmp", "/home/tideserve", "/dev/shm"} <= writable
+
+
+def test_a_profile_of_ones_own_is_a_few_lines_of_values() -> None:
+    group = groups(EVERYTHING)["mine"]
+    pod = group["template"]["spec"]
+    assert group["resources"]["accelerator_type:L40S"] == "1"
+    assert pod["nodeSelector"] == {"pool": "l40s"}
+    assert pod["runtimeClassName"] == "nvidia"
+    assert pod["tolerations"][0]["key"] == "pool"
+
+
+def test_upgrade_strategies() -> None:
+    assert ray_service(ZERO_TO_N)["spec"]["upgradeStrategy"] == {"type": "NewCluster"}
+    assert ray_service(ZERO_TO_N, 'upgradeStrategy.type="None"')["spec"]["upgradeStrategy"] == {
+        "type": "None"
+    }
+    assert ray_service(CHART / "ci/host-path-values.yaml")["spec"]["upgradeStrategy"] == {
+        "type": "NewClusterWithIncrementalUpgrade",
+        "clusterUpgradeOptions": {
+            "gatewayClassName": "istio",
+            "stepSizePercent": 10,
+            "intervalSeconds": 30,
+            "maxSurgePercent": 10,
+        },
+    }
+
+
+def test_large_numbers_are_written_as_integers() -> None:
+    assert "kv_cache_memory_bytes: 134217728\n" in ray_service(LAPTOP)["spec"]["serveConfigV2"]
+    assert "max_bytes: 1073741824\n" in ray_service(EVERYTHING)["spec"]["serveConfigV2"]
+
+
+def test_the_laptop_values_are_the_configuration_for_a_laptop() -> None:
+    ours = serve_config(LAPTOP)["applications"][0]
+    theirs = yaml.safe_load((CHART.parents[1] / "config/serve.zero.yaml").read_text())["applications"][0]
+    [model], [same] = ours["args"]["models"], theirs["args"]["models"]
+    assert {key: model[key] for key in same} == same
+    assert ours["deployments"] == theirs["deployments"]
+    assert ours["autoscaling_policy"] == theirs["autoscaling_policy"]

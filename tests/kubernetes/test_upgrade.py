@@ -1,0 +1,106 @@
+"""What an upgrade changes: a knob only text that Ray Serve applies to running replicas, an image the pods."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from ray.serve._private.deployment_info import DeploymentInfo
+from ray.serve._private.version import DeploymentVersion
+
+from tests.kubernetes.chart import Document, documents, ray_service, serve_config
+from tests.kubernetes.tools import CHART
+
+VALUES = CHART / "examples/zero-to-n.yaml"
+KNOBS = [
+    "models.llama-8b.autoscaling.max_replicas=5",
+    "models.llama-8b.autoscaling.min_replicas=2",
+    "models.llama-8b.autoscaling.ttft_target_s=0.4",
+    'models.llama-8b.autoscaling.mode="advise"',
+    'models.llama-8b.autoscaling.schedules=[{"start":"08:00","end":"18:00","min_replicas":3}]',
+    "app.ingress.autoscaling.max_replicas=8",
+]
+
+
+def differing(before: Any, after: Any, path: str = "") -> set[str]:
+    """Paths of what is not the same."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = before.keys() | after.keys()
+        return {
+            found
+            for name in names
+            for found in differing(before.get(name), after.get(name), f"{path}/{name}")
+        }
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = enumerate(zip(before, after, strict=True))
+        return {found for index, (a, b) in pairs for found in differing(a, b, f"{path}/{index}")}
+    return set() if before == after else {path}
+
+
+def changed(setting: str) -> set[str]:
+    """What an upgrade with one more setting changes, by kind and path."""
+    before, after = documents(VALUES), documents(VALUES, setting)
+    named = [{f"{d['kind']} {d['metadata']['name']}": d for d in side} for side in (before, after)]
+    return differing(*named)
+
+
+@pytest.mark.parametrize("setting", KNOBS)
+def test_a_knob_changes_the_serve_configuration_alone(setting: str) -> None:
+    assert changed(setting) == {"/RayService demo-tideserve/spec/serveConfigV2"}
+
+
+@pytest.mark.parametrize("setting", KNOBS)
+def test_in_it_a_knob_changes_nothing_that_ray_serve_restarts_replicas_for(setting: str) -> None:
+    found = differing(serve_config(VALUES), serve_config(VALUES, setting))
+    assert found
+    assert all(path.startswith("/applications/0/deployments/0/user_config/") for path in found)
+
+
+@pytest.mark.parametrize("setting", KNOBS)
+def test_ray_serve_calls_it_a_lightweight_update(setting: str) -> None:
+    before, after = (version(serve_config(VALUES, *sets)) for sets in ((), (setting,)))
+    assert before.requires_actor_reconfigure(after)
+    assert not before.requires_actor_restart(after)
+
+
+def test_a_changed_model_changes_the_serve_configuration_alone_but_restarts_replicas() -> None:
+    setting = "models.llama-8b.max_model_len=8192"
+    assert changed(setting) == {"/RayService demo-tideserve/spec/serveConfigV2"}
+    before, after = version(serve_config(VALUES)), version(serve_config(VALUES, setting))
+    assert before.requires_actor_restart(after)
+
+
+def test_a_changed_image_changes_the_pods_and_not_the_serve_configuration() -> None:
+    found = changed('image.tag="v2"')
+    assert found
+    assert "/RayService demo-tideserve/spec/serveConfigV2" not in found
+    spec = "/RayService demo-tideserve/spec/rayClusterConfig/"
+    assert all(path.endswith("/image") for path in found if path.startswith(spec))
+
+
+def test_a_new_version_of_the_chart_does_not_change_the_pods() -> None:
+    found = copy.deepcopy(ray_service(VALUES))
+    groups = found["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    for template in (found["spec"]["rayClusterConfig"]["headGroupSpec"], *groups):
+        assert "helm.sh/chart" not in str(template)
+        assert "app.kubernetes.io/version" not in str(template)
+
+
+def version(config: Document) -> DeploymentVersion:
+    """Ray Serve's version of the Ingress deployment, as its controller makes it of a configuration."""
+    from ray.serve._private.config import DeploymentConfig, ReplicaConfig
+    from ray.serve._private.deploy_utils import get_app_code_version
+    from ray.serve.schema import ServeApplicationSchema
+
+    application = ServeApplicationSchema.model_validate(config["applications"][0])
+    [ingress] = application.deployments
+    info = DeploymentInfo(
+        deployment_config=DeploymentConfig(user_config=ingress.user_config),
+        replica_config=ReplicaConfig.create(lambda: None),
+        start_time_ms=0,
+        deployer_job_id="",
+    )
+    return DeploymentVersion(
+        get_app_code_version(application), info.deployment_config, info.replica_config.ray_actor_options
+    )

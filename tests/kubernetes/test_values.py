@@ -1,0 +1,126 @@
+"""The values: every one documented, every one in a schema that has room for nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from helm.chart import __main__ as chart
+from helm.chart.readme import readme
+from helm.chart.values_comments import Comments, leaves
+from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.settings.tree import ModelSettings
+from tests.kubernetes.tools import CHART, PROJECT
+
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def generated() -> dict[Any, str]:
+    return chart.generated()
+
+
+@pytest.fixture(scope="module")
+def schema(generated: dict[Any, str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(generated[CHART / "values.schema.json"])
+    return found
+
+
+def test_schema_and_readme_are_what_make_chart_writes(generated: dict[Any, str]) -> None:
+    for path, text in generated.items():
+        assert path.read_text() == text, f"{path.name} is out of step: run `make chart`"
+
+
+def test_the_defaults_are_valid(schema: dict[str, Any]) -> None:
+    assert [error.message for error in jsonschema_rs.validator_for(schema).iter_errors(VALUES)] == []
+
+
+def test_the_schema_has_every_value(schema: dict[str, Any]) -> None:
+    for path, _ in leaves(VALUES):
+        at = schema
+        for part in path:
+            at = _below(schema, at, part)
+
+
+def test_the_schema_is_closed_throughout(schema: dict[str, Any]) -> None:
+    open_ones = {
+        path
+        for path, found in _objects(schema, "")
+        if "properties" in found and found.get("additionalProperties") is not False
+    }
+    # Its branches are closed; Kubernetes's free-form maps have no properties.
+    assert open_ones == {
+        "/properties/gpuProfiles/additionalProperties",
+        "/properties/gpuProfiles/additionalProperties/if",
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "settings"),
+    [
+        (("models", "x", "autoscaling"), Knobs),
+        (("models", "x"), ModelSettings),
+        (("app", "ingress", "autoscaling"), IngressKnobs),
+    ],
+)
+def test_settings_have_the_names_of_the_code(
+    place: tuple[str, ...], settings: Any, schema: dict[str, Any]
+) -> None:
+    at = schema
+    for part in place:
+        at = _below(schema, at, part)
+    ours = set(at["properties"]) - {"gpuProfile", "autoscaling"}
+    of_the_profile = {"device", "accelerator_type", "gpus_per_replica", "resources"}
+    assert ours == set(settings.model_fields) - (of_the_profile if settings is ModelSettings else set())
+
+
+def test_bounds_are_those_of_the_code(schema: dict[str, Any]) -> None:
+    valid = jsonschema_rs.validator_for(schema).is_valid
+    for headroom, fine in ((10, True), (10.1, False), (-0.1, False)):
+        model = {"gpuProfile": "l4", "autoscaling": {"headroom": headroom}}
+        assert valid({"models": {"m": model}}) is fine
+
+
+def test_every_documented_configuration_fits_the_schema(schema: dict[str, Any]) -> None:
+    validator = jsonschema_rs.validator_for(schema)
+    for path in sorted(PROJECT.glob("config/serve*.yaml")):
+        application = yaml.safe_load(path.read_text())["applications"][0]
+        knobs = application["deployments"][0]["user_config"]["autoscaling"]
+        models = {}
+        for index, model in enumerate(application["args"]["models"]):
+            own = {key: value for key, value in model.items() if key not in ("device", "accelerator_type")}
+            models[f"m{index}"] = own | {"gpuProfile": "cpu", "autoscaling": knobs[model["name"]]}
+        assert [error.message for error in validator.iter_errors({"models": models})] == [], path.name
+
+
+def test_a_value_without_a_comment_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"without a comment that begins with `# -- `: b\.c$"):
+        readme("", {"a": 1, "b": {"c": 2}}, Comments.read("# -- one\na: 1\nb:\n  c: 2\n"))
+
+
+def test_a_comment_may_go_on_over_lines() -> None:
+    assert Comments.read("# -- one\n# two\na: 1\n# three\nb: 2\n").by_path == {("a",): "one two"}
+
+
+def _below(schema: dict[str, Any], at: dict[str, Any], part: str) -> dict[str, Any]:
+    if "$ref" in at:
+        at = schema["definitions"][at["$ref"].rpartition("/")[2]]
+    branches = [at, at.get("then", {}), at.get("else", {})]
+    for branch in branches:
+        if part in branch.get("properties", {}) and len(branch["properties"]) > 1:
+            found: dict[str, Any] = branch["properties"][part]
+            return found
+    more: dict[str, Any] = at["additionalProperties"]
+    return more
+
+
+def _objects(found: Any, path: str) -> Any:
+    if isinstance(found, dict):
+        if found.get("type") == "object" or "properties" in found:
+            yield path, found
+        for key, value in found.items():
+            yield from _objects(value, f"{path}/{key}")
