@@ -142,7 +142,7 @@ def test_the_notes_name_the_next_commands_and_what_to_know(tmp_path: Path) -> No
 
 def test_the_notes_warn_of_the_finalizer_and_send_the_key(tmp_path: Path) -> None:
     notes = _notes(tmp_path, EVERYTHING)
-    assert "ray.io/gcs-ft-redis-cleanup-finalizer" in notes
+    assert "until the operator gives up, 1240 s later" in notes
     assert "Authorization: Bearer $OPENAI_API_KEY" in notes
     assert "apiKeys.existingSecret is empty" not in notes
 

@@ -218,3 +218,27 @@ def test_the_laptop_values_are_the_configuration_for_a_laptop() -> None:
     assert {key: model[key] for key in same} == same
     assert ours["deployments"] == theirs["deployments"]
     assert ours["autoscaling_policy"] == theirs["autoscaling_policy"]
+
+
+def test_a_profile_needs_no_more_than_the_schema_asks() -> None:
+    profile = (
+        '{"device":"gpu","accelerator_type":"B200","gpuResource":"nvidia.com/gpu","gpusPerNode":8,'
+        '"perGpu":{"cpu":"8","memory":"64Gi","shm":"8Gi"},'
+        '"minWorkers":0,"maxWorkers":8,"idleTimeoutSeconds":60}'
+    )
+    sets = (f"gpuProfiles.b200={profile}", 'models.llama-8b.gpuProfile="b200"')
+    assert groups(ZERO_TO_N, *sets)["b200"]["resources"]["accelerator_type:B200"] == "1"
+
+
+@each_values
+def test_the_labels_by_which_kuberay_finds_its_pods_are_left_to_it(values: Path) -> None:
+    for template in templates(values).values():
+        labels = template["metadata"]["labels"]
+        assert not {"app.kubernetes.io/name", "app.kubernetes.io/created-by"} & labels.keys()
+        assert not any(name.startswith("ray.io/") for name in labels)
+
+
+def test_the_operator_has_time_to_clear_redis_after_the_pods_have_drained() -> None:
+    annotations = ray_service(EVERYTHING)["metadata"]["annotations"]
+    grace = templates(EVERYTHING)["head"]["spec"]["terminationGracePeriodSeconds"]
+    assert int(annotations["ray.io/gcs-ft-deletion-timeout"]) == grace + 300

@@ -22,13 +22,17 @@
 {{- printf "%s-serve-svc" (include "tideserve.fullname" .) -}}
 {{- end -}}
 
-{{/* What selects the release's pods. In pod templates too, where a change would start a new cluster: so no versions. */}}
+{{/*
+What selects the release's pods. In pod templates too, where a change would start a new cluster: so no versions. Not
+`app.kubernetes.io/name`: KubeRay has its own there, by which the head's Service finds its pod.
+*/}}
 {{- define "tideserve.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "tideserve.name" . }}
+app.kubernetes.io/part-of: {{ include "tideserve.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "tideserve.labels" -}}
+app.kubernetes.io/name: {{ include "tideserve.name" . }}
 {{ include "tideserve.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}

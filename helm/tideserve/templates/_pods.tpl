@@ -54,7 +54,7 @@ and those that follow from the drain time.
     {{- . | nindent 4 }}
     {{- end }}
     {{- end }}
-    {{- with concat $root.Values.extraEnv .env }}
+    {{- with concat $root.Values.extraEnv (default list .env) }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   ports:

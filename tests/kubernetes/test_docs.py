@@ -1,0 +1,188 @@
+"""What the documents say of the chart is so: commands render, files, values and links exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kubernetes.chart import of_kind
+from tests.kubernetes.tools import CHART, PROJECT, PROMTOOL, helm, needs_promtool
+
+KUBERNETES = PROJECT / "docs/kubernetes.md"
+DOCUMENTS = [KUBERNETES, PROJECT / "k8s/README.md", CHART / "README.md"]
+PLACEHOLDER = "my-values.yaml"
+"""The reader's own values in the commands: those of an example here."""
+EXAMPLE = CHART / "examples/zero-to-n.yaml"
+
+_FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_INLINE = re.compile(r"`([^`\n]+)`")
+_OWN_FOLDERS = ("benchmarks/", "config/", "docs/", "helm/", "k8s/", "requirements/", "serve_app/", "tests/")
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    """The fenced blocks of a language, or of none."""
+    return [body for found, body in _FENCE.findall(document.read_text("utf-8")) if found == language]
+
+
+def prose(document: Path) -> str:
+    """All but the fenced blocks."""
+    return _FENCE.sub("", document.read_text("utf-8"))
+
+
+def chart_commands() -> list[tuple[str, ...]]:
+    """Arguments of `helm template` for each command of the documents that gives the chart values."""
+    found: dict[tuple[str, ...], None] = {}
+    for document in (*DOCUMENTS, PROJECT / "README.md"):
+        for line in "\n".join(blocks(document, "")).replace("\\\n", " ").splitlines():
+            command = line.partition("|")[0].strip()
+            if re.match(r"helm (install|upgrade|template) .*helm/tideserve( |$)", command):
+                found[tuple(_arguments(shlex.split(command)))] = None
+    return list(found)
+
+
+def _arguments(words: list[str]) -> Iterator[str]:
+    values = {"--namespace", "--values", "--set", "--set-json", "--show-only"}
+    yield from ("template", words[2], str(CHART))
+    options = iter(words[4:])
+    for option in options:
+        if option == "--create-namespace":
+            continue
+        assert option in values, f"{' '.join(words)}: what is {option}?"
+        given = next(options)
+        if option == "--values":
+            given = str(EXAMPLE if given == PLACEHOLDER else PROJECT / given)
+        yield from (option, given)
+
+
+def test_the_documents_have_commands() -> None:
+    assert len(chart_commands()) >= 5
+
+
+@pytest.mark.parametrize("command", chart_commands(), ids=lambda words: " ".join(words[5:])[-60:])
+def test_commands_of_the_documents_render(command: tuple[str, ...]) -> None:
+    done = helm(*command)
+    assert done.returncode == 0, done.stderr
+    for setting in (word for word in command if "=" in word):
+        value = setting.partition("=")[2]
+        known = value in ("true", "false", "none", "None") or value in done.stdout
+        assert known, f"{setting} is nowhere in what it renders"
+
+
+def test_values_in_the_documents_render_together(tmp_path: Path) -> None:
+    known = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    arguments = ["template", "llm", str(CHART), "--values", str(EXAMPLE)]
+    count = 0
+    for document in DOCUMENTS:
+        for block in blocks(document, "yaml"):
+            if not yaml.safe_load(block).keys() <= known.keys():
+                continue  # another program's
+            path = tmp_path / f"{count}.yaml"
+            path.write_text(block)
+            arguments += ["--values", str(path)]
+            count += 1
+    assert count > 5
+    done = helm(*arguments)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_promtool
+def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
+    config = scrape_configuration()
+    del config["scrape_configs"][0]["kubernetes_sd_configs"]  # which Debian's Prometheus is built without
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    command = [str(PROMTOOL), "check", "config", "--syntax-only", str(tmp_path / "prometheus.yaml")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_scrape_configuration_does_what_the_pod_monitor_does() -> None:
+    [job] = scrape_configuration()["scrape_configs"]
+    [monitor] = of_kind("PodMonitor", EXAMPLE)
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert job["scrape_interval"] == endpoint["interval"]
+    renamed = [{_snake(key): value for key, value in rule.items()} for rule in endpoint["metricRelabelings"]]
+    assert job["metric_relabel_configs"] == renamed
+    kept = [rule["regex"] for rule in job["relabel_configs"] if rule.get("action") == "keep"]
+    labels = monitor["spec"]["selector"]["matchLabels"]
+    [nodes] = monitor["spec"]["selector"]["matchExpressions"]
+    assert kept == [labels["app.kubernetes.io/part-of"], "|".join(nodes["values"]), endpoint["port"]]
+    added = {rule["target_label"] for rule in job["relabel_configs"] if "target_label" in rule}
+    targets = {re.sub(r"\W", "_", label) for label in monitor["spec"]["podTargetLabels"]}
+    assert added == targets | {"namespace", "pod"}
+
+
+def scrape_configuration() -> dict[str, Any]:
+    """What docs/kubernetes.md gives a Prometheus without the operator."""
+    [block] = [block for block in blocks(KUBERNETES, "yaml") if "scrape_configs" in block]
+    config: dict[str, Any] = yaml.safe_load(block)
+    return config
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])[A-Z]", lambda match: f"_{match[0].lower()}", name)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_files_that_are_named_exist(document: Path) -> None:
+    named = [name for name in _INLINE.findall(prose(document)) if name.startswith(_OWN_FOLDERS)]
+    assert [name for name in named if not any(PROJECT.glob(name.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_values_that_are_named_exist(document: Path) -> None:
+    top = "|".join(yaml.safe_load((CHART / "values.yaml").read_text("utf-8")))
+    named = re.compile(rf"({top})(\.[\w*-]+)+(?=$|[:= ])")
+    found = [match[0] for name in _INLINE.findall(prose(document)) if (match := named.match(name))]
+    assert [path for path in found if not _has(path)] == []
+    if document == KUBERNETES:
+        assert len(found) > 20
+
+
+def _has(path: str) -> bool:
+    """Whether the schema has room for a value; any name stands for a model or a profile."""
+    at: Any = _schema()
+    for part in path.split("."):
+        while "$ref" in at:
+            at = _schema()["definitions"][at["$ref"].rpartition("/")[2]]
+        branches = (at, at.get("then", {}), at.get("else", {}))
+        found = [branch["properties"][part] for branch in branches if part in branch.get("properties", {})]
+        at = found[0] if found else at.get("additionalProperties")
+        if not isinstance(at, dict):
+            return part == "*" and bool(branches[0].get("properties"))
+    return True
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    return schema
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, PROJECT / "docs/architecture.md"], ids=str)
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = []
+    for target in _LINK.findall(_FENCE.sub("", document.read_text("utf-8"))):
+        if re.match(r"[a-z]+://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (document.parent / name).resolve() if name else document
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+@cache
+def anchors(document: Path) -> frozenset[str]:
+    """What GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
