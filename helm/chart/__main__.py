@@ -20,11 +20,12 @@ def generated() -> dict[Path, str]:
     """The text of every generated file of the chart, by its path."""
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     comments = Comments.read(text)
-    schema = json.dumps(ValuesSchema(comments).build(), indent=1, ensure_ascii=False)
+    values = yaml.safe_load(text)
+    schema = json.dumps(ValuesSchema(comments, values).build(), indent=1, ensure_ascii=False)
     introduction = (CHART / "README.introduction.md").read_text(encoding="utf-8")
     return {
         CHART / "values.schema.json": schema + "\n",
-        CHART / "README.md": readme(introduction, yaml.safe_load(text), comments),
+        CHART / "README.md": readme(introduction, values, comments),
     }
 
 

@@ -6,9 +6,11 @@ from the comments in values.yaml; what is left is written down here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from helm.chart.kubernetes_types import KubernetesTypes
+from helm.chart.required import require
 from helm.chart.settings_schema import SettingsTypes
 from helm.chart.values_comments import Comments
 
@@ -66,10 +68,11 @@ def closed(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
 
 
 class ValuesSchema:
-    """Builds the schema; `comments` are those of values.yaml."""
+    """Builds the schema; `defaults` are the values in values.yaml, `comments` the comments there."""
 
-    def __init__(self, comments: Comments) -> None:
+    def __init__(self, comments: Comments, defaults: Mapping[str, Any]) -> None:
         self._comments = comments
+        self._defaults = defaults
         self._kubernetes = KubernetesTypes()
         self._settings = SettingsTypes()
 
@@ -81,6 +84,7 @@ class ValuesSchema:
         # Helm adds `global` wherever the chart is a part of another.
         schema = closed(properties | {"global": {"type": "object"}})
         self._describe(schema, ())
+        require(schema, self._defaults)
         definitions = self._kubernetes.definitions | self._settings.definitions
         return {
             "$schema": "http://json-schema.org/draft-07/schema#",

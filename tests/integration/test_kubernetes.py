@@ -41,7 +41,7 @@ NEVER_HAPPENED = {
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[Running]:
+def laptop() -> Iterator[Running]:
     """The `serveConfigV2` of the laptop values on one node with the resources of every worker group."""
     groups = ray_service(LAPTOP)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     slots = {
@@ -61,18 +61,18 @@ def app() -> Iterator[Running]:
             running.stop()
 
 
-def ask(app: Running, prompt: str, tokens: int) -> subprocess.CompletedProcess[str]:
+def ask(laptop: Running, prompt: str, tokens: int) -> subprocess.CompletedProcess[str]:
     """What `helm test` runs in a pod."""
-    command = [sys.executable, "-m", "serve_app.cli.main", "ask", "--url", app.url, "--timeout", "120"]
+    command = [sys.executable, "-m", "serve_app.cli.main", "ask", "--url", laptop.url, "--timeout", "120"]
     command += ["--max-tokens", str(tokens), prompt]
     env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
     return subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=150)
 
 
-def complete(app: Running, times: int) -> None:
+def complete(laptop: Running, times: int) -> None:
     """Completions all alike, so that the prefix cache is hit, and long enough for a hundredth token."""
     wanted = {"prompt": "Tell me about the sea. " * 40, "max_tokens": 120, "ignore_eos": True}
-    with httpx.Client(base_url=app.url, timeout=60) as http:
+    with httpx.Client(base_url=laptop.url, timeout=60) as http:
         for _ in range(times):
             http.post("/v1/completions", json={"model": MODEL, **wanted}).raise_for_status()
 
@@ -87,24 +87,24 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(app: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(laptop: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     started = time.time()
-    prometheus = _prometheus(app, tmp_path_factory.mktemp("prometheus"))
+    prometheus = _prometheus(laptop, tmp_path_factory.mktemp("prometheus"))
     try:
-        first = ask(app, "Tell me about the sea.", 120)
-        complete(app, 2)
+        first = ask(laptop, "Tell me about the sea.", 120)
+        complete(laptop, 2)
         yield Run(prometheus, first, started)
     finally:
         if prometheus is not None:
             prometheus.stop()
 
 
-def _prometheus(app: Running, folder: Path) -> PrometheusServer | None:
+def _prometheus(laptop: Running, folder: Path) -> PrometheusServer | None:
     if needs_prometheus.args[0]:
         return None
     [monitor] = of_kind("PodMonitor", LAPTOP, *MONITORED)
     [rules] = of_kind("PrometheusRule", LAPTOP, *MONITORED)
-    targets = next(app.folder.rglob("prom_metrics_service_discovery.json"))
+    targets = next(laptop.folder.rglob("prom_metrics_service_discovery.json"))
     return PrometheusServer.start(folder, targets, monitor, rules, NAMESPACE)
 
 
@@ -129,14 +129,14 @@ def test_prometheus_has_every_series_that_dashboards_and_rules_ask_for(run: Run)
 
 
 @needs_prometheus
-def test_every_query_of_the_dashboards_is_answered_with_something(app: Running, run: Run) -> None:
+def test_every_query_of_the_dashboards_is_answered_with_something(laptop: Running, run: Run) -> None:
     prometheus = run.prometheus
     assert prometheus is not None
     values = Values(model=MODEL, namespace=NAMESPACE, interval_s=1, rate_interval_s=15, range_s=120)
 
     def empty() -> list[str]:
         """Queries that find nothing; a rate needs something to happen between two scrapes."""
-        complete(app, 3)
+        complete(laptop, 3)
         now = time.time()
         return [str(query) for query in queries(values) if _wanted(query.expr) and not found(query, now)]
 
@@ -166,19 +166,19 @@ def test_every_rule_evaluates(run: Run) -> None:
     assert run.prometheus.query('{__name__=~"model:.*"}')
 
 
-def test_an_upgrade_with_one_knob_changed_restarts_nothing(app: Running, run: Run) -> None:
-    with httpx.Client(base_url=app.url, timeout=30) as http:
-        before = _replicas(app)
+def test_an_upgrade_with_one_knob_changed_restarts_nothing(laptop: Running, run: Run) -> None:
+    with httpx.Client(base_url=laptop.url, timeout=30) as http:
+        before = _replicas(laptop)
         assert before
-        app.deploy(serve_config(LAPTOP, "models.tiny.autoscaling.max_replicas=2"))
+        laptop.deploy(serve_config(LAPTOP, "models.tiny.autoscaling.max_replicas=2"))
         deadline = time.monotonic() + 30
         while http.get("/autoscaling/knobs").json()["models"][MODEL]["max_replicas"] != 2:
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        assert _replicas(app) == before
-        assert ask(app, "Tell me about the sea.", 20).returncode == 0
+        assert _replicas(laptop) == before
+        assert ask(laptop, "Tell me about the sea.", 20).returncode == 0
 
 
-def _replicas(app: Running) -> set[int]:
+def _replicas(laptop: Running) -> set[int]:
     """The processes of all replicas."""
-    return {process.pid for process in app.processes("ray::ServeReplica:tideserve:")}
+    return {process.pid for process in laptop.processes("ray::ServeReplica:tideserve:")}

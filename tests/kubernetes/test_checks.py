@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.kubernetes.chart import LAPTOP, refusal
+from tests.kubernetes.chart import LAPTOP, documents, refusal
 from tests.kubernetes.tools import CHART
 
 A100 = CHART / "examples/zero-to-n.yaml"
@@ -76,6 +76,40 @@ REFUSED = {
         ],
         "gpuProfiles.ingress must have another name",
     ),
+    "a profile with the name of the head's group": (
+        LAPTOP,
+        [
+            'gpuProfiles.headgroup={"device":"cpu","perPod":{"cpu":"1","memory":"1Gi","shm":"1Gi"},'
+            '"minWorkers":0,"maxWorkers":1,"idleTimeoutSeconds":60}'
+        ],
+        "gpuProfiles.headgroup must have another name",
+    ),
+    "two profiles with one worker group": (
+        A100,
+        [
+            'gpuProfiles.l4-x2={"device":"gpu","accelerator_type":"L4","gpuResource":"nvidia.com/gpu",'
+            '"gpusPerNode":1,"perGpu":{"cpu":"1","memory":"1Gi","shm":"1Gi"},'
+            '"minWorkers":0,"maxWorkers":1,"idleTimeoutSeconds":60}',
+            'models.one={"gpuProfile":"l4-x2"}',
+            'models.two={"gpuProfile":"l4","tensor_parallel_size":2}',
+        ],
+        'gpuProfiles.l4-x2 and gpuProfiles.l4 would both have the worker group "l4-x2"',
+    ),
+    "ingress pods without a number of CPUs": (
+        A100,
+        ["ingressWorkers.resources=null"],
+        "ingressWorkers.resources.requests.cpu is required",
+    ),
+    "a label by which KubeRay finds the head": (
+        A100,
+        ['head.podLabels={"app.kubernetes.io/name":"llm"}'],
+        "head.podLabels sets app.kubernetes.io/name, which it must not",
+    ),
+    "a label by which budgets find engines": (
+        A100,
+        ['engineWorkers.podLabels={"ray.io/group":"mine"}'],
+        "engineWorkers.podLabels sets ray.io/group, which it must not",
+    ),
     "more ingress pods always than ever": (
         A100,
         ["ingressWorkers.minWorkers=5"],
@@ -140,6 +174,24 @@ def test_contradictions_are_refused_with_a_sentence(case: str) -> None:
     assert sentence in refusal(values, *sets)
 
 
+EMPTY = [
+    "app.http=null",
+    "extraEnv=null",
+    "head.tolerations=null",
+    "ingress.annotations=null",
+    "ingressWorkers.nodeSelector=null",
+    "monitoring.dashboards.labels=null",
+    "monitoring.dashboards.folder=null",
+    "networkPolicy.clients=null",
+    "podSecurityContext=null",
+    "securityContext=null",
+]
+
+
+def test_null_is_as_good_as_empty_where_a_value_may_be_empty() -> None:
+    documents(CHART / "ci/everything-values.yaml", *EMPTY)
+
+
 def test_every_problem_is_told_at_once() -> None:
     said = refusal(A100, 'image.repository=""', "models.llama-8b.autoscaling.min_replicas=9")
     assert "image.repository is required" in said
@@ -180,6 +232,8 @@ SCHEMA_REFUSES = {
         "gpuProfiles.cpu: Additional property gpusPerNode is not allowed",
     ),
     "no ingress pod": ("ingressWorkers.minWorkers=0", "Must be greater than or equal to 1"),
+    "a number taken away": ("app.drain_timeout_s=null", "app: drain_timeout_s is required"),
+    "a section taken away": ("networkPolicy=null", "networkPolicy is required"),
     "a strategy the operator does not know": (
         'upgradeStrategy.type="Recreate"',
         "upgradeStrategy.type must be one",

@@ -46,8 +46,8 @@ REFUSED = {
         "networkPolicy.egress.to is empty with networkPolicy.egress.enabled = true",
     ),
     "rights for every pod of the namespace": (
-        ["serviceAccount.create=false"],
-        "serviceAccount.name is empty with serviceAccount.create = false and rbac.nodeAwareness = true",
+        ["serviceAccount.create=false", "rbac.nodeAwareness=false"],
+        "serviceAccount.name is empty with serviceAccount.create = false: the operator would let",
     ),
     "the workers' account for the head": (
         ['serviceAccount.name="demo-tideserve-worker"'],

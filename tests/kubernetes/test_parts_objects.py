@@ -12,6 +12,7 @@ import yaml
 
 from serve_app import env
 from serve_app.cli import ask
+from tests.kubernetes import kubernetes_api
 from tests.kubernetes.chart import LAPTOP, documents, of_kind, ray_service
 from tests.kubernetes.tools import CHART, helm
 
@@ -28,6 +29,15 @@ def test_only_the_head_has_rights_and_only_what_it_asks_for() -> None:
         [binding] = of_kind(kind, LAPTOP)
         [subject] = binding["subjects"]
         assert (subject["name"], subject["namespace"]) == ("demo-tideserve-head", "llm")
+
+
+def test_releases_of_two_namespaces_have_cluster_roles_of_their_own() -> None:
+    names = set()
+    for release, namespace in (("a-tideserve", "team"), ("tideserve", "team-a")):
+        done = helm("template", release, str(CHART), "--namespace", namespace, "--values", str(LAPTOP))
+        found = [document for document in yaml.safe_load_all(done.stdout) if document]
+        names |= {document["metadata"]["name"] for document in found if document["kind"] == "ClusterRole"}
+    assert len(names) == 2
 
 
 def test_workers_have_an_account_without_a_token() -> None:
@@ -81,9 +91,11 @@ def test_dashboards_are_the_files_with_the_price_in_them() -> None:
     dashboards = {
         next(iter(found["data"])): found for found in maps if "dashboard" in found["metadata"]["name"]
     }
-    assert set(dashboards) == {path.name for path in CHART.glob("files/dashboards/*.json")}
+    # Grafana's sidecar makes files of the keys, all in one folder, and ours are not the only ones.
+    assert set(dashboards) == {f"tideserve-{path.name}" for path in CHART.glob("files/dashboards/*.json")}
     for name, found in dashboards.items():
-        text = (CHART / "files/dashboards" / name).read_text(encoding="utf-8")
+        file = CHART / "files/dashboards" / name.removeprefix("tideserve-")
+        text = file.read_text(encoding="utf-8")
         assert found["data"][name] == text.strip().replace("__GPU_HOUR_PRICE__", "3.25")
         assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert found["metadata"]["annotations"] == {"grafana_folder": "Tideserve"}
@@ -120,6 +132,29 @@ def test_the_test_sends_the_first_key_of_the_file(tmp_path: Path) -> None:
 
 def test_without_a_model_that_completes_there_is_no_test() -> None:
     assert of_kind("Pod", LAPTOP, 'models.tiny.task="embed"') == []
+
+
+def test_names_that_look_like_numbers_stay_text() -> None:
+    names = [
+        'apiKeys={"existingSecret":"12","key":"1e3"}',
+        'huggingFaceToken={"existingSecret":"0x1f","key":"true"}',
+        'head.priorityClassName="12"',
+        'modelCache.pvc={"existingClaim":"null"}',
+        'ingress.className="123"',
+    ]
+    cluster = ray_service(EVERYTHING, *names, release="123")["spec"]["rayClusterConfig"]
+    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+        pod = {"apiVersion": "v1", "kind": "Pod", **group["template"]}
+        assert kubernetes_api.problems(pod, "1.36") == []
+    for found in documents(EVERYTHING, *names, release="123"):
+        if found["apiVersion"].split("/")[0] in ("v1", "batch", "networking.k8s.io", "policy"):
+            assert kubernetes_api.problems(found, "1.36") == []
+
+
+def test_whatever_belongs_to_a_namespace_says_so() -> None:
+    everywhere = {"ClusterRole", "ClusterRoleBinding", "PriorityClass"}
+    for found in documents(EVERYTHING, "extraObjects=[]"):
+        assert (found["metadata"].get("namespace") == "llm") is (found["kind"] not in everywhere)
 
 
 def test_extra_objects_are_templates() -> None:

@@ -82,7 +82,7 @@ def test_bounds_are_those_of_the_code(schema: dict[str, Any]) -> None:
     valid = jsonschema_rs.validator_for(schema).is_valid
     for headroom, fine in ((10, True), (10.1, False), (-0.1, False)):
         model = {"gpuProfile": "l4", "autoscaling": {"headroom": headroom}}
-        assert valid({"models": {"m": model}}) is fine
+        assert valid(VALUES | {"models": {"m": model}}) is fine
 
 
 def test_every_documented_configuration_fits_the_schema(schema: dict[str, Any]) -> None:
@@ -94,7 +94,9 @@ def test_every_documented_configuration_fits_the_schema(schema: dict[str, Any]) 
         for index, model in enumerate(application["args"]["models"]):
             own = {key: value for key, value in model.items() if key not in ("device", "accelerator_type")}
             models[f"m{index}"] = own | {"gpuProfile": "cpu", "autoscaling": knobs[model["name"]]}
-        assert [error.message for error in validator.iter_errors({"models": models})] == [], path.name
+        assert [error.message for error in validator.iter_errors(VALUES | {"models": models})] == [], (
+            path.name
+        )
 
 
 def test_a_value_without_a_comment_is_an_error() -> None:

@@ -7,6 +7,7 @@ does not enforce. Every problem is told at once, each in a sentence with its key
       (fromYamlArray (include "tideserve.checks.names" .))
       (fromYamlArray (include "tideserve.checks.models" .))
       (fromYamlArray (include "tideserve.checks.groups" .))
+      (fromYamlArray (include "tideserve.checks.labels" .))
       (fromYamlArray (include "tideserve.checks.drain" .))
       (fromYamlArray (include "tideserve.checks.operator" .))
       (fromYamlArray (include "tideserve.checks.parts.problems" .)) -}}
@@ -96,21 +97,48 @@ does not enforce. Every problem is told at once, each in a sentence with its key
 {{- toYaml $problems -}}
 {{- end -}}
 
+{{/* Labels of pods that the operator and the chart select by. */}}
+{{- define "tideserve.checks.labels" -}}
+{{- $problems := list -}}
+{{- range $place := list "head" "ingressWorkers" "engineWorkers" -}}
+{{- range $label := keys (default dict (get $.Values $place).podLabels) | sortAlpha -}}
+{{- if regexMatch "^(ray\\.io/.*|app\\.kubernetes\\.io/(name|part-of|instance|component|created-by))$" $label -}}
+{{- $problems = append $problems (printf "%s.podLabels sets %s, which it must not: Services, budgets and the network policy find pods by it" $place $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
 {{/* Whether the pods of a group can hold what its models may ask for. */}}
 {{- define "tideserve.checks.groups" -}}
 {{- $problems := list -}}
 {{- range $name, $profile := .Values.gpuProfiles -}}
 {{- if eq $name "ingress" -}}
 {{- $problems = append $problems "gpuProfiles.ingress must have another name: the pods of the ingress have that one" -}}
+{{- else if eq $name "headgroup" -}}
+{{- $problems = append $problems "gpuProfiles.headgroup must have another name: KubeRay calls the head's group so" -}}
 {{- end -}}
 {{- if gt (int $profile.minWorkers) (int $profile.maxWorkers) -}}
 {{- $problems = append $problems (printf "gpuProfiles.%s.minWorkers = %d is above maxWorkers = %d" $name (int $profile.minWorkers) (int $profile.maxWorkers)) -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.ingressWorkers -}}
+{{- if not (dig "requests" "cpu" "" (default dict .resources)) -}}
+{{- $problems = append $problems "ingressWorkers.resources.requests.cpu is required: Ray is told of it before there is a pod" -}}
+{{- end -}}
 {{- if gt (int .minWorkers) (int .maxWorkers) -}}
 {{- $problems = append $problems (printf "ingressWorkers.minWorkers = %d is above maxWorkers = %d" (int .minWorkers) (int .maxWorkers)) -}}
 {{- end -}}
+{{- end -}}
+{{- $profiles := dict -}}
+{{- range $key, $model := .Values.models -}}
+{{- $group := include "tideserve.groupOf" $model -}}
+{{- $other := get $profiles $group -}}
+{{- if and $other (ne $other $model.gpuProfile) -}}
+{{- $problems = append $problems (printf "gpuProfiles.%s and gpuProfiles.%s would both have the worker group %q, the one for tensor_parallel_size = %d: rename one" $other $model.gpuProfile $group (regexFind "[0-9]+$" $group | int)) -}}
+{{- end -}}
+{{- $_ := set $profiles $group (default "" $model.gpuProfile) -}}
 {{- end -}}
 {{- range $group, $its := fromYaml (include "tideserve.groups" .) -}}
 {{- $profile := get $.Values.gpuProfiles (default "" $its.profile) -}}

@@ -62,8 +62,8 @@
 {{- define "tideserve.checks.parts.rights" -}}
 {{- $problems := list -}}
 {{- $account := .Values.serviceAccount -}}
-{{- if and .Values.rbac.nodeAwareness (not $account.create) (not $account.name) -}}
-{{- $problems = append $problems "serviceAccount.name is empty with serviceAccount.create = false and rbac.nodeAwareness = true: the account \"default\" would get the rights, and with it every pod of the namespace" -}}
+{{- if and (not $account.create) (not $account.name) -}}
+{{- $problems = append $problems "serviceAccount.name is empty with serviceAccount.create = false: the operator would let the account \"default\", and with it every pod of the namespace, change the RayCluster: name an account of the head's own" -}}
 {{- end -}}
 {{- if and $account.create (eq $account.name (include "tideserve.workerServiceAccountName" .)) -}}
 {{- $problems = append $problems (printf "serviceAccount.name = %q is the name of the workers' account, which has no rights: choose another" $account.name) -}}

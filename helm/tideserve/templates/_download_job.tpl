@@ -14,7 +14,7 @@ apiVersion: batch/v1
 kind: Job
 metadata:
   name: {{ $job }}-{{ print .profile $spec | sha256sum | trunc 8 }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- include "tideserve.labels" .root | nindent 4 }}
     app.kubernetes.io/component: download
@@ -46,7 +46,7 @@ template:
       app.kubernetes.io/component: download
   spec:
     restartPolicy: Never
-    serviceAccountName: {{ include "tideserve.workerServiceAccountName" .root }}
+    serviceAccountName: {{ include "tideserve.workerServiceAccountName" .root | quote }}
     automountServiceAccountToken: false
     enableServiceLinks: false
     {{- with include "tideserve.imagePullSecrets" .root }}
@@ -99,7 +99,7 @@ template:
         volumeMounts:
           - {name: tmp, mountPath: /tmp}
           - {name: home, mountPath: /home/tideserve}
-          - {name: models, mountPath: {{ $cache.mountPath }}}
+          - {name: models, mountPath: {{ $cache.mountPath | quote }}}
           {{- with $values.extraVolumeMounts }}
           {{- toYaml . | nindent 10 }}
           {{- end }}

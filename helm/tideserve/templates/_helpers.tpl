@@ -27,12 +27,12 @@ What selects the release's pods. In pod templates too, where a change would star
 `app.kubernetes.io/name`: KubeRay has its own there, by which the head's Service finds its pod.
 */}}
 {{- define "tideserve.selectorLabels" -}}
-app.kubernetes.io/part-of: {{ include "tideserve.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: {{ include "tideserve.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "tideserve.labels" -}}
-app.kubernetes.io/name: {{ include "tideserve.name" . }}
+app.kubernetes.io/name: {{ include "tideserve.name" . | quote }}
 {{ include "tideserve.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -52,7 +52,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with .Values.image.pullSecrets -}}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end -}}
 {{- end -}}
@@ -101,9 +101,9 @@ Volumes of a pod. Weights go to engines only, clients' keys to the ingress only.
 {{- if and (eq .component "ingress") $values.apiKeys.existingSecret }}
 - name: api-keys
   secret:
-    secretName: {{ $values.apiKeys.existingSecret }}
+    secretName: {{ $values.apiKeys.existingSecret | quote }}
     defaultMode: 0440
-    items: [{key: {{ $values.apiKeys.key }}, path: api-keys}]
+    items: [{key: {{ $values.apiKeys.key | quote }}, path: api-keys}]
 {{- end }}
 {{- with $values.extraVolumes }}
 {{ toYaml . }}
@@ -114,10 +114,10 @@ Volumes of a pod. Weights go to engines only, clients' keys to the ingress only.
 {{- define "tideserve.modelVolume" -}}
 {{- if eq .Values.modelCache.type "pvc" -}}
 - name: models
-  persistentVolumeClaim: {claimName: {{ include "tideserve.modelCacheClaim" . }}}
+  persistentVolumeClaim: {claimName: {{ include "tideserve.modelCacheClaim" . | quote }}}
 {{- else if eq .Values.modelCache.type "hostPath" -}}
 - name: models
-  hostPath: {path: {{ .Values.modelCache.hostPath.path }}, type: DirectoryOrCreate}
+  hostPath: {path: {{ .Values.modelCache.hostPath.path | quote }}, type: DirectoryOrCreate}
 {{- end -}}
 {{- end -}}
 
@@ -128,7 +128,7 @@ Volumes of a pod. Weights go to engines only, clients' keys to the ingress only.
 - {name: home, mountPath: /home/tideserve}
 - {name: shm, mountPath: /dev/shm}
 {{- if and (eq .component "engine") (ne $values.modelCache.type "none") }}
-- {name: models, mountPath: {{ $values.modelCache.mountPath }}}
+- {name: models, mountPath: {{ $values.modelCache.mountPath | quote }}}
 {{- end }}
 {{- if and (eq .component "ingress") $values.apiKeys.existingSecret }}
 - {name: api-keys, mountPath: /etc/tideserve/secrets, readOnly: true}
@@ -141,12 +141,12 @@ Volumes of a pod. Weights go to engines only, clients' keys to the ingress only.
 {{/* HF_HOME and the token: what loads weights. */}}
 {{- define "tideserve.modelEnv" -}}
 {{- if ne .Values.modelCache.type "none" }}
-- {name: HF_HOME, value: {{ .Values.modelCache.mountPath }}}
+- {name: HF_HOME, value: {{ .Values.modelCache.mountPath | quote }}}
 {{- end }}
 {{- with .Values.huggingFaceToken }}
 {{- if .existingSecret }}
 - name: HF_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .key | quote }}}}
 {{- end }}
 {{- end }}
 {{- end -}}

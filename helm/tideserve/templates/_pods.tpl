@@ -54,7 +54,7 @@ and those that follow from the drain time.
     {{- . | nindent 4 }}
     {{- end }}
     {{- end }}
-    {{- with concat $root.Values.extraEnv (default list .env) }}
+    {{- with concat (default list $root.Values.extraEnv) (default list .env) }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   ports:
@@ -93,7 +93,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ .serviceAccountName }}
+  serviceAccountName: {{ .serviceAccountName | quote }}
   automountServiceAccountToken: {{ .token }}
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ include "tideserve.gracePeriod" $root }}
@@ -101,10 +101,10 @@ spec:
   {{- . | nindent 2 }}
   {{- end }}
   {{- with .place.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with .place.runtimeClassName }}
-  runtimeClassName: {{ . }}
+  runtimeClassName: {{ . | quote }}
   {{- end }}
   {{- with .place.nodeSelector }}
   nodeSelector:

@@ -11,7 +11,7 @@
 {{- end -}}
 {{- end -}}
 {{- $app := .Values.app -}}
-{{- $http := deepCopy $app.http -}}
+{{- $http := deepCopy (default dict $app.http) -}}
 {{- if .Values.apiKeys.existingSecret -}}
 {{- $_ := set $http "api_keys_file" "/etc/tideserve/secrets/api-keys" -}}
 {{- end -}}
