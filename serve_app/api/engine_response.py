@@ -60,8 +60,8 @@ class EngineResponse(Response):
         self._admitted = False
         self._started = False
         self._answered = False
-        self._outcome: Outcome = "error"
-        """Until all of an answer has been sent."""
+        self._outcome: Outcome | None = None
+        """None until all of an answer has been sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, or stop working on it when the client leaves first."""
@@ -79,8 +79,11 @@ class EngineResponse(Response):
             # Cancelling the answer closes the call, which aborts its sequences in the engine.
             for task in (answer, leaving):
                 task.cancel()
-            outcomes = await asyncio.gather(answer, leaving, return_exceptions=True)
-            self._traffic.closed(self._request, self._held_s, "abandoned" if left else self._outcome)
+            try:
+                outcomes = await asyncio.gather(answer, leaving, return_exceptions=True)
+            finally:  # A second cancellation must not leave the request open for ever.
+                outcome = self._outcome or ("abandoned" if left else "error")
+                self._traffic.closed(self._request, self._held_s, outcome)
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
 
@@ -124,16 +127,18 @@ class EngineResponse(Response):
         before = last = b""
         try:
             async for chunk in reply.stream:
-                before, last = last, chunk
                 # Not through `_send_part`: this runs for every token.
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                before, last = last, chunk
                 if not self._answered:
                     self._first_byte()
         except Exception:
             await self._send_failure()
         else:
             await self._send_part(b"", more=False)
-            self._outcome = stream_outcome(before, last)
+        finally:
+            if last.endswith(DONE):  # Clients may leave with it, before the engine's stream has ended.
+                self._outcome = stream_outcome(before, last)
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
         if not self._started:

@@ -22,7 +22,7 @@ from serve_app.loadtest.client.sse import error_words
 from serve_app.loadtest.words import count
 
 _MOST_BYTES = 64 * 2**10
-"""Of an error, or of the list of models."""
+"""Of an error."""
 _NO_CHAT = "chat template"
 """In the message of vLLM where a model has none."""
 

@@ -48,12 +48,15 @@ class Starting:
     draining: int
 
 
-def count_phases(phases: Mapping[str, Mapping[str, Any]], running: frozenset[str]) -> Starting:
-    """From the phase documents of a deployment's replicas, by replica, and the ids of those that run."""
+def count_phases(phases: Mapping[str, Mapping[str, Any]], running: frozenset[str], now: float) -> Starting:
+    """From the phase documents of a deployment's replicas, by replica, and the ids of those that run.
+
+    `now` is Unix time in seconds. One that drained longer than it may has been killed by Ray.
+    """
     starting = draining = 0
     for replica, document in phases.items():
         if document["phase"] == "draining":
-            draining += 1
+            draining += now <= document.get("until", now)
         elif document["phase"] != "failed" and replica not in running:
             # `ready` counts too: Ray has not put it into service yet.
             starting += 1

@@ -190,7 +190,7 @@ class ServePolicy:
 
     def _snapshot(self, name: str, ctx: Any, ingress: Any, known: Deployment, now: float) -> Snapshot:
         running = frozenset(str(replica.unique_id) for replica in ctx.running_replicas)
-        phases = count_phases(known.phases, running)
+        phases = count_phases(known.phases, running, now)
         missing = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
         starting = min(missing, phases.starting)
         pending = missing - starting

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from dataclasses import asdict
+from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO, cast
 from urllib.parse import urlsplit
 
@@ -65,8 +66,10 @@ def run_ask(options: argparse.Namespace) -> int:
     from serve_app.loadtest.lasting import LastingStream  # noqa: PLC0415
     from serve_app.report.formats import plain  # noqa: PLC0415
 
-    out, err = (cast(TextIO, LastingStream(stream)) for stream in (sys.stdout, sys.stderr))
-    display = Display(None if options.json else out, err)
+    # A stream that the shell has closed is None.
+    printed, told = (LastingStream(stream or StringIO()) for stream in (sys.stdout, sys.stderr))
+    out = cast(TextIO, printed)
+    display = Display(None if options.json else out, cast(TextIO, told))
     question = Question(
         options.url, authorization(), options.model, options.prompt, options.max_tokens, options.timeout
     )
@@ -82,6 +85,9 @@ def run_ask(options: argparse.Namespace) -> int:
         out.write(json.dumps({"url": options.url, **asdict(answer)}) + "\n")
         out.flush()
     display.line(answer.figures())
+    # A reader that has seen enough is no failure.
+    if printed.failure is not None and not isinstance(printed.failure, BrokenPipeError):
+        raise CommandError(f"the answer could not be written: {printed.failure.strerror}")
     return 0
 
 
@@ -105,9 +111,12 @@ def _check(options: argparse.Namespace) -> None:
     try:
         parts = urlsplit(options.url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        login = parts.username is not None
     except ValueError:  # a port or an IPv6 address that is none
-        good = False
-    if not good:
+        good = login = False
+    if login:  # it would get into messages, and there is one Authorization header
+        problems.append(f"--url: must not hold a user name or a password; {env.API_KEY} is what is sent")
+    elif not good:
         problems.append(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
     if not options.prompt.strip():
         problems.append(f"PROMPT = {options.prompt!r}: must not be blank")

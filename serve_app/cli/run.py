@@ -74,9 +74,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"tideserve: --stop-with-parent = {parent}: did not start this, or has ended", file=sys.stderr)
         return 1
     config = read_config(options.config)
-    if (
-        options.address == "local"
-    ):  # A cluster of somebody else's may have the file where this machine has not.
+    if options.address == "local":  # Somebody else's cluster may have files that this machine has not.
         _check_key_files(config)
     port = options.port or config.port
     if _port_taken(port):

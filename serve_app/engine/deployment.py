@@ -107,7 +107,10 @@ class Engine:
             sampler.cancel()
         data_plane: DataPlane | None = getattr(self, "_data_plane", None)
         if data_plane is not None:
-            publish_phase(*place, json.dumps({"phase": "draining", "since": time.time(), "durations_s": {}}))
+            now = time.time()
+            until = now + self._model.drain_timeout_s  # Ray's patience, which began a little earlier
+            drain = {"phase": "draining", "since": now, "until": until, "durations_s": {}}
+            publish_phase(*place, json.dumps(drain))
             await data_plane.drain()
             await data_plane.stop()
         log_writer: asyncio.Task[None] | None = getattr(self, "_log_writer", None)

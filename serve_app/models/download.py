@@ -90,14 +90,22 @@ class Hub:
         )
 
     def load(self, plan: Plan) -> None:
-        """Load what is missing, and note the revision: without the hub, it is found by its name."""
-        snapshot_download(
+        """Load what is missing, and note the revision: without the hub, it is found by its name.
+
+        Raises the hub's errors, and HubError where it did not give all of it.
+        """
+        folder = snapshot_download(
             plan.wanted.repository,
             revision=plan.wanted.revision,
             allow_patterns=[glob.escape(name) for name in plan.files],
             cache_dir=self.cache,
             endpoint=self.endpoint,
         )
+        # Where the hub fails to tell once more what it has, its client returns what was there before.
+        gone = [name for name in plan.files if not Path(folder, name).is_file()]
+        if gone:
+            words = f"{len(gone)} of {len(plan.files)} files have not come, {gone[0]} among them"
+            raise HubError(f"{plan.wanted}: {words}", permanent=False)
 
     def folder(self, wanted: Wanted) -> Path:
         """Where a repository's files lie."""
@@ -119,6 +127,7 @@ class Hub:
 
 def load_all(hub: Hub, wanted: Sequence[Wanted], free_bytes: Callable[[Path], int]) -> int:
     """Load every one of `wanted`, whatever becomes of the others. Returns the exit status."""
+    wanted = list(dict.fromkeys(wanted))
     try:
         hub.cache.mkdir(parents=True, exist_ok=True)
         for each in wanted:

@@ -65,5 +65,6 @@ def hub_error(wanted: str, error: Exception) -> HubError:
         case OSError(errno=code) if code in _NOT_OURS:
             words = f"cannot be written to {error.filename}: {error.strerror}"
         case _:
-            return HubError(f"{wanted}: {type(error).__name__}: {error}", permanent=False)
+            words = " ".join(str(error).split())  # the hub's client takes several lines
+            return HubError(f"{wanted}: {type(error).__name__}: {words}", permanent=False)
     return HubError(f"{wanted}: {words}", permanent=True)

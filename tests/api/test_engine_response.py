@@ -310,6 +310,61 @@ async def test_a_client_that_leaves_before_the_end_has_abandoned_its_request(eng
     assert traffic.seen["closed"][1] == "abandoned"
 
 
+@pytest.mark.parametrize(
+    ("last", "ended"),
+    [(SECOND + DONE, "ok"), (ApiError(502, "lost").last_frames(), "error")],
+    ids=["answer", "error"],
+)
+async def test_a_client_that_leaves_with_the_last_event_has_had_all_of_its_answer(
+    last: bytes, ended: str
+) -> None:
+    """OpenAI's clients close the connection at `[DONE]`, a moment before the engine's stream ends."""
+    connection, traffic = Connection(), TrafficLog()
+
+    await leaves(StubEngine(stalled(last)), connection.body_arrived, connection, traffic)
+
+    assert traffic.seen["closed"][1] == ended
+
+
+async def test_a_last_event_that_its_client_never_took_is_no_answer() -> None:
+    connection, traffic = Connection(reads=False), TrafficLog()
+
+    await leaves(StubEngine(stalled(SECOND + DONE)), connection.body_arrived, connection, traffic)
+
+    assert traffic.seen["closed"][1] == "abandoned"
+
+
+class Lingering(MuteEngine):
+    """Takes its time to end a call that is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ending = asyncio.Event()
+
+    async def _reply(self) -> EngineReply:
+        try:
+            return await super()._reply()
+        finally:
+            self.ending.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_request_is_closed_once_though_its_call_is_cancelled_again_while_it_ends() -> None:
+    engine, connection, traffic = Lingering(), Connection(), TrafficLog()
+    response = EngineResponse(engine, REQUEST, traffic)
+
+    async with asyncio.timeout(LIMIT_S):
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        await engine.entered.wait()
+        running.cancel()
+        await engine.ending.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert traffic.names == ["opened", "closed"]
+
+
 async def test_a_call_that_ray_cancels_is_one_whose_client_has_left() -> None:
     engine, connection, traffic = MuteEngine(), Connection(), TrafficLog()
     response = EngineResponse(engine, REQUEST, traffic)

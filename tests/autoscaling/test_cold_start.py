@@ -68,5 +68,13 @@ def test_replicas_start_until_they_run_and_drain_until_they_are_gone() -> None:
         "leaving": document("draining"),
     }
 
-    assert count_phases(phases, frozenset({"up"})) == Starting(starting=2, draining=1)
-    assert count_phases({}, frozenset()) == Starting(0, 0)
+    assert count_phases(phases, frozenset({"up"}), 100.0) == Starting(starting=2, draining=1)
+    assert count_phases({}, frozenset(), 100.0) == Starting(0, 0)
+
+
+def test_a_replica_that_was_killed_while_it_drained_is_not_counted_for_ever() -> None:
+    """It leaves its document, and its GPU is free."""
+    phases = {"leaving": {**document("draining", since=100.0), "until": 400.0}}
+
+    assert count_phases(phases, frozenset(), 400.0) == Starting(0, draining=1)
+    assert count_phases(phases, frozenset(), 400.5) == Starting(0, draining=0)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
+from io import StringIO
 from threading import Thread
 from typing import Any
 
 import pytest
 
 from serve_app import env
+from serve_app.ask import exchange
+from serve_app.ask.display import Display
+from serve_app.ask.exchange import AskError, Question
 from serve_app.cli.ask import PROMPT
 from serve_app.cli.main import main
 from tests.ask.sse_server import DONE, LIMIT_S, Refusal, Tide, chat, event, failed, held, last, serving
@@ -189,22 +194,23 @@ def test_a_connection_that_breaks_within_the_answer_is_told(capsys: pytest.Captu
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("parts", "state"),
-    [
-        (
-            (held("pending_capacity", "unknown", 5),),
-            "it waited for a replica, whose phase was pending_capacity",
-        ),
-        ((OPENING, chat("Once")), "1 piece of the answer had come"),
-    ],
-)
-def test_the_timeout_is_for_all_of_it_and_tells_how_far_it_got(
-    parts: tuple[bytes, ...], state: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = failure(Tide(parts, endless=True), capsys, "--timeout", "1", "--model", "tide")
+async def test_the_timeout_is_for_all_of_it_and_tells_how_far_it_got() -> None:
+    async def failure_of(url: str) -> str:
+        question = Question(url, {}, "tide", PROMPT, 8, 1.0)
+        with pytest.raises(AskError) as error:
+            await exchange.ask(question, Display(None, StringIO()))
+        return str(error.value)
 
-    assert told == f"no complete answer within 1 s: {state}"
+    waits = Tide((held("pending_capacity", "unknown", 5),), endless=True)
+    begins, silent = Tide((OPENING, chat("Once")), endless=True), Tide(endless=True)
+    with serving(waits) as first, serving(begins) as second, serving(silent) as third:
+        told = await asyncio.gather(failure_of(first), failure_of(second), failure_of(third))
+
+    assert list(told) == [
+        "no complete answer within 1 s: it waited for a replica, whose phase was pending_capacity",
+        "no complete answer within 1 s: 1 piece of the answer had come",
+        "no complete answer within 1 s: no token had come",
+    ]
 
 
 def test_ctrl_c_closes_the_stream(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +234,7 @@ def test_ctrl_c_closes_the_stream(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--url", "ftp://tide"], "--url = 'ftp://tide': must be an http(s) URL"),
         (["--url", "http://[::1"], "--url = 'http://[::1': must be an http(s) URL"),
+        (["--url", "http://me:secret@tide"], "--url: must not hold a user name or a password"),
         (["--max-tokens", "0"], "--max-tokens = 0: must be at least 1"),
         (["--timeout", "0"], "--timeout = 0: must be above 0 seconds and finite"),
         (["--timeout", "nan"], "--timeout = nan: must be above 0 seconds and finite"),
@@ -239,4 +246,34 @@ def test_options_that_make_no_sense_are_told(
 ) -> None:
     assert main(["ask", *options]) == 2
 
-    assert told in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert told in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_an_answer_that_finds_no_room_is_a_failure(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        told = failure(Tide(WHOLE), capsys, *options)
+
+    assert told == "the answer could not be written: No space left on device"
+
+
+def test_a_reader_that_has_gone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        monkeypatch.setattr("sys.stdout", pipe)
+        assert ask(Tide(WHOLE)) == 0
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_stream_that_the_shell_has_closed_is_not_written_to(
+    stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"sys.{stream}", None)
+
+    assert ask(Tide(WHOLE)) == 0

@@ -22,6 +22,8 @@ class FakeHub:
         self.repositories = repositories
         self.gated = gated
         self.broken = False
+        self.tells: int | None = None
+        """How often it tells what a repository has before it fails to; None for ever."""
         self.sent: list[str] = []
         """Files that were given out."""
 
@@ -59,6 +61,10 @@ class FakeHub:
         return self._give(request, "/".join(parts[:2]), parts[3], "/".join(parts[4:]))
 
     def _tell(self, request: BaseHTTPRequestHandler, name: str, rest: list[str]) -> None:
+        if self.tells is not None:
+            self.tells -= 1
+            if self.tells < 0:
+                return self._send(request, 500, b"")
         files = self.repositories.get(name)
         if files is None:
             return self._send(request, 404, b"", {"X-Error-Code": "RepoNotFound"})

@@ -99,6 +99,25 @@ def test_a_hub_that_fails_is_worth_another_try(tmp_path: Path) -> None:
     assert _load(fake, tmp_path, Wanted("org/model")) == 1
 
 
+def test_a_hub_that_fails_after_its_list_does_not_pass_for_a_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its client then returns the folder of what is there, which is the index of the weights."""
+    fake = FakeHub({"org/model": WHOLE})
+    fake.tells = 1
+
+    assert _load(fake, tmp_path, Wanted("org/model")) == 1
+
+    assert _found(tmp_path, "org/model") == {"model.safetensors.index.json"}
+    assert "org/model: 4 of 5 files have not come" in capsys.readouterr().err
+
+
+def test_what_is_wanted_twice_needs_room_once(tmp_path: Path) -> None:
+    fake = FakeHub({"org/model": WHOLE})
+
+    assert _load(fake, tmp_path, Wanted("org/model"), Wanted.parse("org/model@main"), free=300) == 0
+
+
 def test_nothing_is_loaded_where_not_all_has_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeHub({"org/model": WHOLE})
     assert _load(fake, tmp_path, Wanted("org/model"), free=100) == 2
