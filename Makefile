@@ -5,13 +5,14 @@ BIN := .venv/bin
 SCENARIO ?= zero-to-n-to-zero
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test lint loadtest bench-policy setup setup-dev lock clean
+.PHONY: help serve test lint loadtest bench-policy chart setup setup-dev lock clean
 
 help:
 	@echo 'make serve [CONFIG=config/serve.yaml]   set up, then serve until Ctrl-C'
 	@echo 'make test                               set up, then lint, type-check and run every test'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
+	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
 	@echo 'make lock                               resolve the lock files anew (needs uv)'
 	@echo 'make clean                              remove .venv'
 
@@ -28,7 +29,7 @@ lint: setup-dev
 	@echo '== ruff'
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo '== mypy'
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers 2
 
 loadtest: setup
 	@exec $(BIN)/tideserve loadtest $(SCENARIO) --serve $(LOADTEST_CONFIG) $(ARGS)
@@ -36,8 +37,12 @@ loadtest: setup
 bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
+chart: setup-dev
+	@$(BIN)/python -m helm.dashboards
+	@$(BIN)/python -m helm.chart
+
 setup: .venv/cpu.done
-setup-dev: .venv/dev.done
+setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
 
 .venv/cpu.done: requirements/cpu.txt requirements/install.sh pyproject.toml
 	@requirements/install.sh $(PYTHON)
@@ -46,6 +51,18 @@ setup-dev: .venv/dev.done
 .venv/dev.done: requirements/dev.txt .venv/cpu.done
 	@echo '== installing the test tools'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements/dev.txt
+	@touch $@
+
+# An environment of its own: checkov asks for other versions of packages that we have.
+.venv/checkov.done: requirements/checkov.txt .venv/cpu.done
+	@echo '== installing the security scan'
+	@$(BIN)/python -m venv --without-pip .venv/checkov
+	@$(BIN)/pip --python .venv/checkov/bin/python install --quiet --disable-pip-version-check --no-deps \
+		--no-compile -r requirements/checkov.txt
+	@touch $@
+
+.venv/tools.done: requirements/tools.sh .venv/cpu.done
+	@requirements/tools.sh
 	@touch $@
 
 lock:

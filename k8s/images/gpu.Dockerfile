@@ -45,7 +45,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 1000 tideserve \
     && useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash tideserve \
-    && echo 'PATH=/opt/tideserve/bin:$PATH' >/etc/profile.d/tideserve.sh
+    && echo 'PATH=/opt/tideserve/bin:$PATH' >/etc/profile.d/tideserve.sh \
+    && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 # Two layers: a release with the same lock file brings only the second, which is small.
 COPY --from=dependencies /opt/tideserve /opt/tideserve
 COPY --from=application /opt/application /opt/tideserve

@@ -61,8 +61,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         running.wait_ready()
         yield running
     finally:
-        if running.process is not None and running.process.poll() is None:
-            running.stop()
+        running.end()
 
 
 def decisions(fleet: Running, after: int = 0) -> list[dict[str, Any]]:

@@ -57,8 +57,7 @@ def laptop() -> Iterator[Running]:
         running.wait_ready()
         yield running
     finally:
-        if running.process is not None and running.process.poll() is None:
-            running.stop()
+        running.end()
 
 
 def ask(laptop: Running, prompt: str, tokens: int) -> subprocess.CompletedProcess[str]:

@@ -30,7 +30,7 @@ def both_are_decided(status: int, body: dict) -> bool:
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[Running]:
+def other() -> Iterator[Running]:
     running = Running(
         application(
             engine_settings(GOOD, max_num_seqs=1),
@@ -49,14 +49,14 @@ def app() -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def http(app: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=app.url, timeout=60) as made:
+def http(other: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=other.url, timeout=60) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(app: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{app.url}/v1", api_key="none", max_retries=0) as made:
+def client(other: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{other.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
 
@@ -75,20 +75,20 @@ def test_an_error_has_the_same_shape_and_one_request_id(http: httpx.Client) -> N
 
 
 def test_a_client_that_leaves_frees_its_sequence(
-    app: Running, http: httpx.Client, client: openai.OpenAI
+    other: Running, http: httpx.Client, client: openai.OpenAI
 ) -> None:
     before = settled(http, GOOD).get(("llm_completion_tokens_total", GOOD), 0.0)
     body = {"model": GOOD, "prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}
-    with RawStream(app.port, "/v1/completions", body) as stream:
+    with RawStream(other.port, "/v1/completions", body) as stream:
         stream.until(b"data: ")
     client.completions.create(model=GOOD, prompt="The tide", max_tokens=5)
     assert settled(http, GOOD)["llm_completion_tokens_total", GOOD] - before < 1900
 
 
 def test_an_engine_that_cannot_start_makes_ready_503_with_the_reason(
-    app: Running, http: httpx.Client
+    other: Running, http: httpx.Client
 ) -> None:
-    app.wait_ready(until=both_are_decided)  # Ray tries three times, while the tests above go on
+    other.wait_ready(until=both_are_decided)  # Ray tries three times, while the tests above go on
     reply = http.get("/ready")
     assert reply.status_code == 503
     broken = reply.json()["models"][BROKEN]
@@ -108,10 +108,10 @@ def test_its_requests_get_a_503_and_the_others_an_answer(http: httpx.Client) -> 
     assert http.post("/v1/chat/completions", json={**body, "model": GOOD}).status_code == 200
 
 
-def test_closing_the_terminal_leaves_no_process_behind(app: Running) -> None:
+def test_closing_the_terminal_leaves_no_process_behind(other: Running) -> None:
     """Ends the application."""
-    started = app.descendants()
+    started = other.descendants()
     assert len(started) > 5
-    assert app.stop(signal.SIGHUP) == 0
+    assert other.stop(signal.SIGHUP) == 0
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []

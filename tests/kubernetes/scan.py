@@ -28,15 +28,15 @@ class Failed:
     check: str
     """checkov's id, such as `CKV_K8S_20`."""
     file: str
-    """The key of the manifests, or the name of the Dockerfile."""
+    """The name it was given."""
     resource: str
     """Such as `Pod.default.tideserve-head`."""
     name: str
     """What the check asks for."""
 
 
-def scan(manifests: Mapping[str, str], dockerfiles: tuple[Path, ...] = ()) -> list[Failed]:
-    """What fails in YAML streams of manifests, by name, and in `dockerfiles`.
+def scan(manifests: Mapping[str, str], dockerfiles: Mapping[str, str]) -> list[Failed]:
+    """What fails in YAML streams of manifests and in the texts of Dockerfiles, both by name.
 
     checkov knows no Ray resources: their pod templates are scanned as Pods. Raises `CalledProcessError` where
     it cannot run at all; a file that it cannot read is among what fails.
@@ -47,13 +47,13 @@ def scan(manifests: Mapping[str, str], dockerfiles: tuple[Path, ...] = ()) -> li
             documents = [document for document in yaml.safe_load_all(text) if document]
             unwrapped = [pod for document in documents for pod in with_pods(document)]
             (folder / f"{name}.yaml").write_text(yaml.safe_dump_all(unwrapped))
-        for path in dockerfiles:
-            (folder / path.name).write_text(path.read_text())
+        for name, text in dockerfiles.items():
+            (folder / f"{name}.Dockerfile").write_text(text)
         done = subprocess.run(
             [PYTHON, RUNNER, folder], capture_output=True, text=True, check=True, timeout=120
         )
     return sorted(
-        Failed(one["check"], Path(one["file"]).name.removesuffix(".yaml"), one["resource"], one["name"])
+        Failed(one["check"], Path(one["file"]).stem, one["resource"], one["name"])
         for one in json.loads(done.stdout)
     )
 

@@ -1,0 +1,207 @@
+"""The images as their Dockerfiles say: pinned, without root, and with what the chart and KubeRay count on.
+
+No image is built here; docs/kubernetes-images.md says how that is tried.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kubernetes.dockerfile import Dockerfile, Stage, ignored, read_ignore_file
+from tests.kubernetes.tools import CHART, PROJECT, helm
+
+FILES = {
+    path.name.removesuffix(".Dockerfile"): path for path in (PROJECT / "k8s/images").glob("*.Dockerfile")
+}
+IGNORE = read_ignore_file(PROJECT / ".dockerignore")
+
+
+@pytest.fixture(params=sorted(FILES))
+def image(request: pytest.FixtureRequest) -> Dockerfile:
+    return Dockerfile.read(FILES[request.param].read_text())
+
+
+@pytest.fixture(scope="module")
+def pod() -> dict[str, Any]:
+    """A pod of the laptop's chart, whose container is the image's."""
+    values = str(CHART / "ci/laptop-values.yaml")
+    done = helm("template", "t", str(CHART), "--values", values, "--show-only", "templates/rayservice.yaml")
+    assert done.returncode == 0, done.stderr
+    spec: dict[str, Any] = yaml.safe_load(done.stdout)["spec"]["rayClusterConfig"]["headGroupSpec"][
+        "template"
+    ]["spec"]
+    return spec
+
+
+def commands(stage: Stage) -> list[list[str]]:
+    return [command for run in stage.all("RUN") for command in run.commands]
+
+
+def installed(stage: Stage) -> set[str]:
+    """The Debian packages that a stage installs, build arguments by their defaults."""
+    found: list[str] = []
+    for command in commands(stage):
+        if command[:2] == ["apt-get", "install"]:
+            for word in command[2:]:
+                default = stage.arguments.get(word.removeprefix("${").removesuffix("}"))
+                found += default.split() if default is not None else [word]
+    return {word for word in found if not word.startswith("--")}
+
+
+def test_there_is_one_for_cpus_and_one_for_gpus() -> None:
+    assert sorted(FILES) == ["cpu", "gpu"]
+
+
+def test_every_base_is_a_tagged_argument_or_an_earlier_stage(image: Dockerfile) -> None:
+    for number, stage in enumerate(image.stages):
+        if stage.base in [earlier.name for earlier in image.stages[:number]]:
+            continue
+        assert stage.base.startswith("${"), f"{stage.base} cannot be replaced when building"
+        repository, _, tag = image.resolved(stage.base).rpartition(":")
+        assert "/" in repository
+        assert tag not in ("", "latest")
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_packages_come_from_its_lock_file_only(name: str) -> None:
+    image = Dockerfile.read(FILES[name].read_text())
+    locks: list[str] = []
+    for command in [each for stage in image.stages for each in commands(stage)]:
+        if "install" not in command or not command[0].endswith("/pip"):
+            continue
+        words = command[command.index("install") + 1 :]
+        values = {words[at + 1] for at, word in enumerate(words) if word in ("--requirement", "--prefix")}
+        assert {word for word in words if not word.startswith("--")} - values <= {"."}
+        found = [words[at + 1] for at, word in enumerate(words) if word == "--requirement"]
+        locks += found
+        if found != ["requirements/pip.txt"]:
+            assert "--no-deps" in words
+    assert locks == ["requirements/pip.txt", f"requirements/{name}.txt"]
+    for lock in locks:
+        pins = (PROJECT / lock).read_text().split()
+        assert pins
+        assert all("==" in pin for pin in pins)
+
+
+def test_what_is_copied_is_there_and_in_the_context(image: Dockerfile) -> None:
+    copied = [copy for stage in image.stages for copy in stage.all("COPY")]
+    local = [source for copy in copied if "from" not in copy.flags for source in copy.paths[:-1]]
+    assert {"serve_app", "requirements", "pyproject.toml", "config"} <= set(local)
+    for source in local:
+        assert (PROJECT / source).exists()
+        assert not ignored(source, IGNORE)
+    names = {stage.name for stage in image.stages if stage.name}
+    assert {copy.flags["from"] for copy in copied if "from" in copy.flags} <= names
+
+
+def test_the_package_is_built_of_what_is_copied(image: Dockerfile) -> None:
+    """pyproject.toml names files that the build reads."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    sources = {source for stage in image.stages for copy in stage.all("COPY") for source in copy.paths[:-1]}
+    assert project["readme"] in sources
+
+
+def test_nothing_else_is_in_the_context() -> None:
+    for path in (
+        ".git/config",
+        ".venv/bin/python",
+        "tests/conftest.py",
+        "benchmarks/results/x.json",
+        "docs/api.md",
+    ):
+        assert ignored(path, IGNORE), path
+    for path in ("serve_app/app.py", "requirements/wheels/torch.whl", "config/serve.yaml"):
+        assert not ignored(path, IGNORE), path
+    assert ignored("serve_app/cli/__pycache__/main.cpython-311.pyc", IGNORE)
+
+
+def test_every_file_of_the_package_is_in_the_context() -> None:
+    files = [path for folder in ("serve_app", "config") for path in (PROJECT / folder).rglob("*")]
+    paths = [str(path.relative_to(PROJECT)) for path in files if "__pycache__" not in path.parts]
+    assert len(paths) > 100
+    assert [path for path in paths if ignored(path, IGNORE)] == []
+
+
+def test_nothing_is_fetched_but_by_package_managers(image: Dockerfile) -> None:
+    for stage in image.stages:
+        assert stage.all("ADD") == []
+        assert {command[0] for command in commands(stage)} & {"curl", "wget", "git"} == set()
+
+
+def test_it_runs_as_the_user_and_with_the_home_of_the_chart(image: Dockerfile, pod: dict[str, Any]) -> None:
+    final = image.stages[-1]
+    user, group = final.all("USER")[-1].text.split(":")
+    assert (int(user), int(group)) == (
+        pod["securityContext"]["runAsUser"],
+        pod["securityContext"]["runAsGroup"],
+    )
+    assert int(user) > 0
+    made = next(command for command in commands(final) if command[0] == "useradd")
+    assert made[made.index("--uid") + 1] == user
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert final.environment["HOME"] == mounts["home"] == f"/home/{made[-1]}"
+
+
+def test_it_has_what_kuberays_probes_run(image: Dockerfile) -> None:
+    """They exec `bash -c` with `wget`, and a pod without is restarted for ever."""
+    assert {"bash", "wget"} <= installed(image.stages[-1])
+
+
+def test_debian_packages_leave_nothing_behind(image: Dockerfile) -> None:
+    for run in [run for stage in image.stages for run in stage.all("RUN")]:
+        installs = [command for command in run.commands if command[:2] == ["apt-get", "install"]]
+        if installs:
+            assert ["apt-get", "update"] in run.commands
+            assert ["rm", "-rf", "/var/lib/apt/lists/*"] in run.commands
+            assert all("--no-install-recommends" in install for install in installs)
+
+
+def test_kernels_can_be_compiled_at_run_time(image: Dockerfile) -> None:
+    """triton and torch.compile want a C++ compiler and Python.h."""
+    assert {"g++", "python3-dev"} <= installed(image.stages[-1])
+
+
+def test_commands_are_found_in_a_login_shell_too(image: Dockerfile) -> None:
+    """Debian's /etc/profile sets PATH anew."""
+    final = image.stages[-1]
+    prefix = [copy.paths[-1] for copy in final.all("COPY")]
+    assert set(prefix) == {"/opt/tideserve"}
+    assert final.environment["PATH"].split(":")[0] == f"{prefix[0]}/bin"
+    echoed = [command for command in commands(final) if command[0] == "echo"]
+    assert echoed == [["echo", f"PATH={prefix[0]}/bin:$PATH"]]
+
+
+def test_the_version_is_the_projects_and_the_charts(image: Dockerfile) -> None:
+    final = image.stages[-1]
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    assert final.arguments["VERSION"] == version
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version
+    labels = {name: value for label in final.all("LABEL") for name, value in label.pairs.items()}
+    assert labels["org.opencontainers.image.version"] == "${VERSION}"
+
+
+def test_it_serves_a_configuration_that_is_in_it(image: Dockerfile) -> None:
+    final = image.stages[-1]
+    words = yaml.safe_load(final.all("CMD")[-1].text)
+    assert words[:2] == ["tideserve", "run"]
+    assert (PROJECT / words[2]).is_file()
+    assert final.all("WORKDIR")[-1].text == Path(final.environment["PATH"].split(":")[0]).parent.as_posix()
+
+
+@pytest.mark.parametrize(
+    ("path", "patterns", "out"),
+    [
+        ("a/b", ["*"], True),
+        ("a/b", ["*", "!a"], False),
+        ("a/b", ["*", "!a", "a/b"], True),
+        ("a/x/c.pyc", ["*", "!a", "**/*.pyc"], True),
+        ("a/b", ["b"], False),
+    ],
+)
+def test_the_last_pattern_that_matches_decides(path: str, patterns: list[str], out: bool) -> None:
+    assert ignored(path, patterns) is out

@@ -1,0 +1,102 @@
+"""What a public scanner says of the chart's manifests and of the images, and why the rest is as it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.kubernetes.dockerfile import Dockerfile
+from tests.kubernetes.scan import Failed, needs_checkov, scan, with_pods
+from tests.kubernetes.tools import CHART, PROJECT, helm
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """Why resources of some names may fail a check."""
+
+    check: str
+    resources: str
+    """A regular expression for the whole of `Kind.namespace.name`."""
+    reason: str
+
+
+RAY_PODS = r"Pod\..*-(head|ingress|l4|h100(-x8)?|mine|cpu)"
+ENGINES = r"Pod\..*-(l4|h100(-x8)?|mine|cpu)"
+EXCUSES = (
+    Excuse("CKV_K8S_8", RAY_PODS, "the operator injects liveness probes that know Ray's ports"),
+    Excuse("CKV_K8S_9", RAY_PODS, "the operator injects readiness probes that know Ray's ports"),
+    Excuse("CKV_K8S_8", r"Pod\..*-test", "the pod of `helm test` runs to its end"),
+    Excuse("CKV_K8S_9", r"Pod\..*-test", "the pod of `helm test` runs to its end"),
+    Excuse(
+        "CKV_K8S_15", ".*", "tags are versions, and an image of gigabytes would be asked for at every start"
+    ),
+    Excuse("CKV_K8S_43", ".*", "`image.digest` is the user's to set: none is published"),
+    Excuse("CKV_K8S_21", ".*", "manifests name no namespace: the release's is the user's to choose"),
+    Excuse("CKV_K8S_35", rf"{ENGINES}|Job\..*", "huggingface_hub reads its token from the environment"),
+    Excuse("CKV_K8S_38", r"Pod\..*-head", "Ray's autoscaler and our placement reports talk to the API"),
+    Excuse("CKV_K8S_40", ".*", "1000 is the user that owns the home folder in the image"),
+    Excuse("CKV_DOCKER_2", ".*", "Kubernetes takes no notice of HEALTHCHECK"),
+)
+
+
+def excused(failed: Failed) -> list[Excuse]:
+    return [
+        excuse
+        for excuse in EXCUSES
+        if excuse.check == failed.check and re.fullmatch(excuse.resources, failed.resource)
+    ]
+
+
+WORST_POD = """
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: worst}
+spec:
+  headGroupSpec:
+    template:
+      spec:
+        containers:
+        - {name: ray, image: "x:latest", securityContext: {privileged: true, runAsUser: 0}}
+"""
+WORST_DOCKERFILE = "FROM debian:latest\nCOPY a b\nUSER root\n"
+
+
+@needs_checkov
+def test_every_failed_check_has_a_reason_and_every_reason_is_needed() -> None:
+    """One scan of everything, because starting the scanner takes 3 s; the worst of pods shows it sees."""
+    manifests = {"worst": WORST_POD}
+    for values in sorted((CHART / "ci").glob("*-values.yaml")):
+        done = helm("template", "tideserve", str(CHART), "--values", str(values))
+        assert done.returncode == 0, done.stderr
+        manifests[values.stem] = done.stdout
+    dockerfiles = {"worst": WORST_DOCKERFILE}
+    for path in (PROJECT / "k8s/images").glob("*.Dockerfile"):
+        text = path.read_text()
+        dockerfiles[path.stem] = Dockerfile.read(text).resolved(text)
+
+    failures = scan(manifests, dockerfiles)
+
+    worst = {failed.check for failed in failures if failed.file == "worst"}
+    assert worst >= {"CKV_K8S_16", "CKV_K8S_40", "CKV_K8S_14", "CKV_DOCKER_7", "CKV_DOCKER_8"}
+    ours = [failed for failed in failures if failed.file != "worst"]
+    assert {failed.file for failed in ours} == {*manifests, *dockerfiles} - {"worst"}
+    assert [failed for failed in ours if not excused(failed)] == []
+    used = {excuse for failed in ours for excuse in excused(failed)}
+    assert [excuse for excuse in EXCUSES if excuse not in used] == []
+
+
+def test_the_pods_of_a_ray_service_are_seen() -> None:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}}
+    service = {
+        "kind": "RayService",
+        "metadata": {"name": "s", "namespace": "n"},
+        "spec": {
+            "rayClusterConfig": {
+                "headGroupSpec": {"template": template},
+                "workerGroupSpecs": [{"groupName": "gpu", "template": template}],
+            }
+        },
+    }
+    pods = list(with_pods(service))
+    assert [(pod["kind"], pod["metadata"]["name"]) for pod in pods] == [("Pod", "s-head"), ("Pod", "s-gpu")]
+    assert pods[0]["metadata"] == {"labels": {"a": "b"}, "name": "s-head", "namespace": "n"}
