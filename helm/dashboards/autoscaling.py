@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from helm.dashboards.colours import ARRIVALS, HELD, PERCENTILES, PLAIN, READY, STATES, TERMS
+from helm.dashboards.colours import ARRIVALS, PERCENTILES, PLAIN, READY, STATES, TERMS
 from helm.dashboards.dashboard import Dashboard, Row
 from helm.dashboards.decisions import DECISIONS, POLICY_ERRORS
+from helm.dashboards.latency import held_requests
 from helm.dashboards.panels import PER_MINUTE, Line, Panel, Query, coloured
 from helm.dashboards.promql import (
     SHOWN,
@@ -172,16 +173,7 @@ _EACH = (
             "one replica": Line(PLAIN, dashed=True),
         },
     ),
-    Panel(
-        "Held requests",
-        "Requests held for want of a replica, and (right axis) how long the first of them has been.",
-        "short",
-        (
-            Query(or_zero(total(ours("llm_held_requests"))), "held"),
-            Query(or_zero(total(ours("llm_oldest_held_seconds"), how="max")), "oldest"),
-        ),
-        lines={"held": Line(HELD), "oldest": Line(STATES["wanted"], unit="s")},
-    ),
+    held_requests(),
     Panel(
         "Cold starts",
         "How long requests were held that met a cold start, and the typical time from a replica's process "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from helm.dashboards.colours import PLAIN, STATES
 from helm.dashboards.dashboard import Dashboard, Price, Row
 from helm.dashboards.decisions import DECISIONS
-from helm.dashboards.panels import Line, Panel, Query, coloured
+from helm.dashboards.panels import Line, Panel, Query, coloured, stat
 from helm.dashboards.promql import SHOWN, cluster, counted, ours, ratio, total
-from helm.dashboards.targets import NEUTRAL, Step
 
 PRICE = Price("gpu_hour_price", "Price of a GPU-hour", "__GPU_HOUR_PRICE__")
 _PRICE = f"${PRICE.name}"
@@ -67,30 +68,7 @@ def _idle_share(window: str, by: tuple[str, ...] = ()) -> str:
     return f"sum_over_time(({idle})[{window}:1m]) / sum_over_time(({there})[{window}:1m])"
 
 
-def _stat(
-    title: str,
-    expr: str,
-    unit: str,
-    text: str,
-    over_range: bool = True,
-    decimals: int | None = 2,
-    empty: str = _NO_POLICY,
-    steps: tuple[Step, ...] = NEUTRAL,
-) -> Panel:
-    return Panel(
-        title,
-        text,
-        unit,
-        (Query(expr, title),),
-        kind="stat",
-        width=4,
-        height=4,
-        over_range=over_range,
-        decimals=decimals,
-        empty=empty,
-        steps=steps,
-    )
-
+_stat = partial(stat, width=4, empty=_NO_POLICY, over_range=True, decimals=2)
 
 _STATS = (
     _stat(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from helm.dashboards.colours import ARRIVALS, READY
 from helm.dashboards.dashboard import Dashboard, Row
-from helm.dashboards.panels import PER_MINUTE, TOKENS_PER_SECOND, Line, Panel, Query, coloured
+from helm.dashboards.panels import PER_MINUTE, TOKENS_PER_SECOND, Line, Panel, Query, coloured, stat
 from helm.dashboards.promql import SHOWN, cluster, counted, or_zero, ours, per_minute, rate, ratio, total
-from helm.dashboards.targets import ITL_S, NEUTRAL, Step, line_at, worse_above
+from helm.dashboards.targets import ITL_S, line_at, worse_above
 
 _MODEL, _REPLICA = ("model",), ("replica",)
 _GPU = ("pod", "instance", "GpuIndex")
@@ -20,30 +22,7 @@ def _per_step(counter: str, by: tuple[str, ...] = ()) -> str:
     return ratio(rate(ours(counter), by), rate(ours(_STEPS), by))
 
 
-def _stat(
-    title: str,
-    expr: str,
-    unit: str,
-    text: str,
-    steps: tuple[Step, ...] = NEUTRAL,
-    empty: str = _NO_ENGINE,
-    over_range: bool = False,
-    decimals: int | None = None,
-) -> Panel:
-    return Panel(
-        title,
-        text,
-        unit,
-        (Query(expr, title),),
-        kind="stat",
-        width=3,
-        height=4,
-        over_range=over_range,
-        steps=steps,
-        decimals=decimals,
-        empty=empty,
-    )
-
+_stat = partial(stat, width=3, empty=_NO_ENGINE)
 
 _STATS = (
     _stat(

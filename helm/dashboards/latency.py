@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from helm.dashboards.colours import PARTS, PERCENTILES, PLAIN, READY, STATES
+from helm.dashboards.colours import HELD, PARTS, PERCENTILES, PLAIN, READY, STATES
 from helm.dashboards.panels import Line, Panel, Query, coloured
-from helm.dashboards.promql import STEP, mean, quantile, share_within
+from helm.dashboards.promql import STEP, mean, or_zero, ours, quantile, share_within, total
 from helm.dashboards.targets import HUNDRED_TOKENS_S, ITL_S, PROMISED_SHARE, TTFT_S, line_at
 
 USER_TTFT, ITL, E2E = "llm_user_ttft_seconds", "llm_inter_token_seconds", "llm_e2e_seconds"
@@ -19,6 +19,23 @@ PROMISE = f"{PROMISED_SHARE:.0%}"
 def _percentiles(histogram: str, matchers: str = "") -> tuple[Query, ...]:
     return tuple(
         Query(quantile(int(name[1:]) / 100, histogram, STEP, matchers=matchers), name) for name in PERCENTILES
+    )
+
+
+def held_requests(more: str = "") -> Panel:
+    """Requests without a replica, on two axes; `more` is said of them."""
+    text = (
+        f"Requests held for want of a replica, and (right axis) how long the first of them has been. {more}"
+    )
+    return Panel(
+        "Held requests",
+        text.strip(),
+        "short",
+        (
+            Query(or_zero(total(ours("llm_held_requests"))), "held"),
+            Query(or_zero(total(ours("llm_oldest_held_seconds"), how="max")), "oldest"),
+        ),
+        lines={"held": Line(HELD), "oldest": Line(STATES["wanted"], unit="s")},
     )
 
 

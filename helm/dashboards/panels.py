@@ -168,6 +168,34 @@ def coloured(colours: Mapping[str, str]) -> dict[str, Line]:
     return {name: Line(colour) for name, colour in colours.items()}
 
 
+def stat(
+    title: str,
+    expr: str,
+    unit: str,
+    text: str,
+    steps: tuple[Step, ...] = NEUTRAL,
+    *,
+    width: int,
+    empty: str,
+    over_range: bool = False,
+    decimals: int | None = None,
+) -> Panel:
+    """One number, for the top row; `empty` is what it says where there is none."""
+    return Panel(
+        title,
+        text,
+        unit,
+        (Query(expr, title),),
+        kind="stat",
+        width=width,
+        height=4,
+        over_range=over_range,
+        decimals=decimals,
+        empty=empty,
+        steps=steps,
+    )
+
+
 _LAST = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _LEGEND = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
 _OPTIONS: Mapping[Kind, Mapping[str, Any]] = {

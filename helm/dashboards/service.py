@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helm.dashboards.colours import ARRIVALS, HELD, OUTCOMES, READY, STATES
+from helm.dashboards.colours import ARRIVALS, OUTCOMES, READY
 from helm.dashboards.dashboard import Dashboard, Row
 from helm.dashboards.decisions import DECISIONS
 from helm.dashboards.latency import (
@@ -14,8 +14,9 @@ from helm.dashboards.latency import (
     PROMISE,
     TTFT_TARGET,
     USER_TTFT,
+    held_requests,
 )
-from helm.dashboards.panels import PER_MINUTE, TOKENS_PER_SECOND, Line, Panel, Query, coloured
+from helm.dashboards.panels import PER_MINUTE, TOKENS_PER_SECOND, Panel, Query, coloured
 from helm.dashboards.promql import (
     SHOWN,
     STEP,
@@ -158,17 +159,7 @@ _TRAFFIC = (
         ),
         lines=coloured({"generated": READY, "prompt": ARRIVALS}),
     ),
-    Panel(
-        "Held requests",
-        "Requests held for want of a replica, and (right axis) how long the first of them has been. Longer "
-        "than a cold start: replicas are pending, or fail to start.",
-        "short",
-        (
-            Query(or_zero(total(ours("llm_held_requests"))), "held"),
-            Query(or_zero(total(ours("llm_oldest_held_seconds"), how="max")), "oldest"),
-        ),
-        lines={"held": Line(HELD), "oldest": Line(STATES["wanted"], unit="s")},
-    ),
+    held_requests("Longer than a cold start: replicas are pending, or fail to start."),
     Panel(
         "Outcomes",
         "How requests ended, per second: answered in full, refused (429), failed (5xx, or a stream that "
