@@ -3,6 +3,7 @@ CONFIG ?= config/serve.yaml
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/null))
 BIN := .venv/bin
 SCENARIO ?= zero-to-n-to-zero
+COMPUTATION := tests/autoscaling tests/benchmarks tests/kubernetes $(addprefix tests/replay/,fleet foresight peers)
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
 .PHONY: help serve test lint loadtest bench-policy chart setup setup-dev lock clean
@@ -21,9 +22,12 @@ serve: setup
 
 test: setup-dev lint
 	@echo '== pytest: unit tests'
-	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtest/client
-	@echo '== pytest: the load-test client and integration tests, which need the machine to themselves'
-	@exec $(BIN)/python -m pytest tests/loadtest/client tests/integration
+	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtest/client \
+		$(addprefix --ignore ,$(COMPUTATION))
+	@echo '== pytest: the load-test client, which needs the machine to itself'
+	@$(BIN)/python -m pytest tests/loadtest/client
+	@echo '== pytest: integration tests, and beside them $(COMPUTATION)'
+	@exec tests/beside.sh $(COMPUTATION)
 
 lint: setup-dev
 	@echo '== ruff'

@@ -9,6 +9,8 @@ import openai
 import pytest
 
 from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.there_and_back import ThereAndBack
+from tests.integration.there_and_back import there_and_back as run_there_and_back
 
 CHAT = "tideserve-tiny"
 NARROW = "one-at-a-time"
@@ -35,6 +37,12 @@ def app() -> Iterator[Running]:
         yield running
     finally:
         running.end()
+
+
+@pytest.fixture(scope="session")
+def there_and_back() -> Iterator[ThereAndBack]:
+    with run_there_and_back() as ran:
+        yield ran
 
 
 @pytest.fixture(scope="session")

@@ -107,25 +107,23 @@ def test_a_closed_loop_is_run_for_its_time(stub: Stub, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_closes_its_streams_and_is_invalid(stub: Stub, tmp_path: Path) -> None:
-    steady = {"shape": "steady", "for_s": 60, "rate": 5}
-    path = scenario(tmp_path, steady, requests=[{"kind": "a", "output_tokens": 2000}])
+    steady = {"shape": "steady", "for_s": 60, "rate": 10}
+    kinds = [{"kind": "long", "output_tokens": 2000}, {"kind": "short", "output_tokens": 2}]
+    path = scenario(tmp_path, steady, requests=kinds)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "serve_app.cli.main", "loadtest", str(path), "--url", stub.url]
     served = len(stub.log.read_text().splitlines())
     with subprocess.Popen(
         [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if " sent" in line and not line.strip().startswith("0.0 s"):
-                break
+        stub.wait_for(served + 4)  # short ones: long ones are open by then
         process.send_signal(signal.SIGINT)
         told, _ = process.communicate(timeout=30)
 
     assert process.returncode == 4, told
     assert "it was interrupted" in " ".join(told.split())
     requests = json.loads((out / "run.json").read_text())["requests"]
-    assert requests
+    assert {"long", "short"} == {request["kind"] for request in requests}
     stub.wait_for(served + len(requests))
 
 
