@@ -25,6 +25,8 @@ NEVER_HAPPENED = {
     "llm_rejected_total",
 }
 """Counters of what should not, and did not, happen: Ray shows them with their first increment."""
+SUBQUERY = ":1m]"
+"""It looks once a minute, and of the run there are less than two."""
 
 
 def test_the_charts_application_streams_completions_from_zero(there_and_back: ThereAndBack) -> None:
@@ -64,12 +66,12 @@ def test_every_query_of_the_dashboards_is_answered_with_something(there_and_back
             return bool(prometheus.query(query.expr, time=last))
         return bool(prometheus.query_range(query.expr, began, last, 1))
 
-    assert [str(query) for query in queries(values) if _wanted(query.expr) and not found(query)] == []
-
-
-def _wanted(expr: str) -> bool:
-    """Whether there is something to find; a subquery looks once a minute, and there is less than two."""
-    return ":1m]" not in expr and not any(name in expr for name in ONLY_ON_GPUS | NEVER_HAPPENED)
+    absent = {*ONLY_ON_GPUS, *NEVER_HAPPENED, SUBQUERY}
+    if all(request.get("cold_wait_s", 1) > 0.5 for request in document["requests"]):
+        absent.add('cold="false"')  # on a slow machine the load is over before the replicas are up
+    wanted = [query for query in queries(values) if not any(word in query.expr for word in absent)]
+    assert len(wanted) > 80
+    assert [str(query) for query in wanted if not found(query)] == []
 
 
 @needs_prometheus
