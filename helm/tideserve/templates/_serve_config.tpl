@@ -57,7 +57,7 @@ applications:
 {{- if eq $profile.device "cpu" -}}
 {{- $taken = ternary $settings.cpus_per_replica 1 (hasKey $settings "cpus_per_replica") | float64 | maxf 0.001 -}}
 {{- end -}}
-{{- $_ := set $settings "resources" (merge (default dict $settings.resources) (dict $slots $taken)) -}}
+{{- $_ := set $settings "resources" (dict $slots $taken) -}}
 {{- toYaml $settings -}}
 {{- end -}}
 
