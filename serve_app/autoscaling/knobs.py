@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serve_app.autoscaling.schedule import Schedule
 from serve_app.autoscaling.starting_values import StartingValues
+from serve_app.closed_model import ClosedModel
 
 Percentile = Literal[50, 90, 95, 99]
 PERCENTILES: tuple[Percentile, ...] = (50, 90, 95, 99)
@@ -23,10 +24,8 @@ where the one gives way to the other is what a replica's capacity is read from."
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 
 
-class Knobs(BaseModel):
+class Knobs(ClosedModel):
     """Autoscaling of one model's engine replicas. Times in seconds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     mode: Literal["act", "advise"] = "act"
     """`advise` decides and records, and changes nothing beyond `min_replicas` and `max_replicas`."""
@@ -83,10 +82,8 @@ class Knobs(BaseModel):
         return self
 
 
-class IngressKnobs(BaseModel):
+class IngressKnobs(ClosedModel):
     """Autoscaling of the ingress replicas, on the streams they carry."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     max_replicas: Annotated[int, Field(ge=1, le=1000)] = 4
@@ -103,13 +100,11 @@ class IngressKnobs(BaseModel):
         return self
 
 
-class LiveSettings(BaseModel):
+class LiveSettings(ClosedModel):
     """The `user_config` of the `Ingress` deployment: knobs by model name, and the ingress's own.
 
     Only what is to differ from the defaults need be given.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     autoscaling: dict[str, dict[str, Any]] = Field(default_factory=dict)
     ingress: IngressKnobs = IngressKnobs()

@@ -7,19 +7,19 @@ from datetime import datetime, time, timedelta
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from serve_app.closed_model import ClosedModel
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
-class Schedule(BaseModel):
+class Schedule(ClosedModel):
     """At least `min_replicas` ready from `start` to `end` on `days`, in local time of `timezone`.
 
     A window whose `end` is at or before its `start` runs past midnight; its days are those it starts on.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS
     start: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from serve_app.closed_model import ClosedModel
 
 StartSeconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
-class StartingValues(BaseModel):
+class StartingValues(ClosedModel):
     """By the names that a fleet file has (`serve_app.replay.profile`); `tideserve capacity` measures them.
 
     The step time is the prior of the policy's fit: known within a factor of two, and outweighed by a second
     of steps.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     step_base_s: Annotated[float, Field(ge=1e-5, le=60)]
     step_per_sequence_s: Annotated[float, Field(ge=0, le=1)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serve_app.autoscaling.service import StepTime
+from serve_app.closed_model import ClosedModel
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -17,13 +18,11 @@ Latency = NotNegative | None
 """Seconds; None where the percentile reaches what was never answered."""
 
 
-class Knee(BaseModel):
+class Knee(ClosedModel):
     """The highest rate at which one replica kept its targets under Poisson arrivals, and the way there.
 
     For people: a replay computes with the step time.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     prompt_tokens: Annotated[int, Field(ge=1)]
     output_tokens: Annotated[int, Field(ge=1)]
@@ -45,10 +44,8 @@ class Knee(BaseModel):
     """Rising: requests a second, TTFT and ITL at the percentile, share of requests within both targets."""
 
 
-class Profile(BaseModel):
+class Profile(ClosedModel):
     """One replica of one model on one kind of GPU. The fields of a `--fleet` file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str
     source: str

@@ -9,21 +9,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from serve_app.closed_model import ClosedModel
 from serve_app.settings.custom_resources import CustomResources
 
 EMBEDDED = "embedded"
 """The `model` value that stands for the demonstration model shipped in the package."""
 
 
-class Settings(BaseModel):
-    """Base of the tree: closed (an unknown key is an error) and immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ModelSettings(Settings):
+class ModelSettings(ClosedModel):
     """One model: which weights, how vLLM runs them, on what hardware, at what scale."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -115,7 +110,7 @@ class ModelSettings(Settings):
         return "Engine-" + re.sub(r"[^A-Za-z0-9_-]+", "-", self.name)
 
 
-class HttpSettings(Settings):
+class HttpSettings(ClosedModel):
     """Which clients are let in, and what they may send."""
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8 << 20
@@ -130,7 +125,7 @@ class HttpSettings(Settings):
         return path
 
 
-class IngressSettings(Settings):
+class IngressSettings(ClosedModel):
     """The HTTP ingress deployment."""
 
     cpus_per_replica: Annotated[float, Field(ge=0)] = 0.5
@@ -142,7 +137,7 @@ class IngressSettings(Settings):
     `handle` through Ray Serve's deployment handle."""
 
 
-class RequestLogSettings(Settings):
+class RequestLogSettings(ClosedModel):
     """A line for each request that was in an engine, without its text: what `tideserve replay` reads."""
 
     enabled: bool = True
@@ -159,7 +154,7 @@ class RequestLogSettings(Settings):
         return directory
 
 
-class AppSettings(Settings):
+class AppSettings(ClosedModel):
     """The `args:` of a Tideserve application."""
 
     models: Annotated[tuple[ModelSettings, ...], Field(min_length=1)]

@@ -1,0 +1,66 @@
+"""The base of everything that is configured: closed, immutable, and strict about numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, get_args
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+
+_BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "greater than"), Le: ("le", "at most"), Lt: ("lt", "less than")}
+
+
+class ClosedModel(BaseModel):
+    """Refuses unknown keys, numbers that are not finite, and a boolean where a number belongs.
+
+    Pydantic would take `true` for 1: `min_replicas: true` would be a fleet of one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None
+        number = _number_expected(cls, info.field_name)
+        if number is not None and _has_boolean(value):
+            raise ValueError(f"must be {number}, not a boolean")
+        return value
+
+
+@cache
+def _number_expected(model: type[ClosedModel], field: str) -> str | None:
+    """What a field takes, in words, if it takes numbers; nested models say so for their own fields."""
+    parts = list(_parts(model.model_fields[field]))
+    if bool in parts or not (int in parts or float in parts):
+        return None
+    bounds = dict.fromkeys(
+        f"{words} {getattr(part, name)}"
+        for part in parts
+        for bound, (name, words) in _BOUNDS.items()
+        if isinstance(part, bound)
+    )
+    kind = "a number" if float in parts else "a whole number"
+    return ", ".join((kind, " and ".join(bounds))) if bounds else kind
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The types in a field's annotation, and the bounds on them."""
+    if isinstance(annotation, FieldInfo):
+        yield from _parts(annotation.annotation)
+        yield from annotation.metadata
+        return
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)
+
+
+def _has_boolean(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_boolean(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_has_boolean(item) for item in value)
+    return isinstance(value, bool)
