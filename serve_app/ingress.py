@@ -88,6 +88,7 @@ class Ingress:
             directory,
             observer,
             self._settings.http.max_body_bytes,
+            self._settings.http.body_timeout_s,
             api_keys=self._api_keys,
             autoscaling=self._desk,
             behind_ray=True,

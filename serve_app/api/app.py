@@ -29,6 +29,7 @@ def create_app(
     models: ModelDirectory,
     observer: Observer,
     max_body_bytes: int,
+    body_timeout_s: float,
     *,
     api_keys: ApiKeys | None = None,
     autoscaling: AutoscalingView | None = None,
@@ -40,6 +41,7 @@ def create_app(
         models: What is served.
         observer: Answers `/ready` and `/metrics`.
         max_body_bytes: Bound on a request's body.
+        body_timeout_s: Bound on the time a body takes, as `read_body` has it.
         api_keys: Those of the clients that are let in; None lets everybody in.
         autoscaling: Answers `/autoscaling/…`; None where nothing scales.
         behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
@@ -49,7 +51,7 @@ def create_app(
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(openai_router(models, max_body_bytes))
+    app.include_router(openai_router(models, max_body_bytes, body_timeout_s))
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))

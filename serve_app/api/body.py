@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -25,22 +26,37 @@ class Peek(msgspec.Struct):
 
 _peek = msgspec.json.Decoder(Peek)
 
+SLOWEST_BYTES_PER_S = 16_384
+"""A body may take a second longer for each of these: 8 MiB that arrive at 131 kbit/s are still read."""
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
+
+async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
     """The whole body.
 
+    Args:
+        request: Whose body it is.
+        max_bytes: Bound on its size.
+        timeout_s: Seconds it may take, and one more for each `SLOWEST_BYTES_PER_S` bytes received: a client
+            that trickles a body would keep its connection and its memory for as long as it likes.
+
     Raises:
-        ApiError: 413 once it is larger than `max_bytes`, before it has all been read.
+        ApiError: 413 once it is larger than `max_bytes`, before it has all been read; 408 once it has taken
+            too long.
     """
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()
+    due = asyncio.get_running_loop().time() + timeout_s
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise _too_large(max_bytes)
+        async with asyncio.timeout_at(due) as limit:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
+                limit.reschedule(due + len(body) / SLOWEST_BYTES_PER_S)
+    except TimeoutError:
+        raise _too_slow(timeout_s, len(body)) from None
     except ClientDisconnect:
         raise ApiError(400, "The client left before its request was complete.") from None
     return bytes(body)
@@ -57,6 +73,15 @@ def peek(body: bytes) -> Peek:
         raise ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json") from None
     except RecursionError:
         raise ApiError(400, "The body is nested too deeply.", code="invalid_json") from None
+
+
+def _too_slow(timeout_s: float, received: int) -> ApiError:
+    message = (
+        f"The body is incomplete: {received} bytes came within the {timeout_s:g} s, and one more for each "
+        f"{SLOWEST_BYTES_PER_S} bytes received, that this server waits for one."
+    )
+    # The rest of the body may still come: it must not be taken for the next request.
+    return ApiError(408, message, code="body_timeout", headers={"Connection": "close"})
 
 
 def _too_large(max_bytes: int) -> ApiError:

@@ -33,7 +33,7 @@ def engine_request(request: Request, operation: Operation, body: bytes) -> Engin
     return EngineRequest(operation, body, state.request_id, time.perf_counter() - state.arrived)
 
 
-def openai_router(models: ModelDirectory, max_body_bytes: int) -> APIRouter:
+def openai_router(models: ModelDirectory, max_body_bytes: int, body_timeout_s: float) -> APIRouter:
     """Completions, embeddings, tokenization, the model list and `/generate`."""
     router = APIRouter()
 
@@ -41,7 +41,7 @@ def openai_router(models: ModelDirectory, max_body_bytes: int) -> APIRouter:
         streamable = operation in _STREAMABLE
 
         async def endpoint(request: Request) -> Response:
-            body = await read_body(request, max_body_bytes)
+            body = await read_body(request, max_body_bytes, body_timeout_s)
             seen = peek(body)
             model = models.find(seen.model)
             call = engine_request(request, operation, body)
@@ -79,7 +79,7 @@ def openai_router(models: ModelDirectory, max_body_bytes: int) -> APIRouter:
         openapi_extra={"requestBody": generate_schema()},
     )
     async def generate(request: Request) -> Response:
-        data = await read_body(request, max_body_bytes)
+        data = await read_body(request, max_body_bytes, body_timeout_s)
         try:
             body = GenerateRequest.model_validate_json(data)
         except ValidationError as error:

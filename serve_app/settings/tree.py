@@ -114,6 +114,8 @@ class HttpSettings(ClosedModel):
     """Which clients are let in, and what they may send."""
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8 << 20
+    body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
+    """How long a body may take to arrive, beside a second for each 16 KiB of it."""
     api_keys_file: str | None = None
     """Keys of clients, one a line, of which each request must have one; by default none is needed."""
 

@@ -55,6 +55,7 @@ class Server:
             directory,
             self.observer,
             MAX_BODY_BYTES,
+            60.0,
             api_keys=api_keys,
             autoscaling=autoscaling,
             behind_ray=behind_ray,

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from serve_app.api.body import peek, read_body
+from serve_app.api.body import SLOWEST_BYTES_PER_S, peek, read_body
 from serve_app.api.errors import ApiError
 
 
@@ -133,7 +133,7 @@ class Upload:
 def read(upload: Upload, max_bytes: int, length: bytes | None = None) -> bytes:
     headers = [] if length is None else [(b"content-length", length)]
     request = Request({"type": "http", "method": "POST", "headers": headers}, upload.receive)
-    return asyncio.run(read_body(request, max_bytes))
+    return asyncio.run(read_body(request, max_bytes, 60.0))
 
 
 def test_a_body_is_read_to_its_end() -> None:
@@ -172,3 +172,59 @@ def test_a_client_that_leaves_before_its_body_is_complete_is_no_failure_of_ours(
         read(Upload(b'{"a":', leaves=True), 100)
 
     assert caught.value.status == 400
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """An event loop whose time only moves when it is told to."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class SlowUpload(Upload):
+    """One whose chunks come `gap_s` apart; whatever is due by then happens before the next."""
+
+    def __init__(self, clock: Clock, gap_s: float, *chunks: bytes) -> None:
+        super().__init__(*chunks)
+        self._clock = clock
+        self._gap_s = gap_s
+
+    async def receive(self) -> Message:
+        self._clock.now += self._gap_s
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return await super().receive()
+
+
+def read_slowly(gap_s: float, *chunks: bytes) -> tuple[bytes, float]:
+    """The body whose chunks come so far apart, and when it was complete. It may take 20 s."""
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        clock = runner.get_loop()
+        assert isinstance(clock, Clock)
+        upload = SlowUpload(clock, gap_s, *chunks)
+        request = Request({"type": "http", "method": "POST", "headers": []}, upload.receive)
+        return runner.run(read_body(request, 1 << 30, 20.0)), clock.now
+
+
+def test_a_body_that_trickles_is_refused_and_its_connection_closed() -> None:
+    with pytest.raises(ApiError) as caught:
+        read_slowly(6.0, *[b"x"] * 10)
+
+    error = caught.value
+    assert (error.status, error.code, error.headers) == (408, "body_timeout", {"Connection": "close"})
+    assert "3 bytes came within the 20 s" in error.message
+
+
+def test_a_large_body_may_take_longer_than_a_small_one() -> None:
+    chunk = b"x" * SLOWEST_BYTES_PER_S
+
+    assert read_slowly(0.9, *[chunk] * 200) == (chunk * 200, pytest.approx(0.9 * 201))
+
+
+def test_a_large_body_that_stops_coming_is_refused_too() -> None:
+    chunk = b"x" * SLOWEST_BYTES_PER_S
+
+    with pytest.raises(ApiError, match="147456 bytes came"):
+        read_slowly(2.9, *[chunk] * 100)

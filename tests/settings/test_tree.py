@@ -28,6 +28,8 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
     [
         (HttpSettings, "max_body_bytes", 1023),
         (HttpSettings, "max_body_bytes", (1 << 30) + 1),
+        (HttpSettings, "body_timeout_s", 0),
+        (HttpSettings, "body_timeout_s", 3601),
         (HttpSettings, "api_keys_file", "keys"),
         (HttpSettings, "api_keys_file", ""),
         (IngressSettings, "cpus_per_replica", -0.5),
