@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 from pydantic import BaseModel
@@ -46,6 +47,7 @@ class SettingsTypes:
         schema = self._of(ModelSettings, without=FROM_PROFILE)
         schema["required"] = ["gpuProfile"]
         schema["properties"] |= {"gpuProfile": {"type": "string"}, "autoscaling": self.knobs()}
+        self.definitions["Schedule"]["properties"]["timezone"] = {"type": "string", "enum": timezones()}
         return schema
 
     def _of(self, settings: type[BaseModel], without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -57,6 +59,11 @@ class SettingsTypes:
             schema["properties"].pop(name, None)
         schema.pop("description", None)
         return schema
+
+
+def timezones() -> list[str]:
+    """Names of the IANA database, from the package that the image has it from too."""
+    return (resources.files("tzdata") / "zones").read_text(encoding="utf-8").split()
 
 
 def _without_titles(schema: Any) -> Any:

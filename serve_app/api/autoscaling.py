@@ -44,7 +44,11 @@ def autoscaling_router(view: AutoscalingView) -> APIRouter:
             for record in await view.decisions()
             if record["seq"] > after and model in (None, record["model"])
         ]
-        return {"autoscaler": await view.status(), "decisions": records[-limit:]}
+        return {
+            "knobs_rejected": view.knobs()["rejected"],
+            "autoscaler": await view.status(),
+            "decisions": records[-limit:],
+        }
 
     @router.get("/knobs", summary="The knobs in force")
     async def knobs() -> dict[str, Any]:

@@ -58,6 +58,9 @@ class Meter(Protocol):
     def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
         """Count the time of replicas, by their state."""
 
+    def set_knobs_rejected(self, rejected: bool) -> None:
+        """Publish whether the knobs last given are invalid, so that those before stay in force."""
+
     def count_error(self) -> None:
         """Count a decision that raised."""
 
@@ -126,6 +129,8 @@ class ServePolicy:
         served = exchange.inbox.served
         if served is None:
             return {}  # the ingress has not said yet what is served: nothing is known, nothing changes
+        assert self._metrics is not None
+        self._metrics.set_knobs_rejected(bool(served.rejected))
         by_name = {str(ctx.deployment_name): (key, ctx) for key, ctx in contexts.items()}
         wishes: dict[Any, int] = {}
         ingress = by_name.get(INGRESS)

@@ -78,6 +78,8 @@ class StatusDocument(_Document):
 class DecisionsDocument(_Document):
     """The whole answer; `autoscaler` is null while no policy has reported."""
 
+    knobs_rejected: str = ""
+    """What is wrong with the knobs that were given last, so that those before are in force; else empty."""
     autoscaler: StatusDocument | None
     decisions: tuple[RecordDocument, ...]
     """Oldest first."""

@@ -35,7 +35,9 @@ _FOLLOWED = 500
 def add_command(commands: Any) -> None:
     """Register `explain`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "explain", help="tell why the autoscaler has the replicas it has"
+        "explain",
+        help="tell why the autoscaler has the replicas it has",
+        epilog="Exit status: 0; 1 if nothing answers, or if the knobs given last are rejected.",
     )
     parser.add_argument(
         "--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}"
@@ -71,7 +73,7 @@ def run_explain(options: argparse.Namespace) -> int:
     if options.follow:
         with contextlib.suppress(KeyboardInterrupt):
             _follow(options, document)
-    return 0
+    return 1 if document.knobs_rejected else 0
 
 
 class Newcomers:

@@ -23,6 +23,7 @@ NO_POLICY = (
     "    policy_function: serve_app.autoscaling.serve_policy:ServePolicy\n"
     "beside import_path; `tideserve check FILE` tells."
 )
+REJECTED = "The knobs given last are rejected, and those before stay in force: "
 
 _SOURCES_SHOWN = 4
 _LATE_S = 15.0
@@ -47,7 +48,11 @@ def explain(
     """
     style = style or Style()
     status = document.autoscaler
-    blocks = [] if status is not None else [style.warn(NO_POLICY)]
+    blocks = []
+    if document.knobs_rejected:
+        blocks.append("\n".join(style.warn(line) for line in _hanging(REJECTED, document.knobs_rejected, 2)))
+    if status is None:
+        blocks.append(style.warn(NO_POLICY))
     if status is not None and (trouble := _trouble(status, now)):
         blocks.append("\n".join(style.warn(line) for line in trouble))
     by_deployment = _by_deployment(document.decisions)

@@ -71,6 +71,9 @@ class _NoMeter:
     def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
         pass
 
+    def set_knobs_rejected(self, rejected: bool) -> None:
+        pass
+
     def count_error(self) -> None:
         pass
 

@@ -41,6 +41,10 @@ class AutoscalingMetrics:
         self._errors = Counter(
             "llm_autoscaling_policy_errors_total", "Exceptions of the policy; the target was kept."
         )
+        self._rejected = Gauge(
+            "llm_autoscaling_knobs_rejected",
+            "1 while the knobs last given are invalid and those before stay in force, else 0.",
+        )
         self._replica_seconds = Counter(
             "llm_autoscaling_replica_seconds_total",
             "Time of all replicas together, by what they were doing.",
@@ -72,6 +76,10 @@ class AutoscalingMetrics:
         for state, amount in seconds.items():
             if amount > 0:  # Ray refuses to count nothing
                 self._replica_seconds.inc(amount, tags={"model": model, "state": state})
+
+    def set_knobs_rejected(self, rejected: bool) -> None:
+        """Publish whether the knobs last given are not those in force, because they are invalid."""
+        self._rejected.set(float(rejected))
 
     def count_error(self) -> None:
         """Count a policy that raised."""

@@ -20,6 +20,7 @@ class StubView:
 
     def __init__(self) -> None:
         self.said: dict[str, Any] | None = STATUS
+        self.rejected = ""
         self.records: list[dict[str, Any]] = []
 
     def keep(self, *models: str) -> None:
@@ -34,7 +35,7 @@ class StubView:
         return list(self.records)
 
     def knobs(self) -> dict[str, Any]:
-        return KNOBS
+        return {**KNOBS, "rejected": self.rejected}
 
 
 @pytest.fixture
@@ -64,6 +65,7 @@ async def test_decisions_come_oldest_first_beside_where_every_model_stands(
 
     assert reply.status_code == 200
     assert reply.json() == {
+        "knobs_rejected": "",
         "autoscaler": STATUS,
         "decisions": [{"seq": 1, "model": "tide"}, {"seq": 2, "model": "org/embed"}],
     }
@@ -76,7 +78,10 @@ async def test_before_any_policy_has_said_anything_there_is_nothing_and_no_error
 
     reply = await scaled.http.get("/autoscaling/decisions")
 
-    assert (reply.status_code, reply.json()) == (200, {"autoscaler": None, "decisions": []})
+    assert (reply.status_code, reply.json()) == (
+        200,
+        {"knobs_rejected": "", "autoscaler": None, "decisions": []},
+    )
 
 
 async def test_one_models_records_may_be_asked_for(scaled: Server, view: StubView) -> None:
@@ -159,3 +164,13 @@ async def test_the_openapi_document_gives_the_bounds(scaled: Server) -> None:
     limit = parameters["limit"]["schema"]
     assert (limit["minimum"], limit["maximum"], limit["default"]) == (1, 10_000, 100)
     assert "/autoscaling/knobs" in paths
+
+
+async def test_knobs_that_were_given_and_rejected_stand_beside_the_decisions(
+    scaled: Server, view: StubView
+) -> None:
+    view.said, view.rejected = None, "autoscaling['tide'].headroom = 11: must be at most 10"
+
+    reply = await scaled.http.get("/autoscaling/decisions")
+
+    assert reply.json()["knobs_rejected"] == view.rejected

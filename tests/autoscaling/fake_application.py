@@ -53,6 +53,7 @@ class FakeMetrics:
     def __init__(self) -> None:
         self.changes: list[tuple[str, int, int]] = []
         self.errors = 0
+        self.knobs_rejected: bool | None = None
         self.values: dict[str, dict[str, float]] = {}
         self.replica_seconds: dict[str, dict[str, float]] = {}
 
@@ -66,6 +67,9 @@ class FakeMetrics:
         totals = self.replica_seconds.setdefault(model, {})
         for state, amount in seconds.items():
             totals[state] = totals.get(state, 0.0) + amount
+
+    def set_knobs_rejected(self, rejected: bool) -> None:
+        self.knobs_rejected = rejected
 
     def count_error(self) -> None:
         self.errors += 1

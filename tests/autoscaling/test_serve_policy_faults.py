@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,3 +148,16 @@ def test_a_memory_of_another_version_is_said_and_done_without(caplog: pytest.Log
 
     assert policy._states == {}
     assert "what was learned before cannot be used" in caplog.text
+
+
+def test_rejected_knobs_are_in_the_metrics_until_others_are_taken_over(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    assert app.metrics.knobs_rejected is False
+
+    served = app.exchange.inbox.served
+    assert served is not None
+    app.exchange.inbox = replace(app.exchange.inbox, served=replace(served, rejected="max_replicas = 0: …"))
+    app.tick()
+
+    assert app.metrics.knobs_rejected is True

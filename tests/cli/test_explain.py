@@ -61,6 +61,20 @@ def test_the_explanation_is_printed_in_words(capsys: pytest.CaptureFixture[str])
     assert endpoint.queries == [{"limit": ["200"]}]
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["in words", "as JSON"])
+def test_rejected_knobs_are_an_exit_status(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that has deployed knobs must not go on as if they were in force."""
+    document = body(record(2)) | {
+        "knobs_rejected": "autoscaling['tiny'].max_replicas = 0: must be at least 1"
+    }
+    with serving(Endpoint((200, document))) as url:
+        assert main(["explain", "--url", url, *options]) == 1
+
+    assert "must be at least 1" in capsys.readouterr().out
+
+
 def test_a_model_and_a_limit_are_asked_for_under_a_route_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     endpoint = Endpoint((200, body()))
     with serving(endpoint) as url:

@@ -126,6 +126,21 @@ def test_decisions_without_a_status_are_told_all_the_same() -> None:
     assert "  Newest decision, 12:00:00: 1 -> 3, because of queue" in lines
 
 
+def test_rejected_knobs_are_the_first_line() -> None:
+    given = {
+        "knobs_rejected": "autoscaling['tiny'].schedules[0].timezone = 'Europe/Zurch': must be a name of the "
+        "IANA time zone database, such as Europe/Berlin",
+        "autoscaler": status(NOON - 300),
+        "decisions": [],
+    }
+
+    first, second, blank, late = explain(DecisionsDocument.model_validate(given), NOON).splitlines()[:4]
+
+    assert first.startswith("The knobs given last are rejected, and those before stay in force: autoscaling[")
+    assert f"{first} {second.strip()}".endswith("IANA time zone database, such as Europe/Berlin")
+    assert (blank, late[:24]) == ("", "The policy last reported")
+
+
 def test_a_policy_that_has_stopped_reporting_is_told() -> None:
     assert explained(status(NOON - 300))[0] == (
         "The policy last reported 5 min ago: what follows may no longer be so."

@@ -222,6 +222,11 @@ SCHEMA_REFUSES = {
         "models.llama-8b.autoscaling.headroom=11",
         "models.llama-8b.autoscaling.headroom: Must be less than or equal to 10",
     ),
+    "a time zone that there is not": (
+        'models.llama-8b.autoscaling.schedules=[{"start":"08:00","end":"18:00","min_replicas":3,'
+        '"timezone":"Europe/Zurch"}]',
+        "schedules.0.timezone must be one of the following",
+    ),
     "an unknown profile": ('app.profile="fast"', "app.profile must be one of the following"),
     "a misspelt toleration": (
         'head.tolerations=[{"kee":"x"}]',

@@ -7,11 +7,12 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from serve_app import env
-from serve_app.cli import ask
+from serve_app.cli import ask, explain
 from tests.kubernetes import kubernetes_api
 from tests.kubernetes.chart import LAPTOP, documents, of_kind, ray_service
 from tests.kubernetes.tools import CHART, helm
@@ -101,33 +102,61 @@ def test_dashboards_are_the_files_with_the_price_in_them() -> None:
         assert found["metadata"]["annotations"] == {"grafana_folder": "Tideserve"}
 
 
-def test_the_test_asks_with_a_command_line_that_there_is() -> None:
-    [pod] = [found for found in of_kind("Pod", LAPTOP) if "helm.sh/hook" in found["metadata"]["annotations"]]
-    [container] = pod["spec"]["containers"]
-    program, *arguments = container["command"]
-    assert program == "tideserve"
+def _test_pod(*sets: str) -> dict[str, Any]:
+    [pod] = [
+        found for found in of_kind("Pod", LAPTOP, *sets) if "helm.sh/hook" in found["metadata"]["annotations"]
+    ]
+    return pod
+
+
+def _run_test_pod(folder: Path, *sets: str, asked: int = 0, explained: int = 0) -> tuple[int, list[str]]:
+    """Its exit status, and what a `tideserve` that ends as told was called with, after its key."""
+    [container] = _test_pod(*sets)["spec"]["containers"]
+    script, *arguments = container["args"]
+    keys = folder / "api-keys"
+    keys.write_text("\n  # of the web shop\n  first-key\nsecond-key\n", encoding="utf-8")
+    said = folder / "said"
+    program = folder / "tideserve"
+    program.write_text(
+        f'#!/bin/sh\necho "${env.API_KEY} $*" >> {said}\n[ "$1" = ask ] && exit {asked}\nexit {explained}\n'
+    )
+    program.chmod(0o755)
+    done = subprocess.run(
+        [*container["command"], script.replace("/etc/tideserve/secrets/api-keys", str(keys)), *arguments],
+        check=False, env={"PATH": f"{folder}:/usr/bin:/bin"},
+    )  # fmt: skip
+    return done.returncode, said.read_text().splitlines()
+
+
+def test_the_test_asks_with_a_command_line_that_there_is(tmp_path: Path) -> None:
+    status, lines = _run_test_pod(tmp_path)
     parser = argparse.ArgumentParser()
-    ask.add_command(parser.add_subparsers())
-    assert parser.parse_args(arguments).model == "tideserve-tiny"
-    assert arguments[:3] == ["ask", "--url", "http://demo-tideserve-serve-svc:8000"]
-    assert pod["spec"]["automountServiceAccountToken"] is False
-    assert pod["spec"]["activeDeadlineSeconds"] > float(arguments[arguments.index("--timeout") + 1])
+    commands = parser.add_subparsers()
+    ask.add_command(commands)
+    explain.add_command(commands)
+    asked, explained = (parser.parse_args(line.split()) for line in lines)
+    assert status == 0
+    assert asked.model == "tideserve-tiny"
+    assert asked.url == explained.url == "http://demo-tideserve-serve-svc:8000"
+    pod = _test_pod()["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["activeDeadlineSeconds"] > asked.timeout
+
+
+def test_the_test_fails_without_an_answer_and_with_rejected_knobs(tmp_path: Path) -> None:
+    assert _run_test_pod(tmp_path, asked=1)[0] == 1
+    # With knobs that were rejected `tideserve explain` exits with 1, though everything is served.
+    assert _run_test_pod(tmp_path, explained=1)[0] == 1
 
 
 def test_the_test_sends_the_first_key_of_the_file(tmp_path: Path) -> None:
-    [pod] = of_kind("Pod", LAPTOP, 'apiKeys.existingSecret="clients"')
-    [container] = pod["spec"]["containers"]
-    script, name, *command = container["args"]
-    keys = tmp_path / "api-keys"
-    keys.write_text("\n  # of the web shop\n  first-key\nsecond-key\n", encoding="utf-8")
-    script = script.replace("/etc/tideserve/secrets/api-keys", str(keys))
-    done = subprocess.run(
-        ["/bin/sh", "-ec", script, name, "/bin/sh", "-c", f'echo "${env.API_KEY}"'],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.stdout.strip() == "first-key"
-    assert command[:2] == ["tideserve", "ask"]
-    assert "first-key" not in " ".join(command)
+    _, lines = _run_test_pod(tmp_path, 'apiKeys.existingSecret="clients"')
+    assert [line.split()[:2] for line in lines] == [["first-key", "ask"], ["first-key", "explain"]]
+
+
+def test_the_test_pod_stays_until_its_log_has_been_read() -> None:
+    """`helm test --logs` reads it after the hook has ended, and fails where the pod is gone by then."""
+    assert _test_pod()["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
 
 
 def test_without_a_model_that_completes_there_is_no_test() -> None:

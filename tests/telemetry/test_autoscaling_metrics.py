@@ -21,8 +21,8 @@ class StubMetric:
         self.values: list[tuple[float, dict[str, str]]] = []
         self.shown: list[dict[str, str]] = []
 
-    def set(self, value: float, tags: dict[str, str]) -> None:
-        self.values.append((value, tags))
+    def set(self, value: float, tags: dict[str, str] | None = None) -> None:
+        self.values.append((value, tags or {}))
 
     def _record(self, value: float, tags: dict[str, str]) -> None:
         assert value == 0.0
@@ -55,6 +55,7 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMet
         "llm_autoscaling_binding": ("model", "term"),
         "llm_autoscaling_decisions_total": ("model", "direction"),
         "llm_autoscaling_policy_errors_total": (),
+        "llm_autoscaling_knobs_rejected": (),
     }
 
 
@@ -122,6 +123,13 @@ def test_whatever_comes_first_is_a_difference_from_zero(metrics: AutoscalingMetr
         {"model": "tide", "state": "ready"},
         {"model": "tide", "state": "draining"},
     ]
+
+
+def test_rejected_knobs_are_a_one_until_others_are_taken(metrics: AutoscalingMetrics) -> None:
+    metrics.set_knobs_rejected(True)
+    metrics.set_knobs_rejected(False)
+
+    assert SERIES["llm_autoscaling_knobs_rejected"].values == [(1.0, {}), (0.0, {})]
 
 
 def test_a_policy_that_raised_is_counted(metrics: AutoscalingMetrics) -> None:
