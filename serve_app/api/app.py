@@ -15,7 +15,7 @@ from serve_app.api.api_keys import ApiKeys
 from serve_app.api.auth import ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.client import JSON
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.health import Observer, health_router
 from serve_app.api.models import ModelDirectory
 from serve_app.api.openai import openai_router
@@ -100,7 +100,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
     """A fault of ours, in the shape of every other error; Starlette logs it and raises it again."""
-    return _reply(ApiError(500, "The server failed to answer this request.", code="internal_error"))
+    return _reply(internal_error())
 
 
 async def _generate_error(request: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.client import EVENT_STREAM, JSON, ColdWait, EngineClient, EngineReply, EngineRequest
-from serve_app.api.errors import DONE, ERROR_EVENT, ApiError
+from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, stream_failed
 from serve_app.api.outcome import Outcome, status_outcome, stream_outcome
 from serve_app.api.traffic import UNCOUNTED, Traffic
 
@@ -156,8 +156,7 @@ class EngineResponse(Response):
     async def _send_failure(self) -> None:
         # The status is out; a stream that just stopped would look complete to many clients.
         logger.exception("request %s: failed within its stream", self._request.request_id)
-        failure = ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
-        await self._send_part(failure.last_frames())
+        await self._send_part(stream_failed().last_frames())
         await self._send_part(b"", more=False)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:

@@ -58,3 +58,13 @@ class ApiError(Exception):
     def last_frames(self) -> bytes:
         """The error event and the end of the stream."""
         return self.frame() + DONE
+
+
+def internal_error() -> ApiError:
+    """A 500 for a fault of the server's own, before anything was sent. Its cause is for the log."""
+    return ApiError(500, "The server failed to answer this request.", code="internal_error")
+
+
+def stream_failed() -> ApiError:
+    """The same within a stream, whose status is out."""
+    return ApiError(500, "The server failed while streaming this answer.", code="stream_failed")

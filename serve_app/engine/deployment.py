@@ -28,6 +28,9 @@ from serve_app.telemetry.engine_metrics import EngineMetrics
 logger = logging.getLogger("ray.serve")
 
 _GAUGE_INTERVAL_S = 1.0
+ACCEPTED = "accepted"
+"""The first item of every call through Ray's handle: the wait for a replica is over. The answer may take as
+long as it likes."""
 
 
 class Engine:
@@ -80,7 +83,8 @@ class Engine:
     async def call(
         self, operation: Operation, body: bytes, request_id: str, waited_s: float, held_s: float
     ) -> AsyncIterator[Any]:
-        """The data plane through Ray's handle: first `(status, content type, headers)`, then bytes."""
+        """The data plane through Ray's handle: `ACCEPTED`, `(status, content type, headers)`, then bytes."""
+        yield ACCEPTED
         request = EngineRequest(operation, body, request_id, waited_s, held_s=held_s)
         try:
             async with self._engine.client.call(request) as reply:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from serve_app.api.client import EngineReply, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, stream_failed
 from serve_app.engine.failures import engine_died, from_exception, from_frame
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.latency import StreamTimer, with_latency
@@ -110,9 +110,15 @@ class LocalEngine:
                     self._on_error(error)
                     data = error.frame()
                 yield with_latency(data, timer, record.cached_tokens)
-        except Exception:
-            record.failed(500)
-            raise
+        except Exception as error:
+            # The engine is gone, or our code is wrong. Raised, either would close the connection, and the
+            # ingress would tell the client that the replica was lost.
+            failure = engine_died() if self._engine.errored else stream_failed()
+            logger.error("a stream failed: %s", failure.code, exc_info=error)
+            record.failed(failure.status)
+            self._on_error(failure)
+            yield failure.last_frames()
+            return
         record.completed()
 
     def _log(self, record: RequestRecord) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
-from ray.exceptions import RayActorError, RayTaskError
+import grpc  # type: ignore[import-untyped]
+from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
@@ -20,6 +22,12 @@ from serve_app.settings.tree import ModelSettings
 from serve_app.transport.held import HeldRequests
 from serve_app.transport.refusals import cannot_start, replicas_busy, unavailable
 from serve_app.transport.replicas import Place
+
+logger = logging.getLogger("ray.serve")
+
+_LOST = (RayActorError, grpc.aio.AioRpcError)
+"""What Ray says of a replica that is gone. What the replica's own code has raised comes as it was raised: a
+fault of ours, told as such (`internal_error`, `stream_failed`) and logged by whoever answers."""
 
 
 class HandleClient:
@@ -74,23 +82,26 @@ class HandleClient:
             self._held.replicas.release(place)
 
     async def _open(self, items: Any, place: Place) -> EngineReply:
-        # Ray may queue the call once more, and does not tell; so the knob bounds the first answer too.
+        # Ray may queue the call once more, and does not tell; so the knob bounds the wait for the replica's
+        # first word, and nothing that comes after it.
         limit_s = self._knobs().cold_wait_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                status, content_type, headers = await anext(items)
-                if status < HTTPStatus.BAD_REQUEST:
-                    self._held.replicas.answered(place)
-                first = await anext(items)
+                await anext(items)  # `ACCEPTED`
+            status, content_type, headers = await anext(items)
+            if status < HTTPStatus.BAD_REQUEST:
+                self._held.replicas.answered(place)
+            first = await anext(items)
         except TimeoutError:
             raise unavailable(
-                self._model, f"no replica answered within {limit_s:g} s (cold_wait_timeout_s = {limit_s:g})."
+                self._model,
+                f"no replica took the request within {limit_s:g} s (cold_wait_timeout_s = {limit_s:g}).",
             ) from None
         except BackPressureError:
             raise replicas_busy(self._model, self._limit) from None
         except DeploymentUnavailableError:
             raise cannot_start(self._model) from None
-        except (RayActorError, RayTaskError) as error:
+        except _LOST as error:
             raise unavailable(self._model, "the engine replica was lost.") from error
         if content_type != EVENT_STREAM:
             return EngineReply(status, first, headers=headers)
@@ -101,7 +112,8 @@ class HandleClient:
         try:
             async for chunk in items:
                 yield chunk
-        except (RayActorError, RayTaskError):
+        except _LOST as error:
+            logger.warning("model %s: replica lost within a stream: %r", self._model, error)
             yield ApiError(
                 502,
                 f"Model {self._model!r}: the engine replica was lost while it was generating.",

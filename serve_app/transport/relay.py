@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
+from typing import NoReturn
 
 import aiohttp
 
-from serve_app.api.client import EVENT_STREAM, EngineReply, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.client import EVENT_STREAM, JSON, EngineReply, EngineRequest
+from serve_app.api.errors import ApiError, internal_error
 from serve_app.engine.data_plane import HELD_HEADER, REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
 from serve_app.settings.tree import ModelSettings
 from serve_app.transport.frames import whole_frames
@@ -92,6 +93,8 @@ class RelayClient:
         if response.status == HTTPStatus.FORBIDDEN:  # a stranger has the port of a replica that is gone
             replica.failures += 1  # or it, who always has the least load, would be tried again and again
             raise _NeverBegunError(f"{replica.address} is no longer this replica's")
+        if response.content_type not in (JSON, EVENT_STREAM):
+            _raise_not_an_answer(response, replica)
         headers = {name: value for name, value in response.headers.items() if name == "Retry-After"}
         if response.content_type != EVENT_STREAM:
             body = await response.read()
@@ -147,6 +150,15 @@ class RelayClient:
                 auto_decompress=False,
             )
         return self._session
+
+
+def _raise_not_an_answer(response: aiohttp.ClientResponse, replica: Replica) -> NoReturn:
+    """Data planes answer in JSON or with events. Anything else is a fault of ours there, or a stranger."""
+    if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:  # what aiohttp says for a handler that raised
+        logger.error("the data plane at %s failed; its replica's log says why", replica.address)
+        raise internal_error()
+    replica.failures += 1
+    raise _NeverBegunError(f"{replica.address} answers with {response.status} {response.content_type}")
 
 
 def _raise_if_dead(body: bytes, replica: Replica) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from aiohttp import web
 
 from serve_app.api.client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
@@ -29,6 +31,22 @@ async def hang_up(client: RelayClient) -> None:
         await client._session.close()
 
 
+@asynccontextmanager
+async def serving(answer: web.Response) -> AsyncIterator[str]:
+    """The address of an HTTP server that is no data plane of ours, and answers so to everything."""
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(status=answer.status, body=answer.body, content_type=answer.content_type)
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 class Fleet:
     """Replicas as Ray would name them, and the client that relays to them."""
 
@@ -51,6 +69,11 @@ class Fleet:
         self._named[f"r{self._started}"] = {"address": plane.address, "token": token or plane.token}
         self.known.update(self._named)
         return plane
+
+    def name(self, replica: str, address: str) -> None:
+        """Ray names a replica whose port somebody else has."""
+        self._named[replica] = {"address": address, "token": "t"}
+        self.known.update(self._named)
 
     def lose(self) -> None:
         """Ray drops every replica."""

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve._private.common import DeploymentID
@@ -12,6 +13,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from serve_app.api.client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.autoscaling.knobs import Knobs
+from serve_app.engine.deployment import ACCEPTED
 from serve_app.settings import ModelSettings
 from serve_app.transport import replicas
 from serve_app.transport.handle import HandleClient
@@ -22,7 +24,12 @@ from tests.transport.stub_handle import StubHandle
 REQUEST = EngineRequest("chat_completions", b"{}", "r-1", 0.5)
 MODEL = ModelSettings(name="tide", max_ongoing_requests=1)
 STREAM = (200, "text/event-stream", {})
-LOST = [RayActorError(), RayTaskError("call", "traceback", ValueError("x"))]
+LOST = [
+    RayActorError(),
+    grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()),
+]
+OURS = [RayTaskError("call", "traceback", ValueError("x")), KeyError("x")]
+"""What the replica's own code has raised, as Ray's two transports pass it on."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +61,7 @@ async def refusal(handle: StubHandle, **knobs: Any) -> ApiError:
 
 
 async def test_a_whole_reply_comes_with_its_status_and_headers() -> None:
-    handle = StubHandle((429, "application/json", {"Retry-After": "1"}), b'{"error":{}}')
+    handle = StubHandle(ACCEPTED, (429, "application/json", {"Retry-After": "1"}), b'{"error":{}}')
 
     assert await whole(handle) == EngineReply(429, b'{"error":{}}', headers={"Retry-After": "1"})
     ((method, replica_id, operation, body, request_id, waited_s, held_s),) = handle.calls
@@ -65,11 +72,13 @@ async def test_a_whole_reply_comes_with_its_status_and_headers() -> None:
 
 
 async def test_a_stream_comes_chunk_by_chunk() -> None:
-    assert await body(StubHandle(STREAM, b"data: a\n\n", b"data: b\n\n")) == [b"data: a\n\n", b"data: b\n\n"]
+    chunks = [b"data: a\n\n", b"data: b\n\n"]
+
+    assert await body(StubHandle(ACCEPTED, STREAM, *chunks)) == chunks
 
 
 async def test_leaving_early_cancels_what_the_replica_still_generates() -> None:
-    handle = StubHandle(STREAM, b"data: a\n\n", asyncio.Event())
+    handle = StubHandle(ACCEPTED, STREAM, b"data: a\n\n", asyncio.Event())
 
     async with client(handle).call(REQUEST) as reply:
         assert reply.stream is not None
@@ -81,7 +90,7 @@ async def test_leaving_early_cancels_what_the_replica_still_generates() -> None:
 
 @pytest.mark.parametrize("error", LOST, ids=type)
 async def test_a_replica_lost_before_its_first_chunk_is_a_503(error: Exception) -> None:
-    for handle in (StubHandle(error), StubHandle(STREAM, error)):
+    for handle in (StubHandle(error), StubHandle(ACCEPTED, STREAM, error)):
         failure = await refusal(handle)
 
         assert (failure.status, failure.code) == (503, "model_unavailable")
@@ -90,7 +99,7 @@ async def test_a_replica_lost_before_its_first_chunk_is_a_503(error: Exception) 
 
 @pytest.mark.parametrize("error", LOST, ids=type)
 async def test_a_replica_lost_within_a_stream_is_an_error_event_and_an_end(error: Exception) -> None:
-    first, last = await body(StubHandle(STREAM, b"data: a\n\n", error))
+    first, last = await body(StubHandle(ACCEPTED, STREAM, b"data: a\n\n", error))
 
     assert first == b"data: a\n\n"
     assert last.startswith(b"event: error\ndata: ")
@@ -98,7 +107,28 @@ async def test_a_replica_lost_within_a_stream_is_an_error_event_and_an_end(error
     assert last.endswith(b"\n\ndata: [DONE]\n\n")
 
 
-async def test_no_answer_in_time_is_a_503() -> None:
+@pytest.mark.parametrize("error", OURS, ids=type)
+async def test_a_fault_of_ours_is_not_told_as_a_lost_replica(error: Exception) -> None:
+    """Whoever answers the client makes `internal_error` of it, or `stream_failed`, and logs it."""
+    with pytest.raises(type(error)):
+        await whole(StubHandle(ACCEPTED, error))
+    with pytest.raises(type(error)):
+        await body(StubHandle(ACCEPTED, STREAM, b"data: a\n\n", error))
+
+
+async def test_an_answer_may_take_longer_than_the_wait_for_a_replica() -> None:
+    """The engine's part is not bounded by `cold_wait_timeout_s`."""
+    answered = asyncio.Event()
+    calling = client(
+        StubHandle(ACCEPTED, answered, (200, "application/json", {}), b"{}"), cold_wait_timeout_s=0.01
+    )
+    asyncio.get_running_loop().call_later(0.1, answered.set)
+
+    async with calling.call(REQUEST) as reply:
+        assert reply.body == b"{}"
+
+
+async def test_no_replica_that_takes_the_request_in_time_is_a_503() -> None:
     error = await refusal(StubHandle(asyncio.Event()), cold_wait_timeout_s=0.001)
 
     assert (error.status, error.code) == (503, "model_unavailable")
@@ -108,7 +138,7 @@ async def test_no_answer_in_time_is_a_503() -> None:
 async def test_without_a_replica_a_request_is_held_and_not_yet_rays() -> None:
     known = replicas.replica_set(MODEL.deployment_name)
     known.update({})
-    handle = StubHandle((200, "application/json", {}), b"{}", holds=True)
+    handle = StubHandle(ACCEPTED, (200, "application/json", {}), b"{}", holds=True)
     watch = Watch()
     calling = client(handle)
 
@@ -128,7 +158,7 @@ async def test_without_a_replica_a_request_is_held_and_not_yet_rays() -> None:
 
 
 async def test_requests_count_while_they_are_open_and_are_refused_beyond_what_a_replica_may_have() -> None:
-    handle = StubHandle((200, "application/json", {}), b"{}")
+    handle = StubHandle(ACCEPTED, (200, "application/json", {}), b"{}")
     calling = client(handle)
 
     async with calling.call(REQUEST):
@@ -141,7 +171,7 @@ async def test_requests_count_while_they_are_open_and_are_refused_beyond_what_a_
 
 async def test_a_refusal_says_nothing_of_prefill() -> None:
     known = replicas.replica_set(MODEL.deployment_name)
-    calling = client(StubHandle((400, "application/json", {}), b"{}"))
+    calling = client(StubHandle(ACCEPTED, (400, "application/json", {}), b"{}"))
 
     async with calling.call(replace(REQUEST, body=b"x" * 4000, streams=True)):
         assert known.load("a") == 1000 + SEQUENCE_TOKENS
@@ -152,7 +182,7 @@ async def test_a_refusal_says_nothing_of_prefill() -> None:
 async def test_a_prompt_weighs_until_the_replica_answers(content_type: str) -> None:
     known = replicas.replica_set(MODEL.deployment_name)
     asked = asyncio.Event()
-    handle = StubHandle(asked, (200, content_type, {}), b"data: a\n\n")
+    handle = StubHandle(ACCEPTED, asked, (200, content_type, {}), b"data: a\n\n")
     calling = client(handle)
     request = replace(REQUEST, body=b"x" * 4000)
 
@@ -173,8 +203,8 @@ async def test_a_prompt_weighs_until_the_replica_answers(content_type: str) -> N
     [
         [RayActorError()],
         [BackPressureError(3, 2)],
-        [STREAM, RayActorError()],
-        [(503, "application/json", {}), RayTaskError("call", "traceback", ValueError("x"))],
+        [ACCEPTED, STREAM, RayActorError()],
+        [ACCEPTED, (503, "application/json", {}), RayActorError()],
     ],
     ids=["lost at once", "refused by Ray", "lost before a frame", "lost before a body"],
 )

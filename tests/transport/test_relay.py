@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from serve_app.api.client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.transport import relay
 from tests.stub_engine import StubEngine, failing, frames, stalled
 from tests.transport.holding import Watch
-from tests.transport.relaying import DEAD, DIED, DONE, FIRST, MODEL, REQUEST, Fleet
+from tests.transport.relaying import DEAD, DIED, DONE, FIRST, MODEL, REQUEST, Fleet, serving
 
 
 async def test_a_whole_reply_comes_with_its_status(fleet: Fleet) -> None:
@@ -226,6 +227,24 @@ async def test_strangers_only_is_a_503_and_no_403(fleet: Fleet) -> None:
     error = await fleet.refusal()
 
     assert (error.status, error.code, error.headers) == (503, "model_unavailable", {"Retry-After": "5"})
+
+
+async def test_a_stranger_that_speaks_http_is_not_taken_for_a_replica(fleet: Fleet) -> None:
+    async with serving(web.Response(status=200, text="<html>", content_type="text/html")) as address:
+        fleet.name("stranger", address)
+        await fleet.start(StubEngine(EngineReply(200, b"ours")))
+
+        assert [(await fleet.whole()).body for _ in range(2)] == [b"ours"] * 2
+
+
+async def test_a_data_plane_that_fails_is_a_fault_of_ours_and_no_lost_replica(fleet: Fleet) -> None:
+    async with serving(web.Response(status=500, text="500 Internal Server Error")) as address:
+        fleet.name("faulty", address)
+
+        error = await fleet.refusal()
+
+    assert (error.status, error.code) == (500, "internal_error")
+    assert fleet.in_flight == [0]
 
 
 async def test_a_replica_whose_engine_was_dead_already_costs_the_request_nothing(fleet: Fleet) -> None:
