@@ -32,8 +32,6 @@ FAST_PATH_PORTS = {
 """Ports of the fast data path with Ray's defaults; `tideserve run` moves those that are taken."""
 
 ALWAYS = {
-    # An authenticated cluster needs its token wherever `serve deploy` and the dashboard run.
-    "RAY_AUTH_MODE": "disabled",
     # A replica killed with SIGKILL cannot stop its engine core; the raylet reaps it.
     "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
     # Metrics leave a replica every second, not every ten: dashboards and autoscaling act on them.
@@ -47,6 +45,21 @@ ALWAYS = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Set wherever the operator has not set them already."""
+
+AUTH_MODE = "RAY_AUTH_MODE"
+AUTH_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 the name of a variable
+AUTH_TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # noqa: S105
+TEMPORARY_FOLDER = "RAY_TMPDIR"
+
+LOCAL = {
+    # Whoever reaches the GCS or the dashboard runs code as us: the token is asked for, of everybody.
+    AUTH_MODE: "token",
+    # Has Ray take 127.0.0.1 for the node's address, as it does on other systems for the sake of their
+    # firewalls: then the GCS, raylet, agents and workers listen there and nowhere else.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+"""Set for the cluster that `tideserve run` starts on this machine, as above. A cluster of several machines
+needs the first of them, with its token on every node, and cannot have the second."""
 
 ENGINE = {
     "HF_HUB_DISABLE_TELEMETRY": "1",

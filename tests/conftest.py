@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 
 import pytest
 from hypothesis import settings
@@ -12,7 +13,9 @@ from tests.stub_kv import StubKv
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# Every cluster of the tests asks for this token; none is written into anybody's home.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("suite", deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -163,11 +164,12 @@ def _tideserve_why_not(setup: Setup) -> str | None:
 
 
 def ray_env(setup: Setup, folder: Path) -> dict[str, str]:
-    """A Ray cluster of its own: own folder, own ports, no token, no usage reports."""
+    """A Ray cluster of its own: own folder, own ports, own token, no usage reports."""
     ports = [str(port) for port in free_ports(4)]
     http, grpc = (int(port) for port in ports[2:])
     return {
-        "RAY_AUTH_MODE": "disabled",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TMPDIR": str(folder / "r"),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "h" / "haproxy.cfg"),

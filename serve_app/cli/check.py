@@ -10,6 +10,7 @@ import yaml
 
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.config_file import read_config
+from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning
 from serve_app.settings import ModelSettings
 
 
@@ -28,6 +29,8 @@ def add_command(commands: Any) -> None:
 def check(options: argparse.Namespace) -> int:
     """Print one line a model, or every setting; raises SettingsError for an invalid file."""
     config = read_config(options.config)
+    given = given_host(config.document) or LOOPBACK
+    host = check_host("http_options.host", given, haproxy=False)  # what takes connections is not said here
     for name, settings in config.applications.items():
         knobs, ingress = config.knobs[name], config.ingress_knobs[name]
         if options.show:
@@ -44,6 +47,9 @@ def check(options: argparse.Namespace) -> int:
         for model in settings.models:
             print(f"  {model.name}: {_placed(model)}, {_scaled(knobs[model.name])}")
         print(f"  ingress: {_range(ingress)}, one for {ingress.target_ongoing_requests:g} streams")
+    if not options.show:  # which is YAML
+        for line in meaning(config, host, config.port):
+            print(line)
     return 0
 
 

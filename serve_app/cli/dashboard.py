@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from serve_app import env
 from serve_app.cli.failure import CommandError
+from serve_app.cli.ray_token import token_header
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 
@@ -19,6 +20,7 @@ _APPLICATIONS = "/api/serve/applications/"
 # Ray's controller answers in milliseconds; a busy head node has been seen to take seconds.
 _TIMEOUT_S = 30.0
 _SHOWN = 300
+_UNAUTHORIZED = (401, 403)
 
 
 def default_address() -> str:
@@ -63,28 +65,25 @@ class Dashboard:
             self.address + _APPLICATIONS,
             data=body,
             method=method,
-            headers={"Content-Type": "application/json", **_token()},
+            headers={"Content-Type": "application/json", **token_header(self.address)},
         )
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:  # noqa: S310
                 return str(reply.read().decode("utf-8", "replace"))
         except urllib.error.HTTPError as error:
-            text = _cut(error.read().decode("utf-8", "replace"))
+            with error:
+                text = _cut(error.read().decode("utf-8", "replace"))
+            if error.code in _UNAUTHORIZED:
+                raise CommandError(
+                    f"{self.address} asks for its cluster's token ({error.code} {error.reason}); set "
+                    f"{env.AUTH_TOKEN}, or {env.AUTH_TOKEN_PATH} to the file that holds it"
+                ) from None
             raise CommandError(f"{self.address} answers {error.code} {error.reason}: {text}") from None
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise CommandError(
                 f"no Ray dashboard at {self.address}: {reason}; give --address or set {env.DASHBOARD_ADDRESS}"
             ) from None
-
-
-def _token() -> dict[str, str]:
-    """The header that a cluster with token authentication asks for; Ray knows where its token is."""
-    from ray._private.authentication.http_token_authentication import (  # noqa: PLC0415
-        get_auth_headers_if_auth_enabled,
-    )
-
-    return dict(get_auth_headers_if_auth_enabled({}))
 
 
 def _cut(text: str) -> str:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from serve_app.cli.failure import CommandError
-from serve_app.cli.run import ask_ready, free_port
+from serve_app.cli.ports import free_port
+from serve_app.cli.progress import ask_ready
 
 _START_S = 600.0
 _STOP_S = 60.0
@@ -32,6 +33,7 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
         CommandError: if it ends before it is ready, a model has failed, or it is not ready in ten minutes.
     """
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config), "--port", str(port)]
     command += ["--stop-with-parent", str(os.getpid())]
     with log.open("wb") as output:
@@ -41,8 +43,8 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, process_group=0
         )
     try:
-        _wait(server, port, log, say)
-        yield f"http://127.0.0.1:{port}"
+        _wait(server, url, log, say)
+        yield url
     finally:
         say("stopping the server")
         server.send_signal(signal.SIGINT)
@@ -54,14 +56,14 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
             say(f"the server did not stop within {_STOP_S:g} s and was killed; see {log}")
 
 
-def _wait(server: subprocess.Popen[bytes], port: int, log: Path, say: Callable[[str], None]) -> None:
+def _wait(server: subprocess.Popen[bytes], url: str, log: Path, say: Callable[[str], None]) -> None:
     well = time.monotonic()
     end = well + _START_S
     said: dict[str, str] = {}
     while time.monotonic() < end:
         if server.poll() is not None:
             raise CommandError(f"the server ended before it was ready:\n{_tail(log)}")
-        ready, models = ask_ready(port)
+        ready, models = ask_ready(url)
         for name, model in models.items():
             phase = str(model.get("phase") or model.get("state"))
             if said.get(name) != phase:

@@ -1,34 +1,39 @@
-"""`tideserve run`: `serve run` with the fast data path, progress, and nothing left behind."""
+"""`tideserve run`: `serve run` closed to others, with progress and supervision, and nothing left behind."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
 import yaml
 
-from serve_app import env
 from serve_app.api.api_keys import ApiKeys
+from serve_app.cli.backoff import Backoff
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cli.descendants import adopt_orphans, stop_descendants
+from serve_app.cli.failure import CommandError
+from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning, url_here
+from serve_app.cli.ports import port_taken
+from serve_app.cli.progress import Progress, say
+from serve_app.cli.ray_token import prepare_token
+from serve_app.cli.run_environment import HAPROXY_FLAG, environment
+from serve_app.cli.supervision import Cluster
 
 _POLL_S = 0.25
 _GRACE_S = 10.0
-_HERE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Without the environment's proxies, which would look for the server on their own machine."""
+_GRACE_OF_THE_LOST_S = 2.0
+"""Nothing ends in good order where the GCS or the raylet is gone, and this is to end within 5 s of it."""
+_LOCAL = "local"
 
 
 def add_command(commands: Any) -> None:
@@ -39,12 +44,21 @@ def add_command(commands: Any) -> None:
     parser.add_argument("config", type=Path, help="a Serve configuration file")
     parser.add_argument("--port", type=int, help="HTTP port, in place of the configuration's")
     parser.add_argument(
+        "--host",
+        help=f"address to listen on, in place of the configuration's: {LOOPBACK}, the default, for this "
+        "machine only; 0.0.0.0 for every network interface",
+    )
+    parser.add_argument(
         "--proxy",
         choices=("auto", "haproxy", "ray"),
         default="auto",
         help="what takes HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy",
     )
-    parser.add_argument("--address", default="local", help="a running Ray cluster; by default a new one")
+    parser.add_argument("--address", default=_LOCAL, help="a running Ray cluster; by default a new one")
+    parser.add_argument(
+        "--restart", action="store_true",
+        help="start again, after 1 to 60 s, when Ray or Serve dies after the server has been ready",
+    )  # fmt: skip
     parser.add_argument(
         "--stop-with-parent", type=int, metavar="PID",
         help="also stop when the process that started this, whose number is PID, ends",
@@ -52,105 +66,141 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(command=run)
 
 
-def environment(proxy: str) -> dict[str, str]:
-    """The environment of Ray's processes; what the operator has set wins, except for `proxy`."""
-    values = {**env.ALWAYS, **os.environ}
-    fast = env.has_haproxy() if proxy == "auto" else proxy == "haproxy"
-    for name, value in env.FAST_PATH.items():
-        if proxy == "auto":
-            values.setdefault(name, value if fast else "0")
-        else:
-            values[name] = value if fast else "0"
-    for name, port in env.FAST_PATH_PORTS.items():
-        if name not in values and _port_taken(port):
-            values[name] = str(free_port())
-    return values
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is started: a checked configuration, where it listens, and the environment of its processes."""
+
+    config: ConfigFile
+    host: str
+    port: int
+    values: dict[str, str]
+    address: str
+
+    @property
+    def local(self) -> bool:
+        """Whether the cluster is ours to start, watch and end."""
+        return self.address == _LOCAL
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A server that ended without having been told to."""
+
+    ready_s: float | None
+    """For how long it had been ready; None if it never was."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Serve ended by itself."""
+    """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Ray or Serve has died.
+
+    With `--restart` it is started again, from the file as it then is; 1 if the first start, or five in a row,
+    were never ready.
+    """
     parent = options.stop_with_parent
     if _is_orphan(parent):  # Told by its number: asked for now, it could have ended while this was loading.
-        print(f"tideserve: --stop-with-parent = {parent}: did not start this, or has ended", file=sys.stderr)
-        return 1
-    config = read_config(options.config)
-    if options.address == "local":  # Somebody else's cluster may have files that this machine has not.
-        _check_key_files(config)
-    port = options.port or config.port
-    if _port_taken(port):
-        print(f"tideserve: port {port} is taken; stop what listens there, or give --port", file=sys.stderr)
-        return 1
+        raise CommandError(f"--stop-with-parent = {parent}: did not start this, or has ended")
+    start = _prepare(options)
     adopt_orphans()
+    stopping = _stop_on_signals()
+    backoff = Backoff()
+    while (ended := _serve(start, stopping, parent)) is not None:
+        if not options.restart:
+            return 1
+        delay = backoff.after(ended.ready_s)
+        if delay is None:
+            say("not started again: it was never ready")
+            return 1
+        say(f"{time.strftime('%H:%M:%S')}: starts again in {delay:g} s, from {options.config} as it is then")
+        if _told_to_stop_within(delay, stopping, parent):
+            return 0
+        start = _prepare(options)
+    return 0
+
+
+def _prepare(options: argparse.Namespace) -> Start:
+    """Find out now what would fail later.
+
+    Raises:
+        SettingsError, CommandError: for a bad configuration or option, and a port that is taken.
+    """
+    config = read_config(options.config)
+    local = options.address == _LOCAL
+    values = environment(options.proxy, local=local)
+    key = "--host" if options.host else "http_options.host"
+    given = options.host or given_host(config.document) or LOOPBACK
+    host = check_host(key, given, haproxy=values[HAPROXY_FLAG] == "1")
+    port = options.port or config.port
+    if local:  # Somebody else's cluster may have files that this machine has not.
+        for settings in config.applications.values():
+            if settings.http.api_keys_file is not None:
+                ApiKeys(settings.http.api_keys_file)
+    if port_taken(port):
+        raise CommandError(f"port {port} is taken; stop what listens there, or give --port")
+    if local:
+        for line in prepare_token(values):
+            say(line)
+    return Start(config, host, port, values, options.address)
+
+
+def _serve(start: Start, stopping: list[int], parent: int | None) -> Ended | None:
+    """Run one server to its end and end all its processes. None if it was told to stop."""
+    progress = Progress(url_here(start.host, start.port))
+    cluster = Cluster(lambda: psutil.Process().children(recursive=True) if start.local else ())
+    ready_s = None
     with tempfile.TemporaryDirectory(prefix="tideserve-") as folder:
-        stopping = _stop_on_signals()
-        server = _start(config, port, options, Path(folder))
+        server = _start(start, Path(folder))
         try:
-            _report_progress(port, server, stopping, parent)
-            while server.poll() is None and not stopping:
+            while not (stopping or cluster.lost or server.poll() is not None):
+                progress.step()
                 _heed_parent(parent, stopping)
                 time.sleep(_POLL_S)
+                for line in cluster.look():
+                    say(line)
+            if progress.ready_at is not None:
+                ready_s = time.monotonic() - progress.ready_at
+            if not stopping and server.poll() is not None:
+                say(_end_of(server))
         finally:
-            ended_by_itself = not stopping
-            _say("tideserve: stopping")
-            if server.poll() is None:
-                server.send_signal(signal.SIGINT)
-                try:
-                    server.wait(_GRACE_S)
-                except subprocess.TimeoutExpired:
-                    _say(f"tideserve: Serve did not stop within {_GRACE_S:g} s")
-            killed = stop_descendants(_GRACE_S)
-            _say(f"tideserve: stopped; {killed} processes had to be killed")
-    return 1 if ended_by_itself else 0
+            _stop(server, lost=cluster.lost)
+    return None if stopping else Ended(ready_s)
 
 
-def _check_key_files(config: ConfigFile) -> None:
-    """Find out now what an ingress replica would fail with. Raises SettingsError."""
-    for settings in config.applications.values():
-        if settings.http.api_keys_file is not None:
-            ApiKeys(settings.http.api_keys_file)
-
-
-def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal is gone, as after a hang-up: nobody is left to tell
-        print(line, flush=True)
-
-
-def _port_taken(port: int) -> bool:
-    """HAProxy would bind beside another listener (SO_REUSEPORT) and share its connections."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return True
-    return False
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _start(
-    config: ConfigFile, port: int, options: argparse.Namespace, folder: Path
-) -> subprocess.Popen[bytes]:
-    document = dict(config.document)
-    document["http_options"] = {**(document.get("http_options") or {}), "port": port}
-    path = folder / config.path.name
+def _start(start: Start, folder: Path) -> subprocess.Popen[bytes]:
+    document = dict(start.config.document)
+    http = document.get("http_options") or {}
+    document["http_options"] = {**http, "host": start.host, "port": start.port}
+    path = folder / start.config.path.name
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    values = environment(options.proxy)
-    proxy = "HAProxy" if values["RAY_SERVE_ENABLE_HA_PROXY"] == "1" else "Ray's own proxy"
-    print(f"tideserve: serve run {config.path} on port {port}, behind {proxy}", flush=True)
-    command = [sys.executable, "-m", "ray.serve.scripts", "run", str(path), "--address", options.address]
+    proxy = "HAProxy" if start.values[HAPROXY_FLAG] == "1" else "Ray's own proxy"
+    say(f"serve run {start.config.path} on port {start.port}, behind {proxy}")
+    for line in meaning(start.config, start.host, start.port):
+        say(line)
+    command = [sys.executable, "-m", "serve_app.cli.driver", "run", str(path), "--address", start.address]
     # A group of its own: a terminal's Ctrl-C reaches us alone, and we stop things in order. No session of
     # its own: Linux shares out cores by session (sched_autogroup), and with the cores full of CPU engines
     # a client of the same terminal then waited up to 10 s for a chunk, against 0.1 s within the session.
     # A group in a terminal's background stops when it writes, under `stty tostop`, unless it ignores this.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    return subprocess.Popen(command, env=values, process_group=0, stdin=subprocess.DEVNULL)  # noqa: S603
+    return subprocess.Popen(command, env=start.values, process_group=0, stdin=subprocess.DEVNULL)  # noqa: S603
+
+
+def _end_of(server: subprocess.Popen[bytes]) -> str:
+    status = server.returncode
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return f"Serve's driver (`serve run`, process {server.pid}) {how}; what it wrote is above"
+
+
+def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> None:
+    """End everything that was started: Serve in good order, if there still is one, then whatever is left."""
+    say("stopping")
+    if server.poll() is None and not lost:
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            say(f"Serve did not stop within {_GRACE_S:g} s")
+    killed = stop_descendants(_GRACE_OF_THE_LOST_S if lost else _GRACE_S)
+    say(f"stopped; {killed} processes had to be killed")
 
 
 def _stop_on_signals() -> list[int]:
@@ -167,6 +217,14 @@ def _stop_on_signals() -> list[int]:
     return received
 
 
+def _told_to_stop_within(seconds: float, stopping: list[int], parent: int | None) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not stopping:
+        _heed_parent(parent, stopping)
+        time.sleep(_POLL_S)
+    return bool(stopping)
+
+
 def _heed_parent(parent: int | None, stopping: list[int]) -> None:
     """The end of the process that started this one counts as a hang-up, if `parent` says to heed it."""
     if _is_orphan(parent):
@@ -175,42 +233,3 @@ def _heed_parent(parent: int | None, stopping: list[int]) -> None:
 
 def _is_orphan(parent: int | None) -> bool:
     return parent is not None and os.getppid() != parent
-
-
-def _report_progress(
-    port: int, server: subprocess.Popen[bytes], stopping: list[int], parent: int | None
-) -> None:
-    """Say what each model is doing until all are ready."""
-    started = time.monotonic()
-    said: dict[str, str] = {}
-    while server.poll() is None and not stopping:
-        _heed_parent(parent, stopping)
-        ready, models = ask_ready(port)
-        for name, model in models.items():
-            what = model["phase"] or model["state"]
-            if said.get(name) != what:
-                said[name] = what
-                reason = f": {model['reason']}" if model["reason"] and model["state"] == "failed" else ""
-                _say(f"tideserve: {time.monotonic() - started:5.1f} s  {name}: {what}{reason}")
-        if ready:
-            _say(f"tideserve: ready after {time.monotonic() - started:.1f} s")
-            _say(f"tideserve: http://127.0.0.1:{port}/docs   Ctrl-C stops everything")
-            return
-        time.sleep(_POLL_S)
-
-
-def ask_ready(port: int) -> tuple[bool, dict[str, Any]]:
-    """Whether the server on `port` is ready, and its models as `/ready` tells them; none if it does not."""
-    try:
-        with _HERE.open(f"http://127.0.0.1:{port}/ready", timeout=5) as reply:
-            body = json.load(reply)
-    except urllib.error.HTTPError as error:
-        try:
-            body = json.load(error)
-        except ValueError:
-            return False, {}
-    except (OSError, ValueError):
-        return False, {}
-    if not isinstance(body, dict) or "models" not in body:
-        return False, {}
-    return bool(body["ready"]), body["models"]

@@ -30,7 +30,7 @@ def summary(capsys: pytest.CaptureFixture[str], folder: Path, model: str, **knob
     path = folder / "serve.yaml"
     path.write_text(document(model, **knobs))
     assert main(["check", str(path)]) == 0
-    _, line, _ = capsys.readouterr().out.splitlines()
+    _, line, *_ = capsys.readouterr().out.splitlines()
     return line
 
 
@@ -45,8 +45,27 @@ def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[
         f"{path}: application 't' is valid",
         "  a: embedded on CPU a replica, 1 to 3 replicas, p95 TTFT 200 ms and ITL 100 ms, queue 8 a replica",
         "  ingress: 1 to 4 replicas, one for 200 streams",
+        "listens on 127.0.0.1:8000, which only this machine reaches; --host 0.0.0.0 opens it",
     ]
     assert err == ""
+
+
+def test_an_open_server_without_keys_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(document("{name: a}") + "http_options: {host: 0.0.0.0}\n")
+
+    assert main(["check", str(path)]) == 0
+
+    assert "\nWARNING: no API keys: whoever reaches port 8000 can use every model" in capsys.readouterr().out
+
+
+def test_a_host_that_is_no_address_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(document("{name: a}") + "http_options: {host: everywhere}\n")
+
+    assert main(["check", str(path)]) == 2
+
+    assert "http_options.host = 'everywhere': must be an IP address" in capsys.readouterr().err
 
 
 def test_what_scales_to_zero_says_when(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
@@ -81,3 +83,36 @@ def test_what_ray_refuses_is_told_on_one_line_and_cut() -> None:
         f"{url} answers 400 Bad Request: 1 validation error for ServeDeploySchema xxx"
     )
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_cluster_that_asks_for_its_token_says_where_to_put_it(status: int) -> None:
+    with serving(lambda *_: (status, b"Unauthorized")) as url:
+        with pytest.raises(CommandError) as caught:
+            Dashboard(url).details()
+
+    assert str(caught.value).startswith(f"{url} asks for its cluster's token ({status} ")
+    assert "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the file that holds it" in str(caught.value)
+
+
+def test_the_token_goes_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a-token")
+    seen: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"applications": {}}')
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        Dashboard(f"http://127.0.0.1:{server.server_port}").details()
+        thread.join()
+
+    assert seen == ["Bearer a-token"]

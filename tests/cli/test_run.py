@@ -16,16 +16,18 @@ import pytest
 import yaml
 
 from serve_app import env
-from serve_app.cli import run
+from serve_app.cli import progress, run
 from serve_app.cli.main import main
+from serve_app.cli.run_environment import environment
 
 FAST = "RAY_SERVE_ENABLE_HA_PROXY"
 
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in {**env.FAST_PATH, **env.ALWAYS}:
+    for name in {**env.FAST_PATH, **env.ALWAYS, **env.LOCAL, env.AUTH_TOKEN: "", env.AUTH_TOKEN_PATH: ""}:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(env.TEMPORARY_FOLDER, "/tmp/of-the-operator")
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def handlers() -> Iterator[None]:
 def test_on_its_own_it_takes_haproxy_where_there_is_one(monkeypatch: pytest.MonkeyPatch, wheel: bool) -> None:
     monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
 
-    values = run.environment("auto")
+    values = environment("auto", local=True)
 
     for name, value in env.FAST_PATH.items():
         assert values[name] == (value if wheel else "0")
@@ -55,18 +57,18 @@ def test_a_proxy_that_is_asked_for_is_taken_whatever_is_installed_or_set(
     monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
     monkeypatch.setenv(FAST, "0" if fast else "1")
 
-    assert run.environment(proxy)[FAST] == ("1" if fast else "0")
+    assert environment(proxy, local=True)[FAST] == ("1" if fast else "0")
 
 
 def test_what_the_operator_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env, "has_haproxy", lambda: True)
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv(FAST, "0")
     monkeypatch.setenv("RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "60")
 
-    values = run.environment("auto")
+    values = environment("auto", local=True)
 
-    assert values["RAY_AUTH_MODE"] == "token"
+    assert values["RAY_AUTH_MODE"] == "disabled"
     assert values[FAST] == "0"
     assert values["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "60"
 
@@ -74,31 +76,25 @@ def test_what_the_operator_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_the_operator_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_VARIABLE_OF_THE_OPERATOR", "kept")
 
-    values = run.environment("ray")
+    values = environment("ray", local=True)
 
-    assert {name: values[name] for name in env.ALWAYS} == env.ALWAYS
+    given = {**env.ALWAYS, **env.LOCAL}
+    assert {name: values[name] for name in given} == given
     assert values["A_VARIABLE_OF_THE_OPERATOR"] == "kept"
 
 
 def test_the_command_s_own_environment_is_left_alone() -> None:
     before = dict(os.environ)
 
-    run.environment("haproxy")
+    environment("haproxy", local=True)
 
     assert dict(os.environ) == before
-
-
-def test_a_port_somebody_listens_on_is_taken_and_a_free_one_is_not() -> None:
-    with socket.create_server(("", 0)) as listener:
-        port = listener.getsockname()[1]
-        assert run._port_taken(port)
-    assert not run._port_taken(port)
 
 
 def test_nothing_is_started_on_a_taken_port(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "_port_taken", lambda port: True)
+    monkeypatch.setattr(run, "port_taken", lambda port: True)
     monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
     config = Path(__file__).parents[2] / "config" / "serve.yaml"
 
@@ -127,7 +123,7 @@ def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
     address: tuple[str, ...],
 ) -> None:
     """Found missing by a replica, it would be a stack trace; on a cluster it need not be on this machine."""
-    monkeypatch.setattr(run, "_port_taken", lambda port: True)  # what is asked next
+    monkeypatch.setattr(run, "port_taken", lambda port: True)  # what is asked next
     config = Path(__file__).parents[2] / "config" / "serve.yaml"
     document = yaml.safe_load(config.read_text())
     keys = tmp_path / "keys"
@@ -175,20 +171,20 @@ def test_progress_is_read_off_ready_whatever_its_status(
     status: int, body: object, answer: tuple[bool, dict[str, object]]
 ) -> None:
     with answering(status, json.dumps(body).encode()) as port:
-        assert run.ask_ready(port) == answer
+        assert progress.ask_ready(f"http://127.0.0.1:{port}") == answer
 
 
 @pytest.mark.parametrize("status", [200, 503])
 def test_a_proxy_that_has_no_application_yet_is_no_progress(status: int) -> None:
     with answering(status, b"<html>Service Unavailable</html>") as port:
-        assert run.ask_ready(port) == (False, {})
+        assert progress.ask_ready(f"http://127.0.0.1:{port}") == (False, {})
 
 
 def test_a_server_that_does_not_listen_yet_is_no_progress() -> None:
     with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
 
-    assert run.ask_ready(port) == (False, {})
+    assert progress.ask_ready(f"http://127.0.0.1:{port}") == (False, {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -211,7 +207,7 @@ def test_a_terminal_that_is_gone_does_not_keep_it_from_stopping(monkeypatch: pyt
             raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("sys.stdout", Gone())
-    run._say("tideserve: stopping")
+    progress.say("stopping")
 
 
 def test_a_parent_that_ended_while_it_was_loading_is_noticed(
@@ -229,4 +225,4 @@ def test_no_proxy_is_asked_for_the_server_here(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     with answering(200, b'{"ready": true, "models": {}}') as port:
-        assert run.ask_ready(port) == (True, {})
+        assert progress.ask_ready(f"http://127.0.0.1:{port}") == (True, {})

@@ -22,6 +22,8 @@ from typing import Any
 import psutil
 import yaml
 
+from serve_app.cli.ray_token import token_header
+
 START_TIMEOUT_S = 240.0
 
 
@@ -38,6 +40,7 @@ class Running:
 
     document: dict[str, Any]
     proxy: str = "auto"
+    options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
@@ -60,7 +63,7 @@ class Running:
         root = str(Path(__file__).parents[2])
         env = {**os.environ, "RAY_TMPDIR": str(self.folder), "PYTHONPATH": root, **self.environment}
         command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config)]
-        command += ["--port", str(self.port), "--proxy", self.proxy]
+        command += ["--port", str(self.port), "--proxy", self.proxy, *self.options]
         # Under `nohup` the tests ignore hang-ups, and what they start would inherit that.
         before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         try:
@@ -72,16 +75,16 @@ class Running:
     @property
     def dashboard(self) -> str:
         """The address of Ray's dashboard, which takes configurations."""
-        found = re.search(r"dashboard at (?:\x1b\[\d+m)*(?:http://)?(127\.0\.0\.1:\d+)", self.log)
-        assert found is not None, f"no dashboard address in:\n{self.log[-4000:]}"
-        return f"http://{found[1]}"
+        found = re.findall(r"dashboard at (?:\x1b\[\d+m)*(?:http://)?(127\.0\.0\.1:\d+)", self.log)
+        assert found, f"no dashboard address in:\n{self.log[-4000:]}"
+        return f"http://{found[-1]}"
 
     def deploy(self, document: dict[str, Any]) -> None:
         """What `serve deploy` does with a file that holds `document`."""
         request = urllib.request.Request(
             f"{self.dashboard}/api/serve/applications/",
             json.dumps(document).encode(),
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", **token_header(self.dashboard)},
             method="PUT",
         )
         with urllib.request.urlopen(request, timeout=60) as reply:
@@ -173,7 +176,7 @@ def application(
     ingress = {"cpus_per_replica": 0.1, **args.pop("ingress", {})}
     return {
         "proxy_location": "EveryNode",
-        "http_options": {"host": "0.0.0.0", "port": 8000},
+        "http_options": {"host": "127.0.0.1", "port": 8000},
         "applications": [
             {
                 "name": "tideserve",

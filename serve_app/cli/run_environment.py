@@ -1,0 +1,58 @@
+"""The environment of the Ray that `tideserve run` starts."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from serve_app import env
+from serve_app.cli.ports import free_port, port_taken
+from serve_app.settings import SettingsError
+
+HAPROXY_FLAG = "RAY_SERVE_ENABLE_HA_PROXY"
+
+
+def environment(proxy: str, *, local: bool) -> dict[str, str]:
+    """The environment of Ray's processes; what the operator has set wins, except for `proxy`.
+
+    Args:
+        proxy: `auto`, `haproxy` or `ray`.
+        local: Whether a cluster is started; one of somebody else's has its flags already.
+    """
+    values = {**env.ALWAYS, **(env.LOCAL if local else {}), **os.environ}
+    fast = env.has_haproxy() if proxy == "auto" else proxy == "haproxy"
+    for name, value in env.FAST_PATH.items():
+        if proxy == "auto":
+            values.setdefault(name, value if fast else "0")
+        else:
+            values[name] = value if fast else "0"
+    for name, port in env.FAST_PATH_PORTS.items():
+        if name not in values and port_taken(port):
+            values[name] = str(free_port())
+    if local and env.TEMPORARY_FOLDER not in values:
+        values[env.TEMPORARY_FOLDER] = str(private_folder(Path(tempfile.gettempdir())))
+    return values
+
+
+def private_folder(parent: Path) -> Path:
+    """A folder for Ray's sessions that no other user can enter.
+
+    Ray makes those of its own writable for everybody, its sockets' among them: whoever reaches that can put
+    a socket in the place of the raylet's. A socket's path has at most 107 bytes, so this is a short one.
+
+    Raises:
+        SettingsError: if it is somebody else's, or others can enter it.
+    """
+    path = parent / f"tideserve-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise SettingsError([f"{path}: {error.strerror}; set {env.TEMPORARY_FOLDER}"]) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise SettingsError(
+            [f"{path}: must be a folder of yours that nobody else can enter; set {env.TEMPORARY_FOLDER}"]
+        )
+    return path

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from serve_app.cli.ray_token import prepare_token, token_header
+from serve_app.settings import SettingsError
+
+ON = {"RAY_AUTH_MODE": "token"}
+HERE = "http://127.0.0.1:8265"
+THERE = "https://head.example:8265"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def default_file(home: Path, token: str = "a-token") -> Path:
+    path = home / ".ray" / "auth_token"
+    path.parent.mkdir()
+    path.write_text(token)
+    path.chmod(0o600)
+    return path
+
+
+def test_a_new_token_is_where_ray_looks_and_for_its_user_alone(home: Path) -> None:
+    assert prepare_token(ON) == []
+
+    path = home / ".ray" / "auth_token"
+    assert re.fullmatch("[0-9a-f]{64}", path.read_text())
+    assert mode(path) == 0o600
+    assert mode(path.parent) == 0o700
+    assert [item.name for item in path.parent.iterdir()] == ["auth_token"]
+
+
+def test_a_token_that_is_there_is_kept(home: Path) -> None:
+    path = default_file(home)
+
+    assert prepare_token(ON) == []
+
+    assert path.read_text() == "a-token"
+
+
+def test_a_token_that_ray_left_readable_for_everybody_is_closed_and_told(home: Path) -> None:
+    path = default_file(home)
+    path.chmod(0o644)
+
+    [line] = prepare_token(ON)
+
+    assert line == f"{path}: other users here could read Ray's token (mode 644); now 600"
+    assert mode(path) == 0o600
+
+
+def test_a_file_that_is_named_is_neither_made_nor_changed(home: Path) -> None:
+    path = home / "token"
+    given = {**ON, "RAY_AUTH_TOKEN_PATH": str(path)}
+    with pytest.raises(SettingsError, match=f"RAY_AUTH_TOKEN_PATH = {path}: No such file"):
+        prepare_token(given)
+
+    path.write_text("a-token")
+    path.chmod(0o640)
+    [line] = prepare_token(given)
+
+    assert line.startswith(f"WARNING: RAY_AUTH_TOKEN_PATH = {path}: other users here can read it")
+    assert mode(path) == 0o640
+
+
+def test_an_empty_file_is_refused(home: Path) -> None:
+    default_file(home, " \n")
+
+    with pytest.raises(SettingsError, match="empty; it must hold a token"):
+        prepare_token(ON)
+
+
+def test_a_token_in_the_environment_needs_no_file(home: Path) -> None:
+    assert prepare_token({**ON, "RAY_AUTH_TOKEN": "x"}) == []
+
+    assert list(home.iterdir()) == []
+
+
+def test_a_cluster_without_authentication_is_warned_of(home: Path) -> None:
+    [line] = prepare_token({"RAY_AUTH_MODE": "disabled"})
+
+    assert line == "WARNING: RAY_AUTH_MODE = 'disabled': whoever reaches Ray's ports runs code as you"
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", [HERE, "http://localhost:8265", "http://[::1]:8265"])
+def test_the_user_s_own_token_is_sent_to_this_machine(home: Path, address: str) -> None:
+    default_file(home)
+
+    assert token_header(address) == {"authorization": "Bearer a-token"}
+
+
+def test_another_machine_gets_no_token_that_the_environment_does_not_speak_of(home: Path) -> None:
+    default_file(home)
+
+    assert token_header(THERE) == {}
+
+
+@pytest.mark.parametrize(("variable", "value"), [("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", "a-token")])
+def test_it_gets_one_that_the_environment_speaks_of(
+    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    if variable == "RAY_AUTH_MODE":
+        default_file(home)
+    monkeypatch.setenv(variable, value)
+
+    assert token_header(THERE) == {"authorization": "Bearer a-token"}
+
+
+def test_no_token_is_sent_where_authentication_is_off(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    default_file(home)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+
+    assert token_header(HERE) == {}
+
+
+def test_where_there_is_no_token_none_is_sent() -> None:
+    assert token_header(HERE) == {}
+
+
+def test_a_file_that_is_named_and_missing_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "none"))
+
+    with pytest.raises(SettingsError, match="Ray's token: RAY_AUTH_TOKEN_PATH is set but"):
+        token_header(HERE)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve_app import env
+from serve_app.cli import run_environment
+from serve_app.cli.run_environment import environment, private_folder
+from serve_app.settings import SettingsError
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in (*env.LOCAL, env.TEMPORARY_FOLDER):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(run_environment.tempfile, "gettempdir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def test_a_cluster_of_our_own_asks_for_a_token_and_stays_on_this_machine() -> None:
+    values = environment("ray", local=True)
+
+    assert values["RAY_AUTH_MODE"] == "token"
+    assert values["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+
+
+def test_a_cluster_of_somebody_else_s_has_flags_of_its_own(temporary: Path) -> None:
+    values = environment("ray", local=False)
+
+    assert not {*env.LOCAL, env.TEMPORARY_FOLDER} & set(values)
+    assert list(temporary.iterdir()) == []
+
+
+def test_ray_s_files_are_where_no_other_user_comes(temporary: Path) -> None:
+    folder = Path(environment("ray", local=True)["RAY_TMPDIR"])
+
+    assert folder.parent == temporary
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert environment("ray", local=True)["RAY_TMPDIR"] == str(folder)
+
+
+def test_a_folder_that_is_named_is_taken_as_it_is(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp/of-the-operator")
+
+    assert environment("ray", local=True)["RAY_TMPDIR"] == "/tmp/of-the-operator"
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_that_others_can_enter_is_refused(temporary: Path) -> None:
+    folder = private_folder(temporary)
+    folder.chmod(0o755)
+
+    with pytest.raises(
+        SettingsError, match="must be a folder of yours that nobody else can enter; set RAY_TMPDIR"
+    ):
+        private_folder(temporary)
+
+
+def test_a_link_that_somebody_left_there_is_not_followed(temporary: Path) -> None:
+    folder = private_folder(temporary)
+    elsewhere = temporary / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+
+    with pytest.raises(SettingsError, match="must be a folder of yours"):
+        private_folder(temporary)

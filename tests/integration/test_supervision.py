@@ -1,0 +1,104 @@
+"""`tideserve run` when Ray or Serve dies under it. No engine: the model rests at zero."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.cluster import Running, application, engine_settings
+
+NAME = "at-zero"
+WITHIN_S = 5.0
+
+
+def running(*options: str) -> Running:
+    return Running(application(engine_settings(NAME), knobs={NAME: {"min_replicas": 0}}), options=options)
+
+
+@pytest.fixture
+def alone() -> Iterator[Running]:
+    made = running()
+    made.start()
+    try:
+        made.wait_ready()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def restarting() -> Iterator[Running]:
+    made = running("--restart")
+    made.start()
+    try:
+        made.wait_ready()
+        yield made
+    finally:
+        made.end()
+
+
+def the_process(of: Running, what: Callable[[list[str]], bool]) -> psutil.Process:
+    [found] = [process for process in of.descendants() if what(process.cmdline() or [""])]
+    return found
+
+
+def gcs(line: list[str]) -> bool:
+    return line[0].endswith("gcs_server")
+
+
+def eventually(what: str, condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def test_without_the_gcs_it_ends_at_once_and_says_where_the_log_is(alone: Running) -> None:
+    started = alone.descendants()
+
+    the_process(alone, gcs).kill()
+
+    assert alone.process is not None
+    assert alone.process.wait(WITHIN_S) == 1
+    [log] = re.findall(r"Ray's GCS \(process \d+\) ended; its log: (\S+)", alone.log)
+    assert Path(log).is_file()
+    _, alive = psutil.wait_procs(started, timeout=1)
+    assert alive == []
+
+
+def test_it_comes_back_by_itself_whatever_died_and_ends_when_told_to(restarting: Running) -> None:
+    """The agent takes the raylet with it; then Serve is shut down from outside."""
+    assert restarting.process is not None
+    first = restarting.descendants()
+
+    restarting.processes("ray::DashboardAgent")[0].kill()
+
+    eventually("it is told", lambda: "starts again in 1 s" in restarting.log, WITHIN_S + 1)
+    assert re.search(
+        r"dashboard agent \(process \d+\) ended: the raylet ends with it; its log: \S+", restarting.log
+    )
+    assert re.search(r"the raylet \(process \d+\) ended; its log: \S+raylet.out", restarting.log)
+    _, alive = psutil.wait_procs(first, timeout=1)
+    assert alive == []
+    eventually("ready again", lambda: restarting.log.count("ready after") == 2, 90)
+
+    shutdown = [
+        sys.executable,
+        "-m",
+        "ray.serve.scripts",
+        "shutdown",
+        "-y",
+        "--address",
+        restarting.dashboard,
+    ]
+    assert subprocess.run(shutdown, check=False, capture_output=True).returncode == 0
+    eventually("it is told", lambda: "controller is gone for good" in restarting.log, WITHIN_S + 15)
+    assert restarting.stop(signal.SIGTERM) == 0
