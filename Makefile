@@ -2,6 +2,7 @@
 CONFIG ?= config/serve.yaml
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/null))
 BIN := .venv/bin
+PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-hashes
 SCENARIO ?= zero-to-n-to-zero
 COMPUTATION := tests/autoscaling tests/benchmarks tests/kubernetes $(addprefix tests/replay/,fleet foresight peers)
 LOADTEST_CONFIG ?= config/serve.zero.yaml
@@ -14,7 +15,7 @@ help:
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
-	@echo 'make lock                               resolve the lock files anew (needs uv)'
+	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv)'
 	@echo 'make clean                              remove .venv'
 
 serve: setup
@@ -54,15 +55,14 @@ setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
 
 .venv/dev.done: requirements/dev.txt .venv/cpu.done
 	@echo '== installing the test tools'
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements/dev.txt
+	@$(BIN)/pip $(PIP_INSTALL) -r requirements/dev.txt
 	@touch $@
 
 # An environment of its own: checkov asks for other versions of packages that we have.
 .venv/checkov.done: requirements/checkov.txt .venv/cpu.done
 	@echo '== installing the security scan'
 	@$(BIN)/python -m venv --without-pip .venv/checkov
-	@$(BIN)/pip --python .venv/checkov/bin/python install --quiet --disable-pip-version-check --no-deps \
-		--no-compile -r requirements/checkov.txt
+	@$(BIN)/pip --python .venv/checkov/bin/python $(PIP_INSTALL) --no-compile -r $<
 	@touch $@
 
 .venv/tools.done: requirements/tools.sh .venv/cpu.done
@@ -70,7 +70,7 @@ setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
 	@touch $@
 
 lock:
-	@requirements/lock.sh
+	@requirements/lock.sh $(ARGS)
 
 clean:
 	rm -rf .venv

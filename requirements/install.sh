@@ -20,15 +20,17 @@ if [ ! -x .venv/bin/pip ]; then
     echo "== creating .venv with Python $version"
     "$python" -m venv .venv || fail "cannot create a virtual environment; on Debian: apt install python3-venv"
 fi
-echo "== installing $(grep -c . requirements/cpu.txt) locked packages (about 600 MB to download the first time, 2 minutes from a cache)"
+echo "== installing $(grep -c == requirements/cpu.txt) locked packages (about 600 MB to download the first time, 2 minutes from a cache)"
 pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile)
+locked=("${pip[@]}" --require-hashes -r)
 # Python 3.11 comes with pip 23, which takes twice as long, most of it over the lists of versions.
-"${pip[@]}" -r requirements/pip.txt
-# The CPU build by its full version: where only CUDA builds are to be had this fails, and nothing of
-# theirs slips in.
-"${pip[@]}" "$(grep '^torch==' requirements/cpu.txt)" || fail "the CPU build of torch was not found. \
+"${locked[@]}" requirements/pip.txt
+# The CPU build by its full version and its hashes: where only CUDA builds are to be had this fails, and nothing
+# of theirs slips in.
+"${locked[@]}" <(awk '/^[a-z]/ {torch = /^torch==/} torch' requirements/cpu.txt) ||
+    fail "the CPU build of torch was not found, or is not the file that was locked (pip says above which). \
 It is on PyTorch's own package index, not on PyPI: see 'Set-up' in README.md for the one variable to set."
-"${pip[@]}" -r requirements/cpu.txt
+"${locked[@]}" requirements/cpu.txt
 # Byte code on all cores at once: pip would take a minute for it on one. A quarter is left out that is never
 # imported here. Some packages come with files for other versions of Python, which cannot be compiled.
 unused='/kubernetes/aio/|/kubernetes/client/api/(?!core_v1)[a-z]|/transformers/models/(?!auto/)[^/]+/'

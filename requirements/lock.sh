@@ -1,23 +1,31 @@
 #!/usr/bin/env bash
-# Resolve the lock files anew: cpu.txt and gpu.txt to serve, dev.txt to test, on top of either, and
-# checkov.txt for the security scan, which needs other versions and has an environment of its own.
+# Resolve the lock files: cpu.txt and gpu.txt to serve, dev.txt to test, on top of either, checkov.txt for the
+# security scan, which needs other versions and has an environment of its own, and pip.txt.
+# A version that is locked already is kept where it still fits; uv's own arguments move them:
+#   requirements/lock.sh --upgrade                      all of them
+#   requirements/lock.sh --upgrade-package starlette    one, for a security fix say
 # Needs uv on PATH. The CPU build of torch must be reachable, as the README says for set-up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+moves=("$@")
 
-resolve() { # output, then requirements and extra arguments
-    local output=$1
+resolve() { # lock file, then requirements and extra arguments
+    local lock=requirements/$1.txt
     shift
-    uv pip compile --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-        --no-header --no-annotate --upgrade --quiet "$@" | grep -v "sys_platform == 'never'" >"$output"
-    echo "$output: $(wc -l <"$output") packages"
+    # Every file of a release is in the lock with its hash: other versions of Python install from it too.
+    uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+        --generate-hashes --no-header --no-annotate --output-file "$lock" "$@" "${moves[@]}" >/dev/null
+    echo "$lock: $(grep -c == "$lock") packages"
 }
 
 cpu=(pyproject.toml --extra cpu --extra kubernetes --override requirements/cpu.overrides.txt)
 [ -n "${PIP_FIND_LINKS:-}" ] && cpu+=(--find-links "$PIP_FIND_LINKS")
-resolve requirements/cpu.txt "${cpu[@]}"
-resolve requirements/all.tmp "${cpu[@]}" --extra dev --constraints requirements/cpu.txt
-comm -13 <(sort requirements/cpu.txt) <(sort requirements/all.tmp) >requirements/dev.txt
-rm requirements/all.tmp
-resolve requirements/gpu.txt pyproject.toml --extra gpu --extra kubernetes
-resolve requirements/checkov.txt requirements/checkov.in --override requirements/checkov.overrides.txt
+# PyTorch's index has old releases of other packages too: take the best match of both indexes.
+[ -n "${PIP_EXTRA_INDEX_URL:-}" ] &&
+    cpu+=(--extra-index-url "$PIP_EXTRA_INDEX_URL" --index-strategy unsafe-best-match)
+resolve cpu "${cpu[@]}"
+mapfile -t serving < <(sed -n 's/^\([^ =]*\)==.*/--no-emit-package=\1/p' requirements/cpu.txt)
+resolve dev "${cpu[@]}" --extra dev --constraints requirements/cpu.txt "${serving[@]}"
+resolve gpu pyproject.toml --extra gpu --extra kubernetes
+resolve checkov requirements/checkov.in --override requirements/checkov.overrides.txt
+resolve pip requirements/pip.in

@@ -1,6 +1,7 @@
 # One image for every pod of a cluster without GPUs. From the top of the repository:
 #   docker buildx build --file k8s/images/cpu.Dockerfile --tag tideserve:0.1.0-cpu .
 # docs/kubernetes-images.md says what it needs and what it holds.
+# A tag moves. Give a release the digest too: --build-arg BASE_IMAGE=docker.io/library/debian:bookworm-slim@sha256:…
 ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
 
 FROM ${BASE_IMAGE} AS dependencies
@@ -15,10 +16,10 @@ ARG PIP_FIND_LINKS=""
 # Byte code that does not look at its source: the root file system is read-only, and layers lose times.
 # Some packages come with files for other versions of Python, which do not compile and are never imported.
 RUN python3 -m venv /opt/pip \
-    && /opt/pip/bin/pip install --no-cache-dir --requirement requirements/pip.txt \
+    && /opt/pip/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement requirements/pip.txt \
     && python3 -m venv --without-pip /opt/tideserve \
     && /opt/pip/bin/pip --python /opt/tideserve/bin/python install \
-        --no-cache-dir --no-deps --no-compile --requirement requirements/cpu.txt \
+        --no-cache-dir --no-deps --no-compile --require-hashes --requirement requirements/cpu.txt \
     && { /opt/tideserve/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash \
         /opt/tideserve/lib >/dev/null 2>&1 || true; }
 
@@ -58,8 +59,10 @@ CMD ["tideserve", "run", "config/serve.yaml"]
 
 ARG VERSION=0.1.0
 ARG REVISION=""
+ARG BASE_IMAGE
 LABEL org.opencontainers.image.title="tideserve" \
       org.opencontainers.image.description="LLM serving on Ray Serve and vLLM, for CPUs" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}"

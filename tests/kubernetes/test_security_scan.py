@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tests.kubernetes.dockerfile import Dockerfile
 from tests.kubernetes.scan import Failed, needs_checkov, scan, with_pods
 from tests.kubernetes.tools import CHART, PROJECT, helm
+from tools.supply_chain.dockerfile import Dockerfile
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,22 @@ class Stage:
         """Its build arguments and their defaults."""
         return dict(_argument(each) for each in self.all("ARG"))
 
+    @property
+    def commands(self) -> list[list[str]]:
+        """Every command of its RUN instructions, as its words."""
+        return [command for run in self.all("RUN") for command in run.commands]
+
+    @property
+    def installed(self) -> set[str]:
+        """The Debian packages that it installs, build arguments by their defaults."""
+        found: list[str] = []
+        for command in self.commands:
+            if command[:2] == ["apt-get", "install"]:
+                for word in command[2:]:
+                    default = self.arguments.get(word.removeprefix("${").removesuffix("}"))
+                    found += default.split() if default is not None else [word]
+        return {word for word in found if not word.startswith("--")}
+
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
