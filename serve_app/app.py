@@ -18,7 +18,8 @@ from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, k
 from serve_app.settings.tree import EMBEDDED
 
 _HEALTH_CHECK_PERIOD_S = 1.0
-_HEALTH_CHECK_TIMEOUT_S = 30.0
+# Three checks in a row must fail: a process that answers nobody is replaced after some 18 s, not after 90.
+_HEALTH_CHECK_TIMEOUT_S = 5.0
 ENGINE_INTERVAL_S = 1.0
 # The ingress reports twice a second: a request at zero replicas waits for its report.
 _INGRESS_INTERVAL_S = 0.5
@@ -53,6 +54,8 @@ def build_application(
         max_ongoing_requests=ingress.max_ongoing_requests,
         ray_actor_options=actor_options(ingress.cpus_per_replica, ingress.resources),
         graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),
+        health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
         # Not None: Ray would not tell replicas when knobs given once are taken away again.
         user_config={},
         autoscaling_config=open_bounds(1, _INGRESS_INTERVAL_S),

@@ -39,6 +39,9 @@ ALWAYS = {
     # Ray holds a stopping ingress replica open this long (30 s by default) for load balancers to
     # notice. Here the balancer is HAProxy on the same machine, told at once.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+    # A replica that fails its health checks is dead or hangs: to wait for its requests to end, as Ray would,
+    # keeps its GPUs from the one that replaces it for as long as a drain may take.
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     # Ray runs its workers at niceness 15, below anything else on the node; engines are the node's purpose.
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

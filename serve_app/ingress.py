@@ -22,9 +22,11 @@ from serve_app.observer import ServeObserver
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.transport.handle import HandleClient
+from serve_app.transport.heartbeats import Heartbeats
 from serve_app.transport.held import HeldRequests
 from serve_app.transport.outlook_reader import OutlookReader
 from serve_app.transport.relay import RelayClient
+from serve_app.transport.replicas import replica_set
 
 _PUBLISH_S = 1.0
 
@@ -61,6 +63,8 @@ class Ingress:
             self._clients.append(client)
             self._counters.append(IngressCounters(model.deployment_name, held, meter))
         self._publisher = asyncio.create_task(self._publish())
+        deployments = [replica_set(model.deployment_name) for model in self._settings.models]
+        self._listener = asyncio.create_task(Heartbeats(deployments).run())
 
     def _client(self, model: ModelSettings, handle: DeploymentHandle) -> tuple[EngineClient, HeldRequests]:
         outlooks = OutlookReader(self._app, model.deployment_name)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+from collections.abc import Callable
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -22,7 +24,11 @@ REQUEST_ID_HEADER = "X-Request-ID"
 WAITED_HEADER = "X-Tideserve-Waited-S"
 HELD_HEADER = "X-Tideserve-Held-S"
 """Absent where a request was not held."""
-
+HEARTBEATS = "/heartbeats"
+"""The path of the stream of heartbeats."""
+HEARTBEAT_INTERVAL_S = 0.5
+ALIVE = "alive"
+"""A heartbeat of a replica that takes requests; any other says why it does not."""
 
 # An ingress that has not heard yet may still send a request: half a second without one is the end.
 _DRAIN_CHECK_S = 0.1
@@ -30,10 +36,18 @@ _QUIET_CHECKS = 5
 
 
 class DataPlane:
-    """Serves an engine's operations over HTTP/1.1 on a port of its own."""
+    """Serves an engine's operations over HTTP/1.1 on a port of its own.
 
-    def __init__(self, engine: EngineClient) -> None:
+    Args:
+        engine: The engine.
+        trouble: Why the engine cannot take requests now, or "" if it can, which is what it says by default.
+            Sent twice a second to whoever listens to the heartbeats.
+    """
+
+    def __init__(self, engine: EngineClient, trouble: Callable[[], str] = lambda: "") -> None:
         self._engine = engine
+        self._trouble = trouble
+        self._stopping = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self.token = secrets.token_hex(32)
         self.address = ""
@@ -42,6 +56,7 @@ class DataPlane:
     async def start(self, host: str) -> None:
         """Listen on a free port of `host`. Sets `address` to `host:port`."""
         app = web.Application(client_max_size=0)  # bodies are read whole below; the ingress bounds them
+        app.router.add_get(HEARTBEATS, self._heartbeats)
         app.router.add_post("/{operation}", self._serve)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await self._runner.setup()
@@ -62,12 +77,28 @@ class DataPlane:
 
     async def stop(self) -> None:
         """Close the port and whatever is still open on it."""
+        self._stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    def _knows_token(self, request: web.Request) -> bool:
         given = request.headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self.token.encode()):
+        return hmac.compare_digest(given, self.token.encode())
+
+    async def _heartbeats(self, request: web.Request) -> web.StreamResponse:
+        """A line twice a second for as long as this process can: its silence says that it cannot."""
+        if not self._knows_token(request):
+            return web.Response(status=403, text="not for you\n")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while not self._stopping.is_set():
+            await response.write(f"{self._trouble() or ALIVE}\n".encode())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), HEARTBEAT_INTERVAL_S)
+        return response
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if not self._knows_token(request):
             return web.Response(status=403, text="not for you\n")
         operation = request.match_info["operation"]
         if operation not in OPERATIONS:

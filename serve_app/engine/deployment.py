@@ -18,8 +18,11 @@ from ray import serve
 from serve_app.api.client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.foreign_errors import told_as_runtime_errors
 from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.log_folder import open_request_log
+from serve_app.engine.log_handlers import log_handlers_kept
+from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
 from serve_app.engine.startup import Startup, process_seconds
 from serve_app.phases import forget_phase, publish_phase
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
@@ -57,13 +60,18 @@ class Engine:
         self._request_log = open_request_log(
             RequestLogSettings.model_validate(request_log), context.app_name, context.deployment, replica
         )
-        self._engine = await launch(self._model, self._metrics, startup, self._request_log)
-        self._data_plane = DataPlane(self._engine.client)
+        with log_handlers_kept():
+            self._engine = await launch(self._model, self._metrics, startup, self._request_log)
+        self._stall = StallDetector()
+        self._data_plane = DataPlane(self._engine.client, self._trouble)
         with startup.phase("data_plane"):
             await self._data_plane.start(ray.util.get_node_ip_address())
-        self._sampler = asyncio.create_task(self._sample_gauges())
+        self._tasks = [
+            asyncio.create_task(self._sample_gauges()),
+            asyncio.create_task(self._look_for_stalls()),
+        ]
         if self._request_log is not None:
-            self._log_writer = asyncio.create_task(self._request_log.keep_writing())
+            self._tasks.append(asyncio.create_task(self._request_log.keep_writing()))
         startup.finish()
 
     def record_replica_metadata(self) -> dict[str, str]:
@@ -86,29 +94,41 @@ class Engine:
         """The data plane through Ray's handle: `ACCEPTED`, `(status, content type, headers)`, then bytes."""
         yield ACCEPTED
         request = EngineRequest(operation, body, request_id, waited_s, held_s=held_s)
-        try:
-            async with self._engine.client.call(request) as reply:
-                yield reply.status, reply.content_type, dict(reply.headers)
-                if reply.stream is None:
-                    yield reply.body
-                    return
-                async for chunk in reply.stream:
-                    yield chunk
-        except ApiError as error:
-            yield error.status, "application/json", error.headers
-            yield error.body()
+        with told_as_runtime_errors():
+            try:
+                async with self._engine.client.call(request) as reply:
+                    yield reply.status, reply.content_type, dict(reply.headers)
+                    if reply.stream is None:
+                        yield reply.body
+                        return
+                    async for chunk in reply.stream:
+                        yield chunk
+            except ApiError as error:
+                yield error.status, "application/json", error.headers
+                yield error.body()
 
     async def check_health(self) -> None:
-        """Raises vLLM's EngineDeadError once the engine core is gone; Ray then replaces the replica."""
-        await self._engine.llm.check_health()
+        """Raises RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
+        with told_as_runtime_errors():
+            await self._engine.llm.check_health()
+        if self._stall.hung(self._model.engine_hang_timeout_s):
+            raise RuntimeError(self._trouble())
+
+    def _trouble(self) -> str:
+        """Why requests had better go to another replica, or "" if this one can take them."""
+        if self._engine.llm.errored:
+            return "its engine core has died"
+        if self._stall.noticed:
+            return (
+                f"its engine has taken no step for {self._stall.stalled_s:.0f} s, "
+                f"with {self._engine.report.unfinished} sequences to work on"
+            )
+        return ""
 
     async def __del__(self) -> None:
         """Ray calls this when the replica stops, and waits for it as long as the drain may take."""
         context = serve.get_replica_context()
         place = (context.app_name, context.deployment, context.replica_tag)
-        sampler: asyncio.Task[None] | None = getattr(self, "_sampler", None)
-        if sampler is not None:
-            sampler.cancel()
         data_plane: DataPlane | None = getattr(self, "_data_plane", None)
         if data_plane is not None:
             now = time.time()
@@ -117,10 +137,11 @@ class Engine:
             publish_phase(*place, json.dumps(drain))
             await data_plane.drain()
             await data_plane.stop()
-        log_writer: asyncio.Task[None] | None = getattr(self, "_log_writer", None)
-        if log_writer is not None and self._request_log is not None:
-            log_writer.cancel()
-            await self._request_log.close()
+        for task in getattr(self, "_tasks", []):
+            task.cancel()
+        request_log = getattr(self, "_request_log", None)
+        if request_log is not None:
+            await request_log.close()
         engine: RunningEngine | None = getattr(self, "_engine", None)
         if engine is not None:
             engine.shutdown()
@@ -136,3 +157,9 @@ class Engine:
             self._metrics.set_limits(limits)
             self._metrics.set_gauges(self._engine.report.queue().gauges)
             await asyncio.sleep(_GAUGE_INTERVAL_S)
+
+    async def _look_for_stalls(self) -> None:
+        report = self._engine.report
+        while True:
+            self._stall.look(report.steps_taken, report.unfinished, time.monotonic())
+            await asyncio.sleep(LOOK_INTERVAL_S)

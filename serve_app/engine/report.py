@@ -59,6 +59,8 @@ class EngineReport:
         self._scheduler = SchedulerStats()
         self._last_step_at: float | None = None
         """When the last step's statistics came, if it left the engine with work to do."""
+        self.steps_taken = 0
+        """Since it was built."""
         self._steps = StepSums()
         self._hundred_tokens = HundredTokens(requests, most_tokens_a_step)
         self._first_tokens = FirstTokens(requests, _WINDOW_S, self._hundred_tokens.begin)
@@ -82,6 +84,7 @@ class EngineReport:
 
     def step(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> Milestones:
         """Add one engine step. `iteration` is None if the step had no result for any request."""
+        self.steps_taken += 1
         now = self._clock()
         reached = self._add_results(iteration, now) if iteration is not None else _NONE
         if scheduler is not None:
@@ -89,6 +92,11 @@ class EngineReport:
             self._add_step(scheduler, iteration, reached.first_tokens, now)
             self._last_step_at = now if self._requests else None
         return reached
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences the engine has, waiting or running."""
+        return len(self._requests)
 
     def queue(self) -> QueueReading:
         """The queue and the cache now."""

@@ -71,6 +71,9 @@ class ModelSettings(ClosedModel):
     """Bound on a request's `n` times its number of prompts."""
     drain_timeout_s: Annotated[float, Field(ge=0)] = 600.0
     """How long a stopping replica lets its streams finish: the longest generation allowed."""
+    engine_hang_timeout_s: Annotated[float, Field(ge=5, le=3600)] = 30.0
+    """A replica whose engine has sequences and takes no step for this long is replaced, unless three times
+    its longest step is longer. New requests go elsewhere after four seconds already."""
 
     @model_validator(mode="before")
     @classmethod

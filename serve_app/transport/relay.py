@@ -51,6 +51,8 @@ class RelayClient:
         self._model = model
         self._held = held
         self._session: aiohttp.ClientSession | None = None
+        self._unanswered: dict[Replica, set[asyncio.Timeout]] = {}
+        held.replicas.notify_trouble(self._give_up)
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
@@ -66,7 +68,8 @@ class RelayClient:
                 stack.callback(self._held.replicas.release, place)
                 held_s += time.perf_counter() - asked
                 try:
-                    reply = await self._open(request, place, arrived, held_s, stack)
+                    async with self._while_well(place.replica):
+                        reply = await self._open(request, place, arrived, held_s, stack)
                 except _LOST as error:
                     logger.warning("request %s: replica lost: %r", request.request_id, error)
                     lost = error
@@ -79,6 +82,35 @@ class RelayClient:
             # Outside the stack: the lost replica is not counted as busy while Ray finds out about it.
             await asyncio.sleep(_BACKOFF_S * attempt)
         raise unavailable(self._model.name, "replicas were lost one after another.") from lost
+
+    @asynccontextmanager
+    async def _while_well(self, replica: Replica) -> AsyncIterator[None]:
+        """Wait for the first of an answer, but not from a replica that hangs while another one is there.
+
+        Raises:
+            ConnectionError: as if the replica were gone.
+        """
+        waiting = self._unanswered.setdefault(replica, set())
+        limit = asyncio.timeout(None)
+        waiting.add(limit)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise ConnectionError(f"{replica.address}: {replica.trouble}") from None
+            raise
+        finally:
+            waiting.discard(limit)
+            if not waiting and self._unanswered.get(replica) is waiting:
+                del self._unanswered[replica]
+
+    def _give_up(self, replica: Replica) -> None:
+        """Requests are kept away from `replica`: those that it has not answered go to another one."""
+        if len(self._held.replicas):
+            now = asyncio.get_running_loop().time()
+            for limit in self._unanswered.pop(replica, ()):
+                limit.reschedule(now)
 
     async def _open(
         self, request: EngineRequest, place: Place, arrived: float, held_s: float, stack: AsyncExitStack

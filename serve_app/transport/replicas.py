@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 SEQUENCE_TOKENS = 64
@@ -37,6 +37,8 @@ class Replica:
     in_flight: int = 0
     load: int = 0
     """`pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
+    trouble: str = ""
+    """Why no request goes to it, as its heartbeats tell or their silence does; "" where nothing is wrong."""
     failures: int = 0
     """Times since its last good answer that it could not be reached or had no living engine."""
     group: int = 0
@@ -79,10 +81,14 @@ class ReplicaSet:
 
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
+    _listed: dict[str, Replica] = field(default_factory=dict)
+    """Those that Ray says run."""
     _replicas: dict[str, Replica] = field(default_factory=dict)
+    """Of these, the ones that nothing is wrong with: those picked from, the longest unused first."""
     _missed: dict[str, Replica] = field(default_factory=dict)
     """Replicas that are gone while requests of this process still are on them."""
     _on_change: Callable[[], None] | None = None
+    _on_trouble: Callable[[Replica], None] | None = None
     _pace_s: float = 0.0
     _pace_tokens: float = 0.0
     """Fading sums over first tokens: seconds since they were sent, and the tokens prefilled meanwhile."""
@@ -94,15 +100,22 @@ class ReplicaSet:
         """Call `on_change`, and nobody else, whenever a replica may have come, gone or got room."""
         self._on_change = on_change
 
+    def notify_trouble(self, on_trouble: Callable[[Replica], None]) -> None:
+        """Call `on_trouble`, and nobody else, whenever requests are kept away from a replica."""
+        self._on_trouble = on_trouble
+
     def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
         """Replace the set: data-plane address and token by replica id. Counts of those that stay are kept.
 
         So are those of a replica that is missed once and comes back: it would seem to have nothing to do.
         """
-        known = {**self._missed, **self._replicas}
-        self._replicas = {
+        known = {**self._missed, **self._listed}
+        self._listed = {
             replica_id: known.get(replica_id) or Replica(replica_id, where["address"], where["token"])
             for replica_id, where in metadata.items()
+        }
+        self._replicas = {
+            replica_id: replica for replica_id, replica in self._listed.items() if not replica.trouble
         }
         self._missed = {
             replica_id: replica
@@ -112,7 +125,27 @@ class ReplicaSet:
         self._changed()
 
     def __len__(self) -> int:
+        """Replicas that requests go to: those that run, and that nothing is wrong with."""
         return len(self._replicas)
+
+    def listed(self) -> Collection[Replica]:
+        """Every replica that Ray says runs, those kept out of picks among them."""
+        return self._listed.values()
+
+    def keep_away(self, replica: Replica, trouble: str) -> None:
+        """Pick `replica` for no request until it is `welcome` again. Nothing, for one that is not listed."""
+        if replica.replica_id not in self._listed:
+            return
+        replica.trouble = trouble
+        if self._replicas.pop(replica.replica_id, None) is not None and self._on_trouble is not None:
+            self._on_trouble(replica)
+
+    def welcome(self, replica: Replica) -> None:
+        """Nothing is wrong with `replica`, as far as its heartbeats tell."""
+        if replica.trouble and replica.replica_id in self._listed:
+            replica.trouble = ""
+            self._replicas[replica.replica_id] = replica
+            self._changed()
 
     def in_flight(self, replica_id: str) -> int:
         """Requests this process has on a replica; 0 for one that is not in the set."""

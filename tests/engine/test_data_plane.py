@@ -263,3 +263,29 @@ async def test_a_stopped_data_plane_listens_no_more() -> None:
 
 async def test_one_that_never_started_can_be_stopped() -> None:
     await DataPlane(StubEngine(EngineReply(200))).stop()
+
+
+async def test_heartbeats_say_what_is_wrong_for_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_plane, "HEARTBEAT_INTERVAL_S", 0.001)
+    trouble = ["", "its engine core has died", ""]
+    plane = DataPlane(StubEngine(EngineReply(200)), lambda: trouble.pop(0) if trouble else "")
+    await plane.start("127.0.0.1")
+    try:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(LIMIT_S):
+            url = f"http://{plane.address}{data_plane.HEARTBEATS}"
+            async with session.get(url, headers={TOKEN_HEADER: plane.token}) as reply:
+                heard = [await reply.content.readline() for _ in range(3)]
+                assert heard == [b"alive\n", b"its engine core has died\n", b"alive\n"]
+                assert plane.open_requests == 0
+                await plane.stop()
+                assert (await reply.content.read()).strip(b"alive\n") == b""
+    finally:
+        await plane.stop()
+
+
+async def test_heartbeats_are_for_callers_with_the_token() -> None:
+    async with listening(StubEngine(EngineReply(200))) as port:
+        for headers in ({}, {TOKEN_HEADER: "wrong"}):
+            url = f"http://{port.plane.address}{data_plane.HEARTBEATS}"
+            async with port.session.get(url, headers=headers) as reply:
+                assert reply.status == 403

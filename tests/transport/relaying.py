@@ -97,7 +97,7 @@ class Fleet:
 
     @property
     def replicas(self) -> list[replicas.Replica]:
-        return [self.known._replicas[name] for name in self._named]
+        return [self.known._listed[name] for name in self._named]
 
     @property
     def loads(self) -> list[int]:

@@ -15,7 +15,7 @@ from aiohttp import web
 from serve_app.api.client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.transport import relay
-from tests.stub_engine import StubEngine, failing, frames, stalled
+from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
 from tests.transport.holding import Watch
 from tests.transport.relaying import DEAD, DIED, DONE, FIRST, MODEL, REQUEST, Fleet, serving
 
@@ -310,3 +310,61 @@ async def test_a_stream_lost_after_its_first_frame_ends_in_an_error_event(
     assert (done, rest) == (b"data: [DONE]", b"")
     assert len(engine.requests) == 1
     assert fleet.in_flight == [0]
+
+
+async def test_a_request_that_a_hanging_replica_has_not_answered_goes_to_another(fleet: Fleet) -> None:
+    mute, well = MuteEngine(), StubEngine(EngineReply(200, b"{}"))
+    await fleet.start(mute)
+    asking = asyncio.create_task(fleet.whole())
+    await mute.entered.wait()
+    await fleet.start(well)
+
+    fleet.known.keep_away(fleet.replicas[0], "it has sent no heartbeat for 3 s")
+
+    assert (await asking).body == b"{}"
+    await mute.left.wait()
+    assert mute.cancelled
+    assert fleet.client._unanswered == {}
+
+
+async def test_without_another_replica_it_stays_where_it_is(fleet: Fleet) -> None:
+    mute = MuteEngine()
+    await fleet.start(mute)
+    asking = asyncio.create_task(fleet.whole())
+    await mute.entered.wait()
+
+    fleet.known.keep_away(fleet.replicas[0], "it has sent no heartbeat for 3 s")
+    done, _ = await asyncio.wait([asking], timeout=0)
+
+    assert not done
+    assert not mute.left.is_set()
+    asking.cancel()
+
+
+async def test_a_stream_that_has_begun_stays_with_a_hanging_replica(fleet: Fleet) -> None:
+    engine = StubEngine(stalled(FIRST))
+    await fleet.start(engine)
+    await fleet.start(StubEngine(EngineReply(200)))
+
+    async with fleet.client.call(REQUEST) as reply:
+        assert reply.stream is not None
+        assert await anext(reply.stream) == FIRST
+        fleet.known.keep_away(fleet.replicas[0], "it has sent no heartbeat for 3 s")
+        assert not engine.left.is_set()
+
+
+async def test_a_request_under_which_two_replicas_hang_is_given_up(fleet: Fleet) -> None:
+    mutes = [MuteEngine(), MuteEngine()]
+    for mute in mutes:
+        await fleet.start(mute)
+    asking = asyncio.create_task(fleet.refusal())
+    await mutes[0].entered.wait()
+    first, second = fleet.replicas
+    fleet.known.keep_away(first, "silent")
+    await mutes[1].entered.wait()
+    await fleet.start(StubEngine(EngineReply(200)))
+
+    fleet.known.keep_away(second, "silent")
+
+    error = await asking
+    assert (error.status, error.code) == (503, "model_unavailable")

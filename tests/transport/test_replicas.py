@@ -289,3 +289,57 @@ def test_a_full_replica_with_the_least_load_leaves_the_request_to_others() -> No
 def test_router_and_client_of_a_deployment_share_one_set_and_other_deployments_have_their_own() -> None:
     assert replica_set("Engine-test-replicas") is replica_set("Engine-test-replicas")
     assert replica_set("Engine-test-replicas") is not replica_set("Engine-test-other")
+
+
+def test_a_replica_in_trouble_is_not_picked_and_keeps_its_counts() -> None:
+    among = replicas("a", "b")
+    (a,) = take(among, "a")
+
+    among.keep_away(a.replica, "silent")
+
+    assert len(among) == 1
+    assert picks(among, 3) == ["b", "b", "b"]
+    assert [(one.replica_id, one.trouble) for one in among.listed()] == [("a", "silent"), ("b", "")]
+    among.update(where("a", "b"))
+    assert len(among) == 1
+    among.welcome(a.replica)
+    assert len(among) == 2
+    assert among.in_flight("a") == 1
+
+
+def test_whoever_waits_hears_of_a_replica_that_is_well_again() -> None:
+    among = replicas("a")
+    (replica,) = among.listed()
+    among.keep_away(replica, "silent")
+    told: list[int] = []
+    among.notify(lambda: told.append(len(among)))
+
+    among.welcome(replica)
+    among.welcome(replica)
+
+    assert told == [1]
+
+
+def test_trouble_is_told_once() -> None:
+    among = replicas("a", "b")
+    told: list[str] = []
+    among.notify_trouble(lambda replica: told.append(f"{replica.replica_id}: {replica.trouble}"))
+    a, _ = among.listed()
+
+    among.keep_away(a, "silent")
+    among.keep_away(a, "its engine core has died")
+
+    assert told == ["a: silent"]
+    assert a.trouble == "its engine core has died"
+
+
+def test_a_replica_that_is_gone_is_neither_kept_away_nor_welcomed() -> None:
+    among = replicas("a", "b")
+    a, _ = among.listed()
+    among.update(where("b"))
+
+    among.keep_away(a, "silent")
+    among.welcome(a)
+
+    assert [one.replica_id for one in among.listed()] == ["b"]
+    assert len(among) == 1
