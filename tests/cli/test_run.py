@@ -226,3 +226,130 @@ def test_no_proxy_is_asked_for_the_server_here(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("no_proxy", raising=False)
     with answering(200, b'{"ready": true, "models": {}}') as port:
         assert progress.ask_ready(f"http://127.0.0.1:{port}") == (True, {})
+
+
+class Runs:
+    """Plays the server: each start ends as it is told, None for one that was told to stop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: run.Ended | None) -> None:
+        self.started: list[run.Start] = []
+        self.delays: list[float] = []
+        self._ends = iter(ends)
+        monkeypatch.setattr(run, "_serve", self._serve)
+        monkeypatch.setattr(run, "_told_to_stop_within", self._wait)
+        monkeypatch.setattr(run, "port_taken", lambda port: False)
+        monkeypatch.setattr(run, "adopt_orphans", lambda: None)
+        monkeypatch.setenv(env.AUTH_TOKEN, "a-token")
+        self.told_to_stop = False
+
+    def _serve(self, start: run.Start, stopping: list[int], parent: int | None) -> run.Ended | None:
+        self.started.append(start)
+        return next(self._ends)
+
+    def _wait(self, seconds: float, stopping: list[int], parent: int | None) -> bool:
+        self.delays.append(seconds)
+        return self.told_to_stop
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "serve.yaml"
+    path.write_text((Path(__file__).parents[2] / "config" / "serve.yaml").read_text())
+    return path
+
+
+@pytest.mark.usefixtures("handlers")
+def test_when_ray_or_serve_has_died_it_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, config: Path
+) -> None:
+    runs = Runs(monkeypatch, run.Ended(60.0))
+
+    assert main(["run", str(config)]) == 1
+
+    assert len(runs.started) == 1
+
+
+@pytest.mark.usefixtures("handlers")
+def test_told_to_stop_it_ends_well(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
+    Runs(monkeypatch, None)
+
+    assert main(["run", str(config), "--restart"]) == 0
+
+
+@pytest.mark.usefixtures("handlers")
+def test_with_restart_it_starts_again_later_each_time(
+    monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs(monkeypatch, run.Ended(60.0), run.Ended(None), run.Ended(60.0), None)
+
+    assert main(["run", str(config), "--restart"]) == 0
+
+    assert (len(runs.started), runs.delays) == (4, [1, 2, 4])
+    assert f"starts again in 4 s, from {config} as it is then" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("handlers")
+def test_what_never_was_ready_is_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs(monkeypatch, run.Ended(None))
+
+    assert main(["run", str(config), "--restart"]) == 1
+
+    assert len(runs.started) == 1
+    assert "not started again: it was never ready" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("handlers")
+def test_told_to_stop_while_it_waits_it_does_not_start_again(
+    monkeypatch: pytest.MonkeyPatch, config: Path
+) -> None:
+    runs = Runs(monkeypatch, run.Ended(60.0))
+    runs.told_to_stop = True
+
+    assert main(["run", str(config), "--restart"]) == 0
+
+    assert len(runs.started) == 1
+
+
+@pytest.mark.usefixtures("handlers")
+def test_the_file_is_read_anew_and_must_be_valid(
+    monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs(monkeypatch, run.Ended(60.0), run.Ended(60.0))
+    first = config.read_text()
+
+    def edit(seconds: float, stopping: list[int], parent: int | None) -> bool:
+        config.write_text("applications: []" if len(runs.started) == 2 else first.replace("8000", "8001"))
+        return False
+
+    monkeypatch.setattr(run, "_told_to_stop_within", edit)
+
+    assert main(["run", str(config), "--restart"]) == 2
+
+    assert [start.port for start in runs.started] == [8000, 8001]
+    assert "no application has import_path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "host"), [((), "127.0.0.1"), (("--host", "0.0.0.0"), "0.0.0.0")])
+@pytest.mark.usefixtures("handlers")
+def test_it_listens_where_it_is_told_and_else_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: Path, options: tuple[str, ...], host: str
+) -> None:
+    document = yaml.safe_load(config.read_text())
+    del document["http_options"]["host"]
+    config.write_text(yaml.safe_dump(document))
+    runs = Runs(monkeypatch, None)
+    given = []
+
+    def popen(command: list[str], **_: object) -> None:
+        given.append(yaml.safe_load(Path(command[4]).read_text()))
+
+    monkeypatch.setattr(run.subprocess, "Popen", popen)
+
+    assert main(["run", str(config), *options]) == 0
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    run._start(runs.started[0], folder)
+
+    assert given[0]["http_options"] == {"host": host, "port": 8000}
