@@ -52,7 +52,7 @@ def prepare_token(values: Mapping[str, str]) -> list[str]:
             return [f"WARNING: {key} = {path}: other users here can read it (mode {permissions:o})"]
         path.chmod(0o600)
     except OSError as error:
-        raise SettingsError([f"{key} = {path}: {error.strerror}"]) from None
+        raise SettingsError([f"{key} = {path}: {error.strerror}; or set {env.AUTH_TOKEN}"]) from None
     return [f"{path}: other users here could read Ray's token (mode {permissions:o}); now 600"]
 
 

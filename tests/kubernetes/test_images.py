@@ -180,8 +180,8 @@ def test_the_version_is_the_projects_and_the_charts(image: Dockerfile) -> None:
 def test_it_serves_a_configuration_that_is_in_it(image: Dockerfile) -> None:
     final = image.stages[-1]
     words = yaml.safe_load(final.all("CMD")[-1].text)
-    assert words[:2] == ["tideserve", "run"]
-    assert (PROJECT / words[2]).is_file()
+    assert words[:4] == ["tideserve", "run", "--host", "0.0.0.0"]  # 127.0.0.1 would be the container's own
+    assert (PROJECT / words[4]).is_file()
     assert final.all("WORKDIR")[-1].text == Path(final.environment["PATH"].split(":")[0]).parent.as_posix()
 
 
