@@ -85,6 +85,9 @@ DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
 API_KEY = "OPENAI_API_KEY"
 """The key that the command line sends to the API: the variable of OpenAI's own clients."""
 
+RAY_RESOURCES = "RAY_OVERRIDE_RESOURCES"
+"""Resources by name, as JSON, that Ray takes its machine to have, in place of what it finds."""
+
 KUBERNETES_SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 """Set by Kubernetes in every pod: where its API is, and that there is one."""
 

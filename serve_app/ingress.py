@@ -17,8 +17,10 @@ from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.autoscaling.desk import AutoscalingDesk
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.live import LiveKnobs
+from serve_app.ingress_reports import keep_report
 from serve_app.ingress_signals import IngressCounters, ingress_report
 from serve_app.observer import ServeObserver
+from serve_app.placement import custom_and_cpus
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.transport.handle import HandleClient
@@ -54,7 +56,10 @@ class Ingress:
         self._app = context.app_name
         self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
         models = {model.name: model for model in self._settings.models}
-        self._desk = AutoscalingDesk(self._app, models, self._live)
+        ingress = self._settings.ingress
+        self._desk = AutoscalingDesk(
+            self._app, models, self._live, custom_and_cpus(ingress.cpus_per_replica, ingress.resources)
+        )
         self._clients: list[EngineClient] = []
         self._counters: list[IngressCounters] = []
         for model, handle in zip(self._settings.models, engines, strict=True):
@@ -65,6 +70,14 @@ class Ingress:
         self._publisher = asyncio.create_task(self._publish())
         deployments = [replica_set(model.deployment_name) for model in self._settings.models]
         self._listener = asyncio.create_task(Heartbeats(deployments).run())
+        self._reporter = asyncio.create_task(
+            keep_report(
+                self._app,
+                context.replica_tag,
+                lambda: any(counters.held_requests for counters in self._counters),
+                lambda: ingress_report(self._counters),
+            )
+        )
 
     def _client(self, model: ModelSettings, handle: DeploymentHandle) -> tuple[EngineClient, HeldRequests]:
         outlooks = OutlookReader(self._app, model.deployment_name)

@@ -13,7 +13,8 @@ from serve_app.autoscaling.signals import INGRESS_FIELDS, IngressSignals, ingres
 from serve_app.telemetry.latency_window import LatencyWindow
 
 ONGOING_REQUESTS = "ongoing_requests"
-"""The key under which an ingress replica reports the requests it has open, of all models."""
+"""The key under which an ingress replica reports the requests it carries, of all models: those that are open
+and not held. A held stream is a comment every few seconds; what it waits for is an engine replica."""
 
 COLD_AFTER_S = 0.5
 """A request held for no longer than this was not held by a cold start, but by news on their way."""
@@ -125,6 +126,11 @@ class IngressCounters:
         if held_s > COLD_AFTER_S:
             self._meter.observe_cold_wait(held_s)
 
+    @property
+    def held_requests(self) -> int:
+        """Of those open, the ones that wait for a replica."""
+        return len(self._held)
+
     def publish_held(self) -> None:
         """Publish how many requests are held. To be called once a second."""
         self._meter.set_held(len(self._held), self._held.oldest_s())
@@ -152,11 +158,11 @@ class IngressCounters:
 
 
 def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:
-    """What an ingress replica tells Ray: flat numbers, every model's signals and the requests open."""
+    """What an ingress replica tells Ray: flat numbers, every model's signals and the requests it carries."""
     flat = {ONGOING_REQUESTS: 0.0}
     for counters in models:
         signals = counters.signals()
-        flat[ONGOING_REQUESTS] += counters.open_requests
+        flat[ONGOING_REQUESTS] += max(0, counters.open_requests - counters.held_requests)
         for name in INGRESS_FIELDS:
             flat[ingress_key(counters.deployment, name)] = float(getattr(signals, name))
     return flat

@@ -47,9 +47,14 @@ def actor_options(cpus: float, resources: Mapping[str, float]) -> dict[str, Any]
 
 def replica_resources(model: ModelSettings) -> dict[str, float]:
     """What one replica takes of the cluster, by Ray's resource names."""
-    needed: dict[str, float] = {"CPU": model.cpus_per_replica, **model.resources}
+    needed = custom_and_cpus(model.cpus_per_replica, model.resources)
     if model.device == "gpu":
         needed["GPU"] = float(model.tensor_parallel_size)
         if model.accelerator_type is not None:
             needed[f"accelerator_type:{model.accelerator_type}"] = _ACCELERATOR_SLIVER
     return needed
+
+
+def custom_and_cpus(cpus: float, resources: Mapping[str, float]) -> dict[str, float]:
+    """What a replica without GPUs takes of the cluster, by Ray's resource names."""
+    return {"CPU": cpus, **resources}

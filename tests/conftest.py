@@ -26,6 +26,6 @@ settings.load_profile("suite")
 def kv(monkeypatch: pytest.MonkeyPatch) -> StubKv:
     """What stands in for Ray's key-value store, under documents and phases."""
     store = StubKv()
-    for module in ("documents", "phases"):
+    for module in ("documents", "phases", "ingress_reports"):
         monkeypatch.setattr(f"serve_app.{module}.internal_kv", store)
     return store

@@ -200,6 +200,18 @@ def test_open_requests_are_those_of_all_models_and_operations() -> None:
     assert ingress_report([tide.counters, other.counters])["ongoing_requests"] == 2.0
 
 
+def test_requests_that_are_held_are_not_carried(counted: Counted) -> None:
+    """They wait for an engine replica; another ingress replica would take its room."""
+    for _ in range(3):
+        counted.counters.opened(request())
+    counted.held.ages = [4.0, 2.0]
+
+    report = ingress_report([counted.counters])
+
+    assert report["ongoing_requests"] == 1.0
+    assert report["Engine-tide:held_requests"] == 2.0
+
+
 @dataclass(frozen=True)
 class ReplicaID:
     unique_id: str

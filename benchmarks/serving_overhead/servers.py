@@ -144,7 +144,9 @@ def tideserve_config(engine: Engine) -> dict[str, object]:
         "import_path": "serve_app.app:build",
         "autoscaling_policy": {"policy_function": "serve_app.autoscaling.serve_policy:ServePolicy"},
         "args": {"models": [model]},
-        "deployments": [{"name": "Ingress", "user_config": {"autoscaling": knobs}}],
+        "deployments": [
+            {"name": "Ingress", "user_config": {"autoscaling": knobs, "ingress": {"max_replicas": 1}}}
+        ],
     }
     return {"applications": [application]}
 

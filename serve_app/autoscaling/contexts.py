@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -15,9 +15,10 @@ from serve_app.autoscaling.signals import (
     Reading,
     ingress_key,
 )
+from serve_app.ingress_reports import IngressReport
 
 ONGOING = "ongoing_requests"
-"""What an ingress replica reports of itself: the requests it has open, of all models."""
+"""What an ingress replica reports of itself: the requests it has open and does not hold, of all models."""
 
 _newest = itemgetter(-1)
 _value = attrgetter("value")
@@ -41,8 +42,27 @@ def ingress_readings(raw: RawMetrics, deployment: str, now: float) -> dict[str, 
     return {replica: Reading(IngressSignals(*values), age) for replica, age, values in _rows(raw, names, now)}
 
 
+def reported_readings(
+    reports: Mapping[str, IngressReport], deployment: str, known: Container[str], now: float
+) -> dict[str, Reading[IngressSignals]]:
+    """What ingress replicas that hold requests have written down, of those that are not `known` from Ray.
+
+    They drain, or the controller has just restarted. Stale ones were left by replicas that were killed.
+    """
+    names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
+    readings = {}
+    for replica, report in reports.items():
+        if replica in known or any(name not in report.values for name in names):
+            continue
+        signals = IngressSignals(*[report.values[name] for name in names])
+        reading = Reading(signals, max(0.0, now - report.at))
+        if reading.fresh:
+            readings[replica] = reading
+    return readings
+
+
 def ongoing_of_ingress(raw: RawMetrics, now: float) -> dict[str, tuple[float, float]]:
-    """(ongoing requests, age in seconds) of every ingress replica that has reported."""
+    """(requests carried, age in seconds) of every ingress replica that has reported."""
     return {replica: (values[0], age) for replica, age, values in _rows(raw, (ONGOING,), now)}
 
 

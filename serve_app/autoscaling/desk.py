@@ -27,12 +27,20 @@ class AutoscalingDesk:
         app: The Serve application.
         models: Its models' settings.
         live: The knobs, which this object alone changes.
+        ingress_resources: What one ingress replica takes of the cluster, by Ray's resource names.
     """
 
-    def __init__(self, app: str, models: Mapping[str, ModelSettings], live: LiveKnobs) -> None:
+    def __init__(
+        self,
+        app: str,
+        models: Mapping[str, ModelSettings],
+        live: LiveKnobs,
+        ingress_resources: Mapping[str, float] | None = None,
+    ) -> None:
         self._app = app
         self._models = models
         self._live = live
+        self._ingress_resources = dict(ingress_resources or {})
         self._rejected = ""
         self._applied = False
         self._read: dict[str, tuple[float, Any]] = {}
@@ -78,6 +86,7 @@ class AutoscalingDesk:
             },
             self._live.ingress,
             self._rejected,
+            self._ingress_resources,
         )
 
     def knobs(self) -> dict[str, Any]:

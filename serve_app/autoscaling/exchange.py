@@ -17,9 +17,11 @@ import ray
 
 from serve_app.autoscaling.cold_start import ColdStarts
 from serve_app.autoscaling.served import Served, read_served
+from serve_app.cluster.ingress_room import Node
 from serve_app.cluster.kubernetes_nodes import GpuNodes, KubernetesNodes
-from serve_app.cluster.ray_resources import judge
+from serve_app.cluster.ray_resources import judge, read_nodes
 from serve_app.documents import DECISIONS, KNOBS, LEARNED, STATUS, get_document, put_document
+from serve_app.ingress_reports import IngressReport, forget_report, read_reports
 from serve_app.phases import forget_phase, read_phases
 
 logger = logging.getLogger("ray.serve")
@@ -30,6 +32,9 @@ _RESOURCES_S = 2.0
 _STATUS_S = 10.0
 _LEARNED_S = 10.0
 _KUBERNETES_S = 15.0
+_NODES_S = 1.0
+_REPORT_FORGOTTEN_S = 60.0
+"""An ingress replica that holds requests reports twice a second: one this silent was killed."""
 _FORGOTTEN_S = 3600.0
 """A phase document this old of a replica that does not run is left from one that was killed."""
 
@@ -51,6 +56,10 @@ class Inbox:
     served: Served | None = None
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
     gpu_nodes: GpuNodes | None = None
+    ingress_reports: Mapping[str, IngressReport] = field(default_factory=dict)
+    """Of ingress replicas that hold requests, by replica, whether Ray counts them as running or not."""
+    nodes: tuple[Node, ...] | None = None
+    """The cluster's, while `Outbox.look_at_nodes` asks for them."""
 
 
 @dataclass(slots=True)
@@ -63,6 +72,8 @@ class Outbox:
     learned: Callable[[], dict[str, Any]] = dict
     unsettled: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Running replicas of the deployments whose replicas are starting or stopping."""
+    look_at_nodes: bool = False
+    """Whether the ingress would have more replicas if there is room."""
 
 
 class Exchange:
@@ -81,6 +92,7 @@ class Exchange:
         self._learned_at = 0.0
         self._phases_at = 0.0
         self._resources_at = 0.0
+        self._nodes_at = 0.0
         self._kubernetes = KubernetesNodes()
         self._kubernetes_at = 0.0
         self._failure = ""
@@ -142,7 +154,22 @@ class Exchange:
             self._phases_at = now
         if resources:
             self._resources_at = now
-        self.inbox = Inbox(served, deployments, gpu_nodes)
+        self.inbox = Inbox(served, deployments, gpu_nodes, self._read_ingress_reports(now), self._look(now))
+
+    def _read_ingress_reports(self, now: float) -> dict[str, IngressReport]:
+        reports = read_reports(self._app)
+        for replica in [name for name, report in reports.items() if now - report.at > _REPORT_FORGOTTEN_S]:
+            forget_report(self._app, replica)
+            del reports[replica]
+        return reports
+
+    def _look(self, now: float) -> tuple[Node, ...] | None:
+        if not self.outbox.look_at_nodes:
+            return None
+        if self.inbox.nodes is None or not 0 <= now - self._nodes_at < _NODES_S:
+            self._nodes_at = now
+            return read_nodes()
+        return self.inbox.nodes
 
     def _sweep(
         self, name: str, phases: Mapping[str, Mapping[str, Any]], running: frozenset[str] | None, now: float

@@ -83,13 +83,21 @@ class Knobs(ClosedModel):
 
 
 class IngressKnobs(ClosedModel):
-    """Autoscaling of the ingress replicas, on the streams they carry."""
+    """Autoscaling of the ingress replicas, on the streams they carry; those that are held are not."""
 
-    min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+    min_replicas: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Two, so that the loss of one leaves another; one where `max_replicas: 1` alone is given."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)] = 4
     target_ongoing_requests: Annotated[float, Field(gt=0, le=1_000_000)] = 200.0
     """Streams one ingress replica should carry: a core relays about 4,000 tokens a second."""
     downscale_delay_s: Seconds = 300.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_within_bounds(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("max_replicas") == 1 and "min_replicas" not in given:
+            return {**given, "min_replicas": 1}
+        return given
 
     @model_validator(mode="after")
     def _ordered(self) -> IngressKnobs:

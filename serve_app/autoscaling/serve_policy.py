@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from serve_app.autoscaling.cold_start import ColdStarts, count_phases
-from serve_app.autoscaling.contexts import engine_readings, ingress_readings, ongoing_of_ingress
+from serve_app.autoscaling.contexts import engine_readings, ingress_readings, reported_readings
 from serve_app.autoscaling.exchange import Deployment, Exchange, Inbox, Outbox, read_learned
-from serve_app.autoscaling.ingress_scaling import decide_ingress
+from serve_app.autoscaling.ingress_fleet import IngressFleet
 from serve_app.autoscaling.journal import HEARTBEAT_S, Journal
 from serve_app.autoscaling.policy import Decision, decide
 from serve_app.autoscaling.replica_time import ReplicaTime
 from serve_app.autoscaling.served import Served, ServedModel
-from serve_app.autoscaling.signals import Capacity, Snapshot
+from serve_app.autoscaling.signals import Capacity, IngressSignals, Reading, Snapshot
 from serve_app.autoscaling.state import PolicyState, restore
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 
@@ -93,7 +93,7 @@ class ServePolicy:
         self._journal = Journal()
         self._replica_time = ReplicaTime()
         self._states: dict[str, PolicyState] = {}
-        self._ingress_peaks: tuple[tuple[float, int], ...] = ()
+        self._ingress = IngressFleet()
         self._pending_since: dict[str, float] = {}
         self._status: dict[str, dict[str, Any]] = {}
         self._errors = 0
@@ -153,7 +153,8 @@ class ServePolicy:
                 _ask(wishes, key, ctx, target)
         if ingress is not None:
             try:
-                self._decide_ingress(wishes, *ingress, served, now)
+                engines = {name: by_name[name][1] for name in served.models if name in by_name}
+                self._decide_ingress(wishes, *ingress, engines, served, now)
             except Exception as error:
                 counts = (ingress[1].target_num_replicas, ingress[1].current_num_replicas)
                 self._report_error(INGRESS, "", *counts, error, now)
@@ -169,6 +170,7 @@ class ServePolicy:
     def _send(self, exchange: Correspondence, unsettled: Mapping[str, frozenset[str]]) -> None:
         outbox = exchange.outbox
         outbox.unsettled = unsettled
+        outbox.look_at_nodes = self._ingress.wants_more
         outbox.status = {"policy_errors": self._errors, "models": dict(self._status)}
         if self._journal.seq != outbox.decisions_seq:
             outbox.decisions = self._journal.records()
@@ -210,16 +212,30 @@ class ServePolicy:
             if now - since >= _PENDING_GRACE_S
             else Capacity(missing if missing else 0)
         )
+        ingresses, ingress_ready = self._ingress_side(name, ingress, now)
         return Snapshot(
             target=ctx.target_num_replicas,
             ready=ctx.current_num_replicas,
-            ingress_ready=ingress.current_num_replicas if ingress is not None else 1,
+            ingress_ready=ingress_ready,
             engines=engine_readings(ctx.raw_metrics or {}, now),
-            ingress=ingress_readings(ingress.raw_metrics or {}, name, now) if ingress is not None else {},
+            ingress=ingresses,
             draining=phases.draining,
             capacity=capacity,
             cold_start_s=known.cold_starts.total_s,
         )
+
+    def _ingress_side(
+        self, name: str, ctx: Any, now: float
+    ) -> tuple[dict[str, Reading[IngressSignals]], int]:
+        """What ingress replicas say of a model, and how many there are to say it: those that run, and those
+        that drain and still hold requests, whom Ray leaves out."""
+        assert self._exchange is not None
+        told = ingress_readings(ctx.raw_metrics or {}, name, now) if ctx is not None else {}
+        written = reported_readings(self._exchange.inbox.ingress_reports, name, told, now)
+        if ctx is None:
+            return written, max(1, len(written))
+        running = {str(replica.unique_id) for replica in ctx.running_replicas}
+        return {**told, **written}, ctx.current_num_replicas + len(written.keys() - running)
 
     def _why_pending(self, known: Deployment) -> str:
         assert self._exchange is not None
@@ -265,16 +281,11 @@ class ServePolicy:
         if decision.target != snapshot.target:
             self._metrics.count_change(model.name, snapshot.target, decision.target)
 
-    def _decide_ingress(self, wishes: dict[Any, int], key: Any, ctx: Any, served: Served, now: float) -> None:
-        decision = decide_ingress(
-            ongoing_of_ingress(ctx.raw_metrics or {}, now),
-            ctx.current_num_replicas,
-            ctx.target_num_replicas,
-            served.ingress,
-            self._ingress_peaks,
-            now,
-        )
-        self._ingress_peaks = decision.peaks
+    def _decide_ingress(
+        self, wishes: dict[Any, int], key: Any, ctx: Any, engines: dict[str, Any], served: Served, now: float
+    ) -> None:
+        assert self._exchange is not None
+        decision = self._ingress.decide(ctx, engines, served, self._exchange.inbox, now)
         if decision.target != ctx.target_num_replicas:
             self._log.info(
                 "ingress replicas %d -> %d: %s", ctx.target_num_replicas, decision.target, decision.reason

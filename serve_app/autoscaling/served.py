@@ -29,6 +29,8 @@ class Served:
     ingress: IngressKnobs
     rejected: str = ""
     """What was wrong with knobs that were set and not taken over."""
+    ingress_resources: Mapping[str, float] = field(default_factory=dict)
+    """What one ingress replica takes of a Ray cluster, such as `{"CPU": 0.5}`."""
 
     def document(self, at: float) -> dict[str, Any]:
         """As plain data, written at Unix time `at`."""
@@ -45,6 +47,7 @@ class Served:
             ],
             "ingress": self.ingress.model_dump(mode="json"),
             "rejected": self.rejected,
+            "ingress_resources": dict(self.ingress_resources),
         }
 
 
@@ -63,4 +66,9 @@ def read_served(document: Mapping[str, Any]) -> Served:
         {model.deployment: model for model in models},
         IngressKnobs.model_validate(document["ingress"]),
         str(document["rejected"]),
+        _amounts(document.get("ingress_resources", {})),
     )
+
+
+def _amounts(resources: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(amount) for name, amount in resources.items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.live import read_user_config
+from serve_app.cli.room_check import Cpus, check_room
 from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
 from serve_app.settings.errors import shown
 
@@ -32,8 +33,12 @@ class CheckedApplication:
     ingress_knobs: IngressKnobs
 
 
-def check_application(application: Mapping[str, Any]) -> CheckedApplication:
+def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) -> CheckedApplication:
     """Check one entry of `applications` that Ray Serve's schema has accepted.
+
+    Args:
+        application: The entry.
+        cpus: Those that ingress and engines share; None where nothing is known of them.
 
     Raises:
         SettingsError: with every problem, each under its path within the application.
@@ -54,6 +59,11 @@ def check_application(application: Mapping[str, Any]) -> CheckedApplication:
         problems += [f"deployments[{index}].user_config.{line}" for line in error.problems]
     if settings is None or problems:
         raise SettingsError(problems)
+    if cpus is not None:
+        path = "deployments" if index is None else f"deployments[{index}]"
+        problems = check_room(settings, knobs, ingress_knobs, cpus, f"{path}.user_config.ingress")
+        if problems:
+            raise SettingsError(problems)
     return CheckedApplication(settings, knobs, ingress_knobs)
 
 

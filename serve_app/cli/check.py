@@ -11,6 +11,7 @@ import yaml
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.config_file import read_config
 from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning
+from serve_app.cli.room_check import Cpus, local_cpus
 from serve_app.settings import ModelSettings
 
 
@@ -23,12 +24,17 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--show", action="store_true", help="print the settings and knobs in force, defaults included"
     )
+    parser.add_argument(
+        "--cpus", type=_cpus, metavar="N",
+        help="CPUs of the cluster that will serve it; by default this machine's, for a file without GPUs",
+    )  # fmt: skip
     parser.set_defaults(command=check)
 
 
 def check(options: argparse.Namespace) -> int:
     """Print one line a model, or every setting; raises SettingsError for an invalid file."""
-    config = read_config(options.config)
+    told = options.cpus is not None
+    config = read_config(options.config, Cpus(options.cpus if told else local_cpus(), told))
     given = given_host(config.document) or LOOPBACK
     host = check_host("http_options.host", given, haproxy=False)  # what takes connections is not said here
     for name, settings in config.applications.items():
@@ -51,6 +57,13 @@ def check(options: argparse.Namespace) -> int:
         for line in meaning(config, host, config.port):
             print(line)
     return 0
+
+
+def _cpus(text: str) -> float:
+    cpus = float(text)
+    if not 0 < cpus <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be above 0, up to 1,000,000")
+    return cpus
 
 
 def _placed(model: ModelSettings) -> str:

@@ -11,6 +11,7 @@ import yaml
 
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.application_checks import IMPORT_PATH, check_application
+from serve_app.cli.room_check import Cpus
 from serve_app.settings import AppSettings, SettingsError
 
 
@@ -31,8 +32,8 @@ class ConfigFile:
         return int((self.document.get("http_options") or {}).get("port", 8000))
 
 
-def read_config(path: Path) -> ConfigFile:
-    """Read and check `path`, without starting anything.
+def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
+    """Read and check `path`, without starting anything; against `cpus` too where they are known.
 
     Raises:
         SettingsError: for a file that cannot be read, is not a Serve configuration, or holds a
@@ -55,7 +56,7 @@ def read_config(path: Path) -> ConfigFile:
         if application.get("import_path") != IMPORT_PATH:
             continue
         try:
-            checked[str(application.get("name", "default"))] = check_application(application)
+            checked[str(application.get("name", "default"))] = check_application(application, cpus)
         except SettingsError as error:
             problems += [f"applications[{index}].{line}" for line in error.problems]
     if problems:

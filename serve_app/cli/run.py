@@ -26,6 +26,7 @@ from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning, u
 from serve_app.cli.ports import port_taken
 from serve_app.cli.progress import Progress, say
 from serve_app.cli.ray_token import prepare_token
+from serve_app.cli.room_check import Cpus, local_cpus
 from serve_app.cli.run_environment import HAPROXY_FLAG, environment
 from serve_app.cli.supervision import Cluster
 
@@ -123,8 +124,8 @@ def _prepare(options: argparse.Namespace) -> Start:
     Raises:
         SettingsError, CommandError: for a bad configuration or option, and a port that is taken.
     """
-    config = read_config(options.config)
     local = options.address == _LOCAL
+    config = read_config(options.config, Cpus(local_cpus(), told=True) if local else None)
     values = environment(options.proxy, local=local)
     key = "--host" if options.host else "http_options.host"
     given = options.host or given_host(config.document) or LOOPBACK

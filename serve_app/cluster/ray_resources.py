@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ray._private import state
+
+from serve_app.cluster.ingress_room import Node
+
 _ACCELERATOR = "accelerator_type:"
 _BYTES = ("memory", "object_store_memory")
 # Ray counts resources in ten-thousandths; what is left after adding fractions is not a shortage.
 _SMALLEST = 1e-4
+
+
+def read_nodes() -> tuple[Node, ...]:
+    """The cluster's living nodes. Two calls to Ray's GCS."""
+    free = state.available_resources_per_node()
+    return tuple(Node(total, free.get(name, {})) for name, total in state.total_resources_per_node().items())
 
 
 def judge(available: Mapping[str, float], total: Mapping[str, float], needed: Mapping[str, float]) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 _NOT_STARTING = ("ready", "failed", "draining")
 # From a replica's own readiness to Ray's putting it into service it takes a second or two.
 _INTO_SERVICE_S = 5.0
+_STATUS_AGE_S = 10.0
+"""The policy writes its status at least so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,13 @@ def foresee(status: Mapping[str, Any] | None, phases: Mapping[str, Mapping[str, 
     if status is None:
         return Outlook(starting[0]["phase"], None) if starting else UNKNOWN
     expected: Mapping[str, float] = status["phases_s"]
-    awaited = int(status["starting"]) + int(status["pending"])
+    known, awaited = int(status["starting"]), int(status["starting"]) + int(status["pending"])
+    # A replica that is pending has begun nothing yet, or only just: what lingers of another is not its own.
+    begun_after = now - _STATUS_AGE_S - float(status.get("pending_s", 0.0))
     candidates = [
-        Outlook(document["phase"], _remaining_s(document, expected, now)) for document in starting[:awaited]
+        Outlook(document["phase"], _remaining_s(document, expected, now))
+        for index, document in enumerate(starting[:awaited])
+        if index < known or float(document["since"]) >= begun_after
     ]
     if candidates:
         return min(candidates, key=lambda each: inf if each.eta_s is None else each.eta_s)

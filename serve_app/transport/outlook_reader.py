@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from serve_app.documents import STATUS, get_document
 from serve_app.phases import read_phases
@@ -13,6 +14,8 @@ from serve_app.transport.outlook import UNKNOWN, Outlook, foresee
 logger = logging.getLogger("ray.serve")
 
 _INTERVAL_S = 1.0
+_BELIEVED_S = 10.0
+"""A reading older than this, for a store that does not answer, no longer says what a request waits for."""
 
 
 class OutlookReader:
@@ -21,13 +24,21 @@ class OutlookReader:
     Args:
         app: The Serve application.
         deployment: The engine deployment.
+        clock: Seconds.
     """
 
-    def __init__(self, app: str, deployment: str) -> None:
+    def __init__(self, app: str, deployment: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._deployment = deployment
         self._task: asyncio.Task[None] | None = None
-        self.current: Outlook = UNKNOWN
+        self._clock = clock
+        self._read_at = 0.0
+        self._last: Outlook = UNKNOWN
+
+    @property
+    def current(self) -> Outlook:
+        """The newest outlook there is; unknown once that is 10 s old."""
+        return self._last if self._clock() - self._read_at <= _BELIEVED_S else UNKNOWN
 
     def start(self) -> None:
         """Read from now on, unless that is going on."""
@@ -39,13 +50,14 @@ class OutlookReader:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self.current = UNKNOWN
+        self._last = UNKNOWN
 
     async def _run(self) -> None:
         failing = False
         while True:
             try:
-                self.current = await asyncio.to_thread(self._read)
+                self._last = await asyncio.to_thread(self._read)
+                self._read_at = self._clock()
                 failing = False
             except Exception:
                 # A wait goes on without an outlook; it must not end because of one.

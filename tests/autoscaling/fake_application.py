@@ -30,6 +30,8 @@ from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
 from serve_app.autoscaling.served import Served, ServedModel
 from serve_app.autoscaling.signals import EngineSignals, IngressSignals, ingress_key
+from serve_app.cluster.ingress_room import Node
+from serve_app.ingress_reports import IngressReport
 from tests.autoscaling.build import NOW
 
 APP = "tideserve"
@@ -171,6 +173,31 @@ class FakeApplication:
         """What the documents say of a model's replicas."""
         deployments = {**self.exchange.inbox.deployments, engine_name(model): known}
         self.exchange.inbox = replace(self.exchange.inbox, deployments=deployments)
+
+    def takes(self, ingress: Mapping[str, float], engine: Mapping[str, float]) -> None:
+        """What a replica of the ingress takes of the cluster, and what one of every model takes."""
+        served = self.exchange.inbox.served
+        assert served is not None
+        models = {name: replace(model, resources=engine) for name, model in served.models.items()}
+        served = replace(served, models=models, ingress_resources=ingress)
+        self.exchange.inbox = replace(self.exchange.inbox, served=served)
+
+    def nodes(self, *nodes: Node) -> None:
+        """What the cluster's nodes have, as the exchange reads it when it is asked to."""
+        self.exchange.inbox = replace(self.exchange.inbox, nodes=nodes)
+
+    def holds_while_draining(self, replica: str, **ingress: Mapping[str, float]) -> None:
+        """What an ingress replica that Ray no longer counts has written down, as of now."""
+        values: dict[str, float] = {}
+        for model, signals in ingress.items():
+            said = asdict(IngressSignals(**signals))
+            values |= {ingress_key(engine_name(model), field): value for field, value in said.items()}
+        reports = {replica: IngressReport(self.clock.now, values)}
+        self.exchange.inbox = replace(self.exchange.inbox, ingress_reports=reports)
+
+    def silence(self, deployment: str, number: int) -> None:
+        """Forget what one replica has reported."""
+        self.state.on_replica_stopped(self._running[deployment][number])
 
     def run(self, deployment: str, count: int) -> None:
         """Have so many replicas of `deployment` running."""

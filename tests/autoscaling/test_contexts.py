@@ -6,7 +6,12 @@ from typing import Any
 
 from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
 
-from serve_app.autoscaling.contexts import engine_readings, ingress_readings, ongoing_of_ingress
+from serve_app.autoscaling.contexts import (
+    engine_readings,
+    ingress_readings,
+    ongoing_of_ingress,
+    reported_readings,
+)
 from serve_app.autoscaling.signals import (
     ENGINE_FIELDS,
     INGRESS_FIELDS,
@@ -14,6 +19,7 @@ from serve_app.autoscaling.signals import (
     IngressSignals,
     ingress_key,
 )
+from serve_app.ingress_reports import IngressReport
 from tests.autoscaling.build import NOW
 
 DEPLOYMENT = DeploymentID("Engine-a", "tideserve")
@@ -111,3 +117,24 @@ def test_an_ingress_replica_reports_each_model_under_its_deployment_s_name() -> 
     assert ingress_readings(columns, "Engine-b", NOW)["a"].signals.held_requests == 2.0
     assert ingress_readings(columns, "Engine-c", NOW) == {}
     assert ongoing_of_ingress(columns, NOW) == {"a": (30.0, 1.0)}
+
+
+def written(held: float, at: float) -> IngressReport:
+    signals = asdict(IngressSignals(held_requests=held))
+    return IngressReport(at, {ingress_key("Engine-a", name): value for name, value in signals.items()})
+
+
+def test_what_a_replica_wrote_down_counts_where_ray_tells_nothing_of_it() -> None:
+    reports = {"drains": written(9, NOW - 1), "runs": written(8, NOW)}
+
+    readings = reported_readings(reports, "Engine-a", {"runs"}, NOW)
+
+    assert set(readings) == {"drains"}
+    assert readings["drains"].signals == IngressSignals(held_requests=9)
+    assert readings["drains"].age_s == 1.0
+
+
+def test_what_a_killed_replica_left_and_what_is_not_of_this_model_is_no_reading() -> None:
+    reports = {"killed": written(9, NOW - 11), "another": IngressReport(NOW, {"Engine-b:held_requests": 1.0})}
+
+    assert reported_readings(reports, "Engine-a", set(), NOW) == {}

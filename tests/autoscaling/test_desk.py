@@ -49,7 +49,7 @@ class Replica:
 
     def __init__(self, models: dict[str, ModelSettings] = MODELS, app: str = "shop") -> None:
         self.live = LiveKnobs(dict.fromkeys(models, Knobs()))
-        self.desk = AutoscalingDesk(app, models, self.live)
+        self.desk = AutoscalingDesk(app, models, self.live, {"CPU": 0.5})
 
 
 @pytest.fixture
@@ -78,6 +78,7 @@ def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes(
     assert tide.resources == {"CPU": 1.0, "GPU": 1.0, "accelerator_type:H100": 0.001}
     assert (embed.name, embed.knobs, embed.resources) == ("org/embed", Knobs(), {"CPU": 0.5})
     assert served.ingress == IngressKnobs(max_replicas=2)
+    assert served.ingress_resources == {"CPU": 0.5}
     assert served.rejected == ""
     assert get_document(KNOBS, "shop")["at"] == clock.now
 

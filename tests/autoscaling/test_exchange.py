@@ -10,8 +10,10 @@ from serve_app.autoscaling.cold_start import ColdStarts
 from serve_app.autoscaling.exchange import Exchange, read_learned
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.served import Served, ServedModel
+from serve_app.cluster.ingress_room import Node
 from serve_app.cluster.kubernetes_nodes import GpuNodes
 from serve_app.documents import DECISIONS, KNOBS, LEARNED, STATUS, get_document, put_document
+from serve_app.ingress_reports import publish_report, read_reports
 from serve_app.phases import publish_phase, read_phases
 from tests.stub_kv import StubKv
 
@@ -36,6 +38,10 @@ class Cluster:
     def cluster_resources(self) -> dict[str, float]:
         return {"GPU": 8.0, "CPU": 8.0}
 
+    def read_nodes(self) -> tuple[Node, ...]:
+        self.asked += 1
+        return (Node({"CPU": 8.0}, dict(self.free)),)
+
     def read(self) -> GpuNodes:
         self.nodes_read += 1
         return self.nodes
@@ -46,6 +52,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(exchange_module, "ray", made)
     monkeypatch.setattr(exchange_module, "KubernetesNodes", lambda: made)
+    monkeypatch.setattr(exchange_module, "read_nodes", made.read_nodes)
     return made
 
 
@@ -302,3 +309,38 @@ def test_a_write_that_failed_is_made_up_for(exchange: Exchange, kv: StubKv) -> N
     exchange._turn(START + 0.5)
 
     assert [written(kv, kind) for kind in (STATUS, DECISIONS, LEARNED)] == [1, 1, 1]
+
+
+def test_reports_of_ingress_replicas_that_hold_requests_are_read_at_every_turn(exchange: Exchange) -> None:
+    publish_report("shop", "i1", {"Engine-tide:held_requests": 3.0}, START)
+    exchange._turn(START)
+
+    assert exchange.inbox.ingress_reports["i1"].values == {"Engine-tide:held_requests": 3.0}
+
+
+def test_a_report_of_a_replica_that_was_killed_is_removed_after_a_minute(exchange: Exchange) -> None:
+    publish_report("shop", "killed", {}, START)
+    publish_report("shop", "holds", {}, START + 59.5)
+    exchange._turn(START + 60)
+    assert set(exchange.inbox.ingress_reports) == {"killed", "holds"}
+
+    exchange._turn(START + 60.5)
+
+    assert set(exchange.inbox.ingress_reports) == set(read_reports("shop")) == {"holds"}
+
+
+def test_nodes_are_looked_at_once_a_second_while_the_ingress_wants_more_replicas(
+    exchange: Exchange, cluster: Cluster
+) -> None:
+    exchange._turn(START)
+    assert (exchange.inbox.nodes, cluster.asked) == (None, 0)
+
+    exchange.outbox.look_at_nodes = True
+    for turn in range(4):
+        exchange._turn(START + 0.5 * turn)
+    assert cluster.asked == 2
+    assert exchange.inbox.nodes == (Node({"CPU": 8.0}, {"GPU": 0.0, "CPU": 8.0}),)
+
+    exchange.outbox.look_at_nodes = False
+    exchange._turn(START + 9)
+    assert exchange.inbox.nodes is None

@@ -140,3 +140,9 @@ def test_live_settings_may_be_empty_and_know_only_two_keys() -> None:
     assert LiveSettings.model_validate({}).ingress == IngressKnobs()
     with pytest.raises(ValidationError, match="models"):
         LiveSettings.model_validate({"models": {}})
+
+
+def test_two_ingress_replicas_are_the_default_where_the_maximum_allows() -> None:
+    assert IngressKnobs().min_replicas == 2
+    assert IngressKnobs(max_replicas=7).min_replicas == 2
+    assert IngressKnobs(max_replicas=1).min_replicas == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.autoscaling import serve_policy
+from serve_app.autoscaling import ingress_fleet, serve_policy
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.policy import Decision
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
@@ -104,7 +104,7 @@ def test_an_ingress_that_cannot_be_decided_keeps_its_replicas_and_holds_up_no_mo
     def fails(*arguments: object) -> None:
         raise RuntimeError("no ingress today")
 
-    monkeypatch.setattr(serve_policy, "decide_ingress", fails)
+    monkeypatch.setattr(ingress_fleet, "decide_ingress", fails)
     app = FakeApplication(clock, {"a": KNOBS})
     with caplog.at_level(logging.CRITICAL, "ray.serve"):
         for _ in range(4):

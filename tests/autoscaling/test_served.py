@@ -16,6 +16,7 @@ SERVED = Served(
     },
     IngressKnobs(max_replicas=7),
     "autoscaling['a'].headroom = -1: too small",
+    {"CPU": 0.5},
 )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from serve_app import env
 from serve_app.cli.main import main
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -44,7 +45,7 @@ def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[
     assert out.splitlines() == [
         f"{path}: application 't' is valid",
         "  a: embedded on CPU a replica, 1 to 3 replicas, p95 TTFT 200 ms and ITL 100 ms, queue 8 a replica",
-        "  ingress: 1 to 4 replicas, one for 200 streams",
+        "  ingress: 2 to 4 replicas, one for 200 streams",
         "listens on 127.0.0.1:8000, which only this machine reaches; --host 0.0.0.0 opens it",
     ]
     assert err == ""
@@ -151,3 +152,37 @@ def test_a_missing_file_is_no_traceback(capsys: pytest.CaptureFixture[str], tmp_
     assert main(["check", str(tmp_path / "none.yaml")]) == 2
 
     assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_bounds_that_leave_an_engine_no_room_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(document("{name: a, device: cpu, cpus_per_replica: 0.4}"))
+    assert main(["check", str(path), "--cpus", "2"]) != 0
+
+    err = capsys.readouterr().err
+    assert "deployments[0].user_config.ingress.max_replicas = 4" in err
+    assert "must be at most 3" in err
+
+    monkeypatch.setenv(env.RAY_RESOURCES, '{"CPU": 2}')
+    assert main(["check", str(path)]) != 0
+    assert main(["check", str(path), "--cpus", "2.4"]) == 0
+
+
+@pytest.mark.parametrize("name", ["serve.yaml", "serve.zero.yaml", "serve.multi-model.yaml"])
+def test_the_laptops_configurations_fit_two_cores_with_one_ingress_replica(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(env.RAY_RESOURCES, '{"CPU": 2}')
+
+    assert main(["check", str(CONFIG / name)]) == 0
+    assert "  ingress: 1 to 1 replicas" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["serve.a100.yaml", "serve.tp4.yaml"])
+def test_configurations_of_a_cluster_have_two_ingress_replicas(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["check", str(CONFIG / name)]) == 0
+    assert "  ingress: 2 to 4 replicas" in capsys.readouterr().out

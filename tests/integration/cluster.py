@@ -170,10 +170,14 @@ def engine_settings(name: str, **more: Any) -> dict[str, Any]:
 
 
 def application(
-    *models: dict[str, Any], knobs: dict[str, dict[str, Any]] | None = None, **args: Any
+    *models: dict[str, Any],
+    knobs: dict[str, dict[str, Any]] | None = None,
+    ingress_knobs: dict[str, Any] | None = None,
+    **args: Any,
 ) -> dict[str, Any]:
-    """A Serve configuration with these models, and these knobs by model."""
+    """A Serve configuration with these models, these knobs by model, and one ingress replica unless told."""
     ingress = {"cpus_per_replica": 0.1, **args.pop("ingress", {})}
+    user_config = {"autoscaling": knobs or {}, "ingress": ingress_knobs or {"max_replicas": 1}}
     return {
         "proxy_location": "EveryNode",
         "http_options": {"host": "127.0.0.1", "port": 8000},
@@ -184,7 +188,7 @@ def application(
                 "import_path": "serve_app.app:build",
                 "autoscaling_policy": {"policy_function": "serve_app.autoscaling.serve_policy:ServePolicy"},
                 "args": {"models": list(models), "ingress": ingress, **args},
-                "deployments": [{"name": "Ingress", "user_config": {"autoscaling": knobs or {}}}],
+                "deployments": [{"name": "Ingress", "user_config": user_config}],
             }
         ],
     }

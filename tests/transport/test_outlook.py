@@ -65,6 +65,14 @@ def test_a_replica_that_has_just_begun_is_believed_before_the_policy_has_seen_it
     assert foresee(status(pending=1), {"a": phase("imports", 0.5)}, NOW) == Outlook("imports", 32.5)
 
 
+def test_a_pending_replica_is_not_told_by_the_phase_of_one_that_was_killed() -> None:
+    """For 600 s clients were told that a replica warmed up, which had no place to run."""
+    phases = {"killed": phase("warm_up", 700.0)}
+
+    assert foresee(status(pending=1, pending_s=600), phases, NOW) == Outlook("pending_capacity", COLD_START_S)
+    assert foresee(status(pending=1, pending_s=600), {"a": phase("imports", 2.0)}, NOW).phase == "imports"
+
+
 @pytest.mark.parametrize("over", ["ready", "failed", "draining"])
 def test_a_replica_that_is_not_starting_says_nothing_of_the_next(over: str) -> None:
     assert foresee(status(starting=1), {"a": phase(over, 60.0)}, NOW) == Outlook("process", COLD_START_S)

@@ -98,10 +98,11 @@ async def test_however_many_want_it_one_reads(store: Store) -> None:
     reader.stop()
 
 
-async def test_a_store_that_fails_leaves_the_outlook_as_it_was_and_is_asked_again(
+async def test_a_store_that_fails_leaves_the_outlook_as_it_was_for_ten_seconds_and_is_asked_again(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader = OutlookReader("shop", "Engine-tide")
+    now = 0.0
+    reader = OutlookReader("shop", "Engine-tide", lambda: now)
     reader.start()
     await store.next_read()
 
@@ -109,6 +110,8 @@ async def test_a_store_that_fails_leaves_the_outlook_as_it_was_and_is_asked_agai
         store.fails = ConnectionError("no GCS")
         await store.next_read()
         assert reader.current == Outlook("pending_capacity", 40.0)
+        now = 10.5
+        assert reader.current == UNKNOWN  # what it was, it may not be any more
         assert [record.message for record in caplog.records] == [
             "Engine-tide: its outlook cannot be read"
         ]  # and not once a second

@@ -1,0 +1,115 @@
+"""Hundreds of requests held at zero, on two CPUs that ingress and engines share: real engines, real Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.cluster import Running, application, engine_settings
+
+MODEL = "tide"
+HELD = 300
+INGRESS = "ray::ServeReplica:tideserve:Ingress"
+WAIT_S = 120.0
+KNOBS = {
+    "mode": "advise",  # nothing starts until the test says so
+    "min_replicas": 0,
+    "max_replicas": 1,
+    "ttft_target_s": 5.0,
+    "itl_target_s": 1.0,
+    "keep_alive_interval_s": 1,
+}
+INGRESS_KNOBS = {
+    "min_replicas": 2,
+    "max_replicas": 3,
+    "target_ongoing_requests": 50,  # 300 held requests would be six replicas
+    "downscale_delay_s": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def sea() -> Iterator[Running]:
+    document = application(
+        engine_settings(MODEL, cpus_per_replica=0.5),
+        knobs={MODEL: KNOBS},
+        ingress_knobs=INGRESS_KNOBS,
+        ingress={"cpus_per_replica": 0.5},
+    )
+    running = Running(document, environment={"RAY_OVERRIDE_RESOURCES": '{"CPU": 2}'})
+    running.start()
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.end()
+
+
+def turned(document: dict[str, Any], model: dict[str, Any], ingress: dict[str, Any]) -> dict[str, Any]:
+    edited = copy.deepcopy(document)
+    user_config = edited["applications"][0]["deployments"][0]["user_config"]
+    user_config["autoscaling"][MODEL].update(model)
+    user_config["ingress"].update(ingress)
+    return edited
+
+
+def held_of(sea: Running) -> float:
+    """As the policy sees it."""
+    records = httpx.get(f"{sea.url}/autoscaling/decisions", params={"limit": 1}, timeout=10).json()[
+        "decisions"
+    ]
+    held: float = records[-1]["signals"]["held_requests"] if records else 0.0
+    return held
+
+
+def ingress_changes(sea: Running) -> list[tuple[int, int]]:
+    """Of the ingress's replicas, as the controller logged them."""
+    lines = "".join(log.read_text(errors="replace") for log in sea.folder.rglob("controller_*.log"))
+    return [(int(old), int(new)) for old, new in re.findall(r"ingress replicas (\d+) -> (\d+)", lines)]
+
+
+async def until(look: Callable[[], Any], holds: Callable[[Any], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds(seen := await asyncio.to_thread(look)):
+        assert time.monotonic() < deadline, f"{what} did not come to pass within {WAIT_S} s: {seen}"
+        await asyncio.sleep(0.2)
+
+
+async def stream(client: httpx.AsyncClient, url: str, number: int) -> str:
+    body = {"model": MODEL, "prompt": f"Wave {number}", "max_tokens": 4, "stream": True, "ignore_eos": True}
+    reply = await client.post(f"{url}/v1/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.text
+
+
+async def test_requests_held_at_zero_need_no_ingress_replica_and_those_of_a_draining_one_are_answered(
+    sea: Running,
+) -> None:
+    await until(lambda: len(sea.processes(INGRESS)), lambda count: count == 2, "the two ingress replicas")
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=WAIT_S, limits=limits) as client:
+        streams = [asyncio.create_task(stream(client, sea.url, number)) for number in range(HELD)]
+        await until(lambda: held_of(sea), lambda held: held == HELD, "300 held requests")
+        assert ingress_changes(sea) == [(1, 2)]
+
+        # One of the two drains, with what it holds; Ray tells the policy of the other alone.
+        sea.deploy(turned(sea.document, {}, {"min_replicas": 1}))
+        await until(lambda: ingress_changes(sea), lambda seen: seen == [(1, 2), (2, 1)], "one ingress fewer")
+        settled = time.time() + 12  # what was reported before is stale then
+        await until(time.time, lambda now: now > settled, "a look without old reports")
+        assert held_of(sea) == HELD
+        assert len(sea.processes(INGRESS)) == 2
+
+        sea.deploy(turned(sea.document, {"mode": "act"}, {"min_replicas": 1}))
+        texts = await asyncio.gather(*streams)
+    assert (
+        len([text for text in texts if text.endswith("data: [DONE]\n\n") and "event: error" not in text])
+        == HELD
+    )
+    assert all(text.startswith(": waiting for a replica of tide: phase=") for text in texts)
