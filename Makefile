@@ -7,7 +7,7 @@ SCENARIO ?= zero-to-n-to-zero
 COMPUTATION := tests/autoscaling tests/benchmarks tests/kubernetes $(addprefix tests/replay/,fleet foresight peers)
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test lint loadtest bench-policy chart setup setup-dev lock clean
+.PHONY: help serve test lint loadtest bench-policy chart setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=config/serve.yaml]   set up, then serve until Ctrl-C'
@@ -15,7 +15,10 @@ help:
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
-	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv)'
+	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv), and list licences'
+	@echo 'make licenses                           check the licences of the locked packages, and list them'
+	@echo 'make sbom [ARGS=...]                    bills of materials of the images, in build/sbom'
+	@echo 'make audit                              known vulnerabilities of the locked packages'
 	@echo 'make clean                              remove .venv'
 
 serve: setup
@@ -69,8 +72,18 @@ setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
 	@requirements/tools.sh
 	@touch $@
 
-lock:
+lock: setup-dev
 	@requirements/lock.sh $(ARGS)
+	@$(BIN)/python -m tools.supply_chain.inventory
+
+licenses: setup-dev
+	@exec $(BIN)/python -m tools.supply_chain.inventory
+
+sbom: setup-dev
+	@exec $(BIN)/python -m tools.supply_chain.sbom --out build/sbom $(ARGS)
+
+audit: setup-dev
+	@exec $(BIN)/python -m tools.supply_chain.audit $(ARGS)
 
 clean:
 	rm -rf .venv
