@@ -7,12 +7,13 @@ SCENARIO ?= zero-to-n-to-zero
 COMPUTATION := tests/autoscaling tests/benchmarks tests/kubernetes $(addprefix tests/replay/,fleet foresight peers)
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test lint loadtest bench-policy chart setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test lint loadtest chaos bench-policy chart setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=config/serve.yaml]   set up, then serve until Ctrl-C'
 	@echo 'make test                               set up, then lint, type-check and run every test'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
+	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
 	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
 	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv), and list licences'
@@ -41,6 +42,9 @@ lint: setup-dev
 
 loadtest: setup
 	@exec $(BIN)/tideserve loadtest $(SCENARIO) --serve $(LOADTEST_CONFIG) $(ARGS)
+
+chaos: setup
+	@exec $(BIN)/python -m benchmarks.chaos $(ARGS)
 
 bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)

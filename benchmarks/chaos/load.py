@@ -1,0 +1,159 @@
+"""The load: so many streams open at once, in a process of its own, steered by its parent.
+
+`python -m benchmarks.chaos.load` reads orders from its standard input, one a line, and writes a JSON
+document a line to its standard output: `{"streaming": 16}` when the number of streams that receive tokens
+has changed, and `{"stream": {...}}` when one is over. It ends with its input, so with its parent.
+
+A process of its own, because reading thousands of pieces a second would delay the probes beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import aiohttp
+
+from benchmarks.chaos.observed import Outcome
+from benchmarks.chaos.outcome import Received, stream
+from serve_app.loadtest.client.sse import Scanner
+
+OPEN, CLOSE, DROP = "open", "close", "drop"
+"""Open streams and replace those that end; open no more; close those that are left."""
+
+_AGAIN_S = 0.5
+"""A client that was refused asks again after this long."""
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is sent, and how many at once."""
+
+    url: str
+    headers: Mapping[str, str]
+    model: str
+    streams: int
+    tokens: int
+
+
+class Load:
+    """The streams of one process."""
+
+    def __init__(self, job: Job, session: aiohttp.ClientSession) -> None:
+        self._job, self._session = job, session
+        self._wanted = asyncio.Event()
+        self._streaming = 0
+        self._open: set[asyncio.Task[Outcome]] = set()
+        self._given_up: set[asyncio.Task[Any]] = set()
+
+    def order(self, order: str) -> None:
+        """Do as the parent says."""
+        if order == OPEN:
+            self._wanted.set()
+            return
+        self._wanted.clear()
+        if order == DROP:
+            self._given_up |= self._open
+            for task in self._open:
+                task.cancel()
+
+    async def worker(self) -> None:
+        """One stream after the other."""
+        while True:
+            await self._wanted.wait()
+            task = asyncio.create_task(self._one())
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+            outcome = await task
+            if outcome == "refused":
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _one(self) -> Outcome:
+        scanner, task = Scanner("completions"), asyncio.current_task()
+        assert task is not None
+        opened_s, status, failure, tail = time.monotonic(), 0, "", b""
+        counted = False
+        try:
+            async with self._session.post(f"{self._job.url}/v1/completions", json=self._body()) as response:
+                status = response.status
+                if status != 200:
+                    failure = f"HTTP {status}: {(await response.text())[:_SHOWN]}"
+                else:
+                    async for data in response.content.iter_any():
+                        scanner.feed(data, time.monotonic())
+                        tail = (tail + data)[-64:]
+                        if scanner.pieces and not counted:
+                            counted = True
+                            self._count(1)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            failure = f"{type(error).__name__}: {error}"[:_SHOWN]
+        except asyncio.CancelledError:
+            if task not in self._given_up:
+                raise
+            task.uncancel()
+        finally:
+            if counted:
+                self._count(-1)
+        record = stream(
+            Received(
+                opened_s,
+                time.monotonic(),
+                self._job.tokens,
+                status=status,
+                pieces_s=scanner.pieces,
+                done=tail.rstrip().endswith(b"data: [DONE]"),
+                error_event=scanner.error,
+                output_tokens=scanner.usage().output_tokens,
+                failure=failure,
+                given_up=task in self._given_up,
+            )
+        )
+        _tell({"stream": asdict(record)})
+        return record.outcome
+
+    def _body(self) -> dict[str, Any]:
+        return {
+            "model": self._job.model,
+            "prompt": "Once upon a time",
+            "max_tokens": self._job.tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def _count(self, more: int) -> None:
+        self._streaming += more
+        _tell({"streaming": self._streaming})
+
+
+def _tell(document: Mapping[str, Any]) -> None:
+    print(json.dumps(document), flush=True)
+
+
+async def run(job: Job) -> None:
+    """Follow orders until the parent closes our input."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=60)
+    # A connection for each stream: none is failed by what happened to the one before it.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=job.headers) as session:
+        load = Load(job, session)
+        workers = [asyncio.create_task(load.worker()) for _ in range(job.streams)]
+        while line := await reader.readline():
+            load.order(line.decode().strip())
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(run(Job(**json.loads(sys.argv[1]))))

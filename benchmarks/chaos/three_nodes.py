@@ -1,0 +1,190 @@
+"""The application on three raylets of one host, as KubeRay starts pods: `ray start --block` leads each.
+
+The head has no CPUs, so that only Ray's and Serve's own processes are on it; each of the other two has room
+for one ingress replica and half of the engines. Their HAProxys listen on one port, whose connections the
+kernel deals out among those that live: the part that a Service has on Kubernetes. What is lost is started
+again by us, as the operator would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.chaos.observed import Event
+from benchmarks.chaos.processes import Processes
+from benchmarks.chaos.roles import BY_NAME, NODE
+from benchmarks.chaos.server import ChaosError, Served, end_all, ready, tail
+from serve_app.cli.ports import free_port
+from serve_app.cli.run_environment import environment
+
+HEAD, WORKERS = "head", ("worker-1", "worker-2")
+_REPLACED_S = 5.0
+"""An operator's new pod is there after this."""
+_HEAD_S, _DEPLOY_S = 60.0, 120.0
+_WORKER_PORTS, _PORTS_EACH = 21000, 200
+_POLL_S = 0.5
+
+
+class ThreeNodes:
+    """A head and two workers."""
+
+    names = (HEAD, *WORKERS)
+
+    def __init__(self, served: Served, port: int, folder: Path, processes: Processes) -> None:
+        self.engines = served.engines
+        self._port, self._folder, self._processes = port, folder, processes
+        self._gcs, self._dashboard = free_port(), free_port()
+        self._config = folder / "serve.yaml"
+        self._config.write_text(yaml.safe_dump(pinned(served.document, port)), encoding="utf-8")
+        self._token = secrets.token_hex(32)
+        self._leaders: dict[str, subprocess.Popen[bytes]] = {}
+        self._ended: str | None = None
+        self._restoring: asyncio.Task[None] | None = None
+
+    def ended(self) -> str | None:
+        """The cluster ends with its head; a worker that is lost is replaced."""
+        return self._ended
+
+    async def start(self) -> None:
+        """Start all three nodes and deploy."""
+        self._ended = None
+        self._start(HEAD)
+        await self._head()
+        for name in WORKERS:
+            self._start(name)
+        await self._deploy()
+        await ready(self._port, self.ended, self._log(HEAD))
+
+    async def stop(self) -> None:
+        """Kill every process of every node."""
+        if self._restoring is not None:
+            self._restoring.cancel()
+        for name in self.names:
+            await end_all(lambda name=name: self._processes.everything(name))
+        for leader in self._leaders.values():
+            await asyncio.to_thread(leader.wait)
+
+    async def restore(self, event: Event) -> None:
+        """Start another node in place of one that is lost, as an operator does."""
+        ends = event.role == NODE.name or BY_NAME[event.role].ends_node
+        if ends and (self._restoring is None or self._restoring.done()):
+            self._restoring = asyncio.create_task(self._replace_lost())
+
+    async def _replace_lost(self) -> None:
+        """Until cancelled: a node whose leader has ended is replaced, and with the head the cluster is."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            for name, leader in list(self._leaders.items()):
+                if leader.poll() is None:
+                    continue
+                if name == HEAD:
+                    self._ended = "the head ended, and the cluster with it,"
+                    return
+                await asyncio.sleep(_REPLACED_S)
+                await end_all(lambda name=name: self._processes.everything(name))
+                self._start(name)
+
+    def _start(self, name: str) -> None:
+        with self._log(name).open("ab") as log:
+            leader = subprocess.Popen(
+                self._command(name), env=self._environment(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, process_group=0,
+            )  # fmt: skip
+        self._leaders[name] = leader
+        self._processes.nodes = {one.pid: key for key, one in self._leaders.items()}
+        self._processes.look()
+
+    def _command(self, name: str) -> list[str]:
+        first = _WORKER_PORTS + self.names.index(name) * _PORTS_EACH
+        options: dict[str, object] = {
+            "node-ip-address": "127.0.0.1",
+            "object-store-memory": 100 << 20,
+            "dashboard-agent-listen-port": free_port(),
+            "min-worker-port": first,
+            "max-worker-port": first + _PORTS_EACH - 1,
+        }
+        if name == HEAD:
+            options |= {
+                "port": self._gcs,
+                "num-cpus": 0,
+                "dashboard-port": self._dashboard,
+                "ray-client-server-port": free_port(),
+                "temp-dir": self._folder,
+            }
+        else:
+            room = {"ingress:replicas": 1, "engine:replicas": -(-self.engines // len(WORKERS))}
+            options |= {
+                "address": f"127.0.0.1:{self._gcs}",
+                "num-cpus": 2,
+                "resources": json.dumps(room),
+            }
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        command += ["--head"] if name == HEAD else []
+        return command + [f"--{option}={value}" for option, value in options.items()]
+
+    def _environment(self) -> dict[str, str]:
+        """Each node needs ports of its own for what Ray Serve has once a node."""
+        values = environment("haproxy", local=False)
+        ports = ("STATS_PORT", "METRICS_PORT")
+        own = {f"RAY_SERVE_HAPROXY_{port}": str(free_port()) for port in ports}
+        own |= {f"RAY_SERVE_FALLBACK_PROXY_{kind}_PORT": str(free_port()) for kind in ("HTTP", "GRPC")}
+        root = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, (root, values.get("PYTHONPATH"))))
+        return values | own | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, "PYTHONPATH": path}
+
+    async def _head(self) -> None:
+        """Wait for the dashboard, which takes the deployment."""
+        end = time.monotonic() + _HEAD_S
+        while time.monotonic() < end:
+            if self._leaders[HEAD].poll() is not None:
+                break
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", self._dashboard)
+                writer.close()
+                return
+            await asyncio.sleep(_POLL_S)
+        raise ChaosError(f"the head did not start:\n{tail(self._log(HEAD))}")
+
+    async def _deploy(self) -> None:
+        command = ["-m", "ray.serve.scripts", "deploy", str(self._config)]
+        command += ["--address", f"http://127.0.0.1:{self._dashboard}"]
+        log = self._folder / "deploy.log"
+        with log.open("ab") as output:
+            deploy = await asyncio.create_subprocess_exec(
+                sys.executable, *command, env=self._environment(), stdout=output, stderr=subprocess.STDOUT
+            )
+            try:
+                status = await asyncio.wait_for(deploy.wait(), _DEPLOY_S)
+            except TimeoutError:
+                deploy.kill()
+                status = await deploy.wait()
+        if status:
+            raise ChaosError(f"serve deploy ended with status {status}:\n{tail(log)}")
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+
+def pinned(document: dict[str, Any], port: int) -> dict[str, Any]:
+    """The configuration with two ingress replicas, and each replica on a node that has room for its kind."""
+    found = copy.deepcopy(document)
+    found["http_options"] = {**(found.get("http_options") or {}), "port": port}
+    application = found["applications"][0]
+    args = application["args"]
+    args["models"][0]["resources"] = {"engine:replicas": 1}
+    args["ingress"] = {**args.get("ingress", {}), "resources": {"ingress:replicas": 1}}
+    (ingress,) = (one for one in application["deployments"] if one["name"] == "Ingress")
+    ingress["user_config"]["ingress"] = {"min_replicas": len(WORKERS), "max_replicas": len(WORKERS)}
+    return found
