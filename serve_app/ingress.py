@@ -106,6 +106,7 @@ class Ingress:
             observer,
             self._settings.http.max_body_bytes,
             self._settings.http.body_timeout_s,
+            self._settings.http.max_body_memory_bytes,
             api_keys=self._api_keys,
             autoscaling=self._desk,
             behind_ray=True,

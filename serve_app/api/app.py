@@ -30,6 +30,7 @@ def create_app(
     observer: Observer,
     max_body_bytes: int,
     body_timeout_s: float,
+    max_body_memory_bytes: int,
     *,
     api_keys: ApiKeys | None = None,
     autoscaling: AutoscalingView | None = None,
@@ -42,6 +43,7 @@ def create_app(
         observer: Answers `/ready` and `/metrics`.
         max_body_bytes: Bound on a request's body.
         body_timeout_s: Bound on the time a body takes, as `read_body` has it.
+        max_body_memory_bytes: Bound on the bodies in memory at once, as `BodyMemory` has it.
         api_keys: Those of the clients that are let in; None lets everybody in.
         autoscaling: Answers `/autoscaling/…`; None where nothing scales.
         behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
@@ -51,7 +53,7 @@ def create_app(
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(openai_router(models, max_body_bytes, body_timeout_s))
+    app.include_router(openai_router(models, max_body_bytes, body_timeout_s, max_body_memory_bytes))
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -18,7 +20,8 @@ _POLICY_VIOLATION = 1008
 class ApiKeyMiddleware:
     """Answers 401 to requests without a key of `keys`, before their path or body is looked at.
 
-    What passes is handed on as it is: a stream pays nothing for it.
+    What passes is handed on as it is, with the name of its client in the request's state: a stream pays
+    nothing for it.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
@@ -31,7 +34,8 @@ class ApiKeyMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            if not await self._keys.known(_key(scope)):
+            key = _key(scope)
+            if not await self._keys.known(key):
                 raise _refusal("this API key is not one of the server's.")
         except ApiError as error:
             if scope["type"] == "http":
@@ -40,6 +44,7 @@ class ApiKeyMiddleware:
             else:
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
+        scope.setdefault("state", {})["client"] = f"API key {hashlib.sha256(key).hexdigest()[:8]}"
         await self._app(scope, receive, send)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.errors import ApiError
 
 
@@ -30,7 +31,7 @@ SLOWEST_BYTES_PER_S = 16_384
 """A body may take a second longer for each of these: 8 MiB that arrive at 131 kbit/s are still read."""
 
 
-async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
+async def read_body(request: Request, max_bytes: int, timeout_s: float, share: BodyShare) -> bytes:
     """The whole body.
 
     Args:
@@ -38,22 +39,27 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
         max_bytes: Bound on its size.
         timeout_s: Seconds it may take, and one more for each `SLOWEST_BYTES_PER_S` bytes received: a client
             that trickles a body would keep its connection and its memory for as long as it likes.
+        share: Takes its bytes as they come; the caller releases them.
 
     Raises:
-        ApiError: 413 once it is larger than `max_bytes`, before it has all been read; 408 once it has taken
-            too long.
+        ApiError: 413 once it is larger than `max_bytes`, and 429 where the memory for bodies does not hold
+            it: before it has all been read, and before any of it where its length is declared; 408 once it
+            has taken too long.
     """
     length = request.headers.get("content-length", "0")
-    if length.isascii() and length.isdigit() and int(length) > max_bytes:
-        raise _too_large(max_bytes)
+    if length.isascii() and length.isdigit():
+        if int(length) > max_bytes:
+            raise _too_large(max_bytes)
+        share.expect(int(length))
     body = bytearray()
     due = asyncio.get_running_loop().time() + timeout_s
     try:
         async with asyncio.timeout_at(due) as limit:
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > max_bytes:
+                if len(body) + len(chunk) > max_bytes:
                     raise _too_large(max_bytes)
+                share.grow(len(chunk))
+                body += chunk
                 limit.reschedule(due + len(body) / SLOWEST_BYTES_PER_S)
     except TimeoutError:
         raise _too_slow(timeout_s, len(body)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -38,6 +38,8 @@ class EngineResponse(Response):
         request: What to run.
         traffic: Told what becomes of the request.
         stream: Whether the client asked for a stream.
+        release_body: Called when the request's body is needed no more: with the first byte of an answer, or
+            at the end. May be called again.
     """
 
     _send: Send
@@ -49,12 +51,14 @@ class EngineResponse(Response):
         traffic: Traffic = UNCOUNTED,
         *,
         stream: bool = False,
+        release_body: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._client = client
         self._request = request
         self._traffic = traffic
         self._stream = stream
+        self._release_body = release_body
         self._arrived = time.perf_counter() - request.waited_s
         self._held_s = 0.0
         self._admitted = False
@@ -83,6 +87,7 @@ class EngineResponse(Response):
                 outcomes = await asyncio.gather(answer, leaving, return_exceptions=True)
             finally:  # A second cancellation must not leave the request open for ever.
                 outcome = self._outcome or ("abandoned" if left else "error")
+                self._release_body()
                 self._traffic.closed(self._request, self._held_s, outcome)
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
@@ -169,6 +174,9 @@ class EngineResponse(Response):
 
     def _first_byte(self) -> None:
         self._answered = True
+        # An answer may take minutes, and nobody will send the request again.
+        self._request = replace(self._request, body=b"")
+        self._release_body()
         self._traffic.first_byte(self._request, time.perf_counter() - self._arrived, self._held_s)
 
 

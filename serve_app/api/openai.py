@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,10 +12,12 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
 from serve_app.api.body import peek, read_body
+from serve_app.api.body_memory import BodyMemory
 from serve_app.api.client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
+from serve_app.api.errors import ApiError
 from serve_app.api.generate import GenerateRequest, GenerateResponse
-from serve_app.api.models import ModelDirectory
+from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.api.schemas import body_schema, generate_schema
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
@@ -33,19 +36,43 @@ def engine_request(request: Request, operation: Operation, body: bytes) -> Engin
     return EngineRequest(operation, body, state.request_id, time.perf_counter() - state.arrived)
 
 
-def openai_router(models: ModelDirectory, max_body_bytes: int, body_timeout_s: float) -> APIRouter:
+def openai_router(
+    models: ModelDirectory, max_body_bytes: int, body_timeout_s: float, max_body_memory_bytes: int
+) -> APIRouter:
     """Completions, embeddings, tokenization, the model list and `/generate`."""
     router = APIRouter()
+    memory = BodyMemory(max_body_memory_bytes)
+
+    async def answered(
+        request: Request, operation: Operation, read: Callable[[bytes], tuple[ServedModel, bool]]
+    ) -> Response:
+        """The engine's answer; `read` says of a body which model it asks, and whether for a stream."""
+        share = memory.share(getattr(request.state, "client", None))
+        try:
+            body = await read_body(request, max_body_bytes, body_timeout_s, share)
+            model, stream = read(body)
+            call = engine_request(request, operation, body)
+            try:
+                share.belongs_to(model.name)
+            except ApiError as error:
+                model.traffic.rejected(call, error)
+                raise
+            return EngineResponse(
+                model.client, call, model.traffic, stream=stream, release_body=share.release
+            )
+        except BaseException:
+            share.release()
+            raise
 
     def add(path: str, operation: Operation, summary: str) -> None:
         streamable = operation in _STREAMABLE
 
         async def endpoint(request: Request) -> Response:
-            body = await read_body(request, max_body_bytes, body_timeout_s)
-            seen = peek(body)
-            model = models.find(seen.model)
-            call = engine_request(request, operation, body)
-            return EngineResponse(model.client, call, model.traffic, stream=streamable and seen.streams)
+            def read(body: bytes) -> tuple[ServedModel, bool]:
+                seen = peek(body)
+                return models.find(seen.model), streamable and seen.streams
+
+            return await answered(request, operation, read)
 
         router.add_api_route(
             path,
@@ -79,14 +106,16 @@ def openai_router(models: ModelDirectory, max_body_bytes: int, body_timeout_s: f
         openapi_extra={"requestBody": generate_schema()},
     )
     async def generate(request: Request) -> Response:
-        data = await read_body(request, max_body_bytes, body_timeout_s)
-        try:
-            body = GenerateRequest.model_validate_json(data)
-        except ValidationError as error:
-            details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
-            raise RequestValidationError(details) from None
-        model = models.find(body.model) if body.model is not None else models.first()
-        call = engine_request(request, "generate", data)
-        return EngineResponse(model.client, call, model.traffic, stream=body.stream)
+        def read(data: bytes) -> tuple[ServedModel, bool]:
+            try:
+                body = GenerateRequest.model_validate_json(data)
+            except ValidationError as error:
+                details = [
+                    {**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)
+                ]
+                raise RequestValidationError(details) from None
+            return models.find(body.model) if body.model is not None else models.first(), body.stream
+
+        return await answered(request, "generate", read)
 
     return router

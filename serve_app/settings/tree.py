@@ -119,6 +119,9 @@ class HttpSettings(ClosedModel):
     max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8 << 20
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
     """How long a body may take to arrive, beside a second for each 16 KiB of it."""
+    max_body_memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 512 << 20
+    """Bodies that one ingress replica has in memory at once: being read, and of requests that wait for the
+    first byte of their answer, held ones above all. Shared among models and API keys; beyond it, 429."""
     api_keys_file: str | None = None
     """Keys of clients, one a line, of which each request must have one; by default none is needed."""
 
@@ -128,6 +131,15 @@ class HttpSettings(ClosedModel):
         if path is not None and not path.startswith("/"):
             raise ValueError("must be an absolute path, the same wherever an ingress replica runs")
         return path
+
+    @model_validator(mode="after")
+    def _largest_body_fits(self) -> HttpSettings:
+        if self.max_body_memory_bytes < 2 * self.max_body_bytes:
+            raise ValueError(
+                f"max_body_memory_bytes = {self.max_body_memory_bytes} must be at least twice "
+                f"max_body_bytes = {self.max_body_bytes}: one model's requests may have half of it"
+            )
+        return self
 
 
 class IngressSettings(ClosedModel):

@@ -71,6 +71,7 @@ class HandleClient:
                 request.waited_s + time.perf_counter() - arrived,
                 held_s,
             )
+            del request  # its body is megabytes, and the answer may take minutes
             try:
                 yield await self._open(items, place)
             finally:

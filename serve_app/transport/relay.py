@@ -75,6 +75,7 @@ class RelayClient:
                     lost = error
                     deaths += not isinstance(error, _NeverBegunError)
                 else:
+                    del request  # its body is megabytes, and the answer may take minutes
                     yield reply
                     return
             if deaths == _DEATHS:

@@ -40,6 +40,7 @@ class Server:
         traffic: Mapping[str, Traffic] | None = None,
         autoscaling: AutoscalingView | None = None,
         api_keys: ApiKeys | None = None,
+        max_body_memory_bytes: int = 1 << 20,
     ) -> None:
         told = traffic or {}
         self.chat = chat or StubEngine(EngineReply(200, b'{"from":"chat"}'))
@@ -56,6 +57,7 @@ class Server:
             self.observer,
             MAX_BODY_BYTES,
             60.0,
+            max_body_memory_bytes,
             api_keys=api_keys,
             autoscaling=autoscaling,
             behind_ray=behind_ray,

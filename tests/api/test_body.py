@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from serve_app.api.body import SLOWEST_BYTES_PER_S, peek, read_body
+from serve_app.api.body_memory import BodyMemory
 from serve_app.api.errors import ApiError
 
 
@@ -133,7 +134,7 @@ class Upload:
 def read(upload: Upload, max_bytes: int, length: bytes | None = None) -> bytes:
     headers = [] if length is None else [(b"content-length", length)]
     request = Request({"type": "http", "method": "POST", "headers": headers}, upload.receive)
-    return asyncio.run(read_body(request, max_bytes, 60.0))
+    return asyncio.run(read_body(request, max_bytes, 60.0, BodyMemory(1 << 30).share(None)))
 
 
 def test_a_body_is_read_to_its_end() -> None:
@@ -205,7 +206,7 @@ def read_slowly(gap_s: float, *chunks: bytes) -> tuple[bytes, float]:
         assert isinstance(clock, Clock)
         upload = SlowUpload(clock, gap_s, *chunks)
         request = Request({"type": "http", "method": "POST", "headers": []}, upload.receive)
-        return runner.run(read_body(request, 1 << 30, 20.0)), clock.now
+        return runner.run(read_body(request, 1 << 30, 20.0, BodyMemory(1 << 32).share(None))), clock.now
 
 
 def test_a_body_that_trickles_is_refused_and_its_connection_closed() -> None:

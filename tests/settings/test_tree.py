@@ -30,6 +30,8 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
         (HttpSettings, "max_body_bytes", (1 << 30) + 1),
         (HttpSettings, "body_timeout_s", 0),
         (HttpSettings, "body_timeout_s", 3601),
+        (HttpSettings, "max_body_memory_bytes", (1 << 20) - 1),
+        (HttpSettings, "max_body_memory_bytes", (1 << 40) + 1),
         (HttpSettings, "api_keys_file", "keys"),
         (HttpSettings, "api_keys_file", ""),
         (IngressSettings, "cpus_per_replica", -0.5),
@@ -95,7 +97,7 @@ def test_the_names_of_models_in_the_wild_are_accepted(name: str) -> None:
 
 def test_bounds_themselves_are_within() -> None:
     assert HttpSettings(max_body_bytes=1024).max_body_bytes == 1024
-    assert HttpSettings(max_body_bytes=1 << 30).max_body_bytes == 1 << 30
+    assert HttpSettings(max_body_bytes=1 << 30, max_body_memory_bytes=1 << 31).max_body_bytes == 1 << 30
     assert ModelSettings(name="a", max_sequences_per_request=10_000).max_sequences_per_request == 10_000
     assert IngressSettings(cpus_per_replica=0).cpus_per_replica == 0
 
@@ -222,3 +224,9 @@ def test_settings_survive_the_trip_to_a_replica_as_plain_data() -> None:
     )
 
     assert AppSettings.model_validate(settings.model_dump(mode="json")) == settings
+
+
+def test_the_memory_for_bodies_holds_two_of_the_largest() -> None:
+    with pytest.raises(ValidationError, match="max_body_memory_bytes = 1048576 must be at least twice"):
+        HttpSettings(max_body_bytes=1 << 20, max_body_memory_bytes=1 << 20)
+    HttpSettings(max_body_bytes=1 << 20, max_body_memory_bytes=2 << 20)

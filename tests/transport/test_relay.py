@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
+import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -245,6 +247,23 @@ async def test_a_data_plane_that_fails_is_a_fault_of_ours_and_no_lost_replica(fl
 
     assert (error.status, error.code) == (500, "internal_error")
     assert fleet.in_flight == [0]
+
+
+@pytest.mark.parametrize("size", [1000, 3 << 20], ids=["in one piece", "in several"])
+async def test_a_stream_does_not_keep_its_request_s_body(fleet: Fleet, size: int) -> None:
+    """It may last for minutes, and nobody will send the body again."""
+    await fleet.start(StubEngine(stalled(FIRST)))
+    body = bytes(size)
+    before = sys.getrefcount(body)
+
+    call = fleet.client.call(replace(REQUEST, body=body))
+    reply = await call.__aenter__()
+    assert reply.stream is not None
+    assert await anext(reply.stream) == FIRST
+    gc.collect()
+
+    assert sys.getrefcount(body) == before
+    await call.__aexit__(None, None, None)
 
 
 async def test_a_replica_whose_engine_was_dead_already_costs_the_request_nothing(fleet: Fleet) -> None:

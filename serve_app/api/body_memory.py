@@ -1,0 +1,107 @@
+"""The memory that request bodies may take in one ingress replica, shared among its clients and models."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from serve_app.api.errors import ApiError
+
+_RETRY_AFTER_S = 5
+_UNREAD = "other requests that are being read"
+
+
+class BodyMemory:
+    """Counts the bytes of bodies being read and of those whose requests nothing has answered yet.
+
+    No group of requests may have more than what is free beside it (dynamic thresholds: Choudhury and Hahne,
+    "Dynamic queue length thresholds for shared-memory packet switches", 1998). So one alone gets half of
+    the limit, two get a third each, n of them 1/(n + 1), and a newcomer always finds that much free. The
+    groups are the API key of a request, where keys are needed, and its model; until the body has told the
+    model, the requests that are being read without a key.
+
+    For one event loop.
+
+    Args:
+        limit_bytes: Of all bodies together.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.by_group: Counter[str] = Counter()
+
+    def share(self, client: str | None) -> BodyShare:
+        """A share for one request, of `client` if clients are told apart. `release` it in the end."""
+        return BodyShare(self, _UNREAD if client is None else client)
+
+
+class BodyShare:
+    """The bytes of one request's body."""
+
+    def __init__(self, memory: BodyMemory, group: str) -> None:
+        self._memory = memory
+        self._groups = [group]
+        self._bytes = 0
+
+    def expect(self, length: int) -> None:
+        """Refuse a body of so many bytes that does not fit now, before any of it is read.
+
+        Nothing is reserved: a client that declares a large body and sends none must not keep others out.
+
+        Raises:
+            ApiError: 429.
+        """
+        self._check(self._groups, length)
+
+    def grow(self, more: int) -> None:
+        """Take `more` bytes. Raises ApiError 429 where they do not fit, and takes none."""
+        self._check(self._groups, more)
+        self._count(self._groups, more)
+        self._memory.used_bytes += more
+        self._bytes += more
+
+    def belongs_to(self, model: str) -> None:
+        """The body is read, and is for `model`. Raises ApiError 429 where that has its share already."""
+        group = f"model {model!r}"
+        self._check([group], self._bytes, counted=self._bytes)
+        if _UNREAD in self._groups:
+            self._count([_UNREAD], -self._bytes)
+            self._groups.remove(_UNREAD)
+        self._count([group], self._bytes)
+        self._groups.append(group)
+
+    def release(self) -> None:
+        """Give everything back. Again is nothing."""
+        self._count(self._groups, -self._bytes)
+        self._memory.used_bytes -= self._bytes
+        self._bytes = 0
+
+    def __del__(self) -> None:
+        # A response that is dropped before it is sent must not take its bytes along for ever.
+        self.release()
+
+    def _count(self, groups: list[str], more: int) -> None:
+        by_group = self._memory.by_group
+        for group in groups:
+            by_group[group] += more
+            if not by_group[group]:
+                del by_group[group]
+
+    def _check(self, groups: list[str], more: int, counted: int = 0) -> None:
+        memory = self._memory
+        free = memory.limit_bytes - memory.used_bytes - more + counted
+        for group in groups:
+            if memory.by_group[group] + more > free:
+                raise _no_room(memory, group, more)
+
+
+def _no_room(memory: BodyMemory, group: str, more: int) -> ApiError:
+    return ApiError(
+        429,
+        f"This ingress replica has {memory.used_bytes} bytes of request bodies in memory, "
+        f"{memory.by_group[group]} of them of {group}, which may not have more than it leaves free "
+        f"(max_body_memory_bytes = {memory.limit_bytes}); this body would add {more}.",
+        code="body_memory_full",
+        # What has not been read of the body must not be taken for the next request.
+        headers={"Retry-After": str(_RETRY_AFTER_S), "Connection": "close"},
+    )

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from serve_app.api.api_keys import ApiKeys
+from serve_app.api.body_memory import BodyMemory, BodyShare
+from serve_app.api.errors import ApiError
+from tests.api.server import Server, error_of
+from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, stalled
+
+
+def taken(memory: BodyMemory, client: str | None, model: str, size: int) -> BodyShare:
+    """The share of a request whose body has been read."""
+    share = memory.share(client)
+    share.grow(size)
+    share.belongs_to(model)
+    return share
+
+
+def flood(memory: BodyMemory, client: str | None, model: str, size: int = 1) -> list[BodyShare]:
+    """As many requests as are let in."""
+    shares = []
+    while True:
+        try:
+            shares.append(taken(memory, client, model, size))
+        except ApiError:
+            return shares
+
+
+def test_one_model_alone_gets_half_and_leaves_the_next_a_third() -> None:
+    memory = BodyMemory(1200)
+
+    first = flood(memory, None, "a")
+    assert len(first) == 600
+    assert len(flood(memory, None, "b")) == 300  # half of what the first left
+    for share in first[300:]:
+        share.release()
+    assert len(flood(memory, None, "a")) > 0
+
+
+def test_two_that_flood_at_once_get_a_third_each() -> None:
+    memory = BodyMemory(1200)
+    shares = {"a": [], "b": []}
+    full: set[str] = set()
+    while len(full) < 2:
+        for model, its in shares.items():
+            try:
+                its.append(taken(memory, None, model, 1))
+            except ApiError:
+                full.add(model)
+
+    assert [len(its) for its in shares.values()] == pytest.approx([400, 400], abs=1)
+
+
+def test_one_key_s_flood_over_all_models_leaves_room_to_another_key() -> None:
+    memory = BodyMemory(1200)
+    kept = [flood(memory, "key 1", model) for model in ("a", "b", "c")]
+
+    assert sum(map(len, kept)) == 600
+    assert len(flood(memory, "key 2", "d")) == 300
+
+
+def test_bodies_that_are_read_count_as_they_come() -> None:
+    memory = BodyMemory(1000)
+    reading = [memory.share(None) for _ in range(5)]
+    for share in reading:
+        share.grow(100)
+
+    with pytest.raises(ApiError) as caught:
+        memory.share(None).grow(1)
+    assert memory.used_bytes == 500
+    assert caught.value.status == 429
+    assert caught.value.code == "body_memory_full"
+
+
+def test_a_declared_length_reserves_nothing() -> None:
+    memory = BodyMemory(1000)
+    for _ in range(100):
+        memory.share(None).expect(400)
+
+    with pytest.raises(ApiError, match="max_body_memory_bytes = 1000"):
+        memory.share(None).expect(501)
+    assert memory.used_bytes == 0
+
+
+def test_the_error_names_the_bound_and_says_when_to_come_back() -> None:
+    memory = BodyMemory(1000)
+    kept = taken(memory, None, "tide", 450)
+
+    with pytest.raises(ApiError) as caught:
+        taken(memory, None, "tide", 100)
+    assert "450 of them of model 'tide'" in caught.value.message
+    assert "max_body_memory_bytes = 1000" in caught.value.message
+    assert caught.value.headers == {"Retry-After": "5", "Connection": "close"}
+    kept.release()
+
+
+def test_what_is_released_or_forgotten_is_free_again_once() -> None:
+    memory = BodyMemory(1000)
+    share = taken(memory, "key", "a", 100)
+    share.release()
+    share.release()
+    taken(memory, "key", "a", 100)  # dropped, as a response that is never sent
+
+    assert memory.used_bytes == 0
+    assert memory.by_group == {}
+
+
+# Through the application.
+
+
+async def held(server: Server, path: str, body: bytes, **headers: str) -> asyncio.Task[object]:
+    return asyncio.create_task(server.http.post(path, content=body, headers=headers))
+
+
+def padded(model: str, size: int) -> bytes:
+    return b'{"model":"%s","pad":"%s"}' % (model.encode(), b"x" * size)
+
+
+async def test_a_model_s_flood_is_refused_at_half_and_another_model_is_served() -> None:
+    chat = MuteEngine()
+    server = Server(chat=chat, max_body_memory_bytes=20_000)
+    waiting = [await held(server, "/v1/chat/completions", padded("tide", 3000)) for _ in range(3)]
+    async with asyncio.timeout(LIMIT_S):
+        while len(chat.requests) < 3:
+            await asyncio.sleep(0)
+
+    refused = await server.http.post("/v1/chat/completions", content=padded("tide", 3000))
+    served = await server.http.post("/v1/embeddings", content=padded("org/embed", 3000))
+
+    assert (refused.status_code, error_of(refused)["code"]) == (429, "body_memory_full")
+    assert refused.headers["retry-after"] == "5"
+    assert served.status_code == 200
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    again = await server.http.post("/v1/embeddings", content=padded("org/embed", 4000))
+    assert again.status_code == 200
+
+
+async def test_an_answer_that_streams_has_given_its_body_back() -> None:
+    server = Server(chat=StubEngine(stalled(b"data: a\n\n")), max_body_memory_bytes=9000)
+    streams = []
+    for _ in range(5):  # of 3,000 bytes each, where two would be too many
+        body = padded("tide", 3000)
+        streams.append(await held(server, "/v1/chat/completions", body))
+        async with asyncio.timeout(LIMIT_S):
+            while len(server.chat.requests) < len(streams):
+                await asyncio.sleep(0)
+        for _ in range(20):  # until its first chunk is out
+            await asyncio.sleep(0)
+
+    assert len(server.chat.requests) == 5
+    for task in streams:
+        task.cancel()
+    await asyncio.wait(streams)
+
+
+async def test_a_body_without_a_declared_length_is_refused_while_it_is_read() -> None:
+    read = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal read
+        for _ in range(4):
+            read += 1
+            yield b"x" * 1000
+
+    server = Server(max_body_memory_bytes=3000)
+
+    reply = await server.http.post("/v1/chat/completions", content=chunks())
+
+    assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
+    assert read == 2
+    assert reply.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("body", [b"not json" * 100, padded("unknown", 100), b'{"model": 5}'])
+async def test_requests_that_fail_keep_nothing(body: bytes) -> None:
+    server = Server(max_body_memory_bytes=3000)
+
+    for _ in range(50):
+        reply = await server.http.post("/v1/chat/completions", content=body)
+        assert reply.status_code in (400, 404)
+
+
+async def test_keys_share_the_memory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text("first-key-0123456789abcdef\nsecond-key-0123456789abcdef\n")
+    chat = MuteEngine()
+    server = Server(chat=chat, api_keys=ApiKeys(str(file)), max_body_memory_bytes=20_000)
+    first, second = (f"Bearer {name}-key-0123456789abcdef" for name in ("first", "second"))
+    waiting = [
+        await held(server, "/v1/chat/completions", padded("tide", 3000), authorization=first)
+        for _ in range(3)
+    ]
+    async with asyncio.timeout(LIMIT_S):
+        while len(chat.requests) < 3:
+            await asyncio.sleep(0)
+
+    body = padded("org/embed", 3000)
+    refused = await server.http.post("/v1/embeddings", content=body, headers={"authorization": first})
+    served = await server.http.post("/v1/embeddings", content=body, headers={"authorization": second})
+
+    assert (refused.status_code, served.status_code) == (429, 200)
+    assert "of API key " in error_of(refused)["message"]
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
