@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from serve_app.autoscaling.cold_start import count_phases
 from serve_app.autoscaling.contexts import ongoing_of_ingress
-from serve_app.autoscaling.exchange import Inbox
+from serve_app.autoscaling.exchange import Deployment, Inbox
 from serve_app.autoscaling.ingress_scaling import IngressDecision, decide_ingress
 from serve_app.autoscaling.served import Served
 from serve_app.cluster.ingress_room import Resources, room_for_ingress, share_nodes
@@ -31,14 +32,14 @@ class IngressFleet:
             served.ingress,
             self._peaks,
             now,
-            _room(ctx, engines, served, inbox),
+            _room(ctx, engines, served, inbox, now),
         )
         self._peaks = decision.peaks
         self.wants_more = decision.wanted > ctx.target_num_replicas
         return decision
 
 
-def _room(ctx: Any, engines: Mapping[str, Any], served: Served, inbox: Inbox) -> int | None:
+def _room(ctx: Any, engines: Mapping[str, Any], served: Served, inbox: Inbox, now: float) -> int | None:
     """Replicas that may be added; None where ingress and engines never compete."""
     need = served.ingress_resources
     if not any(amount > 0 for amount in need.values()):
@@ -49,10 +50,10 @@ def _room(ctx: Any, engines: Mapping[str, Any], served: Served, inbox: Inbox) ->
         return None
     most = served.ingress.max_replicas
     unplaced: int = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
-    return max(0, room_for_ingress(inbox.nodes, need, _awaited(engines, served, inbox), most) - unplaced)
+    return max(0, room_for_ingress(inbox.nodes, need, _awaited(engines, served, inbox, now), most) - unplaced)
 
 
-def _awaited(engines: Mapping[str, Any], served: Served, inbox: Inbox) -> list[Resources]:
+def _awaited(engines: Mapping[str, Any], served: Served, inbox: Inbox, now: float) -> list[Resources]:
     """Each engine replica that has no place yet, and one for each model at zero, whatever its traffic.
 
     A model at zero may wake at any time, and its requests would be held by ingress replicas that have its
@@ -62,9 +63,9 @@ def _awaited(engines: Mapping[str, Any], served: Served, inbox: Inbox) -> list[R
     awaited: list[Resources] = []
     for name, ctx in engines.items():
         model = served.models[name]
-        known = inbox.deployments.get(name)
-        running = {str(replica.unique_id) for replica in ctx.running_replicas}
-        placed = len(set(known.phases if known is not None else ()) - running)
+        phases = inbox.deployments.get(name, Deployment()).phases
+        running = frozenset(str(replica.unique_id) for replica in ctx.running_replicas)
+        placed = count_phases(phases, running, now).starting
         missing = max(0, ctx.target_num_replicas - ctx.current_num_replicas - placed)
         awaited += [model.resources] * (missing if ctx.target_num_replicas else 1)
     return awaited

@@ -271,6 +271,24 @@ def test_the_ingress_takes_no_room_that_an_engine_replica_needs(
     assert app.targets[INGRESS] == ingresses
 
 
+@pytest.mark.parametrize(("phase", "ingresses"), [("imports", 3), ("failed", 2), ("draining", 2)])
+def test_a_replica_that_has_its_place_needs_no_room_any_more(
+    clock: Clock, phase: str, ingresses: int
+) -> None:
+    """One that has failed, or drains, is not the one that is awaited."""
+    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1}, ingress=BUSY)
+    app.takes({"CPU": 0.5}, {"CPU": 0.5})
+    app.nodes(Node({"CPU": 4.0}, {"CPU": 1.0}))
+    app.run("Engine-a", 0)
+    document = {"phase": phase, "since": clock.now, "durations_s": {}, "until": clock.now + 600}
+    app.startup("a", Deployment({"a-1": document}))
+    app.reports(ongoing=350, a=holding(1))
+    app.tick()
+
+    assert app.targets["Engine-a"] == 1
+    assert app.targets[INGRESS] == ingresses
+
+
 def test_an_ingress_with_nodes_of_its_own_may_wait_for_new_ones(clock: Clock) -> None:
     """As the chart has it: a replica that finds no place is what makes the cluster add a node."""
     app = FakeApplication(clock, {"a": KNOBS}, ingress=BUSY)
