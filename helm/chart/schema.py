@@ -192,7 +192,7 @@ class ValuesSchema:
         }
         return {
             "gpuProfiles": profiles,
-            "head": closed(head),
+            "head": closed(head | {"terminationGracePeriodSeconds": whole(30, 3600)}),
             "ingressWorkers": closed(ingress),
             "engineWorkers": closed(pods | {"topologySpreadConstraints": spread}),
             "autoscaler": closed(autoscaler),
@@ -246,6 +246,7 @@ class ValuesSchema:
         }
         return {
             "apiKeys": closed(secret),
+            "rayAuth": closed({"existingSecret": text()}),
             "huggingFaceToken": closed(secret),
             "modelCache": closed(cache),
             "service": closed(

@@ -135,6 +135,16 @@ REFUSED = {
         ["terminationGracePeriodSeconds=639"],
         "terminationGracePeriodSeconds = 639 is below the 640 that preStopSeconds, app.drain_timeout_s = 600",
     ),
+    "a head that ends before workers have said that they drain": (
+        A100,
+        ["preStopSeconds=41"],
+        "head.terminationGracePeriodSeconds = 60 is below the 61 that preStopSeconds = 41 and 20 s to end",
+    ),
+    "a token turned off by a variable": (
+        A100,
+        ['extraEnv=[{"name":"RAY_AUTH_MODE","value":"disabled"}]'],
+        "extraEnv sets RAY_AUTH_MODE, which it must not: the operator sets it",
+    ),
     "an incremental upgrade without a gateway": (
         A100,
         ['upgradeStrategy.type="NewClusterWithIncrementalUpgrade"'],

@@ -18,6 +18,8 @@ from tests.kubernetes.tools import CHART
 
 EVERYTHING = CHART / "ci/everything-values.yaml"
 ZERO_TO_N = CHART / "examples/zero-to-n.yaml"
+_OF_THE_OPERATOR = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+"""KubeRay sets these with `authOptions.mode: token`, and leaves them alone where they are set already."""
 each_values = pytest.mark.parametrize("values", ALL_VALUES, ids=lambda path: path.stem)
 
 
@@ -119,7 +121,8 @@ def test_every_pod_has_ray_flags_of_the_application(values: Path) -> None:
     for name, template in templates(values).items():
         found = variables(template)
         for flag, value in {**env.ALWAYS, **(env.FAST_PATH if fast else {})}.items():
-            assert found.get(flag) == value, f"{name}: {flag}"
+            if flag not in _OF_THE_OPERATOR:
+                assert found.get(flag) == value, f"{name}: {flag}"
         assert fast or "RAY_SERVE_ENABLE_HA_PROXY" not in found
 
 
@@ -130,15 +133,46 @@ def test_drain_pre_stop_and_grace_follow_from_the_longest_generation(values: Pat
     settings = checked(values, tmp_path).applications["tideserve"]
     assert max(model.drain_timeout_s for model in settings.models) <= drain
     assert ray_service(values)["spec"]["rayClusterDeletionDelaySeconds"] >= drain
-    for template in templates(values).values():
+    for name, group in groups(values).items():
+        template = group["template"]
         pod = template["spec"]
         [container] = pod["containers"]
-        assert container["lifecycle"]["preStop"]["exec"]["command"] == ["/bin/sh", "-c", "sleep 10"]
+        assert container["lifecycle"]["preStop"]["exec"]["command"] == ["/bin/sh", "-c", "sleep 10"], name
         assert pod["terminationGracePeriodSeconds"] >= 10 + drain + 30
         flags = variables(template)
         assert flags["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == str(drain)
+        # The head may go first: without it a worker must not end before its streams.
+        assert int(flags["RAY_gcs_rpc_server_reconnect_timeout_s"]) >= drain
         if "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" in flags:
             assert int(flags["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > drain
+
+
+@each_values
+def test_the_head_has_seconds_of_its_own_to_stop_whatever_streams_need(values: Path) -> None:
+    pod = templates(values, "app.drain_timeout_s=7200", "terminationGracePeriodSeconds=null")["head"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 60
+    flags = variables({"spec": pod})
+    # Ray Serve's controller runs there, so that it is never idle, which is what a wait to drain waits for.
+    assert flags["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
+    command = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[:3] == ["python", "-m", "serve_app.cluster.draining_workers"]
+    wait = dict(zip(command[3::2], command[4::2], strict=True))
+    assert wait == {"--address": "127.0.0.1:6379", "--notice": "15", "--timeout": "45"}
+
+
+@each_values
+def test_ray_asks_for_a_token_that_no_pod_of_ours_turns_off(values: Path) -> None:
+    assert cluster(values)["authOptions"]["mode"] == "token"
+    autoscaler = cluster(values)["autoscalerOptions"].get("env", [])
+    for name, template in {**templates(values)}.items():
+        assert not _OF_THE_OPERATOR & variables(template).keys(), name
+    assert not _OF_THE_OPERATOR & {variable["name"] for variable in autoscaler}
+
+
+def test_the_token_may_come_from_a_secret_of_ones_own() -> None:
+    assert cluster(ZERO_TO_N)["authOptions"] == {"mode": "token"}  # the operator makes one for each cluster
+    own = cluster(ZERO_TO_N, 'rayAuth.existingSecret="ray-token"')["authOptions"]
+    assert own == {"mode": "token", "secretName": "ray-token"}
 
 
 def test_one_value_moves_them_all() -> None:
@@ -240,5 +274,5 @@ def test_the_labels_by_which_kuberay_finds_its_pods_are_left_to_it(values: Path)
 
 def test_the_operator_has_time_to_clear_redis_after_the_pods_have_drained() -> None:
     annotations = ray_service(EVERYTHING)["metadata"]["annotations"]
-    grace = templates(EVERYTHING)["head"]["spec"]["terminationGracePeriodSeconds"]
+    grace = templates(EVERYTHING)["ingress"]["spec"]["terminationGracePeriodSeconds"]
     assert int(annotations["ray.io/gcs-ft-deletion-timeout"]) == grace + 300

@@ -182,6 +182,10 @@ does not enforce. Every problem is told at once, each in a sentence with its key
 {{- if lt $given $needed -}}
 {{- $problems = append $problems (printf "terminationGracePeriodSeconds = %d is below the %d that preStopSeconds, app.drain_timeout_s = %v and 30 s to end need: streams would be cut; leave it null" $given $needed $drain) -}}
 {{- end -}}
+{{- $notice := add (include "tideserve.headNotice" . | int) (include "tideserve.headEnd" . | int) | int -}}
+{{- if lt (include "tideserve.headGracePeriod" . | int) $notice -}}
+{{- $problems = append $problems (printf "head.terminationGracePeriodSeconds = %s is below the %d that preStopSeconds = %d and 20 s to end need: it would be gone before workers have said that they drain" (include "tideserve.headGracePeriod" .) $notice (int .Values.preStopSeconds)) -}}
+{{- end -}}
 {{- toYaml $problems -}}
 {{- end -}}
 
@@ -202,6 +206,10 @@ does not enforce. Every problem is told at once, each in a sentence with its key
       "REDIS_PASSWORD" "set gcsFaultTolerance.existingSecret"
       "REDIS_USERNAME" "set gcsFaultTolerance.usernameKey"
       "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" "it follows from app.drain_timeout_s"
+      "RAY_gcs_rpc_server_reconnect_timeout_s" "it follows from app.drain_timeout_s"
+      "RAY_AUTH_MODE" "the operator sets it, and the token of rayAuth.existingSecret"
+      "RAY_AUTH_TOKEN" "set rayAuth.existingSecret"
+      "RAY_AUTH_TOKEN_PATH" "set rayAuth.existingSecret"
       "HF_TOKEN" "set huggingFaceToken.existingSecret"
       "HF_HOME" "set modelCache.mountPath" -}}
 {{- range $place := keys $places | sortAlpha -}}

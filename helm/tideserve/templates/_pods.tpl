@@ -6,6 +6,33 @@
 {{- default $needed .Values.terminationGracePeriodSeconds | int -}}
 {{- end -}}
 
+{{/* The head serves no requests: it has seconds of its own, whatever streams need. */}}
+{{- define "tideserve.headGracePeriod" -}}
+{{- int .Values.head.terminationGracePeriodSeconds -}}
+{{- end -}}
+
+{{/* Until workers that are told to stop together with the head have said so: their preStopSeconds, and a margin. */}}
+{{- define "tideserve.headNotice" -}}
+{{- add (int .Values.preStopSeconds) 5 -}}
+{{- end -}}
+
+{{/* Of the head's seconds, those that it needs to end after its wait for the workers. */}}
+{{- define "tideserve.headEnd" -}}15{{- end -}}
+
+{{/*
+What a container does before SIGTERM reaches it. A worker waits until Services have dropped it. The head waits for the
+workers that stop too: without it they cannot say that they drain. Arguments: root, component.
+*/}}
+{{- define "tideserve.preStop" -}}
+{{- $root := .root -}}
+{{- if eq .component "head" -}}
+{{- $wait := sub (include "tideserve.headGracePeriod" $root | int) (include "tideserve.headEnd" $root | int) -}}
+[python, -m, serve_app.cluster.draining_workers, --address, "127.0.0.1:6379", --notice, {{ include "tideserve.headNotice" $root | quote }}, --timeout, {{ $wait | quote }}]
+{{- else -}}
+[/bin/sh, -c, sleep {{ int $root.Values.preStopSeconds }}]
+{{- end -}}
+{{- end -}}
+
 {{- define "tideserve.leastGracePeriod" -}}
 {{- add (int .Values.preStopSeconds) (ceil .Values.app.drain_timeout_s | int) 30 -}}
 {{- end -}}
@@ -22,23 +49,32 @@
 
 {{/*
 Ray reads its flags when its processes start, so every pod has them all: those of serve_app/env.py, which says why,
-and those that follow from the drain time.
+and those that follow from the drain time. Not RAY_AUTH_MODE: the operator sets it together with the token. Arguments:
+root, component.
 */}}
 {{- define "tideserve.rayEnv" -}}
-{{- if .Values.fastDataPath }}
+{{- $root := .root -}}
+{{- if $root.Values.fastDataPath }}
 - {name: RAY_SERVE_ENABLE_HA_PROXY, value: "1"}
 - {name: RAY_SERVE_THROUGHPUT_OPTIMIZED, value: "1"}
 - {name: RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE, value: "1"}
-- {name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S, value: {{ max 3600 (include "tideserve.gracePeriod" . | int) | quote }}}
+- {name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S, value: {{ max 3600 (include "tideserve.gracePeriod" $root | int) | quote }}}
 {{- end }}
-- {name: RAY_AUTH_MODE, value: disabled}
 - {name: RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper, value: "true"}
 - {name: RAY_metrics_report_interval_ms, value: "1000"}
 - {name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S, value: "1"}
 - {name: RAY_worker_niceness, value: "0"}
 - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
 - {name: VLLM_NO_USAGE_STATS, value: "1"}
-- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: {{ include "tideserve.drainSeconds" . | quote }}}
+{{- if eq .component "head" }}
+# Ray Serve's controller is on the head: it would never be idle, and the wait never end before its time.
+- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: "0"}
+{{- else }}
+- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: {{ include "tideserve.drainSeconds" $root | quote }}}
+# A worker ends with what it streams this long after it has lost the GCS, 60 s by default. It may lose it for good when
+# the whole cluster is removed, and until a new head has come.
+- {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: {{ max 600 (include "tideserve.drainSeconds" $root | int) | quote }}}
+{{- end }}
 {{- end -}}
 
 {{/* The Ray container of a pod. Arguments: root, component, name, resources, ports, env (more variables). */}}
@@ -48,7 +84,7 @@ and those that follow from the drain time.
   image: {{ include "tideserve.image" $root | quote }}
   imagePullPolicy: {{ $root.Values.image.pullPolicy }}
   env:
-    {{- include "tideserve.rayEnv" $root | trim | nindent 4 }}
+    {{- include "tideserve.rayEnv" (dict "root" $root "component" .component) | trim | nindent 4 }}
     {{- if eq .component "engine" }}
     {{- with include "tideserve.modelEnv" $root | trim }}
     {{- . | nindent 4 }}
@@ -69,7 +105,7 @@ and those that follow from the drain time.
     {{- toYaml $root.Values.securityContext | nindent 4 }}
   lifecycle:
     preStop:
-      exec: {command: [/bin/sh, -c, sleep {{ int $root.Values.preStopSeconds }}]}
+      exec: {command: {{ include "tideserve.preStop" (dict "root" $root "component" .component) }}}
   volumeMounts:
     {{- include "tideserve.volumeMounts" (dict "root" $root "component" .component) | nindent 4 }}
 {{- end -}}
@@ -96,7 +132,7 @@ spec:
   serviceAccountName: {{ .serviceAccountName | quote }}
   automountServiceAccountToken: {{ .token }}
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ include "tideserve.gracePeriod" $root }}
+  terminationGracePeriodSeconds: {{ include (ternary "tideserve.headGracePeriod" "tideserve.gracePeriod" (eq .component "head")) $root }}
   {{- with include "tideserve.imagePullSecrets" $root }}
   {{- . | nindent 2 }}
   {{- end }}
