@@ -10,6 +10,8 @@ import json
 from importlib import resources
 from typing import Any
 
+from helm.chart.settings_schema import merged
+
 VERSION = "1.36.0"
 _KEPT = frozenset(
     {"type", "properties", "required", "items", "additionalProperties", "enum", "oneOf", "anyOf", "$ref"}
@@ -49,4 +51,4 @@ class KubernetesTypes:
                 plain[key] = {name: self._plain(field) for name, field in value.items()}
             elif key in _KEPT:
                 plain[key] = self._plain(value)
-        return plain
+        return merged(plain)

@@ -1,11 +1,13 @@
 """`values.schema.json`: every value of the chart, closed, with its bounds.
 
 Settings and knobs take their bounds from the application, Kubernetes's types from its API, descriptions
-from the comments in values.yaml; what is left is written down here.
+from the comments in values.yaml; what is left is written down here. Patterns of single values are in
+`files/values-rules.yaml` of the chart: Helm tells of a pattern without the value that breaks it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,17 +20,13 @@ Schema = dict[str, Any]
 
 _CORE = "io.k8s.api.core.v1."
 _NETWORKING = "io.k8s.api.networking.v1."
-_QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
-_WHOLE_QUANTITY = r"^[0-9]+(Mi|Gi|Ti)$"
 _LABEL = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 _DAY_S = 86_400
 
 
-def text(*, pattern: str = "", empty: bool = True) -> Schema:
-    """A string; with a pattern, one that matches it or, where `empty` allows, nothing."""
-    if not pattern:
-        return {"type": "string"} if empty else {"type": "string", "minLength": 1}
-    return {"type": "string", "pattern": f"^$|{pattern}" if empty else pattern}
+def text(*, empty: bool = True) -> Schema:
+    """A string."""
+    return {"type": "string"} if empty else {"type": "string", "minLength": 1}
 
 
 def one_of(*values: str) -> Schema:
@@ -43,7 +41,7 @@ def whole(least: int, most: int) -> Schema:
 
 def quantity() -> Schema:
     """An amount as Kubernetes writes it."""
-    return {"type": ["string", "number"], "pattern": _QUANTITY, "minimum": 0}
+    return {"type": ["string", "number"], "minLength": 1}
 
 
 def flag() -> Schema:
@@ -83,7 +81,8 @@ class ValuesSchema:
         )
         # Helm adds `global` wherever the chart is a part of another.
         schema = closed(properties | {"global": {"type": "object"}})
-        self._describe(schema, ())
+        schema = json.loads(json.dumps(schema))  # parts that are used twice have descriptions of their own
+        self._describe(schema)
         require(schema, self._defaults)
         definitions = self._kubernetes.definitions | self._settings.definitions
         return {
@@ -96,18 +95,18 @@ class ValuesSchema:
     def _general(self) -> Schema:
         core = self._core
         return {
-            "nameOverride": text(pattern=_LABEL),
-            "fullnameOverride": text(pattern=_LABEL),
+            "nameOverride": text(),
+            "fullnameOverride": text(),
             "image": closed(
                 {
                     "repository": text(),
-                    "tag": text(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"),
-                    "digest": text(pattern=r"^sha256:[0-9a-f]{64}$"),
+                    "tag": text(),
+                    "digest": text(),
                     "pullPolicy": one_of("Always", "IfNotPresent", "Never"),
                     "pullSecrets": texts(),
                 }
             ),
-            "rayVersion": text(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+", empty=False),
+            "rayVersion": text(empty=False),
             "fastDataPath": flag(),
             "initializingTimeoutSeconds": whole(0, _DAY_S),
             "terminationGracePeriodSeconds": whole(1, 7 * _DAY_S) | {"type": ["integer", "null"]},
@@ -152,8 +151,8 @@ class ValuesSchema:
         }
         pods = {"podAnnotations": pairs(), "podLabels": pairs(), "priorityClassName": text()}
         profile = bounds | scheduling | {"runtimeClassName": text(), "env": self._env()}
-        size = {"memory": text(pattern=_WHOLE_QUANTITY, empty=False)}
-        size |= {"shm": size["memory"], "cpu": {"type": ["string", "integer"], "pattern": "^[0-9]+$"}}
+        size = {"memory": text(empty=False)}
+        size |= {"shm": size["memory"], "cpu": {"type": ["string", "integer"], "minLength": 1}}
         of_gpus = {
             "device": one_of("gpu"),
             "accelerator_type": text(empty=False),
@@ -162,22 +161,19 @@ class ValuesSchema:
             "perGpu": closed(size, ("cpu", "memory", "shm")),
         }
         of_cpus = {"device": one_of("cpu"), "perPod": closed(size, ("cpu", "memory", "shm"))}
-        wanted = tuple(bounds)
+        # What belongs to the other kind of device is refused by the templates, in a sentence: Helm tells of
+        # `if` and `else` as well where a schema has them.
         profiles = {
             "type": "object",
             "propertyNames": {"pattern": _LABEL, "maxLength": 40},
-            "additionalProperties": {
-                "type": "object",
-                "required": ["device"],
-                "properties": {"device": one_of("gpu", "cpu")},
-                "if": {"properties": {"device": one_of("cpu")}},
-                "then": closed(of_cpus | profile, (*of_cpus, *wanted)),
-                "else": closed(of_gpus | profile, (*of_gpus, *wanted)),
-            },
+            "additionalProperties": closed(
+                of_gpus | of_cpus | profile | {"device": one_of("gpu", "cpu")}, ("device", *bounds)
+            ),
         }
         head = scheduling | pods | {"resources": self._core("ResourceRequirements"), "env": self._env()}
-        ingress = head | bounds | {"minWorkers": whole(1, 1000)}
         spread = self._kubernetes.list_of(f"{_CORE}TopologySpreadConstraint")
+        ingress = head | bounds | {"minWorkers": whole(1, 1000)}
+        ingress["topologySpreadConstraints"] = spread | {"type": ["array", "null"]}
         autoscaler = {
             "upscalingMode": one_of("Default", "Aggressive", "Conservative"),
             "idleTimeoutSeconds": whole(0, _DAY_S),
@@ -221,7 +217,7 @@ class ValuesSchema:
         }
         cache = {
             "type": one_of("none", "pvc", "hostPath"),
-            "mountPath": text(pattern="^/.+", empty=False),
+            "mountPath": text(empty=False),
             "pvc": closed(claim),
             "hostPath": closed({"path": text(empty=False)}),
             "preDownload": closed(job),
@@ -288,7 +284,7 @@ class ValuesSchema:
             "flaps_per_hour": whole(1, 1000),
             "gpu_utilization_percent": {"type": "number", "exclusiveMinimum": 0, "maximum": 100},
         }
-        monitor = {"enabled": flag(), "interval": text(pattern="^[0-9]+(ms|s|m)$", empty=False)}
+        monitor = {"enabled": flag(), "interval": text(empty=False)}
         rule = {"enabled": flag(), "runbookBase": text(), "selector": {"type": ["string", "null"]}}
         rule["thresholds"] = closed(thresholds)
         boards = {
@@ -310,10 +306,12 @@ class ValuesSchema:
     def _core(self, kind: str) -> Schema:
         return self._kubernetes.of(f"{_CORE}{kind}")
 
-    def _describe(self, schema: Schema, path: tuple[str, ...]) -> None:
-        description = self._comments.of(path)
-        if description:
-            schema["description"] = description
-        for name, below in schema.get("properties", {}).items():
-            if "$ref" not in below:
-                self._describe(below, (*path, name))
+    def _describe(self, schema: Schema) -> None:
+        """Write every comment of values.yaml to its value; entries of `gpuProfiles` share theirs."""
+        for path, description in self._comments.by_path.items():
+            at = schema
+            for part in path:
+                at = (
+                    at["properties"][part] if part in at.get("properties", {}) else at["additionalProperties"]
+                )
+            at["description"] = description

@@ -78,4 +78,28 @@ def _without_titles(schema: Any) -> Any:
             plain[key] = {name: _without_titles(field) for name, field in value.items()}
         elif key not in ("title", "default", "description"):
             plain[key] = _without_titles(value)
-    return plain
+    return merged(plain)
+
+
+def merged(schema: dict[str, Any]) -> dict[str, Any]:
+    """Alternatives as one list of types, where they are no more: Helm tells of `anyOf` and of each part.
+
+    A null beside a reference goes: Helm takes a key that is null away before it looks at the schema.
+    """
+    for key in ("anyOf", "oneOf"):
+        parts = [part for part in schema.get(key, ()) if part != {"type": "null"}]
+        null = ["null"] if len(parts) < len(schema.get(key, ())) else []
+        rest = {name: value for name, value in schema.items() if name != key}
+        if len(parts) == 1 and "$ref" in parts[0]:
+            return {**rest, **parts[0]}
+        if len(parts) == 1:
+            enum = {"enum": [*parts[0]["enum"], *([None] if null else [])]} if "enum" in parts[0] else {}
+            return {**rest, **parts[0], **enum, "type": _types(parts, null)}
+        if parts and all(set(part) == {"type"} for part in parts):
+            return {**rest, "type": _types(parts, null)}
+    return schema
+
+
+def _types(parts: list[dict[str, Any]], null: list[str]) -> list[str]:
+    names = [part["type"] if isinstance(part["type"], list) else [part["type"]] for part in parts]
+    return list(dict.fromkeys([*(name for some in names for name in some), *null]))

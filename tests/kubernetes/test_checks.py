@@ -58,6 +58,16 @@ REFUSED = {
         ["models.llama-8b.tensor_parallel_size=16"],
         "models.llama-8b.tensor_parallel_size = 16 is above gpuProfiles.a100-80gb.gpusPerNode = 8",
     ),
+    "a CPU profile with GPUs": (
+        LAPTOP,
+        ["gpuProfiles.cpu.gpusPerNode=1"],
+        "gpuProfiles.cpu.gpusPerNode = 1 must be absent with device = cpu",
+    ),
+    "a GPU profile that does not say what a GPU brings along": (
+        A100,
+        ["gpuProfiles.a100-80gb.perGpu=null"],
+        "gpuProfiles.a100-80gb.perGpu is required with device = gpu",
+    ),
     "tensor parallel without GPUs": (
         LAPTOP,
         ["models.tiny.tensor_parallel_size=2"],
@@ -241,10 +251,6 @@ SCHEMA_REFUSES = {
     "a misspelt toleration": (
         'head.tolerations=[{"kee":"x"}]',
         "head.tolerations.0: Additional property kee is not allowed",
-    ),
-    "a CPU profile with GPUs": (
-        "gpuProfiles.cpu.gpusPerNode=1",
-        "gpuProfiles.cpu: Additional property gpusPerNode is not allowed",
     ),
     "no ingress pod": ("ingressWorkers.minWorkers=0", "Must be greater than or equal to 1"),
     "a number taken away": ("app.drain_timeout_s=null", "app: drain_timeout_s is required"),

@@ -154,11 +154,10 @@ def _has(path: str) -> bool:
     for part in path.split("."):
         while "$ref" in at:
             at = _schema()["definitions"][at["$ref"].rpartition("/")[2]]
-        branches = (at, at.get("then", {}), at.get("else", {}))
-        found = [branch["properties"][part] for branch in branches if part in branch.get("properties", {})]
-        at = found[0] if found else at.get("additionalProperties")
+        properties = at.get("properties", {})
+        at = properties[part] if part in properties else at.get("additionalProperties")
         if not isinstance(at, dict):
-            return part == "*" and bool(branches[0].get("properties"))
+            return part == "*" and bool(properties)
     return True
 
 

@@ -62,6 +62,12 @@ def test_budgets_count_pods_because_a_ray_cluster_has_no_scale() -> None:
     assert "maxUnavailable" not in budgets["ingress"]
 
 
+def test_a_drain_leaves_one_of_two_ingress_pods() -> None:
+    [budget] = of_kind("PodDisruptionBudget", CHART / "examples/zero-to-n.yaml")
+    assert budget["spec"]["minAvailable"] == 1
+    assert budget["spec"]["selector"]["matchLabels"]["ray.io/group"] == "ingress"
+
+
 def test_a_group_that_may_be_empty_holds_up_no_drain() -> None:
     assert of_kind("PodDisruptionBudget", LAPTOP) == []
     always = of_kind("PodDisruptionBudget", LAPTOP, "gpuProfiles.cpu.minWorkers=2")

@@ -112,7 +112,7 @@ def test_autoscaling_is_version_2_from_zero_with_nobody_else_to_write_replicas()
     assert found["autoscalerOptions"]["version"] == "v2"
     assert "HorizontalPodAutoscaler" not in rendered(ZERO_TO_N)
     assert groups(ZERO_TO_N)["a100-80gb"]["minReplicas"] == 0
-    assert groups(ZERO_TO_N)["ingress"]["minReplicas"] == 1
+    assert groups(ZERO_TO_N)["ingress"]["minReplicas"] == 2
 
 
 @each_values
@@ -121,8 +121,7 @@ def test_every_pod_has_ray_flags_of_the_application(values: Path) -> None:
     for name, template in templates(values).items():
         found = variables(template)
         for flag, value in {**env.ALWAYS, **(env.FAST_PATH if fast else {})}.items():
-            if flag not in _OF_THE_OPERATOR:
-                assert found.get(flag) == value, f"{name}: {flag}"
+            assert found.get(flag) == value, f"{name}: {flag}"
         assert fast or "RAY_SERVE_ENABLE_HA_PROXY" not in found
 
 
@@ -145,6 +144,28 @@ def test_drain_pre_stop_and_grace_follow_from_the_longest_generation(values: Pat
         assert int(flags["RAY_gcs_rpc_server_reconnect_timeout_s"]) >= drain
         if "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" in flags:
             assert int(flags["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > drain
+
+
+def test_the_front_door_is_doubled_and_on_two_nodes_where_there_are_two() -> None:
+    single = CHART / "examples/single-gpu.yaml"
+    user_config = serve_config(single)["applications"][0]["deployments"][0]["user_config"]
+    assert user_config["ingress"]["min_replicas"] == 2
+    group = groups(single)["ingress"]
+    assert (group["replicas"], group["minReplicas"]) == (2, 2)
+    [spread] = group["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"  # a cluster of one node has both
+    labels = group["template"]["metadata"]["labels"]
+    assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert spread["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "ingress"
+
+
+def test_ingress_pods_spread_as_it_is_given() -> None:
+    own = '[{"maxSkew":2,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]'
+    pod = templates(ZERO_TO_N, f"ingressWorkers.topologySpreadConstraints={own}")["ingress"]["spec"]
+    assert [spread["topologyKey"] for spread in pod["topologySpreadConstraints"]] == ["zone"]
+    anywhere = templates(ZERO_TO_N, "ingressWorkers.topologySpreadConstraints=[]")["ingress"]["spec"]
+    assert "topologySpreadConstraints" not in anywhere
 
 
 @each_values

@@ -52,11 +52,30 @@ def test_the_schema_is_closed_throughout(schema: dict[str, Any]) -> None:
         for path, found in _objects(schema, "")
         if "properties" in found and found.get("additionalProperties") is not False
     }
-    # Its branches are closed; Kubernetes's free-form maps have no properties.
-    assert open_ones == {
-        "/properties/gpuProfiles/additionalProperties",
-        "/properties/gpuProfiles/additionalProperties/if",
-    }
+    assert open_ones == set()  # Kubernetes's free-form maps have no properties
+
+
+def test_every_comment_of_the_values_is_the_description_of_its_own_value(schema: dict[str, Any]) -> None:
+    comments = Comments.read((CHART / "values.yaml").read_text())
+    described = {}
+    for path in comments.by_path:
+        at = schema
+        for part in path[:-1]:
+            at = _below(schema, at, part)
+        described[path] = at.get("properties", {}).get(path[-1], {}).get("description")
+    assert described == dict(comments.by_path)
+
+
+def test_no_value_has_the_description_of_another(schema: dict[str, Any]) -> None:
+    """Parts of the schema that are used twice, such as tolerations, once shared one description."""
+    described = [found["description"] for found in _all(schema) if "description" in found]
+    assert len(described) == len(Comments.read((CHART / "values.yaml").read_text()).by_path)
+
+
+def test_helm_has_no_alternatives_to_tell_of(schema: dict[str, Any]) -> None:
+    """It would name each alternative and the keyword, before what is wrong."""
+    wordy = ("if", "anyOf", "oneOf", "allOf", "not")
+    assert {keyword for found in _all(schema) for keyword in wordy if keyword in found} == set()
 
 
 @pytest.mark.parametrize(
@@ -111,11 +130,9 @@ def test_a_comment_may_go_on_over_lines() -> None:
 def _below(schema: dict[str, Any], at: dict[str, Any], part: str) -> dict[str, Any]:
     if "$ref" in at:
         at = schema["definitions"][at["$ref"].rpartition("/")[2]]
-    branches = [at, at.get("then", {}), at.get("else", {})]
-    for branch in branches:
-        if part in branch.get("properties", {}) and len(branch["properties"]) > 1:
-            found: dict[str, Any] = branch["properties"][part]
-            return found
+    if part in at.get("properties", {}):
+        found: dict[str, Any] = at["properties"][part]
+        return found
     more: dict[str, Any] = at["additionalProperties"]
     return more
 
@@ -126,3 +143,28 @@ def _objects(found: Any, path: str) -> Any:
             yield path, found
         for key, value in found.items():
             yield from _objects(value, f"{path}/{key}")
+
+
+def _all(found: Any) -> Any:
+    """Every schema within a schema."""
+    if isinstance(found, list):
+        for item in found:
+            yield from _all(item)
+    elif isinstance(found, dict):
+        yield found
+        for key, value in found.items():
+            if key in ("properties", "definitions"):
+                for below in value.values():
+                    yield from _all(below)
+            elif key in (
+                "items",
+                "additionalProperties",
+                "anyOf",
+                "oneOf",
+                "allOf",
+                "if",
+                "then",
+                "else",
+                "not",
+            ):
+                yield from _all(value)

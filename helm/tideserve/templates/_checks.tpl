@@ -3,7 +3,12 @@ What no schema can say: values that contradict each other, and rules that the Ku
 does not enforce. Every problem is told at once, each in a sentence with its key, value and bound.
 */}}
 {{- define "tideserve.checks" -}}
-{{- $problems := concat
+{{- /* Profiles first: what reads them counts on what they must have. */ -}}
+{{- $problems := fromYamlArray (include "tideserve.checks.profiles" .) -}}
+{{- if not $problems -}}
+{{- $problems = concat
+      (fromYamlArray (include "tideserve.checks.values" .))
+      (fromYamlArray (include "tideserve.checks.pods" .))
       (fromYamlArray (include "tideserve.checks.names" .))
       (fromYamlArray (include "tideserve.checks.models" .))
       (fromYamlArray (include "tideserve.checks.groups" .))
@@ -11,9 +16,29 @@ does not enforce. Every problem is told at once, each in a sentence with its key
       (fromYamlArray (include "tideserve.checks.drain" .))
       (fromYamlArray (include "tideserve.checks.operator" .))
       (fromYamlArray (include "tideserve.checks.parts.problems" .)) -}}
+{{- end -}}
 {{- if $problems -}}
 {{- fail (printf "these values cannot work:\n  - %s" (join "\n  - " $problems)) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Whether profiles have what their device needs, and nothing of the other's. */}}
+{{- define "tideserve.checks.profiles" -}}
+{{- $problems := list -}}
+{{- $needed := dict "gpu" (list "accelerator_type" "gpuResource" "gpusPerNode" "perGpu") "cpu" (list "perPod") -}}
+{{- range $name, $profile := .Values.gpuProfiles -}}
+{{- range $device, $keys := $needed -}}
+{{- range $key := $keys -}}
+{{- $has := and (hasKey $profile $key) (not (kindIs "invalid" (get $profile $key))) -}}
+{{- if and $has (ne $device $profile.device) -}}
+{{- $problems = append $problems (printf "gpuProfiles.%s.%s = %s must be absent with device = %s" $name $key (toJson (get $profile $key)) $profile.device) -}}
+{{- else if and (not $has) (eq $device $profile.device) -}}
+{{- $problems = append $problems (printf "gpuProfiles.%s.%s is required with device = %s" $name $key $device) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $problems -}}
 {{- end -}}
 
 {{- define "tideserve.checks.names" -}}
@@ -63,6 +88,13 @@ does not enforce. Every problem is told at once, each in a sentence with its key
 {{- end -}}
 {{- end -}}
 {{- $problems = concat $problems (fromYamlArray (include "tideserve.checks.knobs" (dict "at" $at "model" $model))) -}}
+{{- end -}}
+{{- with default dict .Values.app.ingress.autoscaling -}}
+{{- $least := int .min_replicas -}}
+{{- $most := int (ternary .max_replicas 4 (hasKey . "max_replicas")) -}}
+{{- if gt $least $most -}}
+{{- $problems = append $problems (printf "app.ingress.autoscaling.min_replicas = %d is above max_replicas = %d" $least $most) -}}
+{{- end -}}
 {{- end -}}
 {{- with .Values.app.ingress -}}
 {{- $streams := dig "autoscaling" "target_ongoing_requests" 200.0 . | float64 -}}

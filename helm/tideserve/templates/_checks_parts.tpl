@@ -48,6 +48,35 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.ingress -}}
+{{- if .hosts -}}
+{{- $hosts := .hosts -}}
+{{- range $index, $tls := default list .tls -}}
+{{- range $host := default list $tls.hosts -}}
+{{- if not (has $host $hosts) -}}
+{{- $problems = append $problems (printf "ingress.tls[%d].hosts has %q, which is none of ingress.hosts: %s" $index $host (join ", " $hosts)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $who := list "clients" "monitoring" "operator" -}}
+{{- range $index, $peer := default list (get $.Values.networkPolicy $who) -}}
+{{- $at := printf "networkPolicy.%s[%d]" $who $index -}}
+{{- if not $peer -}}
+{{- $problems = append $problems (printf "%s is empty: it must have a podSelector, a namespaceSelector or an ipBlock ({namespaceSelector: {}} is everybody in the cluster)" $at) -}}
+{{- else if and $peer.ipBlock (gt (len $peer) 1) -}}
+{{- $problems = append $problems (printf "%s has ipBlock and selectors: it must have one or the other" $at) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $object := default list .Values.extraObjects -}}
+{{- if kindIs "map" $object -}}
+{{- if not (and $object.apiVersion $object.kind (dig "metadata" "name" "" $object)) -}}
+{{- $problems = append $problems (printf "extraObjects[%d] must have apiVersion, kind and metadata.name" $index) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.networkPolicy -}}
 {{- if and .enabled (not .operator) -}}
 {{- $problems = append $problems "networkPolicy.operator is empty with networkPolicy.enabled = true: name the KubeRay operator's pods, or it deploys nothing" -}}

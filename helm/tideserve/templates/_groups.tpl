@@ -35,6 +35,22 @@ model, might settle on a pod whose GPUs another replica waits for. Not to end in
 {{- printf "%s:replicas" . -}}
 {{- end -}}
 
+{{/* How the ingress's pods spread: as it is given, or over nodes as far as there are any. */}}
+{{- define "tideserve.ingressSpread" -}}
+{{- $given := .Values.ingressWorkers.topologySpreadConstraints -}}
+{{- if kindIs "invalid" $given -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "tideserve.selectorLabels" . | nindent 6 }}
+      app.kubernetes.io/component: ingress
+{{- else -}}
+{{- toYaml $given -}}
+{{- end -}}
+{{- end -}}
+
 {{/* N times a quantity. Arguments: a list of the quantity, such as 100Gi, and N. */}}
 {{- define "tideserve.times" -}}
 {{- $quantity := toString (index . 0) -}}

@@ -63,6 +63,7 @@ root, component.
 - {name: RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper, value: "true"}
 - {name: RAY_metrics_report_interval_ms, value: "1000"}
 - {name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S, value: "1"}
+- {name: RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS, value: "1"}
 - {name: RAY_worker_niceness, value: "0"}
 - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
 - {name: VLLM_NO_USAGE_STATS, value: "1"}
