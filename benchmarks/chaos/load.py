@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -156,4 +157,5 @@ async def run(job: Job) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A Ctrl-C reaches us too; our input's end ends us.
     asyncio.run(run(Job(**json.loads(sys.argv[1]))))

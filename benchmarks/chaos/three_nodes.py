@@ -1,15 +1,14 @@
 """The application on three raylets of one host, as KubeRay starts pods: `ray start --block` leads each.
 
 The head has no CPUs, so that only Ray's and Serve's own processes are on it; each of the other two has room
-for one ingress replica and half of the engines. Their HAProxys listen on one port, whose connections the
-kernel deals out among those that live: the part that a Service has on Kubernetes. What is lost is started
-again by us, as the operator would.
+for one ingress replica and half of the engines. The workers' HAProxys listen on one port (SO_REUSEPORT),
+whose connections the kernel deals out among those that live: the part that a Service has on Kubernetes. The
+head's listens on another, which nobody asks. What is lost is started again by us, as the operator would.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import json
 import os
@@ -32,7 +31,8 @@ from serve_app.cli.run_environment import environment
 HEAD, WORKERS = "head", ("worker-1", "worker-2")
 _REPLACED_S = 5.0
 """An operator's new pod is there after this."""
-_HEAD_S, _DEPLOY_S = 60.0, 120.0
+_NODE_S, _DEPLOY_S = 60.0, 120.0
+_STARTED = "Ray runtime started"
 _WORKER_PORTS, _PORTS_EACH = 21000, 200
 _POLL_S = 0.5
 
@@ -47,7 +47,7 @@ class ThreeNodes:
         self._port, self._folder, self._processes = port, folder, processes
         self._gcs, self._dashboard = free_port(), free_port()
         self._config = folder / "serve.yaml"
-        self._config.write_text(yaml.safe_dump(pinned(served.document, port)), encoding="utf-8")
+        self._config.write_text(yaml.safe_dump(pinned(served.document, free_port())), encoding="utf-8")
         self._token = secrets.token_hex(32)
         self._leaders: dict[str, subprocess.Popen[bytes]] = {}
         self._ended: str | None = None
@@ -60,10 +60,9 @@ class ThreeNodes:
     async def start(self) -> None:
         """Start all three nodes and deploy."""
         self._ended = None
-        self._start(HEAD)
-        await self._head()
-        for name in WORKERS:
+        for name in self.names:  # In turn: of two raylets that start at once on one host, one timed out.
             self._start(name)
+            await self._started(name)
         await self._deploy()
         await ready(self._port, self.ended, self._log(HEAD))
 
@@ -97,7 +96,7 @@ class ThreeNodes:
                 self._start(name)
 
     def _start(self, name: str) -> None:
-        with self._log(name).open("ab") as log:
+        with self._log(name).open("wb") as log:
             leader = subprocess.Popen(
                 self._command(name), env=self._environment(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, process_group=0,
@@ -137,6 +136,10 @@ class ThreeNodes:
     def _environment(self) -> dict[str, str]:
         """Each node needs ports of its own for what Ray Serve has once a node."""
         values = environment("haproxy", local=False)
+        values |= {
+            "SERVE_SOCKET_REUSE_PORT_ENABLED": "1",
+            "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(self._port),
+        }
         ports = ("STATS_PORT", "METRICS_PORT")
         own = {f"RAY_SERVE_HAPROXY_{port}": str(free_port()) for port in ports}
         own |= {f"RAY_SERVE_FALLBACK_PROXY_{kind}_PORT": str(free_port()) for kind in ("HTTP", "GRPC")}
@@ -144,18 +147,14 @@ class ThreeNodes:
         path = os.pathsep.join(filter(None, (root, values.get("PYTHONPATH"))))
         return values | own | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, "PYTHONPATH": path}
 
-    async def _head(self) -> None:
-        """Wait for the dashboard, which takes the deployment."""
-        end = time.monotonic() + _HEAD_S
-        while time.monotonic() < end:
-            if self._leaders[HEAD].poll() is not None:
-                break
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", self._dashboard)
-                writer.close()
+    async def _started(self, name: str) -> None:
+        """Wait until Ray says that it runs."""
+        end = time.monotonic() + _NODE_S
+        while time.monotonic() < end and self._leaders[name].poll() is None:
+            if _STARTED in self._log(name).read_text(errors="replace"):
                 return
             await asyncio.sleep(_POLL_S)
-        raise ChaosError(f"the head did not start:\n{tail(self._log(HEAD))}")
+        raise ChaosError(f"the node {name} did not start:\n{tail(self._log(name))}")
 
     async def _deploy(self) -> None:
         command = ["-m", "ray.serve.scripts", "deploy", str(self._config)]
