@@ -7,6 +7,9 @@ from typing import Literal
 
 from benchmarks.chaos.roles import Signal
 
+INTERVAL_S = 0.2
+"""Between two probes of a kind."""
+
 Outcome = Literal["whole", "continued", "told", "cut", "hung", "refused", "open"]
 """
 whole      every token asked for and `[DONE]`, without a pause

@@ -10,9 +10,8 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.chaos.observed import Probe, Ready, Trace
+from benchmarks.chaos.observed import INTERVAL_S, Probe, Ready, Trace
 
-INTERVAL_S = 0.2
 _ANSWER_TIMEOUT_S = 120.0
 """A client that waits for a cold start waits long."""
 _STATE_TIMEOUT_S = 10.0

@@ -126,6 +126,18 @@ def test_a_dead_engine_told_as_up_for_longer_than_two_seconds_is_a_lie() -> None
     assert told(6.0).ready_wrong_s == pytest.approx(6.0, abs=0.5)
 
 
+def test_nothing_while_nothing_is_served_is_the_truth() -> None:
+    """HAProxy is gone: requests are refused, and `/ready` with them. That costs answers, and is no lie."""
+    row = only(
+        trace(
+            readies=[ready(at, "nothing" if 0 < at < 7 else "up", 2) for at in times(-5, 10)],
+            answers=[Probe(at, at + 0.01, not 0 < at < 7.2) for at in times(-5, 10)],
+        )
+    )
+    assert row.ready_wrong_s <= 0.3
+    assert row.missed == ("answers",)
+
+
 def test_down_while_requests_are_answered_is_a_lie() -> None:
     row = only(trace(readies=[ready(at, "down" if 0 < at < 7 else "up", 2) for at in times(-5, 10)]))
     assert row.missed == ("ready",)
