@@ -36,7 +36,7 @@ def check_host(key: str, host: str, *, haproxy: bool) -> str:
         address = ipaddress.ip_address(host)
     except ValueError:
         raise SettingsError([f"{key} = {host!r}: must be an IP address"]) from None
-    if haproxy and host not in (LOOPBACK, *_ALL):
+    if haproxy and host not in (LOOPBACK, _ALL[0]):
         raise SettingsError(
             [
                 f"{key} = {host!r}: must be {LOOPBACK} (this machine) or 0.0.0.0 (every network interface) "
@@ -58,11 +58,14 @@ def url_here(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def meaning(config: ConfigFile, host: str, port: int) -> list[str]:
-    """What listening there means, for whoever starts it."""
+def meaning(config: ConfigFile, host: str, port: int, *, local: bool = True) -> list[str]:
+    """What listening there means, for whoever starts it; unless `local`, on the nodes of a cluster."""
     if not is_open(host):
-        return [f"listens on {host}:{port}, which only this machine reaches; --host 0.0.0.0 opens it"]
-    where = "every network interface of this machine" if host in _ALL else host
+        who = "this machine" if local else "programs on the same node"
+        reach = "reaches" if local else "reach"
+        return [f"listens on {host}:{port}, which only {who} {reach}; --host 0.0.0.0 opens it"]
+    machine = "this machine" if local else "every node"
+    where = f"every network interface of {machine}" if host in _ALL else host
     keyless = [name for name, settings in config.applications.items() if settings.http.api_keys_file is None]
     lines = [f"listens on {where}, port {port}: other machines reach it, and what they send is not encrypted"]
     if keyless:

@@ -174,7 +174,7 @@ def _start(start: Start, folder: Path) -> subprocess.Popen[bytes]:
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     proxy = "HAProxy" if start.values[HAPROXY_FLAG] == "1" else "Ray's own proxy"
     say(f"serve run {start.config.path} on port {start.port}, behind {proxy}")
-    for line in meaning(start.config, start.host, start.port):
+    for line in meaning(start.config, start.host, start.port, local=start.local):
         say(line)
     command = [sys.executable, "-m", "serve_app.cli.driver", "run", str(path), "--address", start.address]
     # A group of its own: a terminal's Ctrl-C reaches us alone, and we stop things in order. No session of

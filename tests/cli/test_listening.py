@@ -32,7 +32,7 @@ def test_a_configuration_may_name_no_host() -> None:
     assert given_host({"http_options": {"port": 8000}}) is None
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 @pytest.mark.parametrize("haproxy", [True, False])
 def test_this_machine_and_every_interface_can_be_named(host: str, haproxy: bool) -> None:
     assert check_host("--host", host, haproxy=haproxy) == host
@@ -42,7 +42,7 @@ def test_localhost_is_its_address() -> None:
     assert check_host("--host", "localhost", haproxy=True) == "127.0.0.1"
 
 
-@pytest.mark.parametrize("host", ["192.0.2.2", "127.0.0.2", "::1"])
+@pytest.mark.parametrize("host", ["192.0.2.2", "127.0.0.2", "::1", "::"])
 def test_one_interface_can_be_named_without_haproxy_only(host: str) -> None:
     assert check_host("--host", host, haproxy=False) == host
     with pytest.raises(SettingsError, match=f"--host = '{host}': must be 127.0.0.1 .* or 0.0.0.0"):
@@ -87,3 +87,13 @@ def test_open_with_keys_says_what_it_means_and_no_more(tmp_path: Path) -> None:
     [line] = meaning(configuration(tmp_path, "/run/keys"), "192.0.2.2", 8000)
 
     assert line.startswith("listens on 192.0.2.2, port 8000: other machines reach it")
+
+
+def test_of_a_cluster_it_speaks_of_nodes(tmp_path: Path) -> None:
+    config = configuration(tmp_path, "/run/keys")
+
+    [closed] = meaning(config, "127.0.0.1", 8000, local=False)
+    [opened] = meaning(config, "0.0.0.0", 8000, local=False)
+
+    assert "which only programs on the same node reach;" in closed
+    assert opened.startswith("listens on every network interface of every node, port 8000: ")

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,6 +19,7 @@ import yaml
 
 from serve_app import env
 from serve_app.cli import progress, run
+from serve_app.cli.config_file import read_config
 from serve_app.cli.main import main
 from serve_app.cli.run_environment import environment
 
@@ -353,3 +356,34 @@ def test_it_listens_where_it_is_told_and_else_on_this_machine(
     run._start(runs.started[0], folder)
 
     assert given[0]["http_options"] == {"host": host, "port": 8000}
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise SystemExit(3)", "ended with status 3; what it wrote is above"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed by signal 9; what it wrote is above"),
+    ],
+)
+def test_an_end_of_serve_run_itself_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+    code: str,
+    told: str,
+) -> None:
+    driver: list[subprocess.Popen[bytes]] = []
+
+    def start(start: run.Start, folder: Path) -> subprocess.Popen[bytes]:
+        driver.append(subprocess.Popen([sys.executable, "-c", code]))
+        driver[0].wait()
+        return driver[0]
+
+    monkeypatch.setattr(run, "_start", start)
+    monkeypatch.setattr(run, "stop_descendants", lambda grace_s: 0)
+    started = run.Start(read_config(config), "127.0.0.1", 8000, {}, "local")
+
+    assert run._serve(started, [], None) == run.Ended(None)
+
+    line = f"tideserve: Serve's driver (`serve run`, process {driver[0].pid}) {told}"
+    assert line in capsys.readouterr().out

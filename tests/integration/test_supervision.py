@@ -23,7 +23,7 @@ def running(*options: str) -> Running:
     return Running(application(engine_settings(NAME), knobs={NAME: {"min_replicas": 0}}), options=options)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def alone() -> Iterator[Running]:
     made = running()
     made.start()
@@ -59,6 +59,19 @@ def eventually(what: str, condition: Callable[[], bool], seconds: float) -> None
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.05)
+
+
+def test_a_controller_that_was_killed_is_ray_s_to_restart(alone: Running) -> None:
+    [killed] = alone.processes("ray::ServeController")
+
+    killed.kill()
+
+    def another() -> bool:
+        return [process.pid for process in alone.processes("ray::ServeController")] not in ([], [killed.pid])
+
+    eventually("another controller", another, 60)
+    alone.wait_ready()
+    assert "gone for good" not in alone.log
 
 
 def test_without_the_gcs_it_ends_at_once_and_says_where_the_log_is(alone: Running) -> None:
