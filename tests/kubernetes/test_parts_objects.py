@@ -15,6 +15,7 @@ from serve_app import env
 from serve_app.cli import ask, explain
 from tests.kubernetes import kubernetes_api
 from tests.kubernetes.chart import LAPTOP, documents, of_kind, ray_service
+from tests.kubernetes.stub_api_server import api_server
 from tests.kubernetes.tools import CHART, helm
 
 EVERYTHING = CHART / "ci/everything-values.yaml"
@@ -217,7 +218,50 @@ def test_the_notes_warn_of_the_finalizer_and_send_the_key(tmp_path: Path) -> Non
     assert "apiKeys.existingSecret is empty" not in notes
 
 
-def _notes(folder: Path, values: Path) -> str:
+def _core(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "llm"}, **more}
+
+
+_NAMES = [
+    'apiKeys.existingSecret="clients"',
+    'rayAuth.existingSecret="ray"',
+    'image.pullSecrets=["registry"]',
+    'head.priorityClassName="top"',
+    'gpuProfiles.cpu.runtimeClassName="gvisor"',
+]
+_NAMESPACE = {"namespaces/llm/configmaps/kube-root-ca.crt": _core("ConfigMap", "kube-root-ca.crt")}
+
+
+def test_the_notes_warn_of_what_is_named_and_not_there(tmp_path: Path) -> None:
+    secret = _core("Secret", "clients", data={"keys": ""})
+    with api_server({**_NAMESPACE, "namespaces/llm/secrets/clients": secret}) as address:
+        notes = _notes(tmp_path, LAPTOP, *_NAMES, cluster=address)
+    assert 'apiKeys.existingSecret = "clients": that Secret has no key "api-keys"; it has keys.' in notes
+    assert 'rayAuth.existingSecret = "ray": namespace llm has no such Secret.' in notes
+    assert 'image.pullSecrets[0] = "registry": namespace llm has no such Secret.' in notes
+    assert 'head.priorityClassName = "top": the cluster has no such PriorityClass.' in notes
+    assert 'gpuProfiles.cpu.runtimeClassName = "gvisor": the cluster has no such RuntimeClass.' in notes
+
+
+def test_the_notes_do_not_warn_of_what_is_there_nor_without_a_cluster_to_ask(tmp_path: Path) -> None:
+    there = {
+        **_NAMESPACE,
+        "namespaces/llm/secrets/clients": _core("Secret", "clients", data={"api-keys": ""}),
+        "namespaces/llm/secrets/ray": _core("Secret", "ray", data={"auth_token": ""}),
+        "namespaces/llm/secrets/registry": _core("Secret", "registry"),
+        "priorityclasses/top": {
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "top"},
+        },
+        "runtimeclasses/gvisor": {
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"},
+        },
+    }  # fmt: skip
+    with api_server(there) as address:
+        assert "no such" not in _notes(tmp_path / "asked", LAPTOP, *_NAMES, cluster=address)
+    assert "no such" not in _notes(tmp_path / "alone", LAPTOP, *_NAMES)
+
+
+def _notes(folder: Path, values: Path, *sets: str, cluster: str = "") -> str:
     """NOTES.txt, which `helm template` does not print, by way of an object that holds it."""
     chart = folder / "tideserve"
     shutil.copytree(CHART, chart)
@@ -227,6 +271,10 @@ def _notes(folder: Path, values: Path) -> str:
     )
     (chart / "templates/notes.yaml").write_text('notes: {{ include "notes" . | toJson }}', encoding="utf-8")
     arguments = ["demo", str(chart), "--namespace", "llm", "--values", str(values)]
+    for setting in sets:
+        arguments += ["--set-json", setting]
+    if cluster:
+        arguments += ["--dry-run=server", "--kube-apiserver", cluster]
     done = helm("template", *arguments, "--show-only", "templates/notes.yaml")
     assert done.returncode == 0, done.stderr
     return str(yaml.safe_load(done.stdout)["notes"])
