@@ -89,11 +89,13 @@ def token_header(address: str) -> dict[str, str]:
     from ray.exceptions import AuthenticationError  # noqa: PLC0415
 
     loader = AuthenticationTokenLoader.instance()
-    loader.reset_cache()
+    loader.reset_cache()  # It keeps what it has read, for Ray's own connections of this process, too.
     try:
         header: dict[str, str] = loader.get_token_for_http_header(ignore_auth_mode=True)
     except AuthenticationError as error:
         raise SettingsError([f"Ray's token: {error}"]) from None
+    finally:
+        loader.reset_cache()
     return header
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from serve_app.cli.ray_token import prepare_token, token_header
 from serve_app.settings import SettingsError
@@ -135,3 +136,14 @@ def test_a_file_that_is_named_and_missing_is_told(home: Path, monkeypatch: pytes
 
     with pytest.raises(SettingsError, match="Ray's token: RAY_AUTH_TOKEN_PATH is set but"):
         token_header(HERE)
+
+
+def test_what_was_read_once_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own connections of this process would go on with it."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "before")
+    assert token_header(HERE) == {"authorization": "Bearer before"}
+
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "after")
+
+    assert AuthenticationTokenLoader.instance().get_raw_token(ignore_auth_mode=True) == "after"
+    AuthenticationTokenLoader.instance().reset_cache()
