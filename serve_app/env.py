@@ -42,6 +42,8 @@ ALWAYS = {
     # A replica that fails its health checks is dead or hangs: to wait for its requests to end, as Ray would,
     # keeps its GPUs from the one that replaces it for as long as a drain may take.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    # Ray answers 500 where a header that it reads is not UTF-8: what it could not read is taken out first.
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.api.ray_headers:middlewares",
     # Ray runs its workers at niceness 15, below anything else on the node; engines are the node's purpose.
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -10,7 +10,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "X-Request-ID"
-_USABLE = re.compile(rb"[\x21-\x7e]{1,256}")
+USABLE = re.compile(rb"[\x21-\x7e]{1,256}")
+"""An id that can break neither a header nor a line of a log."""
 
 
 class RequestIdMiddleware:
@@ -46,7 +47,7 @@ class RequestIdMiddleware:
 
 def _given(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _USABLE.fullmatch(value):
+        if name == b"x-request-id" and USABLE.fullmatch(value):
             given: str = value.decode("ascii")
             return given
     return None

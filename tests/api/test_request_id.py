@@ -51,7 +51,7 @@ async def test_a_usable_id_is_kept() -> None:
     "given", [b"", b" ", b"a b", b"a\tb", b"a\r\nset-cookie: x", b"caf\xc3\xa9", b"\xff", b"a" * 257]
 )
 def test_the_pattern_takes_no_id_that_could_break_a_header_or_a_log_line(given: bytes) -> None:
-    assert request_id._USABLE.fullmatch(given) is None
+    assert request_id.USABLE.fullmatch(given) is None
 
 
 @pytest.mark.parametrize("given", [b"", b"a b", b"a\r\nset-cookie: x", b"\xff", b"a" * 257])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import httpx
 import openai
 import pytest
@@ -116,6 +118,21 @@ def test_a_bad_query_is_named(http: httpx.Client, query: dict, status: int, para
 def test_a_request_id_is_kept(http: httpx.Client) -> None:
     reply = http.get("/health", headers={"X-Request-ID": "mine-42"})
     assert reply.headers.get_list("x-request-id") == ["mine-42"]
+
+
+@pytest.mark.parametrize("given", [b"caf\xe9", b"caf\xc3\xa9", b"a b", b"a" * 257])
+def test_a_request_id_of_another_form_is_replaced(http: httpx.Client, given: bytes) -> None:
+    reply = http.get("/health", headers=[(b"X-Request-ID", given)])
+    assert reply.status_code == 200
+    (made,) = reply.headers.get_list("x-request-id")
+    assert uuid.UUID(made)
+
+
+@pytest.mark.parametrize(
+    "name", [b"x-session-id", b"serve_multiplexed_model_id", b"x-request-timeout-seconds"]
+)
+def test_a_header_of_rays_that_is_not_text_makes_no_server_error(http: httpx.Client, name: bytes) -> None:
+    assert http.get("/health", headers=[(name, b"\xff\xe9")]).status_code == 200
 
 
 def test_the_server_still_answers_after_all_that(client: openai.OpenAI) -> None:
