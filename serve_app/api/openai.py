@@ -19,6 +19,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.api.schemas import body_schema, generate_schema
+from serve_app.api.structure import check_structure
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
@@ -50,6 +51,7 @@ def openai_router(
         share = memory.share(getattr(request.state, "client", None))
         try:
             body = await read_body(request, max_body_bytes, body_timeout_s, share)
+            await check_structure(body)
             model, stream = read(body)
             call = engine_request(request, operation, body)
             try:

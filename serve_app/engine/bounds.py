@@ -55,6 +55,35 @@ def check_sampling(request: Any, *, prompts: int, max_sequences: int, vocabulary
             raise reject("logit_bias", bias, "must be a finite number")
 
 
+def check_characters(param: str, text: Any, max_model_len: int, tokenizer: Any) -> None:
+    """Refuse a text too long for the context whatever its tokens are, before anything tokenizes it.
+
+    Raises:
+        ApiError: 400 with the number of characters and the bound.
+    """
+    longest = max_model_len * tokenizer.max_chars_per_token
+    for item in text if isinstance(text, list) else (text,):
+        if isinstance(item, str) and len(item) > longest:
+            raise ApiError(
+                400,
+                f"{param}: {len(item)} characters, and the model's context length is {max_model_len} tokens, "
+                f"which are at most {longest} characters",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+
+def check_inputs(param: str, value: Any, most: int) -> None:
+    """Refuse a list of more than `most` texts or prompts. Raises ApiError 400."""
+    if isinstance(value, list) and len(value) > most and not isinstance(value[0], int):
+        raise ApiError(
+            400,
+            f"{param}: {len(value)} inputs; at most {most} are accepted",
+            param=param,
+            code="invalid_value",
+        )
+
+
 def check_token_ids(param: str, value: Any, vocabulary: int) -> int:
     """Bound the token ids of a prompt field, if it has any; return its number of prompts."""
     if not isinstance(value, list):

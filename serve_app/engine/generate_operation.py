@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,7 +17,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from serve_app.api.client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError
 from serve_app.api.generate import GenerateRequest
-from serve_app.engine.bounds import reject
+from serve_app.engine.bounds import check_characters, reject
 from serve_app.engine.latency import StreamTimer
 
 _encode = msgspec.json.Encoder().encode
@@ -63,7 +64,9 @@ class GenerateOperation:
 
     async def _start(self, request: GenerateRequest, request_id: str) -> AsyncIterator[RequestOutput]:
         limit = self._engine.model_config.max_model_len
-        tokens = self._engine.get_tokenizer().encode(request.prompt)
+        tokenizer = self._engine.get_tokenizer()
+        check_characters("prompt", request.prompt, limit, tokenizer)
+        tokens = await asyncio.to_thread(tokenizer.encode, request.prompt)
         if len(tokens) >= limit:
             raise ApiError(
                 400,

@@ -16,7 +16,7 @@ from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, Tokenize
 
 from serve_app.api.client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine.bounds import check_sampling, check_token_ids
+from serve_app.engine.bounds import check_characters, check_inputs, check_sampling, check_token_ids
 from serve_app.engine.failures import from_response
 from serve_app.engine.serving import Serving, raw_request
 
@@ -25,6 +25,16 @@ _completion: TypeAdapter[CompletionRequest] = TypeAdapter(CompletionRequest)
 _embedding: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
 _tokenize: TypeAdapter[Any] = TypeAdapter(TokenizeRequest)
 _detokenize: TypeAdapter[DetokenizeRequest] = TypeAdapter(DetokenizeRequest)
+
+_MAX_INPUTS = 2048
+"""OpenAI's own bound on the texts of one request for embeddings."""
+
+
+class _Input(msgspec.Struct):
+    input: Any = None
+
+
+_input = msgspec.json.Decoder(_Input)
 
 Outcome = EngineReply | AsyncIterator[str | bytes]
 """A finished reply, or the frames of a stream as vLLM yields them."""
@@ -63,6 +73,8 @@ class OpenAIOperations:
     async def embeddings(self, call: EngineRequest) -> Outcome:
         """Embeddings of the input."""
         handler = self._serving.handler("serving_embedding", "embeddings")
+        # First, for pydantic tries each of them as everything that an input may be: 18 µs a text.
+        check_inputs("input", _input.decode(call.body).input, _MAX_INPUTS)
         request = _embedding.validate_json(call.body)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
         return _outcome(await handler(request, raw_request(call.request_id)))
@@ -71,6 +83,14 @@ class OpenAIOperations:
         """Text or messages to token ids."""
         handler = self._serving.handler("serving_tokenization", "tokenization")
         request = _tokenize.validate_json(call.body)
+        # vLLM's own bound is for prompts that are to be generated from.
+        messages = getattr(request, "messages", None)
+        check_characters(
+            "prompt" if messages is None else "messages",
+            getattr(request, "prompt", None) if messages is None else _texts(messages),
+            self._serving.engine.model_config.max_model_len,
+            self._serving.engine.get_tokenizer(),
+        )
         return _outcome(await handler.create_tokenize(request, raw_request(call.request_id)))
 
     async def detokenize(self, call: EngineRequest) -> Outcome:
@@ -78,7 +98,23 @@ class OpenAIOperations:
         handler = self._serving.handler("serving_tokenization", "tokenization")
         request = _detokenize.validate_json(call.body)
         check_token_ids("tokens", request.tokens, self._vocabulary)
+        limit = self._serving.engine.model_config.max_model_len
+        if len(request.tokens) > limit:
+            raise ApiError(
+                400,
+                f"tokens: {len(request.tokens)} tokens, and the model's context length is {limit}",
+                param="tokens",
+                code="context_length_exceeded",
+            )
         return _outcome(await handler.create_detokenize(request, raw_request(call.request_id)))
+
+
+def _texts(messages: list[Any]) -> str:
+    """All the text of chat messages, in one."""
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in (*contents, *parts)]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _outcome(result: Any) -> Outcome:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.bounds import check_sampling, check_token_ids
+from serve_app.engine.bounds import check_characters, check_inputs, check_sampling, check_token_ids
 
 VOCABULARY = 1000
 NAN, INF = float("nan"), float("inf")
@@ -127,3 +127,26 @@ def test_a_token_outside_the_vocabulary_is_refused_wherever_it_stands(value: Any
 
     assert (caught.value.status, caught.value.param) == (400, "prompt")
     assert caught.value.message.endswith("token ids must be from 0 to 999")
+
+
+TOKENIZER = SimpleNamespace(max_chars_per_token=4)
+
+
+@pytest.mark.parametrize("text", ["a" * 32, ["a" * 32, "b"], [1] * 1000, None])
+def test_a_text_that_may_fit_the_context_passes(text: object) -> None:
+    check_characters("prompt", text, 8, TOKENIZER)
+
+
+@pytest.mark.parametrize("text", ["a" * 33, ["b", "a" * 33]])
+def test_a_text_that_cannot_fit_the_context_is_refused_before_it_is_tokenized(text: object) -> None:
+    with pytest.raises(ApiError, match="33 characters, and the model's context length is 8 tokens") as caught:
+        check_characters("prompt", text, 8, TOKENIZER)
+    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+
+
+def test_the_number_of_inputs_is_bounded() -> None:
+    check_inputs("input", ["a"] * 2, 2)
+    check_inputs("input", [1] * 3, 2)
+    check_inputs("input", [], 2)
+    with pytest.raises(ApiError, match="input: 3 inputs; at most 2"):
+        check_inputs("input", ["a"] * 3, 2)

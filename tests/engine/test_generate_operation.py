@@ -20,7 +20,7 @@ LIMIT = 64  # tokens of context
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     fast = Tokenizer.from_file(str(embedded_model_path() / "tokenizer.json"))
-    return SimpleNamespace(_tokenizer=fast, encode=lambda text: fast.encode(text).ids)
+    return SimpleNamespace(_tokenizer=fast, encode=lambda text: fast.encode(text).ids, max_chars_per_token=16)
 
 
 @pytest.mark.parametrize("text", ["The tide turns.", "naïve — “größer” 海 🌊", "  spaces\n\nand lines\t"])

@@ -94,7 +94,11 @@ class Local:
             serving_embedding=handler,
             serving_tokenization=SimpleNamespace(create_tokenize=handler, create_detokenize=handler),
         )
-        self.llm = SimpleNamespace(errored=errored, model_config=SimpleNamespace(get_vocab_size=lambda: 1000))
+        self.llm = SimpleNamespace(
+            errored=errored,
+            model_config=SimpleNamespace(get_vocab_size=lambda: 1000, max_model_len=8),
+            get_tokenizer=lambda: SimpleNamespace(max_chars_per_token=4),
+        )
         self.handlers = handlers
         self.client = LocalEngine(
             Serving(self.llm, handlers),
@@ -142,6 +146,26 @@ async def test_a_handlers_document_is_the_reply(operation: Operation, body: byte
 
     assert (reply.status, json.loads(reply.body)["message"]) == (200, "any document")
     assert local.headers == ["r-1"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("tokenize", {"prompt": "a" * 33}),
+        ("tokenize", {"messages": [{"role": "user", "content": "a" * 17}] * 2}),
+        ("tokenize", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a" * 33}]}]}),
+        ("detokenize", {"tokens": [1] * 9}),
+    ],
+)
+async def test_what_cannot_fit_the_context_is_refused_before_vllm_sees_it(
+    operation: Operation, body: dict[str, Any]
+) -> None:
+    local = Local(ErrorInfo(message="any document", type="x", code=1))
+
+    error = await local.refusal(operation, json.dumps(body).encode())
+
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    assert local.requests == []
 
 
 async def test_an_embedding_is_the_finished_response_of_its_handler() -> None:
