@@ -10,7 +10,7 @@ from serve_app import env
 
 
 def test_values_are_text_as_an_environment_has_it() -> None:
-    for group in (env.FAST_PATH, env.ALWAYS, env.ENGINE, env.EAGER_CPU, env.EMBEDDED_MODEL):
+    for group in (env.FAST_PATH, env.ALWAYS, env.LOCAL, env.ENGINE, env.EAGER_CPU, env.EMBEDDED_MODEL):
         assert all(isinstance(value, str) for value in group.values())
 
 
