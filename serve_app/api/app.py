@@ -16,6 +16,7 @@ from serve_app.api.auth import ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.client import JSON
 from serve_app.api.errors import ApiError, internal_error
+from serve_app.api.head import HeadMiddleware
 from serve_app.api.health import Observer, health_router
 from serve_app.api.models import ModelDirectory
 from serve_app.api.openai import openai_router
@@ -59,6 +60,7 @@ def create_app(
         app.include_router(autoscaling_router(autoscaling))
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys)
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(RequestIdMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
