@@ -22,6 +22,7 @@ from serve_app.ingress_signals import IngressCounters, ingress_report
 from serve_app.observer import ServeObserver
 from serve_app.placement import custom_and_cpus
 from serve_app.settings.tree import AppSettings, ModelSettings
+from serve_app.stored_state import stored_state
 from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.transport.handle import HandleClient
 from serve_app.transport.heartbeats import Heartbeats
@@ -57,6 +58,7 @@ class Ingress:
         self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
         models = {model.name: model for model in self._settings.models}
         ingress = self._settings.ingress
+        self._stored = stored_state(self._app, [model.deployment_name for model in self._settings.models])
         self._desk = AutoscalingDesk(
             self._app, models, self._live, custom_and_cpus(ingress.cpus_per_replica, ingress.resources)
         )
@@ -80,7 +82,7 @@ class Ingress:
         )
 
     def _client(self, model: ModelSettings, handle: DeploymentHandle) -> tuple[EngineClient, HeldRequests]:
-        outlooks = OutlookReader(self._app, model.deployment_name)
+        outlooks = OutlookReader(self._stored, model.deployment_name)
 
         def knobs() -> Knobs:
             return self._live.of(model.name)
@@ -100,7 +102,7 @@ class Ingress:
                 for model, client, counters in zip(models, self._clients, self._counters, strict=True)
             ]
         )
-        observer = ServeObserver(self._app, models, self._live)
+        observer = ServeObserver(self._app, models, self._live, self._stored)
         return create_app(
             directory,
             observer,
@@ -112,13 +114,13 @@ class Ingress:
             behind_ray=True,
         )
 
-    def reconfigure(self, user_config: dict[str, Any]) -> None:
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Ray calls this with the knobs, at the start and whenever they have been changed.
 
         Raises:
             SettingsError: for invalid knobs at the start. Later ones are rejected, logged and shown.
         """
-        self._desk.apply(user_config)
+        await self._desk.apply(user_config)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Ray tells the autoscaling policy of this replica, twice a second: `IngressSignals`."""

@@ -1,142 +1,93 @@
-"""What the ingress knows of the cluster: readiness from Ray Serve, metrics from Ray's agents."""
+"""What the ingress says of its application: readiness, and the metrics of every replica.
+
+Neither waits for anybody for more than a second. What this process knows by itself comes first; the rest is
+the last that Ray Serve's controller and Ray's GCS have said, and how old that is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
-import aiohttp
-import ray
-from ray import serve
-
-from serve_app.api.health import ModelReadiness
+from serve_app.api.health import ControlPlane, ModelReadiness, Readiness
 from serve_app.autoscaling.live import LiveKnobs
-from serve_app.documents import STATUS, get_document
-from serve_app.phases import read_phases
+from serve_app.bounded_read import BoundedRead
+from serve_app.node_metrics import NodeMetrics
+from serve_app.readiness import Known, LiveReplicas, judge
+from serve_app.serve_status import deployment_statuses
 from serve_app.settings.tree import ModelSettings
-from serve_app.telemetry.exposition import lost_node, merge_expositions
+from serve_app.stored_state import StoredState
+from serve_app.transport.replicas import replica_set
 
-_STATUS_AGE_S = 0.5
-_SCRAPE_TIMEOUT_S = 3.0
-_STATUS_LIFE_S = 60.0
-_NO_POLICY = (
-    "no autoscaling policy has reported yet; if none does, the application's configuration lacks "
-    "autoscaling_policy"
-)
-
-
-def judge(
-    model: ModelSettings,
-    min_replicas: int,
-    deployment: Any,
-    phases: dict[str, dict[str, Any]],
-    scaling: dict[str, Any] | None,
-    now: float,
-) -> ModelReadiness:
-    """Readiness of one model.
-
-    Args:
-        model: Its settings.
-        min_replicas: The knob as it stands.
-        deployment: Ray Serve's status of its engine deployment, or None while Ray has none yet.
-        phases: Phase documents of its replicas, by replica.
-        scaling: What the autoscaling policy says of it, or None while it has said nothing.
-        now: Unix time, in seconds.
-    """
-    if deployment is None:
-        return ModelReadiness(model.name, "loading", phase="deploying")
-    states: dict[str, int] = {str(getattr(k, "value", k)): n for k, n in deployment.replica_states.items()}
-    running = states.get("RUNNING", 0)
-    total = sum(count for state, count in states.items() if state != "STOPPING")
-    starting = [phase for phase in phases.values() if phase["phase"] != "draining"]
-    newest = max(starting, key=lambda phase: float(phase["since"]), default=None)
-    known = ModelReadiness(
-        model.name,
-        "up",
-        replicas=running,
-        target_replicas=total,
-        startup_seconds={k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
-    )
-    if running:
-        return known
-    status = str(getattr(deployment.status, "value", deployment.status))
-    reason = deployment.message or None
-    if newest is not None and newest["phase"] == "failed":
-        reason = f"{newest['during']}: {newest['reason']}"
-        # What a replica that failed to start wrote stays behind; it says nothing of a model that had
-        # others since, and now rests at zero with Ray content.
-        if not total and not (min_replicas == 0 and status == "HEALTHY"):
-            return replace(known, state="failed", reason=reason)
-    if status in ("UNHEALTHY", "DEPLOY_FAILED"):
-        return replace(known, state="failed", reason=reason)
-    if not total and min_replicas == 0:
-        return replace(known, state="idle_at_zero")
-    if newest is not None and newest["phase"] == "ready":
-        newest = None  # of a replica that was killed; the one that replaces it has not begun
-    phase = newest["phase"] if newest is not None else "waiting_for_a_node"
-    since = round(now - float(newest["since"]), 3) if newest is not None else None
-    if newest is None and scaling is None and not total:
-        phase, reason = "waiting_for_the_policy", reason or _NO_POLICY
-    elif newest is None and scaling is not None and scaling["pending"]:
-        phase, since, reason = "pending_capacity", scaling["pending_s"], reason or scaling["reason"] or None
-    return replace(known, state="loading", phase=phase, phase_seconds=since, reason=reason)
+_WAIT_S = 0.8
+"""For Ray, which answers within 50 ms where it is not overloaded: an answer of ours takes less than 1 s."""
+_FRESH_S = 0.5
+_UNREACHABLE_S = 2.0
+"""Who has not answered a question that old is told as unreachable."""
 
 
 class ServeObserver:
-    """Observes the models of one application from inside a replica of it."""
+    """Observes the models of one application from inside a replica of it.
 
-    def __init__(self, app: str, models: Sequence[ModelSettings], live: LiveKnobs) -> None:
-        self._app = app
+    Args:
+        app: The Serve application.
+        models: Its models.
+        live: The knobs in force.
+        stored: What its replicas and its policy have written down.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        models: Sequence[ModelSettings],
+        live: LiveKnobs,
+        stored: BoundedRead[StoredState],
+    ) -> None:
         self._models = models
         self._live = live
-        self._seen: list[ModelReadiness] = []
-        self._seen_at = float("-inf")
-        self._lock = asyncio.Lock()
-        self._session: aiohttp.ClientSession | None = None
+        self._stored = stored
+        self._serve = BoundedRead(
+            f"Ray Serve's status of {app}",
+            lambda: deployment_statuses(app, [model.deployment_name for model in models]),
+            _FRESH_S,
+            time.monotonic,
+        )
+        self._replicas: dict[str, LiveReplicas] = {}
+        self._metrics = NodeMetrics()
 
-    async def readiness(self) -> list[ModelReadiness]:
-        """Every model's readiness, at most half a second old."""
-        async with self._lock:
-            if time.monotonic() - self._seen_at > _STATUS_AGE_S:
-                self._seen = await asyncio.to_thread(self._look)
-                self._seen_at = time.monotonic()
-            return self._seen
+    async def readiness(self) -> Readiness:
+        """Every model's readiness, within a second."""
+        replicas = {model.name: live_replicas(model.deployment_name) for model in self._models}
+        # What Ray said before a replica came or went here says nothing of the state it left: a model that
+        # has just gone to zero would be taken for one that has lost its replica.
+        since = time.monotonic() if replicas != self._replicas else None
+        self._replicas = replicas
+        await asyncio.gather(self._serve.get(_WAIT_S, since), self._stored.get(_WAIT_S, since))
+        control = ControlPlane(self._serve.age_s(), self._stored.age_s(), _UNREACHABLE_S)
+        now = time.time()
+        return Readiness([self._judge(model, control, now) for model in self._models], control)
 
-    def _look(self) -> list[ModelReadiness]:
-        application = serve.status().applications.get(self._app)
-        told = get_document(STATUS, self._app)
-        # A policy writes every ten seconds; what is much older was left by one that is gone.
-        status = told["models"] if told is not None and time.time() - told["at"] < _STATUS_LIFE_S else {}
-        found = []
-        for model in self._models:
-            name = model.deployment_name
-            deployment = application.deployments.get(name) if application is not None else None
-            phases = read_phases(self._app, name)
-            least = self._live.of(model.name).min_replicas
-            found.append(judge(model, least, deployment, phases, status.get(name), time.time()))
-        return found
+    def _judge(self, model: ModelSettings, control: ControlPlane, now: float) -> ModelReadiness:
+        name = model.deployment_name
+        deployments = self._serve.last.value if self._serve.last is not None else {}
+        stored = self._stored.last.value if self._stored.last is not None else StoredState()
+        known = Known(
+            deployments.get(name),
+            stored.phases.get(name, {}),
+            stored.of(name, now),
+            control.reason,
+        )
+        # As they are now, after what was waited for.
+        return judge(model, self._live.of(model.name).min_replicas, live_replicas(name), known, now)
 
     async def metrics(self) -> bytes:
-        """The `llm_*` series of every replica on every node, through the nodes' metrics agents."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SCRAPE_TIMEOUT_S))
-        nodes = await asyncio.to_thread(ray.nodes)
-        texts = await asyncio.gather(
-            *(
-                self._scrape(f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics")
-                for node in nodes
-                if node["Alive"]
-            )
-        )
-        return merge_expositions(texts).encode()
+        """The `llm_*` series of every replica on every node, within a second."""
+        return await self._metrics.exposition()
 
-    async def _scrape(self, url: str) -> str:
-        assert self._session is not None
-        try:
-            async with self._session.get(url) as response:
-                return await response.text()
-        except (TimeoutError, aiohttp.ClientError) as error:
-            return lost_node(url, error)
+
+def live_replicas(deployment: str) -> LiveReplicas:
+    """The replicas of an engine deployment, as this process finds them."""
+    replicas = replica_set(deployment)
+    out = {replica.replica_id: replica.trouble for replica in replicas.listed() if replica.trouble}
+    return LiveReplicas(len(replicas), out)

@@ -28,4 +28,6 @@ def kv(monkeypatch: pytest.MonkeyPatch) -> StubKv:
     store = StubKv()
     for module in ("documents", "phases", "ingress_reports"):
         monkeypatch.setattr(f"serve_app.{module}.internal_kv", store)
+    monkeypatch.setattr("serve_app.documents._unreadable", {})
+    monkeypatch.setattr("serve_app.phases.list_named_actors", store.list_named_actors)
     return store

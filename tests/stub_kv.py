@@ -6,14 +6,18 @@ from __future__ import annotations
 class StubKv:
     """Keys and values as bytes, lists by prefix. Names and arguments are those of `internal_kv`.
 
-    Set `fails` to have every call raise, as when Ray's GCS is gone.
+    Set `fails` to have every call raise, as when Ray's GCS is gone. Beside it, the replicas that Ray knows.
     """
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, bytes], bytes] = {}
         self.written: list[str] = []
         """The keys put, in order."""
+        self.calls: list[str] = []
+        """The lists asked for, in order."""
         self.fails: Exception | None = None
+        self.replicas: set[tuple[str, str, str]] = set()
+        """Application, deployment and id of the replicas that exist."""
 
     def _internal_kv_put(self, key: str, value: bytes, *, overwrite: bool, namespace: str) -> None:
         self._available()
@@ -32,7 +36,16 @@ class StubKv:
 
     def _internal_kv_list(self, prefix: str, *, namespace: str) -> list[bytes]:
         self._available()
+        self.calls.append("list")
         return [key for space, key in self.kept if space == namespace and key.startswith(prefix.encode())]
+
+    def list_named_actors(self, all_namespaces: bool = False) -> list[dict[str, str]]:
+        """What `ray.util.list_named_actors` says: a replica is a named actor."""
+        self._available()
+        assert all_namespaces
+        self.calls.append("list_named_actors")
+        names = ["SERVE_REPLICA::" + "#".join(replica) for replica in sorted(self.replicas)]
+        return [{"namespace": "serve", "name": name} for name in ("SERVE_CONTROLLER_ACTOR", *names)]
 
     def _available(self) -> None:
         if self.fails is not None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,9 @@ from serve_app.documents import (
     NAMESPACE,
     STATUS,
     get_document,
+    parse_status,
     put_document,
+    read_document,
 )
 from tests.stub_kv import StubKv
 
@@ -69,3 +73,57 @@ def test_a_store_that_is_gone_is_an_error_and_not_an_absent_document(kv: StubKv)
         get_document(STATUS, "shop")
     with pytest.raises(RuntimeError, match="GCS is gone"):
         put_document(STATUS, "shop", {})
+    with pytest.raises(RuntimeError, match="GCS is gone"):
+        read_document(STATUS, "shop", dict)
+
+
+MODEL: dict[str, Any] = {
+    "ready": 0, "starting": 1, "pending": 0, "pending_s": 0, "reason": "", "cold_start_s": None,
+    "phases_s": {"imports": 7.5},
+}  # fmt: skip
+
+
+def test_a_document_is_read_through_what_checks_it() -> None:
+    put_document(STATUS, "shop", {"at": 1, "models": {"Engine-a": MODEL}})
+
+    assert read_document(STATUS, "shop", parse_status) == {"at": 1, "models": {"Engine-a": MODEL}}
+    assert read_document(STATUS, "shop2", parse_status) is None
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None, 7, [], {}, {"at": 1}, {"at": None, "models": {}}, {"at": 1, "models": []},
+        {"at": 1, "models": {"Engine-a": {}}},
+        {"at": 1, "models": {"Engine-a": {**MODEL, "starting": "many"}}},
+        {"at": 1, "models": {"Engine-a": {**MODEL, "reason": None}}},
+        {"at": 1, "models": {"Engine-a": {**MODEL, "phases_s": [1.0]}}},
+        {"at": 1, "models": {"Engine-a": {**MODEL, "phases_s": {"imports": {}}}}},
+        {"at": 1, "models": {"Engine-a": {**MODEL, "cold_start_s": "long"}}},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_status_of_another_version_is_as_good_as_none_and_is_logged_once(
+    status: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_document(STATUS, "shop", status)
+
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        for _ in range(3):
+            assert read_document(STATUS, "shop", parse_status) is None
+
+    assert len(caplog.messages) == 1
+    assert "the document status/shop in Ray's key-value store cannot be read" in caplog.messages[0]
+
+
+def test_a_damaged_document_is_logged_again_once_it_was_whole(
+    kv: StubKv, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        for _ in range(2):
+            kv.kept[NAMESPACE, b"status/shop"] = b"no zlib stream"
+            assert read_document(STATUS, "shop", dict) is None
+            put_document(STATUS, "shop", {"at": 1})
+            assert read_document(STATUS, "shop", dict) == {"at": 1}
+
+    assert len(caplog.messages) == 2

@@ -1,212 +1,41 @@
+"""Readiness over what Ray says, when it says it, and when it does not."""
+
 from __future__ import annotations
 
-from types import SimpleNamespace
+import asyncio
+import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from ray.serve._private.common import ReplicaState
-from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview, DeploymentStatusTrigger
+from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview
 
 from serve_app import observer
-from serve_app.api.health import ModelReadiness
+from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.autoscaling.knobs import Knobs
 from serve_app.autoscaling.live import LiveKnobs
 from serve_app.documents import STATUS, put_document
 from serve_app.observer import ServeObserver
 from serve_app.phases import publish_phase
+from serve_app.readiness import LiveReplicas
 from serve_app.settings import ModelSettings
+from serve_app.stored_state import stored_state
+from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv
+from tests.test_readiness import deployment
 
-NOW = 1_700_000_100.0
 TIDE = ModelSettings(name="tide")
-PLACED: dict[str, Any] = {"pending": 0, "pending_s": 0, "reason": ""}
-"""What the policy says of a model that waits for nothing."""
+SETTLED: dict[str, Any] = {
+    "ready": 0, "starting": 0, "pending": 0, "pending_s": 0, "reason": "",
+    "cold_start_s": None, "phases_s": {},
+}  # fmt: skip
 
 
-def judge(
-    deployment: DeploymentStatusOverview | None,
-    phases: dict[str, dict[str, Any]] | None = None,
-    *,
-    min_replicas: int = 1,
-    scaling: dict[str, Any] | None = PLACED,
-) -> ModelReadiness:
-    """Readiness of the model at `NOW`."""
-    return observer.judge(TIDE, min_replicas, deployment, phases or {}, scaling, NOW)
-
-
-def deployment(
-    status: DeploymentStatus = DeploymentStatus.UPDATING, message: str = "", **replicas: int
-) -> DeploymentStatusOverview:
-    """Ray Serve's own status, so that what Ray renames is noticed."""
-    return DeploymentStatusOverview(
-        status=status,
-        status_trigger=DeploymentStatusTrigger.CONFIG_UPDATE_STARTED,
-        replica_states={ReplicaState(state): count for state, count in replicas.items()},
-        message=message,
-    )
-
-
-def phase(name: str, since: float, **more: Any) -> dict[str, Any]:
-    return {"phase": name, "since": since, "durations_s": {"imports": 7.12345}, **more}
-
-
-def failed(since: float) -> dict[str, Any]:
-    return phase("failed", since, during="weights_and_kv_cache", reason="OSError: no such model")
-
-
-def test_a_deployment_ray_does_not_know_yet_is_being_deployed() -> None:
-    judged = judge(None)
-
-    assert (judged.model, judged.state, judged.phase) == ("tide", "loading", "deploying")
-
-
-@pytest.mark.parametrize("status", list(DeploymentStatus))
-def test_a_model_with_a_running_replica_is_up_whatever_else_goes_on(status: DeploymentStatus) -> None:
-    judged = judge(
-        deployment(status, "a replica failed", RUNNING=2, STARTING=1, STOPPING=3), {"r3": failed(NOW - 1)}
-    )
-
-    assert judged.state == "up"
-    assert (judged.replicas, judged.target_replicas) == (2, 3)
-    assert judged.reason is None
-
-
-def test_no_replica_and_none_wanted_is_idle() -> None:
-    judged = judge(deployment(DeploymentStatus.HEALTHY), min_replicas=0)
-
-    assert judged.state == "idle_at_zero"
-    assert (judged.replicas, judged.target_replicas) == (0, 0)
-
-
-def test_the_last_replica_on_its_way_out_is_idle_already() -> None:
-    draining = {"r1": phase("draining", NOW - 9)}
-
-    assert judge(deployment(STOPPING=1), draining, min_replicas=0).state == "idle_at_zero"
-
-
-def test_no_replica_where_there_must_be_one_is_not_idle() -> None:
-    assert judge(deployment(DeploymentStatus.HEALTHY)).state == "loading"
-
-
-def test_a_model_that_wakes_from_zero_is_loading() -> None:
-    judged = judge(deployment(DeploymentStatus.UPSCALING, STARTING=2), min_replicas=0)
-
-    assert (judged.state, judged.target_replicas) == ("loading", 2)
-
-
-@pytest.mark.parametrize("scaling", [PLACED, None], ids=["with a policy", "without a policy"])
-def test_a_replica_that_has_said_nothing_yet_waits_for_a_node(scaling: dict[str, Any] | None) -> None:
-    judged = judge(deployment(message="waiting for 1 GPU", STARTING=1), scaling=scaling)
-
-    assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "waiting_for_a_node", None)
-    assert judged.reason == "waiting for 1 GPU"
-    assert judged.startup_seconds == {}
-
-
-def test_a_loading_model_tells_its_newest_phase_and_for_how_long_it_has_lasted() -> None:
-    phases = {"r1": phase("weights_and_kv_cache", NOW - 3.25), "r2": phase("imports", NOW - 9)}
-
-    judged = judge(deployment(STARTING=2), phases)
-
-    assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "weights_and_kv_cache", 3.25)
-    assert judged.startup_seconds == {"imports": 7.123}
-
-
-@pytest.mark.parametrize("status", [DeploymentStatus.UNHEALTHY, DeploymentStatus.DEPLOY_FAILED])
-def test_a_failed_deployment_gives_the_phase_and_the_error_it_failed_with(status: DeploymentStatus) -> None:
-    judged = judge(
-        deployment(status, "The deployment failed to start 3 times in a row.", STARTING=1),
-        {"r1": failed(NOW - 5), "r0": phase("imports", NOW - 50)},
-    )
-
-    assert judged.state == "failed"
-    assert judged.reason == "weights_and_kv_cache: OSError: no such model"
-
-
-@pytest.mark.parametrize("status", [DeploymentStatus.UNHEALTHY, DeploymentStatus.DEPLOY_FAILED])
-def test_a_failed_deployment_without_a_phase_gives_rays_reason(status: DeploymentStatus) -> None:
-    judged = judge(deployment(status, "no such image"))
-
-    assert (judged.state, judged.reason) == ("failed", "no such image")
-
-
-def test_a_failure_nothing_is_started_after_is_a_failure() -> None:
-    assert judge(deployment(), {"r1": failed(NOW - 5)}).state == "failed"
-
-
-def test_a_failure_ray_tries_again_after_is_still_loading_and_says_what_went_wrong() -> None:
-    judged = judge(deployment(STARTING=1), {"r1": failed(NOW - 5)})
-
-    assert (judged.state, judged.phase) == ("loading", "failed")
-    assert judged.reason == "weights_and_kv_cache: OSError: no such model"
-
-
-def test_an_older_failure_is_history_once_a_newer_replica_is_under_way() -> None:
-    phases = {"r1": failed(NOW - 50), "r2": phase("imports", NOW - 2)}
-
-    judged = judge(deployment(STARTING=1), phases)
-
-    assert (judged.state, judged.phase, judged.reason) == ("loading", "imports", None)
-
-
-def test_a_ready_replica_that_was_killed_says_nothing_of_the_one_that_replaces_it() -> None:
-    judged = judge(deployment(STARTING=1), {"r1": phase("ready", NOW - 900)})
-
-    assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "waiting_for_a_node", None)
-
-
-@pytest.mark.parametrize("status", [DeploymentStatus.UPDATING, DeploymentStatus.UPSCALING])
-def test_a_model_that_may_rest_at_zero_and_cannot_start_is_no_idle_one(status: DeploymentStatus) -> None:
-    judged = judge(deployment(status), {"r1": failed(NOW - 5)}, min_replicas=0)
-
-    assert (judged.state, judged.reason) == ("failed", "weights_and_kv_cache: OSError: no such model")
-
-
-def test_a_failure_long_made_up_for_does_not_keep_an_idle_model_from_being_ready() -> None:
-    """The replica that failed was killed, and what it wrote stays; the one after it served, and left."""
-    judged = judge(deployment(DeploymentStatus.HEALTHY), {"r1": failed(NOW - 5000)}, min_replicas=0)
-
-    assert (judged.state, judged.ready) == ("idle_at_zero", True)
-
-
-def test_a_replica_on_its_way_out_says_nothing_of_the_one_on_its_way_in() -> None:
-    phases = {"r1": phase("draining", NOW - 1), "r2": phase("imports", NOW - 4)}
-
-    judged = judge(deployment(STARTING=1, STOPPING=1), phases)
-
-    assert (judged.phase, judged.phase_seconds) == ("imports", 4.0)
-
-
-def test_no_replica_and_no_policy_that_could_ask_for_one_is_told_with_what_may_be_missing() -> None:
-    judged = judge(deployment(DeploymentStatus.HEALTHY), scaling=None)
-
-    assert (judged.state, judged.phase) == ("loading", "waiting_for_the_policy")
-    assert judged.reason is not None
-    assert "lacks autoscaling_policy" in judged.reason
-
-
-def test_a_replica_the_cluster_has_no_place_for_is_told_with_the_reason_and_since_when() -> None:
-    pending = {"pending": 2, "pending_s": 31, "reason": "no node has 1 GPU free (0 of 8 in the cluster)"}
-
-    judged = judge(deployment(STARTING=2), scaling=pending)
-
-    assert (judged.state, judged.phase, judged.phase_seconds) == ("loading", "pending_capacity", 31)
-    assert judged.reason == "no node has 1 GPU free (0 of 8 in the cluster)"
-
-
-def test_a_replica_without_a_place_does_not_hide_one_that_loads() -> None:
-    pending = {"pending": 1, "pending_s": 31, "reason": "no node has 1 GPU free"}
-
-    judged = judge(deployment(STARTING=2), {"r1": phase("imports", NOW - 2)}, scaling=pending)
-
-    assert (judged.phase, judged.reason) == ("imports", None)
-
-
-class Clock:
-    """Stands in for `time` in the observer."""
+class Clocks:
+    """Stands in for `time`: both clocks stand still until they are moved."""
 
     def __init__(self) -> None:
-        self.now = NOW
+        self.now = 1_700_000_000.0
 
     def time(self) -> float:
         return self.now
@@ -216,42 +45,77 @@ class Clock:
 
 
 class Watched:
-    """A `ServeObserver` of one model, over a status of Ray's that the test sets."""
+    """A `ServeObserver` of one model, over what the test has Ray say."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock = Clock()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> None:
+        self.clocks = Clocks()
         self.deployments: dict[str, DeploymentStatusOverview] = {}
+        self.replicas = LiveReplicas()
         self.looks = 0
-        monkeypatch.setattr(observer, "time", self.clock)
-        monkeypatch.setattr(observer, "serve", SimpleNamespace(status=self._status))
-        self.live = LiveKnobs({"tide": Knobs()})
-        self.observer = ServeObserver("shop", [TIDE], self.live)
+        self.controller = threading.Event()
+        """Set while Ray Serve's controller answers."""
+        self.gcs = threading.Event()
+        self.controller.set()
+        self.gcs.set()
+        monkeypatch.setattr(observer, "deployment_statuses", self._statuses)
+        monkeypatch.setattr(observer, "time", self.clocks)
+        monkeypatch.setattr(observer, "live_replicas", lambda deployment: self.replicas)
+        get = kv._internal_kv_get
 
-    def _status(self) -> Any:
+        def get_slowly(key: str, *, namespace: str) -> bytes | None:
+            assert self.gcs.wait(LIMIT_S)
+            return get(key, namespace=namespace)
+
+        monkeypatch.setattr(kv, "_internal_kv_get", get_slowly)
+        self.live = LiveKnobs({"tide": Knobs()})
+        stored = stored_state("shop", ["Engine-tide"], self.clocks.monotonic)
+        self.observer = ServeObserver("shop", [TIDE], self.live, stored)
+
+    def _statuses(self, app: str, names: list[str]) -> dict[str, DeploymentStatusOverview]:
+        assert (app, names) == ("shop", ["Engine-tide"])
         self.looks += 1
-        return SimpleNamespace(applications={"shop": SimpleNamespace(deployments=self.deployments)})
+        assert self.controller.wait(LIMIT_S)
+        return dict(self.deployments)
+
+    async def readiness(self) -> Readiness:
+        """A second after the last."""
+        self.clocks.now += 1.0
+        return await self.observer.readiness()
 
     async def tide(self) -> ModelReadiness:
-        self.clock.now += 1.0
-        (found,) = await self.observer.readiness()
+        (found,) = (await self.readiness()).models
         return found
+
+    def says(self, **more: Any) -> None:
+        """What the policy writes down."""
+        status = {"at": self.clocks.now, "models": {"Engine-tide": {**SETTLED, **more}}}
+        put_document(STATUS, "shop", status)
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> Watched:
-    return Watched(monkeypatch)
+async def watched(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator[Watched]:
+    made = Watched(monkeypatch, kv)
+    yield made
+    made.controller.set()
+    made.gcs.set()
 
 
-async def test_readiness_joins_what_ray_the_replicas_and_the_policy_say(watched: Watched) -> None:
+async def test_readiness_joins_what_ray_the_replicas_and_the_policy_say(watched: Watched, kv: StubKv) -> None:
     assert (await watched.tide()).phase == "deploying"
 
     watched.deployments["Engine-tide"] = deployment(STARTING=1)
-    pending = {"pending": 1, "pending_s": 12, "reason": "no node has 1 GPU free"}
-    put_document(STATUS, "shop", {"at": NOW, "models": {"Engine-tide": pending}})
+    watched.says(pending=1, pending_s=12, reason="no node has 1 GPU free")
     assert (await watched.tide()).phase == "pending_capacity"
 
     publish_phase("shop", "Engine-tide", "r1", '{"phase":"imports","since":1700000100,"durations_s":{}}')
+    kv.replicas = {("shop", "Engine-tide", "r1")}
     assert (await watched.tide()).phase == "imports"
+
+    kv.replicas.clear()
+    assert (await watched.tide()).phase == "pending_capacity"  # it was killed
+
+    watched.replicas = LiveReplicas(1)
+    assert (await watched.tide()).state == "up"
 
 
 async def test_readiness_goes_by_the_knob_as_it_stands(watched: Watched) -> None:
@@ -265,20 +129,107 @@ async def test_readiness_goes_by_the_knob_as_it_stands(watched: Watched) -> None
 
 async def test_what_a_policy_said_that_is_gone_is_not_believed(watched: Watched) -> None:
     watched.deployments["Engine-tide"] = deployment(DeploymentStatus.HEALTHY)
-    put_document(STATUS, "shop", {"at": NOW, "models": {"Engine-tide": PLACED}})
+    watched.says()
     assert (await watched.tide()).phase == "waiting_for_a_node"
 
-    watched.clock.now += 60
+    watched.clocks.now += 60
 
     assert (await watched.tide()).phase == "waiting_for_the_policy"
 
 
-async def test_the_cluster_is_asked_at_most_twice_a_second(watched: Watched) -> None:
-    for _ in range(5):
-        await watched.observer.readiness()
+async def test_ray_is_asked_at_most_twice_a_second_and_once_for_all_who_ask_together(
+    watched: Watched,
+) -> None:
+    await asyncio.gather(*(watched.observer.readiness() for _ in range(100)))
     assert watched.looks == 1
 
-    watched.clock.now += 0.6
+    watched.clocks.now += 0.4
     await watched.observer.readiness()
+    assert watched.looks == 1
 
+    watched.clocks.now += 0.2
+    await watched.observer.readiness()
     assert watched.looks == 2
+
+
+async def test_what_ray_said_before_a_replica_went_here_is_asked_again(watched: Watched) -> None:
+    """The model has just gone to zero, and was running half a second ago: that is idle, and not a loss."""
+    watched.live.apply({"autoscaling": {"tide": {"min_replicas": 0}}})
+    watched.replicas = LiveReplicas(1)
+    watched.deployments["Engine-tide"] = deployment(DeploymentStatus.HEALTHY, RUNNING=1)
+    assert (await watched.tide()).state == "up"
+
+    watched.replicas = LiveReplicas()
+    watched.deployments["Engine-tide"] = deployment(DeploymentStatus.HEALTHY, STOPPING=1)
+    watched.clocks.now += 0.1
+    (found,) = (await watched.observer.readiness()).models
+
+    assert found.state == "idle_at_zero"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "_WAIT_S", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("silent", "who"), [("controller", "Ray Serve's controller"), ("gcs", "Ray's GCS")])
+async def test_a_model_with_a_replica_is_up_and_answered_for_while_ray_does_not_answer(
+    watched: Watched, silent: str, who: str
+) -> None:
+    watched.replicas = LiveReplicas(2)
+    watched.deployments["Engine-tide"] = deployment(RUNNING=2, STARTING=1)
+    await watched.readiness()
+    getattr(watched, silent).clear()
+
+    for _ in range(5):
+        readiness = await watched.readiness()
+
+    (tide,) = readiness.models
+    assert (tide.state, tide.replicas, tide.target_replicas) == ("up", 2, 3)
+    assert readiness.control_plane is not None
+    document = readiness.control_plane.document()
+    assert (document["reachable"], document["age_s"]) == (False, 5.0)
+    assert document["reason"] == f"{who} has not answered for 5.0 s"
+
+    getattr(watched, silent).set()
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            control = (await watched.readiness()).control_plane
+            assert control is not None
+            if not control.reason:
+                break
+            await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_the_loss_of_the_last_replica_is_told_while_nothing_of_ray_answers(watched: Watched) -> None:
+    watched.replicas = LiveReplicas(1)
+    watched.deployments["Engine-tide"] = deployment(RUNNING=1)
+    assert (await watched.tide()).state == "up"
+    watched.controller.clear()
+    watched.gcs.clear()
+
+    watched.replicas = LiveReplicas(0, {"r1": "its engine core has died"})
+    lost = await watched.tide()
+
+    assert (lost.state, lost.ready, lost.replicas) == ("loading", False, 0)
+    assert lost.reason == "no replica can take requests: r1: its engine core has died"
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_readiness_needs_no_thread_of_the_event_loops_own_pool(watched: Watched) -> None:
+    """They may all be taken by others who wait for Ray; and what never returns would take them."""
+    watched.controller.clear()
+    watched.gcs.clear()
+    asyncio.get_running_loop().run_in_executor = _no_thread  # type: ignore[method-assign]
+
+    for _ in range(3):
+        assert (await watched.tide()).phase == "waiting_for_ray"
+
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("Ray Serve's status of shop") == names.count("stored state of shop") == 1
+
+
+def _no_thread(*arguments: object) -> Any:
+    raise AssertionError("the event loop's own pool of threads was used")

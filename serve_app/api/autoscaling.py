@@ -20,6 +20,10 @@ class AutoscalingView(Protocol):
         """The decision records kept, oldest first."""
         ...
 
+    def age_s(self) -> float | None:
+        """How old what `status` and `decisions` tell is, in seconds; None while nothing is known."""
+        ...
+
     def knobs(self) -> dict[str, Any]:
         """The knobs in force in this process, and what was rejected of those set."""
         ...
@@ -44,10 +48,13 @@ def autoscaling_router(view: AutoscalingView) -> APIRouter:
             for record in await view.decisions()
             if record["seq"] > after and model in (None, record["model"])
         ]
+        autoscaler = await view.status()
+        age_s = view.age_s()
         return {
             "knobs_rejected": view.knobs()["rejected"],
-            "autoscaler": await view.status(),
+            "autoscaler": autoscaler,
             "decisions": records[-limit:],
+            "age_s": None if age_s is None else round(age_s, 3),
         }
 
     @router.get("/knobs", summary="The knobs in force")

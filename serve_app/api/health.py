@@ -26,6 +26,8 @@ class ModelReadiness:
     phase_seconds: float | None = None
     reason: str | None = None
     startup_seconds: dict[str, float] = field(default_factory=dict)
+    replicas_out: dict[str, str] = field(default_factory=dict)
+    """Replicas that run, as far as Ray knows, and take no requests: what is wrong with each."""
 
     @property
     def ready(self) -> bool:
@@ -33,15 +35,61 @@ class ModelReadiness:
         return self.state in ("up", "idle_at_zero")
 
 
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """How old what is known through Ray is, in seconds; None while nothing is.
+
+    Engines go on serving without it. Replicas are started, stopped and replaced by it alone.
+    """
+
+    controller_age_s: float | None
+    """What Ray Serve's controller says: states of deployments, counts of replicas."""
+    gcs_age_s: float | None
+    """What is in Ray's GCS: phases of starting replicas, and what the autoscaling policy says."""
+    limit_s: float
+    """What is older comes from somebody who has been asked since, and has not answered."""
+
+    @property
+    def reason(self) -> str:
+        """Who does not answer, and for how long; "" if all do."""
+        parts = (("Ray Serve's controller", self.controller_age_s), ("Ray's GCS", self.gcs_age_s))
+        return "; ".join(
+            f"{who} has not answered yet" if age is None else f"{who} has not answered for {age:.1f} s"
+            for who, age in parts
+            if age is None or age > self.limit_s
+        )
+
+    def document(self) -> dict[str, Any]:
+        """As `/ready` tells it."""
+        ages = (self.controller_age_s, self.gcs_age_s)
+        known = [age for age in ages if age is not None]
+        return {
+            "reachable": not self.reason,
+            "age_s": round(max(known), 3) if len(known) == len(ages) else None,
+            "controller_age_s": _rounded(self.controller_age_s),
+            "gcs_age_s": _rounded(self.gcs_age_s),
+            "reason": self.reason or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Every model's readiness, in the order of the configuration, and how fresh it is."""
+
+    models: list[ModelReadiness]
+    control_plane: ControlPlane | None = None
+    """None where there is no Ray."""
+
+
 class Observer(Protocol):
     """What the HTTP API asks of whatever watches the engines."""
 
-    async def readiness(self) -> list[ModelReadiness]:
-        """Every model's readiness, in the order of the configuration."""
+    async def readiness(self) -> Readiness:
+        """Every model's readiness, within a second whatever does not answer."""
         ...
 
     async def metrics(self) -> bytes:
-        """A Prometheus exposition of every replica's metrics."""
+        """A Prometheus exposition of every replica's metrics, within a second; it names what is missing."""
         ...
 
 
@@ -59,12 +107,14 @@ def health_router(observer: Observer) -> APIRouter:
         responses={503: {"description": "No engine can serve yet; the body says why."}},
     )
     async def ready() -> JSONResponse:
-        models = await observer.readiness()
-        all_ready = all(model.ready for model in models)
+        readiness = await observer.readiness()
+        all_ready = all(model.ready for model in readiness.models)
         body: dict[str, Any] = {
             "ready": all_ready,
-            "models": {model.model: _without_name(model) for model in models},
+            "models": {model.model: _without_name(model) for model in readiness.models},
         }
+        if readiness.control_plane is not None:
+            body["control_plane"] = readiness.control_plane.document()
         return JSONResponse(body, 200 if all_ready else 503)
 
     @router.get(
@@ -77,6 +127,10 @@ def health_router(observer: Observer) -> APIRouter:
         return Response(await observer.metrics(), media_type="text/plain; version=0.0.4")
 
     return router
+
+
+def _rounded(age_s: float | None) -> float | None:
+    return None if age_s is None else round(age_s, 3)
 
 
 def _without_name(model: ModelReadiness) -> dict[str, Any]:

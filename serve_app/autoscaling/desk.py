@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from serve_app.autoscaling.knob_publisher import KnobPublisher
 from serve_app.autoscaling.live import LiveKnobs
 from serve_app.autoscaling.served import Served, ServedModel, read_served
-from serve_app.documents import DECISIONS, KNOBS, STATUS, get_document, put_document
+from serve_app.bounded_read import BoundedRead
+from serve_app.documents import DECISIONS, KNOBS, STATUS, parse_records, parse_status, read_document
 from serve_app.placement import replica_resources
 from serve_app.settings.errors import SettingsError
 from serve_app.settings.tree import ModelSettings
 
 logger = logging.getLogger("ray.serve")
 
-_AGE_S = 0.5
+T = TypeVar("T")
+
+_FRESH_S = 0.5
+_WAIT_S = 0.4
+"""For each of two documents: `/autoscaling/decisions` answers within a second."""
+_PUBLISH_WAIT_S = 1.0
+_ADOPT_WAIT_S = 5.0
+"""A replica that starts has nothing else to go by."""
 
 
 class AutoscalingDesk:
@@ -43,12 +51,21 @@ class AutoscalingDesk:
         self._ingress_resources = dict(ingress_resources or {})
         self._rejected = ""
         self._applied = False
-        self._read: dict[str, tuple[float, Any]] = {}
+        self._publisher = KnobPublisher(app)
+        self._last = self._document(KNOBS, read_served, 0.0)
+        self._status = self._document(STATUS, parse_status, _FRESH_S)
+        self._decisions = self._document(DECISIONS, parse_records, _FRESH_S)
 
-    def apply(self, user_config: Mapping[str, Any] | None) -> None:
+    def _document(self, kind: str, parse: Callable[[Any], T], fresh_s: float) -> BoundedRead[T | None]:
+        return BoundedRead(
+            f"{kind} of {self._app}", lambda: read_document(kind, self._app, parse), fresh_s, time.monotonic
+        )
+
+    async def apply(self, user_config: Mapping[str, Any] | None) -> None:
         """Take over the knobs in `user_config` and publish them.
 
         Invalid knobs leave those in force as they are; they are logged and shown by `/autoscaling/knobs`.
+        Where the GCS does not answer within a second, the policy is told later.
 
         Raises:
             SettingsError: for invalid knobs where none have ever been in force.
@@ -57,19 +74,19 @@ class AutoscalingDesk:
             self._live.apply(user_config)
             self._rejected = ""
         except SettingsError as error:
-            if not self._applied and not self._adopt_last():
+            if not self._applied and not await self._adopt_last():
                 raise
             self._rejected = "; ".join(error.problems)
             logger.error("knobs rejected, those before stay in force: %s", self._rejected)
         self._applied = True
-        put_document(KNOBS, self._app, self._served().document(time.time()))
+        await self._publisher.publish(self._served().document(time.time()), _PUBLISH_WAIT_S)
 
-    def _adopt_last(self) -> bool:
+    async def _adopt_last(self) -> bool:
         """A replica that starts while invalid knobs are deployed goes on with those its peers use."""
-        document = get_document(KNOBS, self._app)
-        if document is None:
+        answer = await self._last.get(_ADOPT_WAIT_S)
+        served = answer.value if answer is not None else None
+        if served is None:
             return False
-        served = read_served(document)
         knobs = {model.name: model.knobs for model in served.models.values()}
         if set(knobs) != set(self._models):
             return False
@@ -94,18 +111,16 @@ class AutoscalingDesk:
         return {**self._live.document(), "rejected": self._rejected}
 
     async def status(self) -> dict[str, Any] | None:
-        """Where every model stands, as the policy said last, at most half a second ago."""
-        found: dict[str, Any] | None = await self._get(STATUS)
-        return found
+        """Where every model stands, as the policy said last; half a second old while the GCS answers."""
+        answer = await self._status.get(_WAIT_S)
+        return answer.value if answer is not None else None
 
     async def decisions(self) -> list[dict[str, Any]]:
-        """The decision records kept, oldest first."""
-        found: list[dict[str, Any]] | None = await self._get(DECISIONS)
-        return found or []
+        """The decision records kept, oldest first; as old as the status."""
+        answer = await self._decisions.get(_WAIT_S)
+        return list(answer.value or ()) if answer is not None else []
 
-    async def _get(self, kind: str) -> Any:
-        at, document = self._read.get(kind, (float("-inf"), None))
-        if time.monotonic() - at > _AGE_S:
-            document = await asyncio.to_thread(get_document, kind, self._app)
-            self._read[kind] = (time.monotonic(), document)
-        return document
+    def age_s(self) -> float | None:
+        """Seconds since what `status` and `decisions` tell was read; None while nothing has been."""
+        ages = [age for age in (self._status.age_s(), self._decisions.age_s()) if age is not None]
+        return max(ages, default=None)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
 
 from serve_app.autoscaling.cold_start import ColdStarts
-from serve_app.autoscaling.served import Served, read_served
+from serve_app.autoscaling.served import Served, ServedModel, read_served
+from serve_app.autoscaling.state import PolicyState, restore
 from serve_app.cluster.ingress_room import Node
 from serve_app.cluster.kubernetes_nodes import GpuNodes, KubernetesNodes
 from serve_app.cluster.ray_resources import judge, read_nodes
-from serve_app.documents import DECISIONS, KNOBS, LEARNED, STATUS, get_document, put_document
+from serve_app.documents import DECISIONS, KNOBS, LEARNED, STATUS, parse_records, put_document, read_document
 from serve_app.ingress_reports import IngressReport, forget_report, read_reports
-from serve_app.phases import forget_phase, read_phases
+from serve_app.phases import FAILED, Phases, forget_phase, read_phases
 
 logger = logging.getLogger("ray.serve")
 
@@ -36,7 +37,7 @@ _NODES_S = 1.0
 _REPORT_FORGOTTEN_S = 60.0
 """An ingress replica that holds requests reports twice a second: one this silent was killed."""
 _FORGOTTEN_S = 3600.0
-"""A phase document this old of a replica that does not run is left from one that was killed."""
+"""For so long it is told why a replica could not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,20 @@ class Deployment:
     """What the documents say of one engine deployment."""
 
     phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of the replicas that exist, and of those that could not start."""
     cold_starts: ColdStarts = field(default_factory=ColdStarts)
     no_room: str = ""
     """Why the cluster has no place for another replica, as far as it says; empty if it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What an earlier policy of the application has left."""
+
+    states: Mapping[str, PolicyState] = field(default_factory=dict)
+    """By engine deployment."""
+    records: Sequence[Mapping[str, Any]] = ()
+    """Decision records, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,8 @@ class Inbox:
     """Of ingress replicas that hold requests, by replica, whether Ray counts them as running or not."""
     nodes: tuple[Node, ...] | None = None
     """The cluster's, while `Outbox.look_at_nodes` asks for them."""
+    learned: Learned | None = None
+    """There no later than `served`."""
 
 
 @dataclass(slots=True)
@@ -70,8 +84,8 @@ class Outbox:
     decisions: list[dict[str, Any]] = field(default_factory=list)
     decisions_seq: int = 0
     learned: Callable[[], dict[str, Any]] = dict
-    unsettled: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Running replicas of the deployments whose replicas are starting or stopping."""
+    unsettled: Collection[str] = ()
+    """The deployments whose replicas are starting or stopping."""
     look_at_nodes: bool = False
     """Whether the ingress would have more replicas if there is room."""
 
@@ -79,11 +93,9 @@ class Outbox:
 class Exchange:
     """Reads and writes the documents of one application until it is stopped."""
 
-    def __init__(self, app: str, cold_starts: Mapping[str, ColdStarts]) -> None:
+    def __init__(self, app: str) -> None:
         self._app = app
-        self.inbox = Inbox(
-            deployments={name: Deployment(cold_starts=seen) for name, seen in cold_starts.items()}
-        )
+        self.inbox = Inbox()
         self.outbox = Outbox()
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -95,7 +107,7 @@ class Exchange:
         self._nodes_at = 0.0
         self._kubernetes = KubernetesNodes()
         self._kubernetes_at = 0.0
-        self._failure = ""
+        self._failures: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
     def start(self) -> None:
@@ -113,99 +125,140 @@ class Exchange:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            try:
-                self._turn(time.time())
-                self._failure = ""
-            except Exception as error:  # a lost GCS must not end the thread: it comes back
-                text = f"{type(error).__name__}: {error}"
-                if text != self._failure:
-                    logger.exception("autoscaling of %s: could not exchange documents", self._app)
-                self._failure = text
+            self._turn(time.time())
             self._wake.wait(_POLL_S)
             self._wake.clear()
 
     def _turn(self, now: float) -> None:
-        self._read(now)
-        self._write(now)
+        failures: set[str] = set()
+        if self.inbox.learned is None:
+            self._attempt(self._read_learned, now, failures)
+        if self.inbox.learned is not None:  # nothing is written before: it would replace what is to be read
+            for step in (
+                self._read_knobs, self._read_phases, self._read_ingress_reports, self._read_nodes,
+                self._read_resources, self._write_decisions, self._write_status, self._write_learned,
+                self._read_gpu_nodes,  # last: it may take seconds
+            ):  # fmt: skip
+                self._attempt(step, now, failures)
+        self._failures = failures
 
-    def _read(self, now: float) -> None:
-        document = get_document(KNOBS, self._app)
-        served = read_served(document) if document is not None else None
-        deployments = dict(self.inbox.deployments)
+    def _attempt(self, step: Callable[[float], None], now: float, failures: set[str]) -> None:
+        """Every step by itself: what cannot be read must not stop what can be written."""
+        try:
+            step(now)
+        except Exception as error:  # a lost GCS must not end the thread: it comes back
+            text = f"{type(error).__name__}: {error}"
+            if text not in self._failures | failures:
+                logger.exception("autoscaling of %s: could not exchange documents", self._app)
+            failures.add(text)
+
+    def _read_learned(self, now: float) -> None:
+        learned, cold_starts = read_document(LEARNED, self._app, _parse_learned) or ({}, {})
+        records = read_document(DECISIONS, self._app, parse_records) or ()
+        deployments = {name: Deployment(cold_starts=seen) for name, seen in cold_starts.items()}
+        self.inbox = replace(self.inbox, learned=Learned(learned, records), deployments=deployments)
+
+    def _read_knobs(self, now: float) -> None:
+        served = read_document(KNOBS, self._app, read_served)
+        if served is not None:
+            self.inbox = replace(self.inbox, served=served)
+
+    def _read_phases(self, now: float) -> None:
         unsettled = self.outbox.unsettled
         everything = now - self._phases_at >= _IDLE_PHASES_S
-        resources = bool(unsettled) and now - self._resources_at >= _RESOURCES_S
-        available = ray.available_resources() if resources else {}
-        total = ray.cluster_resources() if resources else {}
-        for name, model in served.models.items() if served is not None else ():
+        found = read_phases(self._app, [name for name in self._models() if everything or name in unsettled])
+        deployments = dict(self.inbox.deployments)
+        for name, phases in found.items():
             known = deployments.get(name, Deployment())
-            phases, no_room = known.phases, known.no_room
-            if everything or name in unsettled:
-                phases = read_phases(self._app, name)
-                self._sweep(name, phases, unsettled.get(name), now)
-            if resources:
-                no_room = judge(available, total, model.resources)
-            deployments[name] = Deployment(phases, known.cold_starts.add(phases), no_room)
-        gpu_nodes = self.inbox.gpu_nodes
-        if unsettled and self._kubernetes.enabled and now - self._kubernetes_at >= _KUBERNETES_S:
-            self._kubernetes_at = now
-            gpu_nodes = self._kubernetes.read()
+            cold_starts = known.cold_starts.add({**phases.left_behind, **phases.existing})
+            deployments[name] = replace(known, phases=phases.existing, cold_starts=cold_starts)
+        self.inbox = replace(self.inbox, deployments=deployments)
         if everything:
             self._phases_at = now
-        if resources:
-            self._resources_at = now
-        self.inbox = Inbox(served, deployments, gpu_nodes, self._read_ingress_reports(now), self._look(now))
+        for name, phases in found.items():
+            self._sweep(name, phases, now)
 
-    def _read_ingress_reports(self, now: float) -> dict[str, IngressReport]:
+    def _sweep(self, name: str, phases: Phases, now: float) -> None:
+        failed = {
+            replica
+            for replica, document in phases.existing.items()
+            if document["phase"] == FAILED and now - document["since"] > _FORGOTTEN_S
+        }
+        for replica in (*phases.left_behind, *failed):
+            forget_phase(self._app, name, replica)
+
+    def _read_ingress_reports(self, now: float) -> None:
         reports = read_reports(self._app)
         for replica in [name for name, report in reports.items() if now - report.at > _REPORT_FORGOTTEN_S]:
             forget_report(self._app, replica)
             del reports[replica]
-        return reports
+        self.inbox = replace(self.inbox, ingress_reports=reports)
 
-    def _look(self, now: float) -> tuple[Node, ...] | None:
-        if not self.outbox.look_at_nodes:
-            return None
-        if self.inbox.nodes is None or not 0 <= now - self._nodes_at < _NODES_S:
+    def _read_nodes(self, now: float) -> None:
+        nodes = self.inbox.nodes if self.outbox.look_at_nodes else None
+        if self.outbox.look_at_nodes and (nodes is None or not 0 <= now - self._nodes_at < _NODES_S):
             self._nodes_at = now
-            return read_nodes()
-        return self.inbox.nodes
+            nodes = read_nodes()
+        self.inbox = replace(self.inbox, nodes=nodes)
 
-    def _sweep(
-        self, name: str, phases: Mapping[str, Mapping[str, Any]], running: frozenset[str] | None, now: float
-    ) -> None:
-        if running is None:
+    def _read_resources(self, now: float) -> None:
+        if not self.outbox.unsettled or now - self._resources_at < _RESOURCES_S:
             return
-        for replica, document in phases.items():
-            if replica not in running and now - float(document["since"]) > _FORGOTTEN_S:
-                forget_phase(self._app, name, replica)
+        available, total = ray.available_resources(), ray.cluster_resources()
+        deployments = dict(self.inbox.deployments)
+        for name, model in self._models().items():
+            no_room = judge(available, total, model.resources)
+            deployments[name] = replace(deployments.get(name, Deployment()), no_room=no_room)
+        self.inbox = replace(self.inbox, deployments=deployments)
+        self._resources_at = now
 
-    def _write(self, now: float) -> None:
+    def _read_gpu_nodes(self, now: float) -> None:
+        if not self.outbox.unsettled or now - self._kubernetes_at < _KUBERNETES_S:
+            return
+        if self._kubernetes.enabled:
+            self._kubernetes_at = now
+            self.inbox = replace(self.inbox, gpu_nodes=self._kubernetes.read())
+
+    def _models(self) -> Mapping[str, ServedModel]:
+        return self.inbox.served.models if self.inbox.served is not None else {}
+
+    def _write_decisions(self, now: float) -> None:
         outbox = self.outbox
         if outbox.decisions_seq != self._written_seq:
             seq = outbox.decisions_seq
             put_document(DECISIONS, self._app, outbox.decisions)
             self._written_seq = seq
+
+    def _write_status(self, now: float) -> None:
+        new = self.outbox.status
         status, written_at = self._written
-        if outbox.status and (outbox.status != status or now - written_at >= _STATUS_S):
-            put_document(STATUS, self._app, {"at": now, **outbox.status})
-            self._written = (outbox.status, now)
-        if now - self._learned_at >= _LEARNED_S:
-            learned = outbox.learned()
-            if learned:
-                learned["cold_starts"] = {
-                    name: list(deployment.cold_starts.startups)
-                    for name, deployment in self.inbox.deployments.items()
-                }
-                put_document(LEARNED, self._app, learned)
-                self._learned_at = now
+        if new and (new != status or now - written_at >= _STATUS_S):
+            put_document(STATUS, self._app, {"at": now, **new})
+            self._written = (new, now)
+
+    def _write_learned(self, now: float) -> None:
+        if now - self._learned_at < _LEARNED_S:
+            return
+        learned = self.outbox.learned()
+        if learned:
+            learned["cold_starts"] = {
+                name: list(deployment.cold_starts.startups)
+                for name, deployment in self.inbox.deployments.items()
+            }
+            put_document(LEARNED, self._app, learned)
+            self._learned_at = now
 
 
-def read_learned(app: str) -> tuple[dict[str, Any], dict[str, ColdStarts], list[dict[str, Any]]]:
-    """What an earlier policy of `app` has left: states by deployment, start-ups, and decision records."""
-    learned = get_document(LEARNED, app) or {}
+def _parse_learned(document: Any) -> tuple[dict[str, PolicyState], dict[str, ColdStarts]]:
+    """Raises if another version wrote it: a policy that learns anew is better than none."""
+    states = {str(name): restore(state) for name, state in document["states"].items()}
     cold_starts = {
-        name: ColdStarts(tuple((str(replica), dict(phases)) for replica, phases in startups))
-        for name, startups in learned.get("cold_starts", {}).items()
+        str(name): ColdStarts(
+            tuple(
+                (str(replica), {str(phase): float(seconds) for phase, seconds in phases.items()})
+                for replica, phases in startups
+            )
+        )
+        for name, startups in document["cold_starts"].items()
     }
-    return learned.get("states", {}), cold_starts, get_document(DECISIONS, app) or []
+    return states, cold_starts

@@ -25,10 +25,16 @@ class Journal:
         """Of the newest record; 0 before the first."""
 
     def load(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Take over what an earlier policy has written, so that numbers go on."""
+        """Take over what an earlier policy has written, so that numbers go on. Own records come after it."""
+        own = list(self._records)
+        self._records.clear()
+        self.seq = 0
         for record in records:
             self._records.append(dict(record))
             self.seq = max(self.seq, int(record["seq"]))
+        for record in own:
+            self.seq += 1
+            self._records.append({**record, "seq": self.seq})
 
     def records(self) -> list[dict[str, Any]]:
         """Every record kept, oldest first."""

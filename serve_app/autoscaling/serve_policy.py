@@ -10,19 +10,19 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
-from serve_app.autoscaling.cold_start import ColdStarts, count_phases
+from serve_app.autoscaling.cold_start import count_phases
 from serve_app.autoscaling.contexts import engine_readings, ingress_readings, reported_readings
-from serve_app.autoscaling.exchange import Deployment, Exchange, Inbox, Outbox, read_learned
+from serve_app.autoscaling.exchange import Deployment, Exchange, Inbox, Learned, Outbox
 from serve_app.autoscaling.ingress_fleet import IngressFleet
 from serve_app.autoscaling.journal import HEARTBEAT_S, Journal
 from serve_app.autoscaling.policy import Decision, decide
 from serve_app.autoscaling.replica_time import ReplicaTime
 from serve_app.autoscaling.served import Served, ServedModel
 from serve_app.autoscaling.signals import Capacity, IngressSignals, Reading, Snapshot
-from serve_app.autoscaling.state import PolicyState, restore
+from serve_app.autoscaling.state import PolicyState
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 
 logger = logging.getLogger("ray.serve")
@@ -100,6 +100,7 @@ class ServePolicy:
         self._failures: dict[str, int] = {}
         self._said: dict[str, tuple[str, float]] = {}
         self._next_at = 0.0
+        self._remembers = False
 
     def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
         """Decide for one model; see `serve_app.autoscaling.policy.decide`."""
@@ -126,15 +127,18 @@ class ServePolicy:
 
     def _answer(self, contexts: Mapping[Any, Any], now: float) -> dict[Any, int]:
         exchange = self._open(next(iter(contexts.values())).app_name)
-        served = exchange.inbox.served
+        inbox = exchange.inbox
+        if inbox.learned is not None and not self._remembers:
+            self._remember(inbox.learned)
+        served = inbox.served
         if served is None:
-            return {}  # the ingress has not said yet what is served: nothing is known, nothing changes
+            return {}  # nothing has been read yet, or the ingress has not said what is served
         assert self._metrics is not None
         self._metrics.set_knobs_rejected(bool(served.rejected))
         by_name = {str(ctx.deployment_name): (key, ctx) for key, ctx in contexts.items()}
         wishes: dict[Any, int] = {}
         ingress = by_name.get(INGRESS)
-        unsettled: dict[str, frozenset[str]] = {}
+        unsettled: set[str] = set()
         for name, model in served.models.items():
             if name not in by_name:
                 continue
@@ -167,7 +171,7 @@ class ServePolicy:
         if self._failures[name] % _FORGIVING == 0:
             self._states.pop(name, None)
 
-    def _send(self, exchange: Correspondence, unsettled: Mapping[str, frozenset[str]]) -> None:
+    def _send(self, exchange: Correspondence, unsettled: Collection[str]) -> None:
         outbox = exchange.outbox
         outbox.unsettled = unsettled
         outbox.look_at_nodes = self._ingress.wants_more
@@ -177,16 +181,14 @@ class ServePolicy:
             outbox.decisions_seq = self._journal.seq
             exchange.send()
 
-    def _decide_for(
-        self, model: ServedModel, ctx: Any, ingress: Any, unsettled: dict[str, frozenset[str]], now: float
-    ) -> int:
+    def _decide_for(self, model: ServedModel, ctx: Any, ingress: Any, unsettled: set[str], now: float) -> int:
         name = model.deployment
         assert self._exchange is not None
         known = self._exchange.inbox.deployments.get(name, Deployment())
         snapshot = self._snapshot(name, ctx, ingress, known, now)
         old = snapshot.target
         if snapshot.ready != old or snapshot.draining:
-            unsettled[name] = frozenset(str(replica.unique_id) for replica in ctx.running_replicas)
+            unsettled.add(name)
         decision = self.decide(model, snapshot, self._states.get(name, PolicyState()), now)
         self._states[name] = decision.state
         record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
@@ -294,10 +296,8 @@ class ServePolicy:
 
     def _open(self, app: str) -> Correspondence:
         if self._exchange is None:
-            cold_starts = self._remember(app)
             self._metrics = self._metrics or AutoscalingMetrics()
-            exchange = Exchange(app, cold_starts)
-            exchange.outbox.decisions_seq = self._journal.seq
+            exchange = Exchange(app)
             exchange.outbox.learned = _Learned(self)
             exchange.start()
             # Ray lets go of the old policy at every change of the configuration; its thread ends with it.
@@ -305,17 +305,11 @@ class ServePolicy:
             self._exchange = exchange
         return self._exchange
 
-    def _remember(self, app: str) -> dict[str, ColdStarts]:
-        """Take over what an earlier policy has left. Returns the start-ups it measured."""
-        try:
-            states, cold_starts, records = read_learned(app)
-            self._states = {name: restore(document) for name, document in states.items()}
-            self._journal.load(records)
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            # Written by another version: a policy that learns anew is better than none.
-            self._log.warning("autoscaling of %s: what was learned before cannot be used: %r", app, error)
-            return {}
-        return cold_starts
+    def _remember(self, learned: Learned) -> None:
+        """Take over what an earlier policy has left."""
+        self._remembers = True
+        self._states = {**learned.states, **self._states}
+        self._journal.load(learned.records)
 
     def _report_error(
         self, deployment: str, model: str, target: int, ready: int, error: Exception, now: float
@@ -335,14 +329,14 @@ class ServePolicy:
 
 
 class _Learned:
-    """What a policy has learned, for the exchange; empty once the policy is gone."""
+    """What a policy has learned; nothing until it knows what the one before had, and once it is gone."""
 
     def __init__(self, policy: ServePolicy) -> None:
         self._policy = weakref.ref(policy)
 
     def __call__(self) -> dict[str, Any]:
         policy = self._policy()
-        if policy is None:
+        if policy is None or not policy._remembers:
             return {}
         return {"states": {name: state.document() for name, state in dict(policy._states).items()}}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 _PREFIX = "ray_"
 _OURS = re.compile(r"^ray_(llm_[a-zA-Z0-9_]*)")
@@ -11,9 +13,55 @@ _LOST_NODE = "# lost node"
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
 
-def lost_node(url: str, why: object) -> str:
-    """The exposition of a node whose metrics agent did not answer: a comment that stays in the result."""
-    return f"{_LOST_NODE} {url}: {str(why) or type(why).__name__}\n"
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """What came of asking one node's metrics agent."""
+
+    url: str
+    text: str | None
+    """Its exposition; None if it did not answer."""
+    answered_s: float | None
+    """Seconds since it last did; None if it never has."""
+    why: str = ""
+    """Why there is no answer."""
+
+
+def cluster_exposition(answers: Sequence[NodeAnswer], nodes_age_s: float | None) -> str:
+    """The `llm_*` series of all nodes that have answered, and which have not.
+
+    Args:
+        answers: One for each node of the list.
+        nodes_age_s: Seconds since Ray's GCS was asked for that list; None if it has never answered.
+    """
+    if nodes_age_s is None:
+        return "# the nodes are not known: Ray's GCS has not answered yet\n"
+    texts = [answer.text if answer.text is not None else _lost_node(answer) for answer in answers]
+    return merge_expositions([*texts, _own_series(answers, nodes_age_s)])
+
+
+def _lost_node(answer: NodeAnswer) -> str:
+    """A comment, which stays in the result. Its old series do not: Prometheus would take them for new."""
+    last = (
+        "never answered before"
+        if answer.answered_s is None
+        else f"last answered {answer.answered_s:.1f} s ago"
+    )
+    return f"{_LOST_NODE} {answer.url}: {answer.why}; {last}\n"
+
+
+def _own_series(answers: Sequence[NodeAnswer], nodes_age_s: float) -> str:
+    lines = [
+        "# HELP ray_llm_metrics_node_up Whether the metrics agent of a node has answered this scrape.",
+        "# TYPE ray_llm_metrics_node_up gauge",
+        *(
+            f'ray_llm_metrics_node_up{{node="{urlsplit(answer.url).netloc}"}} {int(answer.text is not None)}'
+            for answer in answers
+        ),
+        "# HELP ray_llm_metrics_nodes_age_seconds Age of the list of nodes that were asked.",
+        "# TYPE ray_llm_metrics_nodes_age_seconds gauge",
+        f"ray_llm_metrics_nodes_age_seconds {nodes_age_s:.3f}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def merge_expositions(texts: Iterable[str]) -> str:

@@ -1,44 +1,39 @@
-"""Reads the outlook of a deployment out of Ray's key-value store, while somebody wants to know it."""
+"""Keeps the outlook of a deployment current, while somebody wants to know it."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable
 
-from serve_app.documents import STATUS, get_document
-from serve_app.phases import read_phases
+from serve_app.bounded_read import BoundedRead
+from serve_app.stored_state import StoredState
 from serve_app.transport.outlook import UNKNOWN, Outlook, foresee
 
-logger = logging.getLogger("ray.serve")
-
 _INTERVAL_S = 1.0
+_WAIT_S = 1.0
 _BELIEVED_S = 10.0
-"""A reading older than this, for a store that does not answer, no longer says what a request waits for."""
+"""A reading older than this, of a store that does not answer, no longer says what a request waits for."""
 
 
 class OutlookReader:
     """Between `start` and `stop`, keeps the outlook of one deployment at most about a second old.
 
     Args:
-        app: The Serve application.
+        stored: What the replicas and the policy of the application have written down.
         deployment: The engine deployment.
-        clock: Seconds.
     """
 
-    def __init__(self, app: str, deployment: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app = app
+    def __init__(self, stored: BoundedRead[StoredState], deployment: str) -> None:
+        self._stored = stored
         self._deployment = deployment
         self._task: asyncio.Task[None] | None = None
-        self._clock = clock
-        self._read_at = 0.0
         self._last: Outlook = UNKNOWN
 
     @property
     def current(self) -> Outlook:
-        """The newest outlook there is; unknown once that is 10 s old."""
-        return self._last if self._clock() - self._read_at <= _BELIEVED_S else UNKNOWN
+        """The newest outlook there is; unknown once what it goes by is 10 s old."""
+        age_s = self._stored.age_s()
+        return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
 
     def start(self) -> None:
         """Read from now on, unless that is going on."""
@@ -53,23 +48,11 @@ class OutlookReader:
         self._last = UNKNOWN
 
     async def _run(self) -> None:
-        failing = False
         while True:
-            try:
-                self._last = await asyncio.to_thread(self._read)
-                self._read_at = self._clock()
-                failing = False
-            except Exception:
-                # A wait goes on without an outlook; it must not end because of one.
-                if not failing:
-                    logger.warning("%s: its outlook cannot be read", self._deployment, exc_info=True)
-                failing = True
+            answer = await self._stored.get(_WAIT_S)
+            if answer is not None:
+                now = time.time()
+                state = answer.value
+                phases = state.phases.get(self._deployment, {})
+                self._last = foresee(state.of(self._deployment, now), phases, now)
             await asyncio.sleep(_INTERVAL_S)
-
-    def _read(self) -> Outlook:
-        status = get_document(STATUS, self._app) or {}
-        return foresee(
-            status.get("models", {}).get(self._deployment),
-            read_phases(self._app, self._deployment),
-            time.time(),
-        )

@@ -11,7 +11,7 @@ from serve_app.api.api_keys import ApiKeys
 from serve_app.api.app import create_app
 from serve_app.api.autoscaling import AutoscalingView
 from serve_app.api.client import EngineReply
-from serve_app.api.health import ModelReadiness
+from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.api.traffic import UNCOUNTED, Traffic
 from tests.stub_engine import StubEngine
@@ -23,8 +23,9 @@ class StubObserver:
     def __init__(self) -> None:
         self.states: dict[str, ModelReadiness] = {}
 
-    async def readiness(self) -> list[ModelReadiness]:
-        return [self.states.get(name, ModelReadiness(name, "up")) for name in ("tide", "org/embed")]
+    async def readiness(self) -> Readiness:
+        names = ("tide", "org/embed")
+        return Readiness([self.states.get(name, ModelReadiness(name, "up")) for name in names])
 
     async def metrics(self) -> bytes:
         return b'llm_queue_depth{model="tide"} 3\n'

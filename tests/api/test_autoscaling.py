@@ -34,6 +34,9 @@ class StubView:
     async def decisions(self) -> list[dict[str, Any]]:
         return list(self.records)
 
+    def age_s(self) -> float | None:
+        return None if self.said is None else 0.25
+
     def knobs(self) -> dict[str, Any]:
         return {**KNOBS, "rejected": self.rejected}
 
@@ -68,6 +71,7 @@ async def test_decisions_come_oldest_first_beside_where_every_model_stands(
         "knobs_rejected": "",
         "autoscaler": STATUS,
         "decisions": [{"seq": 1, "model": "tide"}, {"seq": 2, "model": "org/embed"}],
+        "age_s": 0.25,
     }
 
 
@@ -80,7 +84,7 @@ async def test_before_any_policy_has_said_anything_there_is_nothing_and_no_error
 
     assert (reply.status_code, reply.json()) == (
         200,
-        {"knobs_rejected": "", "autoscaler": None, "decisions": []},
+        {"knobs_rejected": "", "autoscaler": None, "decisions": [], "age_s": None},
     )
 
 

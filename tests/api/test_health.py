@@ -6,15 +6,15 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
 
-from serve_app.api.health import ModelReadiness, State, health_router
+from serve_app.api.health import ControlPlane, ModelReadiness, Readiness, State, health_router
 
 
 class StubObserver:
     def __init__(self, *models: ModelReadiness) -> None:
         self._models = list(models)
 
-    async def readiness(self) -> list[ModelReadiness]:
-        return self._models
+    async def readiness(self) -> Readiness:
+        return Readiness(self._models)
 
     async def metrics(self) -> bytes:
         return b"# HELP llm_queue_depth Waiting.\n"
@@ -55,6 +55,7 @@ async def test_ready_while_every_model_is_up_or_wakes_on_a_request() -> None:
         "phase_seconds": None,
         "reason": None,
         "startup_seconds": {},
+        "replicas_out": {},
     }
 
 
@@ -76,6 +77,7 @@ async def test_not_ready_while_one_model_is_not_and_the_body_says_why() -> None:
         "phase_seconds": 3.5,
         "reason": None,
         "startup_seconds": {"imports": 7.25},
+        "replicas_out": {},
     }
 
 
@@ -91,3 +93,38 @@ async def test_metrics_come_in_the_text_format_prometheus_reads() -> None:
 
     assert reply.content == b"# HELP llm_queue_depth Waiting.\n"
     assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("controller_age_s", "gcs_age_s", "reachable", "age_s", "reason"),
+    [
+        (0.25, 0.5, True, 0.5, None),
+        (12.34, 0.5, False, 12.34, "Ray Serve's controller has not answered for 12.3 s"),
+        (0.25, 2.1, False, 2.1, "Ray's GCS has not answered for 2.1 s"),
+        (None, 0.5, False, None, "Ray Serve's controller has not answered yet"),
+    ],
+)
+def test_the_control_plane_is_reachable_while_what_it_says_is_two_seconds_old_at_most(
+    controller_age_s: float | None, gcs_age_s: float, reachable: bool, age_s: float | None, reason: str | None
+) -> None:
+    assert ControlPlane(controller_age_s, gcs_age_s, 2.0).document() == {
+        "reachable": reachable,
+        "age_s": age_s,
+        "controller_age_s": controller_age_s,
+        "gcs_age_s": gcs_age_s,
+        "reason": reason,
+    }
+
+
+async def test_a_model_that_is_up_is_ready_though_the_control_plane_is_gone() -> None:
+    class WithoutRay(StubObserver):
+        async def readiness(self) -> Readiness:
+            return Readiness(self._models, ControlPlane(30.0, 30.0, 2.0))
+
+    app = FastAPI()
+    app.include_router(health_router(WithoutRay(ModelReadiness("a", "up", replicas=1))))
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://tide") as client:
+        reply = await client.get("/ready")
+
+    assert (reply.status_code, reply.json()["ready"]) == (200, True)
+    assert reply.json()["control_plane"]["reachable"] is False

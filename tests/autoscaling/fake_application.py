@@ -25,7 +25,7 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
-from serve_app.autoscaling.exchange import Deployment, Inbox, Outbox
+from serve_app.autoscaling.exchange import Deployment, Inbox, Learned, Outbox
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
 from serve_app.autoscaling.served import Served, ServedModel
@@ -41,7 +41,7 @@ class FakeExchange:
     """The policy's correspondence, kept in memory."""
 
     def __init__(self, served: Served | None) -> None:
-        self.inbox = Inbox(served)
+        self.inbox = Inbox(served, learned=Learned())
         self.outbox = Outbox()
         self.sent = 0
 

@@ -22,7 +22,7 @@ def exchange(kv: StubKv) -> Exchange:
     """Of an application that has said what it serves; its thread is not started."""
     model = ServedModel("tide", "Engine-tide", Knobs())
     put_document(KNOBS, "shop", Served({model.deployment: model}, IngressKnobs()).document(1_700_000_000.0))
-    return Exchange("shop", {})
+    return Exchange("shop")
 
 
 class Turns:
@@ -100,8 +100,7 @@ def test_another_failure_is_logged_too(
         kv.fails = RuntimeError("GCS is gone")
         exchange.start()
         turns.ended()
-        kv.fails = None
-        put_document(KNOBS, "shop", {"models": [{"name": "of another version"}]})
+        kv.fails = RuntimeError("GCS is back, and has no room")
         turns.next()
         turns.next()
 

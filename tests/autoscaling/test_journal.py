@@ -124,3 +124,13 @@ def test_numbers_go_on_where_an_earlier_policy_ended() -> None:
     assert record is not None
     assert record["seq"] == 3
     assert [kept["seq"] for kept in journal.records()] == [1, 2, 3]
+
+
+def test_records_made_before_those_of_an_earlier_policy_were_read_come_after_them() -> None:
+    journal = Journal()
+    journal.note_error("Engine-a", "a", 2, 2, "ZeroDivisionError", NOW)
+
+    journal.load([{"seq": 40}, {"seq": 41}])
+
+    assert [record["seq"] for record in journal.records()] == [40, 41, 42]
+    assert journal.seq == 42

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -16,12 +17,15 @@ from ray.serve.config import AutoscalingPolicy
 
 from serve_app.autoscaling import serve_policy
 from serve_app.autoscaling.cold_start import ColdStarts
-from serve_app.autoscaling.exchange import Deployment
+from serve_app.autoscaling.exchange import Deployment, Exchange, Inbox, Learned
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
 from serve_app.autoscaling.signals import ENGINE_FIELDS, INGRESS_FIELDS
+from serve_app.autoscaling.state import PolicyState
 from serve_app.cluster.ingress_room import Node
 from tests.autoscaling.fake_application import Clock, FakeApplication
+from tests.stub_engine import LIMIT_S
+from tests.stub_kv import StubKv
 
 KNOBS = Knobs(
     min_replicas=0,
@@ -376,7 +380,7 @@ def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(cloc
     assert (late["starting"], late["pending"], late["reason"]) == (1, 2, "no node has a free GPU")
     assert late["pending_s"] >= 5
     assert (late["cold_start_s"], late["phases_s"]) == (40.0, {"imports": 10.0, "weights_and_kv_cache": 30.0})
-    assert app.exchange.outbox.unsettled == {"Engine-a": frozenset()}
+    assert app.exchange.outbox.unsettled == {"Engine-a"}
 
 
 def test_a_change_is_sent_at_once_with_all_that_led_to_it(clock: Clock) -> None:
@@ -411,6 +415,58 @@ def test_what_is_learned_can_be_written_while_the_policy_lives_and_no_longer(clo
 
     assert gone() is None
     assert learned() == {}
+
+
+def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    learned = Learned({"Engine-a": PolicyState(correction=0.9)}, ({"seq": 41},))
+    left = replace(app.exchange.inbox, learned=learned)
+    app.exchange.inbox = Inbox()
+    app.tick()
+    assert app.exchange.outbox.decisions == []
+
+    app.exchange.inbox = left
+    app.tick()
+
+    assert [record["seq"] for record in app.exchange.outbox.decisions] == [41, 42]
+    assert app.policy._states["Engine-a"].correction == 0.9
+
+
+def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replace_it(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.exchange.inbox = Inbox()
+    app.tick()
+
+    assert serve_policy._Learned(app.policy)() == {}
+
+
+def test_the_controllers_loop_makes_no_call_of_the_gcs(
+    kv: StubKv, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GCS that hangs would hold up every deployment of the cluster, from the first call on."""
+    threads: set[threading.Thread] = set()
+    answers = threading.Event()
+    get = kv._internal_kv_get
+
+    def hanging(key: str, *, namespace: str) -> bytes | None:
+        threads.add(threading.current_thread())
+        answers.wait(LIMIT_S)
+        return get(key, namespace=namespace)
+
+    monkeypatch.setattr(kv, "_internal_kv_get", hanging)
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.policy._exchange = None
+    app.reports(a=holding(24))
+
+    targets = [app.tick()["Engine-a"] for _ in range(5)]
+
+    exchange = app.policy._exchange
+    assert isinstance(exchange, Exchange)
+    exchange.stop()
+    answers.set()
+    exchange._thread.join(LIMIT_S)
+    assert targets == [0] * 5
+    assert threads == {exchange._thread}
 
 
 def test_the_policy_reaches_the_controller_as_ray_sends_it() -> None:

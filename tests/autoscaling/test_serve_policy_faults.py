@@ -15,7 +15,6 @@ from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
 from serve_app.autoscaling.served import ServedModel
 from serve_app.autoscaling.signals import Snapshot
 from serve_app.autoscaling.state import PolicyState
-from serve_app.documents import DECISIONS, LEARNED, put_document
 from tests.autoscaling.fake_application import Clock, FakeApplication
 
 KNOBS = Knobs(min_replicas=0, max_replicas=10, queue_target_per_replica=8, headroom=0, forecast=False)
@@ -136,18 +135,6 @@ def test_a_memory_that_makes_the_policy_raise_is_given_up_after_ten_seconds(
 
     assert app.metrics.errors == 20
     assert app.records("a")[-1]["kind"] != "error"
-
-
-@pytest.mark.usefixtures("kv")
-def test_a_memory_of_another_version_is_said_and_done_without(caplog: pytest.LogCaptureFixture) -> None:
-    put_document(LEARNED, "shop", {"states": {"Engine-a": {"demand": 7}}})
-    put_document(DECISIONS, "shop", [])
-    policy = ServePolicy()
-    with caplog.at_level(logging.WARNING, "ray.serve"):
-        assert policy._remember("shop") == {}
-
-    assert policy._states == {}
-    assert "what was learned before cannot be used" in caplog.text
 
 
 def test_rejected_knobs_are_in_the_metrics_until_others_are_taken_over(clock: Clock) -> None:

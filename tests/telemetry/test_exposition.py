@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serve_app.telemetry.exposition import lost_node, merge_expositions
+from serve_app.telemetry.exposition import NodeAnswer, cluster_exposition, merge_expositions
 
 
 def node(replica: str, requests: int, fast: int) -> str:
@@ -117,17 +117,31 @@ def test_a_family_without_samples_is_not_described() -> None:
     assert merge_expositions(["# HELP ray_llm_new New.\n# TYPE ray_llm_new gauge\n"]) == "\n"
 
 
-def test_a_node_that_did_not_answer_is_told_and_takes_nothing_from_the_others() -> None:
-    silent = lost_node("http://10.0.0.9:8080/metrics", OSError("connection refused"))
+def test_a_node_that_did_not_answer_is_told_with_since_when_and_takes_nothing_from_the_others() -> None:
+    answers = [
+        NodeAnswer("http://10.0.0.7:8080/metrics", node("a", 10, 4), 0.0),
+        NodeAnswer("http://10.0.0.8:8080/metrics", None, 12.34, "connection refused"),
+        NodeAnswer("http://10.0.0.9:8080/metrics", None, None, "no answer within 0.6 s"),
+        NodeAnswer("http://10.0.0.6:8080/metrics", node("b", 20, 5), 0.0),
+    ]
 
-    merged = merge_expositions([node("a", 10, 4), silent, "", node("b", 20, 5)])
+    merged = cluster_exposition(answers, 0.25)
 
-    assert merged == "# lost node http://10.0.0.9:8080/metrics: connection refused\n" + MERGED
-    assert len(list(text_string_to_metric_families(merged))) == 3
+    assert merged.splitlines()[:2] == [
+        "# lost node http://10.0.0.8:8080/metrics: connection refused; last answered 12.3 s ago",
+        "# lost node http://10.0.0.9:8080/metrics: no answer within 0.6 s; never answered before",
+    ]
+    families = {family.name: family for family in text_string_to_metric_families(merged)}
+    up = {sample.labels["node"]: sample.value for sample in families["llm_metrics_node_up"].samples}
+    assert up == {"10.0.0.7:8080": 1, "10.0.0.8:8080": 0, "10.0.0.9:8080": 0, "10.0.0.6:8080": 1}
+    assert families["llm_metrics_nodes_age_seconds"].samples[0].value == 0.25
+    assert {family for family in families if "llm_metrics" not in family} == {
+        "llm_ttft_seconds", "llm_requests", "llm_queue_depth",
+    }  # fmt: skip
 
 
-def test_a_failure_without_words_is_told_by_its_kind() -> None:
-    assert lost_node("http://n/metrics", TimeoutError()) == "# lost node http://n/metrics: TimeoutError\n"
+def test_where_the_nodes_are_not_known_there_is_no_age_and_no_series() -> None:
+    assert list(text_string_to_metric_families(cluster_exposition([], None))) == []
 
 
 @pytest.mark.parametrize(
