@@ -9,7 +9,7 @@ from collections.abc import Callable
 import aiohttp
 import ray
 
-from serve_app.bounded_read import BoundedRead
+from serve_app.bounded_call import BoundedCall
 from serve_app.telemetry.exposition import NodeAnswer, cluster_exposition
 
 _NODES_FRESH_S = 2.0
@@ -40,7 +40,7 @@ class NodeMetrics:
         self, nodes: Callable[[], list[str]] = _alive_nodes, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._nodes = BoundedRead("the list of nodes", nodes, _NODES_FRESH_S, clock)
+        self._nodes = BoundedCall("the list of nodes", nodes, _NODES_FRESH_S, clock)
         self._answered_at: dict[str, float] = {}
         self._scrape: asyncio.Task[bytes] | None = None
         self._ended_at = float("-inf")

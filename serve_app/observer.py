@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from serve_app.api.health import ControlPlane, ModelReadiness, Readiness
 from serve_app.autoscaling.live import LiveKnobs
-from serve_app.bounded_read import BoundedRead
+from serve_app.bounded_call import BoundedCall
 from serve_app.node_metrics import NodeMetrics
 from serve_app.readiness import Known, LiveReplicas, judge
 from serve_app.serve_status import deployment_statuses
@@ -42,12 +42,12 @@ class ServeObserver:
         app: str,
         models: Sequence[ModelSettings],
         live: LiveKnobs,
-        stored: BoundedRead[StoredState],
+        stored: BoundedCall[StoredState],
     ) -> None:
         self._models = models
         self._live = live
         self._stored = stored
-        self._serve = BoundedRead(
+        self._serve = BoundedCall(
             f"Ray Serve's status of {app}",
             lambda: deployment_statuses(app, [model.deployment_name for model in models]),
             _FRESH_S,

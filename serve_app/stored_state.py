@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve_app.bounded_read import BoundedRead
+from serve_app.bounded_call import BoundedCall
 from serve_app.documents import STATUS, parse_status, read_document
 from serve_app.phases import read_phases
 
@@ -35,7 +35,7 @@ class StoredState:
 
 def stored_state(
     app: str, deployments: Iterable[str], clock: Callable[[], float] = time.monotonic
-) -> BoundedRead[StoredState]:
+) -> BoundedCall[StoredState]:
     """The stored state of these engine deployments of `app`, half a second old as long as the GCS answers."""
     names = tuple(deployments)
 
@@ -44,4 +44,4 @@ def stored_state(
         phases = read_phases(app, names)
         return StoredState(status, {name: found.existing for name, found in phases.items()})
 
-    return BoundedRead(f"stored state of {app}", read, _FRESH_S, clock)
+    return BoundedCall(f"stored state of {app}", read, _FRESH_S, clock)

@@ -218,11 +218,13 @@ async def test_the_loss_of_the_last_replica_is_told_while_nothing_of_ray_answers
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_readiness_needs_no_thread_of_the_event_loops_own_pool(watched: Watched) -> None:
+async def test_readiness_needs_no_thread_of_the_event_loops_own_pool(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They may all be taken by others who wait for Ray; and what never returns would take them."""
     watched.controller.clear()
     watched.gcs.clear()
-    asyncio.get_running_loop().run_in_executor = _no_thread  # type: ignore[method-assign]
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", _no_thread)
 
     for _ in range(3):
         assert (await watched.tide()).phase == "waiting_for_ray"

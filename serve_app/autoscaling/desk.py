@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from serve_app.autoscaling.knob_publisher import KnobPublisher
 from serve_app.autoscaling.live import LiveKnobs
 from serve_app.autoscaling.served import Served, ServedModel, read_served
-from serve_app.bounded_read import BoundedRead
+from serve_app.bounded_call import BoundedCall
 from serve_app.documents import DECISIONS, KNOBS, STATUS, parse_records, parse_status, read_document
 from serve_app.placement import replica_resources
 from serve_app.settings.errors import SettingsError
@@ -56,8 +56,8 @@ class AutoscalingDesk:
         self._status = self._document(STATUS, parse_status, _FRESH_S)
         self._decisions = self._document(DECISIONS, parse_records, _FRESH_S)
 
-    def _document(self, kind: str, parse: Callable[[Any], T], fresh_s: float) -> BoundedRead[T | None]:
-        return BoundedRead(
+    def _document(self, kind: str, parse: Callable[[Any], T], fresh_s: float) -> BoundedCall[T | None]:
+        return BoundedCall(
             f"{kind} of {self._app}", lambda: read_document(kind, self._app, parse), fresh_s, time.monotonic
         )
 

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +17,7 @@ from ray import serve
 
 from serve_app.api.client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
+from serve_app.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.foreign_errors import told_as_runtime_errors
 from serve_app.engine.launch import RunningEngine, launch
@@ -31,6 +32,7 @@ from serve_app.telemetry.engine_metrics import EngineMetrics
 logger = logging.getLogger("ray.serve")
 
 _GAUGE_INTERVAL_S = 1.0
+_GCS_WAIT_S = 1.0
 ACCEPTED = "accepted"
 """The first item of every call through Ray's handle: the wait for a replica is over. The answer may take as
 long as it likes."""
@@ -134,7 +136,7 @@ class Engine:
             now = time.time()
             until = now + self._model.drain_timeout_s  # Ray's patience, which began a little earlier
             drain = {"phase": "draining", "since": now, "until": until, "durations_s": {}}
-            publish_phase(*place, json.dumps(drain))
+            await self._store(lambda: publish_phase(*place, json.dumps(drain)))
             await data_plane.drain()
             await data_plane.stop()
         for task in getattr(self, "_tasks", []):
@@ -149,7 +151,11 @@ class Engine:
         startup: Startup | None = getattr(self, "_startup", None)
         # Ray calls this for a replica that could not start, too.
         if startup is None or not startup.failed:
-            forget_phase(*place)
+            await self._store(lambda: forget_phase(*place))
+
+    async def _store(self, call: Callable[[], None]) -> None:
+        """A call of Ray's GCS, which may not answer: the streams that still run must not wait for it."""
+        await BoundedCall("the phase of this replica", call, 0.0).get(_GCS_WAIT_S)
 
     async def _sample_gauges(self) -> None:
         limits = self._engine.limits()

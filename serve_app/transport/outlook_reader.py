@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from serve_app.bounded_read import BoundedRead
+from serve_app.bounded_call import BoundedCall
 from serve_app.stored_state import StoredState
 from serve_app.transport.outlook import UNKNOWN, Outlook, foresee
 
@@ -23,7 +23,7 @@ class OutlookReader:
         deployment: The engine deployment.
     """
 
-    def __init__(self, stored: BoundedRead[StoredState], deployment: str) -> None:
+    def __init__(self, stored: BoundedCall[StoredState], deployment: str) -> None:
         self._stored = stored
         self._deployment = deployment
         self._task: asyncio.Task[None] | None = None

@@ -8,6 +8,7 @@ import time
 import httpx
 import openai
 import psutil
+import pytest
 
 from serve_app.autoscaling.knobs import Knobs
 from tests.integration.cluster import Running
@@ -41,6 +42,28 @@ def test_readiness_says_how_long_each_phase_took(http: httpx.Client) -> None:
 
 def test_health_answers(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models"])
+def test_head_is_answered_without_a_body(http: httpx.Client, path: str) -> None:
+    reply = http.head(path)
+
+    assert (reply.status_code, reply.content) == (200, b"")
+
+
+def test_readiness_says_how_old_what_ray_told_is(http: httpx.Client) -> None:
+    control = http.get("/ready").json()["control_plane"]
+
+    assert (control["reachable"], control["reason"]) == (True, None)
+    assert 0 <= control["age_s"] <= 2
+
+
+def test_metrics_name_the_nodes_that_answered(http: httpx.Client) -> None:
+    lines = http.get("/metrics").text.splitlines()
+
+    (up,) = [line for line in lines if line.startswith("llm_metrics_node_up{")]
+    assert up.endswith(" 1")
+    assert [line for line in lines if line.startswith("# lost node")] == []
 
 
 def test_the_documentation_pages_are_there(http: httpx.Client) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.bounded_read import BoundedRead
+from serve_app.bounded_call import BoundedCall
 from serve_app.stored_state import StoredState
 from serve_app.transport import outlook_reader
 from serve_app.transport.outlook import UNKNOWN, Outlook
@@ -38,7 +38,7 @@ class Store:
         self.reads = 0
         self.now = 0.0
         self.threads: set[threading.Thread] = set()
-        self.stored = BoundedRead("stored state", self._read, -1.0, lambda: self.now)
+        self.stored = BoundedCall("stored state", self._read, -1.0, lambda: self.now)
 
     def _read(self) -> StoredState:
         self.reads += 1

@@ -26,24 +26,24 @@ class Answer(Generic[T]):
 
     value: T
     asked_at: float
-    """When the call began, by the clock of its `BoundedRead`."""
+    """When the call began, by the clock of its `BoundedCall`."""
 
 
-class BoundedRead(Generic[T]):
+class BoundedCall(Generic[T]):
     """Makes one call at a time, in a thread of its own, for all who ask meanwhile.
 
     Args:
-        name: What is read, for the thread and the log.
-        read: The call. What it raises is logged once, and the last answer stays.
+        name: What is read or written, for the thread and the log.
+        call: The call. What it raises is logged once, and the last answer stays.
         fresh_s: An answer no older than this is given without another call.
         clock: Seconds.
     """
 
     def __init__(
-        self, name: str, read: Callable[[], T], fresh_s: float, clock: Callable[[], float] = time.monotonic
+        self, name: str, call: Callable[[], T], fresh_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._name = name
-        self._read = read
+        self._call = call
         self._fresh_s = fresh_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -93,19 +93,17 @@ class BoundedRead(Generic[T]):
             if self._under_way is None:
                 self._under_way = (self._clock(), Future())
                 # A daemon: a call that never returns must not keep the process from ending.
-                threading.Thread(
-                    target=self._call, args=self._under_way, name=self._name, daemon=True
-                ).start()
+                threading.Thread(target=self._run, args=self._under_way, name=self._name, daemon=True).start()
             return self._under_way
 
-    def _call(self, began: float, done: Future[None]) -> None:
+    def _run(self, began: float, done: Future[None]) -> None:
         try:
-            self._last = Answer(self._read(), began)
+            self._last = Answer(self._call(), began)
             self._failure = ""
         except Exception as error:  # whoever asked gets the last answer, with its age
             text = f"{type(error).__name__}: {error}"
             if text != self._failure:
-                logger.warning("%s: cannot be read: %s", self._name, text)
+                logger.warning("%s: failed: %s", self._name, text)
             self._failure = text
         finally:
             with self._lock:

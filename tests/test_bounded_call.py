@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from serve_app.bounded_read import Answer, BoundedRead
+from serve_app.bounded_call import Answer, BoundedCall
 from tests.stub_engine import LIMIT_S
 
 
@@ -28,7 +28,7 @@ class Source:
         self.answers.set()
         self.fails: Exception | None = None
         self.threads: set[threading.Thread] = set()
-        self.read = BoundedRead("the source", self._call, 0.5, clock)
+        self.read = BoundedCall("the source", self._call, 0.5, clock)
 
     def _call(self) -> int:
         self.calls += 1
@@ -136,7 +136,7 @@ async def test_a_failure_is_logged_once_and_leaves_the_last_answer(
         clock.now += 1.0
         assert await source.read.get(LIMIT_S) == Answer(5, 104.0)
 
-    assert caplog.messages == ["the source: cannot be read: RuntimeError: GCS is gone"]
+    assert caplog.messages == ["the source: failed: RuntimeError: GCS is gone"]
 
 
 async def test_who_stops_waiting_takes_nothing_from_the_others(source: Source) -> None:
