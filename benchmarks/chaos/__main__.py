@@ -53,21 +53,26 @@ def main(argv: Sequence[str]) -> int:
         headers = authorization()
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         trace, facts = Trace(), {"machine": machine(), "versions": versions(), "command": list(argv)}
+        failure = ""
         try:
             asyncio.run(_attack(options, headers, trace))
         except KeyboardInterrupt:
-            say("interrupted; what was seen until then follows")
+            failure = "interrupted"
+        except (ChaosError, TimeoutError) as error:  # What was seen until then is worth its table.
+            failure = str(error)
         trace.interrupt()
         if not trace.ends_s:
-            return 1
+            raise ChaosError(failure or "nothing was attacked")
         found = document(trace, facts)
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / "chaos.json"
         path.write_text(json.dumps(found), encoding="utf-8")
         status = _print(*_shown([path]))
         print(f"result: {path}")
+        if failure:
+            raise ChaosError(failure)
         return status
-    except (ChaosError, SettingsError, ValueError, TimeoutError) as error:
+    except (ChaosError, SettingsError, ValueError) as error:
         print(f"python -m benchmarks.chaos: {error}", file=sys.stderr)
         return 1
 

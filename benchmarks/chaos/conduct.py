@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -118,19 +118,17 @@ class Conductor:
         end = time.monotonic() + 60 * minutes
         await self.full_strength()
         self._watch.open()
-        waiting: set[asyncio.Task[None]] = set()
-        while time.monotonic() < end:
-            await self._replace_lost()
-            await asyncio.sleep(self._chance.uniform(*pause_s))
-            event = self._attack(self._chance.choice(attacks))
-            if event is None:
-                continue
-            task = asyncio.create_task(self._continue_later(event))
-            waiting.add(task)
-            task.add_done_callback(waiting.discard)
-            await self._until(lambda: self._server.ended() is not None, pause_s[0])
-            await self._end(event, None, final=False)
-        await asyncio.gather(*waiting)
+        async with AsyncExitStack() as continued:
+            while time.monotonic() < end:
+                await self._replace_lost()
+                await asyncio.sleep(self._chance.uniform(*pause_s))
+                event = self._attack(self._chance.choice(attacks))
+                if event is None:
+                    continue
+                await continued.enter_async_context(self._continued(event))
+                await self._server.restore(event)
+                await self._until(lambda: self._server.ended() is not None, pause_s[0])
+                await self._end(event, None, final=False)
         await self._watch.close(_STREAM_S)
         await self.full_strength()
         trace = self._watch.trace
@@ -176,9 +174,7 @@ class Conductor:
         ]
         if not found:
             return ()
-        if (
-            attack.role == HAPROXY
-        ):  # One that was replaced lives on with its streams: take the one that listens.
+        if attack.role == HAPROXY:  # One that was replaced lives on with its streams; the newest listens.
             return (max(found, key=_age).pid,)
         return (self._chance.choice(sorted(found, key=_age)).pid,)
 

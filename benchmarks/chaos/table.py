@@ -62,9 +62,15 @@ def _cells(row: Row) -> list[str]:
         f"{row.ready_slowest_s:.1f}",
         f"{row.health_p50_s * 1e3:.0f}/{row.health_p99_s * 1e3:.0f}/{row.health_max_s * 1e3:.0f}",
         str(row.engines_restarted),
-        "no" if row.back_s is None else f"{row.back_s:.1f}",
+        _back(row),
         f"MISS: {', '.join(row.missed)}" if row.missed else "PASS",
     ]
+
+
+def _back(row: Row) -> str:
+    if row.back_s is not None:
+        return f"{row.back_s:.1f}"
+    return "no" if row.note else "–"  # noqa: RUF001 not watched: at random the next attack does not wait
 
 
 def markdown(headers: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

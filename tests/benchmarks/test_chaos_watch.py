@@ -173,7 +173,7 @@ async def test_at_random_every_event_lasts_until_the_next(stub: Stub, processes:
     async with watching(processes, Job(stub.url, {}, MODEL, 4, TOKENS), trace) as watch:
         conductor = Conductor(Server(), watch, Timing(stop_s=0.2), random.Random(1), print)
         attacks = [Attack("dashboard-agent", "kill"), Attack("controller", "stop")]
-        await conductor.at_random(attacks, minutes=0.05, pause_s=(0.3, 0.6))
+        await conductor.at_random(attacks, minutes=0.15, pause_s=(0.1, 0.3))
     found = rows(trace)
     assert len(found) >= 2
     assert trace.ends_s[:-1] == [event.at_s for event in trace.events[1:]]
