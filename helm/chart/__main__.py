@@ -12,6 +12,7 @@ from helm.chart.manifests import FOLDER, manifests
 from helm.chart.readme import readme
 from helm.chart.schema import ValuesSchema
 from helm.chart.values_comments import Comments
+from serve_app.settings.engine_arguments import OWNED, known_arguments
 
 CHART = Path(__file__).parents[1] / "tideserve"
 
@@ -26,7 +27,23 @@ def generated() -> dict[Path, str]:
     return {
         CHART / "values.schema.json": schema + "\n",
         CHART / "README.md": readme(introduction, values, comments),
+        CHART / "files/engine-arguments.yaml": _engine_arguments(),
     }
+
+
+def _engine_arguments() -> str:
+    """What `engine_args` of a model may and may not name, for the chart's checks.
+
+    Raises:
+        RuntimeError: without vLLM, whose source has the names.
+    """
+    known = known_arguments()
+    if known is None:
+        raise RuntimeError("vLLM is not installed: its source has the names of its arguments")
+    names = {"settings": sorted(OWNED), "known": sorted(known)}
+    return "# Written by `make chart`: settings of Tideserve's own, and vLLM's arguments.\n" + yaml.safe_dump(
+        names
+    )
 
 
 def main() -> None:

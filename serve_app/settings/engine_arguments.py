@@ -17,8 +17,7 @@ from serve_app.settings.tree import ModelSettings
 _ENGINE = ("engine/arg_utils.py", ("EngineArgs", "AsyncEngineArgs"))
 _FRONTEND = ("entrypoints/launchers/cli_args.py", ("BaseFrontendArgs",))
 
-# Settings of our own decide these; a second way to say them would let the two disagree.
-_OWNED = frozenset(ModelSettings.model_fields) | {
+OWNED = frozenset(ModelSettings.model_fields) | {
     "served_model_name",
     "enable_auto_tool_choice",
     "disable_log_stats",
@@ -26,6 +25,7 @@ _OWNED = frozenset(ModelSettings.model_fields) | {
     "runner",
     "convert",
 }
+"""Settings of our own decide these; a second way to say them would let the two disagree."""
 
 
 @cache
@@ -52,7 +52,7 @@ def check_engine_args(path: str, model: ModelSettings) -> list[str]:
     problems = []
     known = known_arguments()
     for name, value in model.engine_args.items():
-        if name in _OWNED:
+        if name in OWNED:
             problems.append(f"{path}.{name} = {value!r}: is set by Tideserve's own settings; set it there")
         elif known is not None and name not in known:
             close = difflib.get_close_matches(name, known, n=1)

@@ -10,7 +10,7 @@ from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs
 from serve_app.engine.arguments import _PASSED, engine_args, vllm_namespace, vllm_overrides
 from serve_app.models import embedded_model_path
 from serve_app.settings import ModelSettings
-from serve_app.settings.engine_arguments import _OWNED, known_arguments
+from serve_app.settings.engine_arguments import OWNED, known_arguments
 
 VLLMS = {field.name for field in fields(AsyncEngineArgs)} | {field.name for field in fields(BaseFrontendArgs)}
 
@@ -34,7 +34,7 @@ def test_every_argument_we_set_is_one_of_vllms() -> None:
 def test_settings_of_the_same_name_mean_the_same_and_cannot_be_passed_through_besides() -> None:
     assert set(_PASSED) <= set(ModelSettings.model_fields)
     assert set(_PASSED) <= VLLMS
-    assert set(_PASSED) <= _OWNED
+    assert set(_PASSED) <= OWNED
 
 
 def test_what_is_set_is_passed() -> None:

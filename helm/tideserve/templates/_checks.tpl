@@ -62,6 +62,7 @@ does not enforce. Every problem is told at once, each in a sentence with its key
 {{- $problems = append $problems "models is empty: name at least one, as in helm/tideserve/examples" -}}
 {{- end -}}
 {{- $names := dict -}}
+{{- $arguments := .Files.Get "files/engine-arguments.yaml" | fromYaml -}}
 {{- range $key, $model := .Values.models -}}
 {{- $at := printf "models.%s" $key -}}
 {{- $name := default $key $model.name -}}
@@ -85,6 +86,13 @@ does not enforce. Every problem is told at once, each in a sentence with its key
 {{- $cpus := float64 (default 1 $model.cpus_per_replica) -}}
 {{- if gt $cpus (float64 $size.cpu) -}}
 {{- $problems = append $problems (printf "%s.cpus_per_replica = %v is above the %v CPUs of its pod: raise those of gpuProfiles.%s" $at $cpus $size.cpu $model.gpuProfile) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $argument := default dict $model.engine_args -}}
+{{- if has $name $arguments.settings -}}
+{{- $problems = append $problems (printf "%s.engine_args.%s = %s must be absent: a setting of Tideserve's own decides it" $at $name (toJson $argument)) -}}
+{{- else if not (has $name $arguments.known) -}}
+{{- $problems = append $problems (printf "%s.engine_args.%s = %s must be one of vLLM's arguments: it has none of that name" $at $name (toJson $argument)) -}}
 {{- end -}}
 {{- end -}}
 {{- $problems = concat $problems (fromYamlArray (include "tideserve.checks.knobs" (dict "at" $at "model" $model))) -}}
