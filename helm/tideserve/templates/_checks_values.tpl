@@ -8,7 +8,7 @@
 {{- range $found := fromJsonArray (include "tideserve.find" (dict "value" $.Values "path" (splitList "." $path) "at" "")) -}}
 {{- $value := $found.value -}}
 {{- if hasKey $bound "pattern" -}}
-{{- if not (or (eq (toString $value) "") (regexMatch $bound.pattern (toString $value))) -}}
+{{- if not (or (and (eq (toString $value) "") (not $rule.required)) (regexMatch $bound.pattern (toString $value))) -}}
 {{- $problems = append $problems (printf "%s = %s %s" $found.at (toJson $value) $bound.says) -}}
 {{- end -}}
 {{- else if not (or (kindIs "string" $value) (and (ge (float64 $value) (float64 $bound.least)) (le (float64 $value) (float64 (default 9e18 $bound.most))))) -}}
