@@ -108,8 +108,9 @@ class Conductor:
                 continue
             async with self._continued(event):
                 back_s = await self._recovered(event)
+            watched_s = time.monotonic() - event.at_s
             await self._watch.close(_STREAM_S)
-            await self._end(event, back_s)
+            self._end(event, back_s, watched_s)
 
     async def at_random(
         self, attacks: Sequence[Attack], minutes: float, pause_s: tuple[float, float]
@@ -128,7 +129,7 @@ class Conductor:
                 await continued.enter_async_context(self._continued(event))
                 await self._server.restore(event)
                 await self._until(lambda: self._server.ended() is not None, pause_s[0])
-                await self._end(event, None, final=False)
+                self._end(event, None, time.monotonic() - event.at_s, final=False)
         await self._watch.close(_STREAM_S)
         await self.full_strength()
         trace = self._watch.trace
@@ -222,10 +223,10 @@ class Conductor:
         loads = (ENGINE_CORE, ENGINE_REPLICA, NODE.name)
         return role.name not in loads and role.name not in strength(self._watch.look)
 
-    async def _end(self, event: Event, back_s: float | None, *, final: bool = True) -> None:
+    def _end(self, event: Event, back_s: float | None, watched_s: float, *, final: bool = True) -> None:
         trace = self._watch.trace
         ended = self._server.ended()
-        note = "" if ended is None else f"{ended} after {time.monotonic() - event.at_s:.1f} s"
+        note = "" if ended is None else f"{ended} after {watched_s:.1f} s"
         lost = ended is not None or (final and back_s is None)
         if lost and not note:
             note = f"not at full strength within {self._timing.recovery_s:g} s"
