@@ -165,7 +165,7 @@ def test_models_scale_on_their_own_signals(clock: Clock) -> None:
 
     targets = app.tick()
 
-    assert (targets["Engine-a"], targets["Engine-b"], targets[INGRESS]) == (3, 1, 1)
+    assert (targets["Engine-a"], targets["Engine-b"], targets[INGRESS]) == (3, 1, 2)
 
 
 values = st.floats(0, 1e6) | st.sampled_from([float("nan"), float("inf")])
