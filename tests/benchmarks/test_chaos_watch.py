@@ -1,7 +1,7 @@
 """Attacks on processes that only have the titles of an application's, and a server that answers as one.
 
 The processes, the signals, the load's own process and HTTP are real; what serves is a stub, since an
-application takes a minute to start. `tests/integration/test_chaos.py` has the real one.
+application takes a minute to start.
 """
 
 from __future__ import annotations
