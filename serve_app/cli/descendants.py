@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -41,6 +42,14 @@ def stop_descendants(grace_s: float) -> int:
         time.sleep(0.05)
     _reap()
     return killed
+
+
+def reap_orphans(own: int) -> None:
+    """Take leave of adopted processes that have ended, which would stay zombies; not of the child `own`."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if child.pid != own and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def _signal(process: psutil.Process, number: int) -> int:

@@ -17,18 +17,20 @@ from typing import Any
 import psutil
 import yaml
 
+from serve_app import env
 from serve_app.api.api_keys import ApiKeys
 from serve_app.cli.backoff import Backoff
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.cli.descendants import adopt_orphans, stop_descendants
+from serve_app.cli.descendants import adopt_orphans, reap_orphans, stop_descendants
 from serve_app.cli.failure import CommandError
 from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning, url_here
 from serve_app.cli.ports import port_taken
 from serve_app.cli.progress import Progress, say
 from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.room_check import Cpus, local_cpus
-from serve_app.cli.run_environment import HAPROXY_FLAG, environment
+from serve_app.cli.run_environment import environment
 from serve_app.cli.supervision import Cluster
+from serve_app.haproxy.environment import haproxy_environment
 
 _POLL_S = 0.25
 _GRACE_S = 10.0
@@ -129,7 +131,7 @@ def _prepare(options: argparse.Namespace) -> Start:
     values = environment(options.proxy, local=local)
     key = "--host" if options.host else "http_options.host"
     given = options.host or given_host(config.document) or LOOPBACK
-    host = check_host(key, given, haproxy=values[HAPROXY_FLAG] == "1")
+    host = check_host(key, given, haproxy=values[env.HAPROXY_FLAG] == "1")
     port = options.port or config.port
     if local:  # Somebody else's cluster may have files that this machine has not.
         for settings in config.applications.values():
@@ -157,6 +159,7 @@ def _serve(start: Start, stopping: list[int], parent: int | None) -> Ended | Non
                 time.sleep(_POLL_S)
                 for line in cluster.look():
                     say(line)
+                reap_orphans(server.pid)
             if progress.ready_at is not None:
                 ready_s = time.monotonic() - progress.ready_at
             if not stopping and server.poll() is not None:
@@ -172,7 +175,7 @@ def _start(start: Start, folder: Path) -> subprocess.Popen[bytes]:
     document["http_options"] = {**http, "host": start.host, "port": start.port}
     path = folder / start.config.path.name
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    proxy = "HAProxy" if start.values[HAPROXY_FLAG] == "1" else "Ray's own proxy"
+    proxy = "HAProxy" if start.values[env.HAPROXY_FLAG] == "1" else "Ray's own proxy"
     say(f"serve run {start.config.path} on port {start.port}, behind {proxy}")
     for line in meaning(start.config, start.host, start.port, local=start.local):
         say(line)
@@ -182,7 +185,8 @@ def _start(start: Start, folder: Path) -> subprocess.Popen[bytes]:
     # a client of the same terminal then waited up to 10 s for a chunk, against 0.1 s within the session.
     # A group in a terminal's background stops when it writes, under `stty tostop`, unless it ignores this.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    return subprocess.Popen(command, env=start.values, process_group=0, stdin=subprocess.DEVNULL)  # noqa: S603
+    values = haproxy_environment(start.values, folder) if start.local else start.values
+    return subprocess.Popen(command, env=values, process_group=0, stdin=subprocess.DEVNULL)  # noqa: S603
 
 
 def _end_of(server: subprocess.Popen[bytes]) -> str:

@@ -11,8 +11,6 @@ from serve_app import env
 from serve_app.cli.ports import free_port, port_taken
 from serve_app.settings import SettingsError
 
-HAPROXY_FLAG = "RAY_SERVE_ENABLE_HA_PROXY"
-
 
 def environment(proxy: str, *, local: bool) -> dict[str, str]:
     """The environment of Ray's processes; what the operator has set wins, except for `proxy`.

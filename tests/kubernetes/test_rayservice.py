@@ -120,9 +120,11 @@ def test_every_pod_has_ray_flags_of_the_application(values: Path) -> None:
     fast = yaml.safe_load(values.read_text()).get("fastDataPath", True)
     for name, template in templates(values).items():
         found = variables(template)
-        for flag, value in {**env.ALWAYS, **(env.FAST_PATH if fast else {})}.items():
+        for flag, value in {**env.ALWAYS, **({**env.FAST_PATH, **env.HAPROXY} if fast else {})}.items():
             assert found.get(flag) == value, f"{name}: {flag}"
         assert fast or "RAY_SERVE_ENABLE_HA_PROXY" not in found
+        # The program that the images have; `tideserve run` writes one of its own.
+        assert found.get(env.HAPROXY_COMMAND) == ("/opt/tideserve/bin/tideserve-front" if fast else None)
 
 
 @each_values

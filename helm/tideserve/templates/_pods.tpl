@@ -59,8 +59,16 @@ root, component.
 - {name: RAY_SERVE_THROUGHPUT_OPTIMIZED, value: "1"}
 - {name: RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE, value: "1"}
 - {name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S, value: {{ max 3600 (include "tideserve.gracePeriod" $root | int) | quote }}}
+- {name: RAY_SERVE_HAPROXY_BINARY_PATH, value: /opt/tideserve/bin/tideserve-front}
+- {name: RAY_SERVE_HAPROXY_MAXCONN, value: "16384"}
+- {name: RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S, value: "300"}
+- {name: RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER, value: 1s}
+- {name: RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S, value: "1"}
+- {name: TIDESERVE_HEADER_TIMEOUT_S, value: "10"}
+- {name: TIDESERVE_CONNECTIONS_PER_ADDRESS, value: "0"}
+- {name: TIDESERVE_HAPROXY_ADMIN_HOST, value: 127.0.0.1}
 {{- end }}
-- {name: RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper, value: "true"}
+- {name: RAY_process_group_cleanup_enabled, value: "true"}
 - {name: RAY_metrics_report_interval_ms, value: "1000"}
 - {name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S, value: "1"}
 - {name: RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS, value: "1"}

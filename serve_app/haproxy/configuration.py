@@ -1,0 +1,237 @@
+"""What becomes of the configuration that Ray Serve writes for HAProxy. Pure.
+
+Ray's template is `ray/serve/_private/haproxy_templates.py`; a line that is looked for and not there is an
+error, so that another version of Ray fails at the start and not in an attack.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from serve_app.haproxy.answers import (
+    ERROR_PAGES,
+    HEALTHY,
+    NOT_DEPLOYED,
+    NOT_FOUND,
+    NOT_READY,
+    UNAVAILABLE,
+    Answer,
+)
+from serve_app.haproxy.limits import Limits
+
+_OPEN_FILES_OF_ITS_OWN = 256
+_OPEN_FILES_A_CONNECTION = 2.5
+"""One each way, and the pipes of splicing for every fourth; HAProxy does not start without as many."""
+_ALIVE = "tideserve_alive"
+_FALLBACK = "tideserve_fallback"
+_ADDRESSES = (
+    "backend tideserve_addresses",
+    "    stick-table type ipv6 size 1m expire 10s store conn_cur",
+)
+_CHECK_TIMEOUT_MS = 1750
+"""With a check a second, a replica that hangs is out after 1 + 1.75 + 0.25 + 1.75 s at most."""
+
+
+class UnknownConfigurationError(Exception):
+    """The configuration is not as Ray 2.60 writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """An application as HAProxy knows it."""
+
+    name: str
+    prefix: str
+    """Its route prefix; empty for `/`."""
+    servers: tuple[tuple[str, str], ...]
+    """Its ingress replicas: name and address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A configuration of Ray's, and what it says."""
+
+    text: str
+    admin_socket: str
+    maxconn: int
+    binds: Mapping[str, tuple[str, int]]
+    """Host and port by the frontend that listens there."""
+    backends: tuple[Backend, ...]
+    fallback: str | None
+    """Address of Ray's own proxy, to which requests would go while no ingress replica is up."""
+
+
+def read(text: str, limits: Limits) -> Source:
+    """What Ray's configuration says. Raises UnknownConfigurationError where a line is missing."""
+    return Source(
+        text=text,
+        admin_socket=_only(r"^ *stats socket (\S+) ", text),
+        maxconn=int(_only(r"^ *maxconn (\d+)$", text)),
+        binds=_binds(text, limits.admin_host),
+        backends=_backends(text),
+        fallback=_fallback(text),
+    )
+
+
+def amend(
+    source: Source, limits: Limits, descriptors: Mapping[str, int], socket: str, open_files: int
+) -> str:
+    """The configuration that HAProxy reads.
+
+    Args:
+        source: Ray's.
+        limits: What clients may do.
+        descriptors: The inherited listening socket of each frontend.
+        socket: HAProxy's own admin socket.
+        open_files: How many files HAProxy may have open.
+    """
+    maxconn = min(source.maxconn, int((open_files - _OPEN_FILES_OF_ITS_OWN) / _OPEN_FILES_A_CONNECTION))
+    per_address = limits.connections_per_address or maxconn // 2
+    lines: list[str] = []
+    section = ""
+    for line in source.text.splitlines():
+        words = line.split()
+        if line and not line[0].isspace():
+            section = " ".join(words[:2])
+        match [section, *words]:
+            case [_, "stats", "socket", *_]:
+                lines.append(f"    stats socket unix@{socket} mode 600 level admin")
+            case [_, "maxconn", _]:
+                lines.append(f"    maxconn {maxconn}")
+            case [_, "errorfile", *_]:
+                continue
+            case ["defaults", "mode", "http"]:
+                lines += [line, *_defaults(limits)]
+            case [_, "bind", _, *parameters]:
+                lines.append(" ".join([f"    bind fd@{descriptors[section.split()[1]]}", *parameters]))
+                if section == "frontend http_frontend":
+                    lines += [*_connections(per_address), *_requests(source, limits)]
+            case [_, "server", _, address, *_, "backup"] if address == source.fallback:
+                # It would hold requests for as long as no ingress replica is up, or say 404.
+                lines.append(f"{line} disabled")
+            case ["frontend http_frontend", "acl", up, servers, "ge", "1"] if servers.startswith("nbsrv("):
+                # As Ray has it, a node is ready if the head's proxy is reached: a 503 of ours tells more than
+                # a Service without any pod.
+                lines += [line, f"    acl {up} nbsrv({_FALLBACK}) ge 1"]
+            case ["backend default_backend", "http-request", "return", *_]:
+                lines.append(_return(NOT_FOUND if source.backends else NOT_DEPLOYED))
+            case _:
+                lines.append(line)
+    lines += [*_alive_checks(source), *_fallback_check(source), *_ADDRESSES]
+    return "\n".join(lines) + "\n"
+
+
+def _defaults(limits: Limits) -> list[str]:
+    return [
+        f"    timeout http-request {limits.header_timeout_s}s",
+        f"    timeout check {_CHECK_TIMEOUT_MS}ms",
+        *(f"    errorfile {answer.status} {answer.status}.http" for answer in ERROR_PAGES),
+    ]
+
+
+def _connections(per_address: int) -> list[str]:
+    """One address never has all connections; a proxy on this machine may."""
+    return [
+        "    tcp-request connection track-sc0 src table tideserve_addresses if !{ src 127.0.0.0/8 ::1 }",
+        f"    tcp-request connection reject if {{ sc0_conn_cur gt {per_address} }}",
+    ]
+
+
+def _requests(source: Source, limits: Limits) -> list[str]:
+    """Liveness is answered here, however busy the ingress is, and from the checks of its replicas."""
+    has_id = "{ req.hdr(x-request-id) -m found }"
+    lines = [
+        "    unique-id-format %[uuid]",
+        "    http-request set-var(txn.request_id) unique-id",
+        f"    http-request set-var(txn.request_id) req.hdr(x-request-id) if {has_id}",
+        "    http-after-response set-header X-Request-ID %[var(txn.request_id)]"
+        " if !{ res.hdr(x-request-id) -m found }",
+        "    acl tideserve_looks method GET HEAD",
+    ]
+    for number, backend in enumerate(source.backends):
+        asked = f"if tideserve_looks {{ path {backend.prefix}"
+        up, alive = f"tideserve_up_{number}", f"tideserve_alive_{number}"
+        for name, _ in backend.servers:
+            lines.append(f"    acl {up} srv_is_up({backend.name}/{name})")
+            lines.append(f"    acl {alive} srv_is_up({_ALIVE}/{name})")
+        if backend.servers:
+            lines.append(_json(200, HEALTHY, None) + f" {asked}/health }} {alive}")
+        lines.append(_json(503, UNAVAILABLE.body, 1) + f" {asked}/health }}")
+        missing = (f" !{up}", f" !{alive}") if backend.servers else ("",)
+        lines += [_json(503, NOT_READY, 1) + f" {asked}/ready }}{lacks}" for lacks in missing]
+    return [*lines, f"    http-request wait-for-body time {limits.header_timeout_s}s if METH_POST"]
+
+
+def _alive_checks(source: Source) -> list[str]:
+    """Whether each replica takes connections, which it does however busy it is, and not once it is dead."""
+    servers = dict(server for backend in source.backends for server in backend.servers)
+    return [
+        f"backend {_ALIVE}",
+        "    load-server-state-from-file none",
+        "    default-server inter 1s fastinter 250ms downinter 250ms fall 2 rise 1",
+        *(f"    server {name} {address} check" for name, address in servers.items()),
+    ]
+
+
+def _fallback_check(source: Source) -> list[str]:
+    server = [] if source.fallback is None else [f"    server ray {source.fallback} check"]
+    return [
+        f"backend {_FALLBACK}",
+        "    load-server-state-from-file none",
+        "    option httpchk GET /-/healthz",
+        "    http-check expect status 200",
+        *server,
+    ]
+
+
+def _return(answer: Answer) -> str:
+    return _json(answer.status, answer.body, answer.retry_after_s)
+
+
+def _json(status: int, body: str, retry_after_s: int | None) -> str:
+    retry = "" if retry_after_s is None else f" hdr Retry-After {retry_after_s}"
+    return f"    http-request return status {status} content-type application/json{retry} string '{body}'"
+
+
+def _binds(text: str, admin_host: str) -> dict[str, tuple[str, int]]:
+    binds = {}
+    for name, address in re.findall(
+        r"^(?:frontend|listen) (\S+)\n(?:(?![a-z]).*\n)*? +bind (\S+)", text, re.M
+    ):
+        host, _, port = address.rpartition(":")
+        if name in ("prometheus", "stats"):
+            host = admin_host
+        binds[name] = ("0.0.0.0" if host in ("", "*") else host.strip("[]"), int(port))
+    if missing := {"http_frontend", "prometheus", "stats"} - set(binds):
+        raise UnknownConfigurationError(f"no bind of {', '.join(sorted(missing))} in Ray's configuration")
+    return binds
+
+
+def _backends(text: str) -> tuple[Backend, ...]:
+    found = []
+    for name, prefix in re.findall(r"^ +acl is_(\S+) path (/\S*)$", text, re.MULTILINE):
+        body = _section(rf"backend {re.escape(name)}", text)
+        servers = re.findall(r"^ +server (\S+) (\S+) (?!.*backup$)", body, re.MULTILINE)
+        found.append(Backend(name, prefix.rstrip("/"), tuple(servers)))
+    return tuple(found)
+
+
+def _fallback(text: str) -> str | None:
+    found = re.search(r"^ +server \S+ (\S+) check backup$", text, re.MULTILINE)
+    return None if found is None else found[1]
+
+
+def _section(head: str, text: str) -> str:
+    match = re.search(rf"^{head}\n((?:(?![a-z]).*\n)*)", text, re.MULTILINE)
+    if match is None:
+        raise UnknownConfigurationError(f"no section {head} in Ray's configuration")
+    return match[1]
+
+
+def _only(pattern: str, text: str) -> str:
+    found = re.findall(pattern, text, re.MULTILINE)
+    if len(found) != 1:
+        raise UnknownConfigurationError(f"{len(found)} lines {pattern!r} in Ray's configuration, not one")
+    return str(found[0])

