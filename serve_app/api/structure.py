@@ -20,10 +20,20 @@ MAX_VALUES = 16_384
 """Members of objects and lists, token ids apart."""
 MAX_TOKEN_IDS = 1 << 18
 """Token ids of a body, in `prompt`, `tokens` or `input`."""
-_TOKEN_FIELDS = ("prompt", "tokens", "input")
 _IN_THREAD_BYTES = 1 << 16
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NONE = msgspec.Raw(b"null")
+
+
+class _TokenFields(msgspec.Struct):
+    """Fields that may hold token ids. All others are skipped: to build 400,000 of them took 0.3 s."""
+
+    prompt: msgspec.Raw = _NONE
+    tokens: msgspec.Raw = _NONE
+    input: msgspec.Raw = _NONE
+
+
+_fields = msgspec.json.Decoder(_TokenFields)
 _ids = msgspec.json.Decoder(list[int] | None)
 _batches = msgspec.json.Decoder(list[list[int]])
 
@@ -75,13 +85,14 @@ def _token_ids(body: bytes) -> list[tuple[str, int]]:
         fields = _fields.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return found
-    for name in _TOKEN_FIELDS:
+    for name in fields.__struct_fields__:
+        value = getattr(fields, name)
         for decoder in (_ids, _batches):
             try:
-                decoder.decode(fields.get(name, b"null"))
+                decoder.decode(value)
             except (msgspec.DecodeError, RecursionError):
                 continue
-            found.append((name, count_values(fields.get(name, b"null"))[1]))
+            found.append((name, count_values(value)[1]))
             break
     return found
 

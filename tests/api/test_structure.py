@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 
 import pytest
 
@@ -58,3 +59,14 @@ async def test_what_would_hold_up_others_is_refused_with_its_bound(refused: byte
 
 def test_strings_are_no_structure() -> None:
     assert count_values(b'{"a": "[{,\\"[,", "b\\\\": [1, 2]}') == (2, 3)
+
+
+async def test_fields_that_hold_no_token_ids_are_never_built() -> None:
+    many = body(prompt="a", **{str(i): i for i in range(100_000)})
+    tracemalloc.start()
+    with pytest.raises(ApiError):
+        await check_structure(many)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert most < 5 * len(many)  # two copies of the text; an object for each field took ten times the text
