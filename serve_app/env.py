@@ -106,6 +106,9 @@ ENGINE = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    # A replica forks the process that tries grammars, which forks others. gRPC's handlers of forks would
+    # wake threads that are not in them, by descriptors that are closed there, and end the process.
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
 """Environment of every engine replica, under a model's own `env`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from vllm.config import StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -52,6 +53,10 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
     # step, and they are off.
     values["enable_logging_iteration_details"] = True
     values["enable_log_requests"] = False
+    values["structured_outputs_config"] = StructuredOutputsConfig(
+        backend=model.structured_output.backend,
+        disable_any_whitespace=model.structured_output.compact,
+    )
     if model.task == "embed":
         values.update(runner="pooling", convert="embed")
     if model.device == "cpu":

@@ -13,6 +13,7 @@ from serve_app.telemetry.request_log import RequestLog
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
     from serve_app.engine.report import EngineReport
 
@@ -26,6 +27,7 @@ class RunningEngine:
     llm: AsyncLLM
     client: LocalEngine
     report: EngineReport
+    guard: GrammarGuard | None = None
 
     def limits(self) -> EngineLimits:
         """What bounds its batch, as vLLM settled it."""
@@ -38,6 +40,8 @@ class RunningEngine:
 
     def shutdown(self) -> None:
         """Stop the engine core and its workers, and wait until they are gone."""
+        if self.guard is not None:
+            self.guard.stop()
         self.llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
 
 
@@ -55,6 +59,7 @@ async def launch(
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
         from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
+        from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
         from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
         from serve_app.engine.report import EngineReport  # noqa: PLC0415
         from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
@@ -72,6 +77,7 @@ async def launch(
     try:
         with startup.phase("serving_layer"):
             serving = await Serving.mount(llm, namespace)
+            guard = guard_grammars(llm, model.structured_output) if model.task == "generate" else None
         client = LocalEngine(serving, model, metrics.count_error)
         with startup.phase("warm_up"):
             await _warm_up(client, model)
@@ -83,7 +89,7 @@ async def launch(
     except BaseException:
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise
-    return RunningEngine(llm, client, report)
+    return RunningEngine(llm, client, report, guard)
 
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:

@@ -24,6 +24,7 @@ OWNED = frozenset(ModelSettings.model_fields) | {
     "enable_logging_iteration_details",
     "runner",
     "convert",
+    "structured_outputs_config",
 }
 """Settings of our own decide these; a second way to say them would let the two disagree."""
 

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from serve_app.closed_model import ClosedModel
 from serve_app.settings.custom_resources import CustomResources
+from serve_app.settings.structured_output import StructuredOutputSettings
 
 EMBEDDED = "embedded"
 """The `model` value that stands for the demonstration model shipped in the package."""
@@ -56,6 +57,7 @@ class ModelSettings(ClosedModel):
     tool_call_parser: str | None = None
     """vLLM's parser of this model's tool calls; naming one turns on `tool_choice: auto`."""
     reasoning_parser: str | None = None
+    structured_output: StructuredOutputSettings = StructuredOutputSettings()
     chat_template: str | None = None
     """Path of a Jinja chat template, where the tokenizer's own is not wanted."""
     engine_args: dict[str, Any] = Field(default_factory=dict)

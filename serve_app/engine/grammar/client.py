@@ -1,0 +1,154 @@
+"""The replica's end of the nursery: starts it, again where it has ended, and waits for its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from serve_app.engine.grammar.nursery import Answer, Job, Work, fork_nursery
+
+logger = logging.getLogger("ray.serve")
+
+_ACCEPT_S = 30.0
+"""In which the nursery takes a job, its own start before the first one included (2 s with a vocabulary of
+128,000). One that does not is stopped or hangs, and is replaced."""
+_MOST_WALL = 10.0
+"""Wall-clock seconds for a CPU second, on a machine that has others to serve."""
+
+
+class NurseryEndedError(Exception):
+    """The nursery ended, or could not be started, before it answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    accepted: asyncio.Future[None]
+    answer: asyncio.Future[Answer]
+
+
+class NurseryClient:
+    """Runs jobs in a nursery, which it starts when there is none.
+
+    Args:
+        prepare: What the nursery runs jobs with.
+        cpu_s: CPU seconds that a job may take.
+        memory_bytes: Memory that it may take.
+    """
+
+    def __init__(self, prepare: Callable[[], Work], cpu_s: float, memory_bytes: int) -> None:
+        self._prepare = prepare
+        self._cpu_s = cpu_s
+        self._memory_bytes = memory_bytes
+        self._numbers = itertools.count()
+        self._waiting: dict[int, _Waiting] = {}
+        # A large job may have to wait for the nursery to read it.
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="grammar-guard")
+        self.pid = 0
+        self._connection: Connection | None = None
+
+    def start(self) -> None:
+        """Fork the nursery now: cheapest before the process has grown. A failure is left to the first job."""
+        with suppress(NurseryEndedError):
+            self._started()
+
+    def stop(self) -> None:
+        """End the nursery and every job in it."""
+        if self._connection is not None:
+            self._lost(self._connection)
+        self._sender.shutdown(wait=False)
+
+    async def run(self, payload: bytes) -> Answer:
+        """What came of `payload`; its job is cancelled with the caller.
+
+        Raises:
+            TimeoutError: the machine was too busy for it.
+            NurseryEndedError: twice.
+        """
+        try:
+            return await self._run(payload)
+        except NurseryEndedError:
+            return await self._run(payload)  # whatever ended it took every job along, those of others too
+
+    async def _run(self, payload: bytes) -> Answer:
+        connection = self._started()
+        loop = asyncio.get_running_loop()
+        number = next(self._numbers)
+        waiting = self._waiting[number] = _Waiting(loop.create_future(), loop.create_future())
+        try:
+            sent = loop.run_in_executor(self._sender, _send, connection, Job(number, payload))
+            if not await _within(_ACCEPT_S, sent) or not await _within(_ACCEPT_S, waiting.accepted):
+                logger.warning("the process that compiles grammars does not answer")
+                self._lost(connection)
+                raise NurseryEndedError
+            if not await _within(self._cpu_s * _MOST_WALL, waiting.answer):
+                raise TimeoutError
+            return waiting.answer.result()
+        finally:
+            del self._waiting[number]
+            if not waiting.answer.done() and connection is self._connection:
+                self._sender.submit(_send, connection, Job(number))
+
+    def _started(self) -> Connection:
+        if self._connection is None:
+            try:
+                self.pid, self._connection = fork_nursery(self._prepare, self._cpu_s, self._memory_bytes)
+            except OSError as error:  # no process or no memory: the engine's other requests go on
+                logger.warning("the process that compiles grammars cannot be started: %s", error)
+                raise NurseryEndedError from error
+            asyncio.get_running_loop().add_reader(self._connection.fileno(), self._receive, self._connection)
+        return self._connection
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            answer = msgspec.msgpack.decode(connection.recv_bytes(), type=Answer)
+        except (EOFError, OSError):
+            logger.warning("the process that compiles grammars ended; the next one to compile starts another")
+            self._lost(connection)
+            return
+        waiting = self._waiting.get(answer.number)
+        if waiting is None:
+            return
+        if not waiting.accepted.done():
+            waiting.accepted.set_result(None)
+        if not answer.begun and not waiting.answer.done():
+            waiting.answer.set_result(answer)
+
+    def _lost(self, connection: Connection) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        asyncio.get_running_loop().remove_reader(connection.fileno())
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        connection.close()
+        for waiting in self._waiting.values():
+            for future in (waiting.accepted, waiting.answer):
+                if not future.done():
+                    future.set_exception(NurseryEndedError())
+                    future.exception()  # two futures, of which one is awaited
+
+
+async def _within(seconds: float, future: asyncio.Future[Any]) -> bool:
+    """Whether `future` ends in time. Raises what it raises, and leaves it be when it does not."""
+    done, _ = await asyncio.wait([future], timeout=seconds)
+    if done:
+        future.result()
+    return bool(done)
+
+
+def _send(connection: Connection, job: Job) -> None:
+    with suppress(OSError):  # it ended: whoever receives from it is told
+        connection.send_bytes(msgspec.msgpack.encode(job))

@@ -1,0 +1,79 @@
+"""Puts a `GrammarGuard` in front of an engine, in the place of the checks vLLM runs on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from vllm.entrypoints.generate.base import protocol
+from vllm.exceptions import VLLMValidationError
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import SamplingParams, check_json_nesting
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.engine.grammar.guard import GrammarGuard, trial_work
+from serve_app.engine.grammar.trial import Trial
+from serve_app.settings.structured_output import StructuredOutputSettings
+
+_validate = SamplingParams._validate_structured_outputs
+_validate_tag = protocol.validate_structural_tag_payload
+
+_DEAD_END = "no text that matches this structured output begins as the text generated so far does"
+
+
+def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGuard:
+    """Let a structured output into `llm` only after its trial.
+
+    vLLM parses a grammar on the event loop, for up to 5 s where it is a regular expression and without a
+    bound where it is not. What a trial has passed is not parsed again in this process.
+    """
+
+    def make() -> Trial:
+        config = llm.vllm_config  # and the tokenizer that the engine core gives to its backend
+        return Trial(config, cached_tokenizer_from_config(model_config=config.model_config), _validate)
+
+    guard = GrammarGuard(trial_work(make), bounds)
+    guard.start()
+    stock = llm.generate
+
+    async def guarded(
+        prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        assert sampling_params.structured_outputs is not None
+        await guard.admit(sampling_params.structured_outputs)
+        outputs = stock(prompt, sampling_params, *args, **kwargs)
+        try:
+            async for output in outputs:
+                # The core ends a request so when its grammar takes no more token. To vLLM that is a server
+                # error, but the grammar is the client's, and has a dead end that the trial did not meet.
+                if any(completion.finish_reason == "error" for completion in output.outputs):
+                    raise VLLMValidationError(_DEAD_END, parameter="structured_outputs")
+                yield output
+        finally:
+            await outputs.aclose()
+
+    def generate(
+        prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        # Everything else keeps vLLM's own generator: one more would cost every token.
+        start = stock if sampling_params.structured_outputs is None else guarded
+        return start(prompt, sampling_params, *args, **kwargs)
+
+    llm.generate = generate
+    SamplingParams._validate_structured_outputs = _already_validated
+    protocol.validate_structural_tag_payload = _tag_not_compiled
+    return guard
+
+
+def _already_validated(self: SamplingParams, model: Any, config: Any, tokenizer: Any) -> None:
+    given = self.structured_outputs
+    if given is not None and given._backend is None:
+        _validate(self, model, config, tokenizer)
+
+
+def _tag_not_compiled(payload: Any, *, parameter: str) -> None:
+    """vLLM compiles a structural tag while it parses a body; the trial will."""
+    if not isinstance(payload, str) or not payload:
+        raise VLLMValidationError(f"Invalid {parameter} structural_tag specification.", parameter=parameter)
+    check_json_nesting(payload, structural_tag=True)

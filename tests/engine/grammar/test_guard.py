@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
+
+import psutil
+import pytest
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+from vllm.sampling_params import StructuredOutputsParams
+
+from serve_app.engine.grammar import client as client_module
+from serve_app.engine.grammar import guard as guard_module
+from serve_app.engine.grammar.guard import GrammarGuard, trial_work
+from serve_app.engine.grammar.nursery import Work
+from serve_app.engine.grammar.trial import Trial
+from serve_app.settings.structured_output import StructuredOutputSettings
+from tests.engine.grammar.nasties import FINE, TOO_MUCH, properties
+
+ENDLESS = {"regex": "endless"}
+SMALL = {"json": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}
+
+
+def with_endless(make_trial: Callable[[], Trial]) -> Callable[[], Work]:
+    """Trials, and one that does not end."""
+    prepare = trial_work(make_trial)
+
+    def prepared() -> Work:
+        trial = prepare()
+
+        def work(payload: bytes) -> bytes:
+            while b"endless" in payload:
+                pass
+            return trial(payload)
+
+        return work
+
+    return prepared
+
+
+@pytest.fixture
+async def guard(make_trial: Callable[[], Trial]) -> AsyncIterator[GrammarGuard]:
+    made = GrammarGuard(with_endless(make_trial), StructuredOutputSettings(max_compile_s=1))
+    made.start()
+    yield made
+    made.stop()
+
+
+async def admit(guard: GrammarGuard, fields: dict) -> StructuredOutputsParams:
+    params = StructuredOutputsParams(**fields)
+    await guard.admit(params)
+    return params
+
+
+async def trials(guard: GrammarGuard, count: int) -> list[psutil.Process]:
+    """The processes of the trials under way, as soon as there are so many."""
+    nursery = psutil.Process(guard._nursery.pid)
+    while len(found := nursery.children()) != count:
+        await asyncio.sleep(0.01)
+    return found
+
+
+async def test_the_hostile_and_the_malformed_are_refused_and_the_rest_is_let_in(guard: GrammarGuard) -> None:
+    async def verdict(fields: dict) -> str:
+        try:
+            await admit(guard, fields)
+        except VLLMValidationError as error:
+            return f"refused: {error}"
+        return "let in"
+
+    table = {**TOO_MUCH, **FINE}
+    found = dict(zip(table, await asyncio.gather(*map(verdict, table.values())), strict=True))
+
+    assert [name for name in TOO_MUCH if found[name] == "let in"] == []
+    assert [(name, found[name]) for name in FINE if found[name] != "let in"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "setting"),
+    [
+        ({"choice": [str(i) for i in range(2_001)]}, "structured_output.max_choices"),
+        ({"json": {"enum": list(range(2_001))}}, "structured_output.max_choices"),
+        ({"json": properties(1_001)}, "structured_output.max_properties"),
+        ({"regex": "a" * 65_537}, "structured_output.max_bytes"),
+        ({"choice": ["\u00e9" * 40_000]}, "structured_output.max_bytes"),
+        (ENDLESS, "structured_output.max_compile_s"),
+        ({"json": {"type": "array", "uniqueItems": True}}, "structured_output.backend"),
+    ],
+)
+async def test_a_refusal_names_the_setting_that_bounds(
+    guard: GrammarGuard, fields: dict, setting: str
+) -> None:
+    with pytest.raises(VLLMValidationError, match=setting):
+        await admit(guard, fields)
+
+
+async def test_a_compile_just_beyond_its_time_is_refused(make_trial: Callable[[], Trial]) -> None:
+    guard = GrammarGuard(trial_work(make_trial), StructuredOutputSettings(max_compile_s=0.001))
+    try:
+        with pytest.raises(VLLMValidationError, match=r"more than 0\.001 s"):
+            await admit(guard, FINE["a long string"])
+    finally:
+        guard.stop()
+
+
+async def test_one_that_does_not_end_holds_up_no_other_and_ends_with_its_client(guard: GrammarGuard) -> None:
+    hostile = asyncio.create_task(admit(guard, ENDLESS))
+    (process,) = await trials(guard, 1)
+
+    await admit(guard, SMALL)
+    assert not hostile.done()
+
+    hostile.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hostile
+    await trials(guard, 0)
+    assert not process.is_running()
+
+
+async def test_all_that_wait_for_the_same_share_one_trial(guard: GrammarGuard) -> None:
+    many = [asyncio.create_task(admit(guard, ENDLESS)) for _ in range(100)]
+    (process,) = await trials(guard, 1)
+
+    for task in many[1:]:
+        task.cancel()
+    await asyncio.gather(*many[1:], return_exceptions=True)
+    assert process.is_running()
+
+    many[0].cancel()
+    await trials(guard, 0)
+    assert await asyncio.gather(*many[:1], return_exceptions=True)
+
+
+async def test_a_verdict_is_remembered(guard: GrammarGuard, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await admit(guard, {"choice": ["yes", "no"]})
+    with pytest.raises(VLLMValidationError):
+        await admit(guard, {"regex": "("})
+    monkeypatch.setattr(guard, "_try", None)
+
+    again = await admit(guard, {"choice": ["yes", "no"]})
+    with pytest.raises(VLLMValidationError):
+        await admit(guard, {"regex": "("})
+    assert (again.grammar, again.choice, again._backend) == (first.grammar, None, "xgrammar")
+    assert again.grammar == 'root ::= "yes" | "no"'
+
+
+async def test_without_a_nursery_a_trial_is_told_so_and_the_next_one_starts_it(
+    guard: GrammarGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_process(*_: object) -> None:
+        raise OSError("out of processes")
+
+    guard.stop()
+    again = GrammarGuard(guard._nursery._prepare, guard._bounds)
+    with monkeypatch.context() as patched:
+        patched.setattr(client_module, "fork_nursery", no_process)
+        again.start()
+        with pytest.raises(GracefulHTTPError) as caught:
+            await admit(again, SMALL)
+    assert caught.value.http_status == HTTPStatus.SERVICE_UNAVAILABLE
+
+    await admit(again, SMALL)
+    again.stop()
+
+
+async def test_slow_ones_are_let_in_one_after_another_and_not_sooner_for_leaving(
+    guard: GrammarGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard_module, "_SLOW_S", -1)  # each of them
+    await guard._slow.acquire()
+
+    left = asyncio.create_task(admit(guard, SMALL))
+    while guard._slow_waiting != 1:
+        await asyncio.sleep(0.01)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    again = asyncio.create_task(admit(guard, SMALL))
+    while guard._slow_waiting != 1:
+        await asyncio.sleep(0.01)
+
+    guard._slow.release()
+    await again
+
+
+async def test_slow_ones_beyond_their_queue_are_refused(
+    guard: GrammarGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard_module, "_SLOW_S", -1)
+    monkeypatch.setattr(guard_module, "_SLOW_WAITING", 0)
+
+    with pytest.raises(GracefulHTTPError) as caught:
+        await admit(guard, SMALL)
+    assert caught.value.http_status == HTTPStatus.TOO_MANY_REQUESTS
+
+
+async def test_beyond_its_queue_a_trial_is_refused(
+    guard: GrammarGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard_module, "_WAITING", 0)
+
+    with pytest.raises(GracefulHTTPError) as caught:
+        await admit(guard, SMALL)
+    assert caught.value.http_status == HTTPStatus.TOO_MANY_REQUESTS
+
+
+async def test_stopping_leaves_no_process(guard: GrammarGuard) -> None:
+    await admit(guard, SMALL)
+    nursery = psutil.Process(guard._nursery.pid)
+
+    guard.stop()
+
+    assert not nursery.is_running()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from vllm.entrypoints.generate.base import protocol
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+from serve_app.engine.grammar.install import guard_grammars
+from serve_app.engine.grammar.trial import Trial
+from serve_app.settings.structured_output import StructuredOutputSettings
+
+HOSTILE_TAG = {"type": "structural_tag", "format": {"type": "regex", "pattern": "(.?){500}a{500}"}}
+
+
+class Llm:
+    """An engine that says which parameters vLLM's own check found valid."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.vllm_config = trial._config
+        self.input_processor = SimpleNamespace(tokenizer=trial._tokenizer)
+        self.closed = False
+        self.finish_reason = "stop"
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str
+    ) -> AsyncIterator[Any]:
+        copied = sampling_params.clone()
+        copied.verify(
+            self.vllm_config.model_config,
+            None,
+            self.vllm_config.structured_outputs_config,
+            self.input_processor.tokenizer,
+        )
+        try:
+            yield SimpleNamespace(params=copied, outputs=[SimpleNamespace(finish_reason=None)])
+            yield SimpleNamespace(params=copied, outputs=[SimpleNamespace(finish_reason=self.finish_reason)])
+        finally:
+            self.closed = True
+
+
+@pytest.fixture
+async def llm(make_trial: Callable[[], Trial], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Llm]:
+    validate, validate_tag = (
+        SamplingParams._validate_structured_outputs,
+        protocol.validate_structural_tag_payload,
+    )
+    made = Llm(make_trial())
+    guard = guard_grammars(made, StructuredOutputSettings())
+    yield made
+    guard.stop()
+    SamplingParams._validate_structured_outputs = validate
+    protocol.validate_structural_tag_payload = validate_tag
+
+
+async def test_a_structured_output_reaches_the_engine_after_its_trial(llm: Llm) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["ebb", "flow"]))
+
+    outputs = llm.generate("sea", params, "r-1")
+    seen = (await anext(outputs)).params.structured_outputs
+    await outputs.aclose()
+
+    assert (seen.grammar, seen._backend) == ('root ::= "ebb" | "flow"', "xgrammar")
+    assert llm.closed
+
+
+async def test_one_that_does_not_pass_never_reaches_it(llm: Llm) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(grammar="root ::= root"))
+
+    with pytest.raises(VLLMValidationError, match="no text matches"):
+        await anext(llm.generate("sea", params, "r-1"))
+
+
+async def test_a_dead_end_that_only_the_engine_meets_is_the_clients(llm: Llm) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["ebb", "flow"]))
+    llm.finish_reason = "error"
+
+    outputs = llm.generate("sea", params, "r-1")
+    await anext(outputs)
+    with pytest.raises(VLLMValidationError, match="no text that matches"):
+        await anext(outputs)
+    assert llm.closed
+
+
+async def test_other_requests_keep_the_engines_own_generator(llm: Llm) -> None:
+    outputs = llm.generate("sea", SamplingParams(), "r-1")
+
+    assert outputs.ag_code is Llm.generate.__code__
+    await outputs.aclose()
+
+
+async def test_nothing_is_compiled_while_a_body_is_parsed(llm: Llm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm.v1.structured_output.backend_xgrammar.validate_xgrammar_grammar", None)
+    body = {"model": "a", "messages": [{"role": "user", "content": "a"}], "response_format": HOSTILE_TAG}
+
+    request = TypeAdapter(ChatCompletionRequest).validate_json(json.dumps(body))
+
+    assert request.response_format is not None
+
+
+async def test_what_is_unchecked_still_meets_the_check_of_vllm(llm: Llm) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="("))
+
+    with pytest.raises(VLLMValidationError, match="not closed"):
+        params._validate_structured_outputs(
+            llm.vllm_config.model_config,
+            llm.vllm_config.structured_outputs_config,
+            llm.input_processor.tokenizer,
+        )
