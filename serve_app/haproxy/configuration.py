@@ -141,11 +141,11 @@ def _connections(per_address: int) -> list[str]:
 
 def _requests(source: Source, limits: Limits) -> list[str]:
     """Liveness is answered here, however busy the ingress is, and from the checks of its replicas."""
-    has_id = "{ req.hdr(x-request-id) -m found }"
+    usable = "{ req.fhdr(x-request-id) -m reg '^[!-~]{1,256}$' }"  # as the ingress has it
     lines = [
         "    unique-id-format %[uuid]",
         "    http-request set-var(txn.request_id) unique-id",
-        f"    http-request set-var(txn.request_id) req.hdr(x-request-id) if {has_id}",
+        f"    http-request set-var(txn.request_id) req.fhdr(x-request-id) if {usable}",
         "    http-after-response set-header X-Request-ID %[var(txn.request_id)]"
         " if !{ res.hdr(x-request-id) -m found }",
         "    acl tideserve_looks method GET HEAD",

@@ -121,8 +121,9 @@ def test_a_request_id_is_kept(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("given", [b"caf\xe9", b"caf\xc3\xa9", b"a b", b"a" * 257])
-def test_a_request_id_of_another_form_is_replaced(http: httpx.Client, given: bytes) -> None:
-    reply = http.get("/health", headers=[(b"X-Request-ID", given)])
+@pytest.mark.parametrize("path", ["/health", "/v1/models"])  # HAProxy's answer and the ingress's
+def test_a_request_id_of_another_form_is_replaced(http: httpx.Client, path: str, given: bytes) -> None:
+    reply = http.get(path, headers=[(b"X-Request-ID", given)])
     assert reply.status_code == 200
     (made,) = reply.headers.get_list("x-request-id")
     assert uuid.UUID(made)

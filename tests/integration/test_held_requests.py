@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.cluster import Running, application, engine_settings
 
@@ -80,6 +81,13 @@ async def until(look: Callable[[], Any], holds: Callable[[Any], bool], what: str
         await asyncio.sleep(0.2)
 
 
+def holding(sea: Running) -> int:
+    """Ingress replicas that hold requests."""
+    families = text_string_to_metric_families(httpx.get(f"{sea.url}/metrics", timeout=10).text)
+    samples = [one for family in families for one in family.samples if one.name == "llm_held_requests"]
+    return len({one.labels["replica"] for one in samples if one.value > 0})
+
+
 async def stream(client: httpx.AsyncClient, url: str, number: int) -> str:
     body = {"model": MODEL, "prompt": f"Wave {number}", "max_tokens": 4, "stream": True, "ignore_eos": True}
     reply = await client.post(f"{url}/v1/completions", json=body)
@@ -105,7 +113,13 @@ async def test_requests_held_at_zero_start_no_ingress_replica_and_are_seen_while
 ) -> None:
     await until(lambda: len(sea.processes(INGRESS)), lambda count: count == 2, "the two ingress replicas")
     async with client() as asking:
-        streams = [asyncio.create_task(stream(asking, sea.url, number)) for number in range(HELD)]
+        # A replica that has begun takes connections once HAProxy knows it.
+        streams = []
+        while await asyncio.to_thread(holding, sea) < 2:
+            assert len(streams) < HELD
+            streams.append(asyncio.create_task(stream(asking, sea.url, len(streams))))
+            await asyncio.sleep(0.5)
+        streams += [asyncio.create_task(stream(asking, sea.url, n)) for n in range(len(streams), HELD)]
         await until(lambda: held_at(sea)[1], lambda held: held == HELD, "300 held requests")
         assert ingress_changes(sea) == [(1, 2)]
 

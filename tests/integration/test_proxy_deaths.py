@@ -23,7 +23,12 @@ _START_S = 60.0
 
 
 def haproxies(app: Running) -> list[psutil.Process]:
-    return [process for process in app.descendants() if process.name() == "haproxy"]
+    """Those that live: the ones that were killed are zombies until their parent has asked for them."""
+    return [
+        process
+        for process in app.descendants()
+        if process.name() == "haproxy" and process.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def folder_of(app: Running) -> Path:

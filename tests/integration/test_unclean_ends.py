@@ -27,7 +27,7 @@ LONG = {"model": CHAT, "prompt": "Once", "max_tokens": 1900, "ignore_eos": True,
 def twins(app: Running) -> Running:
     document = copy.deepcopy(app.document)
     (ingress,) = document["applications"][0]["deployments"]
-    ingress["user_config"] = {"autoscaling": {CHAT: {"min_replicas": 2, "max_replicas": 2}}}
+    ingress["user_config"]["autoscaling"] = {CHAT: {"min_replicas": 2, "max_replicas": 2}}
     app.deploy(document)
     eventually("two replicas", lambda: both_up(app))
     return app
