@@ -96,9 +96,11 @@ async def stream(client: httpx.AsyncClient, url: str, number: int) -> str:
 
 
 def mode_of(sea: Running) -> str:
-    """As the policy has it."""
-    status = httpx.get(f"{sea.url}/autoscaling/decisions", timeout=10).json()["autoscaler"]
-    mode: str = status["models"]["Engine-tide"]["mode"]
+    """As the policy has it; the text of the answer if it was another."""
+    reply = httpx.get(f"{sea.url}/autoscaling/decisions", timeout=10)
+    if reply.status_code != 200:
+        return reply.text
+    mode: str = reply.json()["autoscaler"]["models"]["Engine-tide"]["mode"]
     return mode
 
 
