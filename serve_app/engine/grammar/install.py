@@ -10,6 +10,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams, check_json_nesting
 from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.engine.grammar.guard import GrammarGuard, trial_work
@@ -34,6 +35,7 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
         return Trial(config, cached_tokenizer_from_config(model_config=config.model_config), _validate)
 
     guard = GrammarGuard(trial_work(make), bounds)
+    freeze_gc_heap()  # a collection writes to every object: 150 MiB that two processes would share no more
     guard.start()
     stock = llm.generate
 

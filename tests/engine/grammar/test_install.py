@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -55,6 +56,7 @@ async def llm(make_trial: Callable[[], Trial], monkeypatch: pytest.MonkeyPatch) 
     guard = guard_grammars(made, StructuredOutputSettings())
     yield made
     guard.stop()
+    gc.unfreeze()
     SamplingParams._validate_structured_outputs = validate
     protocol.validate_structural_tag_payload = validate_tag
 
@@ -93,6 +95,10 @@ async def test_other_requests_keep_the_engines_own_generator(llm: Llm) -> None:
 
     assert outputs.ag_code is Llm.generate.__code__
     await outputs.aclose()
+
+
+async def test_no_collection_of_garbage_parts_the_memory_that_is_shared(llm: Llm) -> None:
+    assert gc.get_freeze_count() > 100_000
 
 
 async def test_nothing_is_compiled_while_a_body_is_parsed(llm: Llm, monkeypatch: pytest.MonkeyPatch) -> None:
