@@ -103,7 +103,6 @@ def test_nothing_outlives_the_process_that_asked() -> None:
     send(connection, 2, b"echo")
     assert received(connection).number == 2
     (job,) = psutil.Process(pid).children()
-    assert job.cmdline()[0] == "VLLM::Grammars"
 
     connection.close()
     os.waitpid(pid, 0)
