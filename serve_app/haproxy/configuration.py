@@ -26,6 +26,7 @@ _OPEN_FILES_A_CONNECTION = 2.5
 """One each way, and the pipes of splicing for every fourth; HAProxy does not start without as many."""
 _ALIVE = "tideserve_alive"
 _FALLBACK = "tideserve_fallback"
+_SERVERS = "    # Servers in this backend\n"
 _ADDRESSES = (
     "backend tideserve_addresses",
     "    stick-table type ipv6 size 1m expire 10s store conn_cur",
@@ -73,6 +74,27 @@ def read(text: str, limits: Limits) -> Source:
         backends=_backends(text),
         fallback=_fallback(text),
     )
+
+
+def carry_over(text: str, last: str) -> str:
+    """Ray's configuration `text`, with the servers that `last` has of applications for which it names none.
+
+    While Ray hands changed knobs to an only ingress replica it does not list it, though it serves: every knob
+    turned would cost some 503. A replica that is gone indeed fails its checks.
+    """
+    before = {backend.name: backend for backend in _backends(last)}
+    for backend in _backends(text):
+        known = before.get(backend.name)
+        if backend.servers or known is None or known.prefix != backend.prefix:
+            continue
+        lines = re.findall(
+            r"^ +server .*(?<! backup)\n", _section(f"backend {re.escape(backend.name)}", last), re.MULTILINE
+        )
+        body = _section(f"backend {re.escape(backend.name)}", text)
+        if body.count(_SERVERS) != 1:
+            raise UnknownConfigurationError(f"no line {_SERVERS.strip()!r} in Ray's backend {backend.name}")
+        text = text.replace(body, body.replace(_SERVERS, _SERVERS + "".join(lines)), 1)
+    return text
 
 
 def amend(

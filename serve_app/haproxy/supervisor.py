@@ -26,7 +26,7 @@ from types import FrameType
 
 from serve_app import env
 from serve_app.haproxy.answers import write_pages
-from serve_app.haproxy.configuration import Source, UnknownConfigurationError, amend, read
+from serve_app.haproxy.configuration import Source, UnknownConfigurationError, amend, carry_over, read
 from serve_app.haproxy.keeper import HANDOVER, LAST, RUNNING, Keeper, Plan
 from serve_app.haproxy.limits import Limits
 from serve_app.haproxy.processes import Process, ancestor
@@ -152,11 +152,12 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
 
 def _source(path: Path, limits: Limits, reloads: bool) -> Source:
     """Ray's configuration; the last one that had routes, where a new manager knows none yet."""
-    source = read(path.read_text(encoding="utf-8"), limits)
-    last = Path(LAST)
-    if source.backends or reloads or not last.exists():
-        return source
-    return read(last.read_text(encoding="utf-8"), limits)
+    text, last = path.read_text(encoding="utf-8"), Path(LAST)
+    if not last.exists():
+        return read(text, limits)
+    before = last.read_text(encoding="utf-8")
+    source = read(carry_over(text, before), limits)
+    return source if source.backends or reloads else read(before, limits)
 
 
 def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket.socket:

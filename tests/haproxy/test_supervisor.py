@@ -65,6 +65,27 @@ def error_of(body: bytes) -> dict[str, Any]:
     return error
 
 
+def test_an_only_replica_that_ray_does_not_list_for_a_moment_goes_on_serving(folder: Path) -> None:
+    """So it is while Ray hands it changed knobs."""
+
+    async def test() -> None:
+        proxy = Proxy(folder)
+        await proxy.api.start()
+        with replica() as port:
+            await proxy.deploy(port)
+            await proxy.until("/anything", 200)
+
+            for _ in range(2):
+                await proxy.deploy()
+                for path in ("/anything", "/ready", "/health"):
+                    assert proxy.get(path).status == 200
+
+        await proxy.until("/anything", 503)
+        await proxy.api.stop()
+
+    asyncio.run(test())
+
+
 def test_whatever_haproxy_answers_by_itself_is_an_error_that_clients_understand(folder: Path) -> None:
     async def test() -> None:
         proxy = Proxy(folder)
