@@ -48,7 +48,7 @@ def both_up(running: Running) -> bool:
     return status == 200 and body["models"][CHAT]["replicas"] == 2
 
 
-def eventually(what: str, condition, seconds: float = 120) -> None:
+def eventually(what: str, condition, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
