@@ -87,7 +87,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Proxy:
-    """What one of Ray's HAProxyManagers has; another one may be made for the same folder."""
+    """What one of Ray's HAProxyManagers has; another one may take its place."""
 
     folder: Path
     host: str = "127.0.0.1"
@@ -111,9 +111,17 @@ class Proxy:
         )
         self.api = ray_haproxy.HAProxyApi(config, config_file_path=str(node / "proxy.cfg"))
 
-    def next_manager(self) -> Proxy:
+    async def __aenter__(self) -> Proxy:
+        await self.api.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.api.stop()
+
+    async def next_manager(self) -> None:
         """What Ray starts when the actor has died: it knows the ports and nothing else."""
-        return Proxy(self.folder, self.host, self.port, self.metrics_port, self.stats_port)
+        self.__post_init__()
+        await self.api.start()
 
     async def deploy(self, *ports: int, prefix: str = "/", fallback: int = 9) -> None:
         servers = [ray_haproxy.ServerConfig(name=f"s{port}", host="127.0.0.1", port=port) for port in ports]

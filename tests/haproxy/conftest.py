@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import ray.serve._private.haproxy as ray_haproxy
+
+from serve_app.haproxy.supervisor import write_launcher
+from tests.haproxy.proxy import Proxy, holders_of, own_address, replica
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of one HAProxy, no process of which is left behind, whatever comes of the test."""
+    monkeypatch.setattr(ray_haproxy, "RAY_SERVE_HAPROXY_BINARY_PATH", str(write_launcher(tmp_path)))
+    yield tmp_path
+    for pid in holders_of(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+async def proxy(folder: Path) -> AsyncIterator[Proxy]:
+    async with Proxy(folder) as started:
+        yield started
+
+
+@pytest.fixture
+async def serving(proxy: Proxy) -> AsyncIterator[Proxy]:
+    """A proxy that knows a replica, which answers."""
+    with replica() as port:
+        await proxy.deploy(port)
+        await proxy.until("/", 200)
+        yield proxy
+
+
+@pytest.fixture
+def other_address() -> str:
+    """An address of this machine that is not a loopback one."""
+    address = own_address()
+    if address is None:
+        pytest.skip("this machine has no address but loopback ones")
+    return address
