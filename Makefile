@@ -4,7 +4,6 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/nu
 BIN := .venv/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-hashes
 SCENARIO ?= zero-to-n-to-zero
-COMPUTATION := tests/autoscaling tests/benchmarks tests/kubernetes $(addprefix tests/replay/,fleet foresight peers)
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
 .PHONY: help serve test lint loadtest chaos bench-policy chart setup setup-dev lock licenses sbom audit clean
@@ -27,12 +26,11 @@ serve: setup
 
 test: setup-dev lint
 	@echo '== pytest: unit tests'
-	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtest/client \
-		$(addprefix --ignore ,$(COMPUTATION))
+	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtest/client
 	@echo '== pytest: the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtest/client
-	@echo '== pytest: integration tests, and beside them $(COMPUTATION)'
-	@exec tests/beside.sh $(COMPUTATION)
+	@echo '== pytest: integration tests'
+	@$(BIN)/python -m pytest tests/integration
 
 lint: setup-dev
 	@echo '== ruff'

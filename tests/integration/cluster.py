@@ -23,6 +23,7 @@ import psutil
 import yaml
 
 from serve_app.cli.ray_token import token_header
+from serve_app.env import FAST_PATH_PORTS
 
 START_TIMEOUT_S = 240.0
 
@@ -32,6 +33,11 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def own_ports() -> dict[str, str]:
+    """Those that two applications which start at the same moment would both find free."""
+    return {name: str(free_port()) for name in FAST_PATH_PORTS}
 
 
 @dataclass(slots=True)
@@ -61,7 +67,8 @@ class Running:
         config.write_text(yaml.safe_dump(self.document))
         # Ray's workers import policies by name, from here.
         root = str(Path(__file__).parents[2])
-        env = {**os.environ, "RAY_TMPDIR": str(self.folder), "PYTHONPATH": root, **self.environment}
+        env = {**os.environ, **own_ports(), "RAY_TMPDIR": str(self.folder), "PYTHONPATH": root}
+        env |= self.environment
         command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config)]
         command += ["--port", str(self.port), "--proxy", self.proxy, *self.options]
         # Under `nohup` the tests ignore hang-ups, and what they start would inherit that.

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from tests.integration.cluster import own_ports
 from tests.kubernetes.chart import LAPTOP, of_kind, ray_service, serve_config
 from tests.kubernetes.prometheus_server import PrometheusServer
 from tests.kubernetes.tools import PROMETHEUS
@@ -99,6 +100,7 @@ def there_and_back() -> Iterator[ThereAndBack]:
             [*command, "--serve", str(config), "--out", str(out)],
             env={
                 **os.environ,
+                **own_ports(),
                 "PYTHONPATH": root,
                 "RAY_TMPDIR": str(folder),
                 "RAY_OVERRIDE_RESOURCES": json.dumps(slots),

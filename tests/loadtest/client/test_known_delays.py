@@ -12,9 +12,7 @@ import pytest
 from serve_app.loadtest.record import Run
 from serve_app.loadtest.summary import summarize
 from tests.loadtest.client.driving import Driven, Scripted, Stub, driven, planned, target
-from tests.loadtest.conftest import stub
 
-__all__ = ["stub"]
 PERCENTS = (50, 95, 99)
 BOUND_MS = 2.0
 KINDS = [("fast", 40, 101, 0.01), ("slow", 28, 31, 0.02), ("slowest", 12, 15, 0.05)]

