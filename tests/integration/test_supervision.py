@@ -113,7 +113,7 @@ def test_it_comes_back_by_itself_whatever_died_and_ends_when_told_to(restarting:
         "--address",
         restarting.dashboard,
     ]
-    # Its exit status says nothing: all of Ray ends with the controller, often before the dashboard has answered it.
+    # Its exit status says nothing: all of Ray ends with the controller, often before the dashboard answers.
     subprocess.run(shutdown, check=False, capture_output=True)
     eventually("it is told", lambda: "controller is gone for good" in restarting.log, WITHIN_S + 15)
     assert restarting.stop(signal.SIGTERM) == 0
