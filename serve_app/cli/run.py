@@ -34,7 +34,7 @@ from serve_app.haproxy.environment import haproxy_environment
 
 _POLL_S = 0.25
 _GRACE_S = 10.0
-_GRACE_OF_THE_LOST_S = 2.0
+_GRACE_OF_THE_LOST_S = 1.0
 """Nothing ends in good order where the GCS or the raylet is gone, and this is to end within 5 s of it."""
 _LOCAL = "local"
 
