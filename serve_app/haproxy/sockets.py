@@ -10,6 +10,8 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from serve_app import env
+
 _BACKLOG = 4096
 _MOST_SOCKETS = 16
 _WAIT_S = 2.0
@@ -22,6 +24,8 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if os.environ.get(env.REUSE_PORT) == "1":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
         listener.listen(_BACKLOG)

@@ -13,7 +13,7 @@ import pytest
 import ray.serve._private.haproxy as ray_haproxy
 
 from serve_app import env
-from tests.haproxy.proxy import Proxy, Replica, gone, holders_of
+from tests.haproxy.proxy import Proxy, Replica, free_port, gone, holders_of
 
 pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
 
@@ -116,6 +116,16 @@ async def test_a_port_that_somebody_else_has_is_named(folder: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(RuntimeError, match=f"127.0.0.1 port {port}: Address already"):
             await Proxy(folder, port=port).api.start()
+
+
+async def test_the_proxies_of_two_nodes_share_a_port_where_ray_does(
+    serving: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(env.REUSE_PORT, "1")
+    shared = free_port()
+    async with Proxy(serving.folder / "one", port=shared) as one, Proxy(serving.folder / "two", port=shared):
+        os.kill(one.haproxy, signal.SIGKILL)
+        assert {(await asyncio.to_thread(one.get)).status for _ in range(20)} == {503}  # nothing is deployed
 
 
 async def test_a_limit_out_of_bounds_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
