@@ -31,6 +31,7 @@ from serve_app.cli.room_check import Cpus, local_cpus
 from serve_app.cli.run_environment import environment
 from serve_app.cli.supervision import Cluster
 from serve_app.haproxy.environment import haproxy_environment
+from serve_app.haproxy.processes import signal_on_parents_death
 
 _POLL_S = 0.25
 _GRACE_S = 10.0
@@ -186,7 +187,14 @@ def _start(start: Start, folder: Path) -> subprocess.Popen[bytes]:
     # A group in a terminal's background stops when it writes, under `stty tostop`, unless it ignores this.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     values = haproxy_environment(start.values, folder) if start.local else start.values
-    return subprocess.Popen(command, env=values, process_group=0, stdin=subprocess.DEVNULL)  # noqa: S603
+    return subprocess.Popen(  # noqa: S603
+        command,
+        env=values,
+        process_group=0,
+        stdin=subprocess.DEVNULL,
+        # Killed, we can end nothing: Serve's driver then shuts Serve down as on Ctrl-C, and Ray ends with it.
+        preexec_fn=lambda: signal_on_parents_death(signal.SIGINT),  # noqa: PLW1509 - one thread
+    )
 
 
 def _end_of(server: subprocess.Popen[bytes]) -> str:

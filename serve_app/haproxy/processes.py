@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import signal
+import sys
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
@@ -49,8 +50,9 @@ def ancestor(pid: int, name: str) -> Process | None:
 
 
 def signal_on_parents_death(number: signal.Signals) -> None:
-    """Have the kernel send this process `number` when its parent ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    """Have the kernel send this process `number` when its parent ends (Linux only)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def _fields(pid: int) -> list[str] | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.chaos.conduct import Attack, Conductor, Timing
@@ -89,3 +91,22 @@ def test_a_stream_that_lost_its_engine_says_so_and_the_others_go_on(attacked) ->
 def test_a_killed_replica_takes_its_engine_core_with_it(attacked) -> None:
     running, _, _ = attacked
     assert len(running.processes("VLLM::EngineCore")) == 2
+
+
+def test_nothing_outlives_a_run_that_is_killed_itself(attacked) -> None:
+    """Ends the application."""
+    running, _, _ = attacked
+    started = running.descendants()
+    running.process.kill()
+    deadline = time.monotonic() + 60
+    while left := [process for process in started if lives(process)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def lives(process: psutil.Process) -> bool:
+    """A zombie that nobody reaps has ended all the same."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
