@@ -35,6 +35,26 @@ from serve_app.ingress_reports import IngressReport
 from tests.autoscaling.build import NOW
 
 APP = "tideserve"
+KNOBS = Knobs(
+    min_replicas=0,
+    max_replicas=10,
+    queue_target_per_replica=8,
+    headroom=0,
+    downscale_delay_s=20,
+    downscale_to_zero_delay_s=60,
+    forecast=False,
+)
+
+
+def holding(count: int, oldest_s: float = 2.0) -> dict[str, float]:
+    """What an ingress replica reports that holds so many requests of a model."""
+    return {
+        "arrivals_total": count,
+        "arrived_bytes_total": 200 * count,
+        "held_requests": count,
+        "held_bytes": 200 * count,
+        "oldest_held_s": oldest_s,
+    }
 
 
 class FakeExchange:

@@ -8,33 +8,13 @@ from typing import Any
 
 import pytest
 
-from serve_app.autoscaling import ingress_fleet, serve_policy
-from serve_app.autoscaling.knobs import Knobs
+from serve_app.autoscaling import ingress_fleet
 from serve_app.autoscaling.policy import Decision
 from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
 from serve_app.autoscaling.served import ServedModel
 from serve_app.autoscaling.signals import Snapshot
 from serve_app.autoscaling.state import PolicyState
-from tests.autoscaling.fake_application import Clock, FakeApplication
-
-KNOBS = Knobs(min_replicas=0, max_replicas=10, queue_target_per_replica=8, headroom=0, forecast=False)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(serve_policy, "time", clock)
-    return clock
-
-
-def holding(count: int) -> dict[str, float]:
-    return {
-        "arrivals_total": count,
-        "arrived_bytes_total": 200 * count,
-        "held_requests": count,
-        "held_bytes": 200 * count,
-        "oldest_held_s": 2.0,
-    }
+from tests.autoscaling.fake_application import KNOBS, Clock, FakeApplication, holding
 
 
 class RaisesForA(ServePolicy):
