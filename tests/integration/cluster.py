@@ -13,8 +13,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,18 @@ class Running:
                 self.process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
         finally:
             signal.signal(signal.SIGHUP, before)
+
+    @contextmanager
+    def serving(
+        self, until: Callable[[int, dict[str, Any]], bool] = lambda status, _: status == 200
+    ) -> Iterator[Running]:
+        """Started, and ready by what `until` says of the status and body of /ready; ended with the block."""
+        self.start()
+        try:
+            self.wait_ready(until)
+            yield self
+        finally:
+            self.end()
 
     @property
     def dashboard(self) -> str:

@@ -31,12 +31,8 @@ def app() -> Iterator[Running]:
             engine_settings(EMBED, task="embed", max_num_seqs=8, kv_cache_memory_bytes=64 << 20),
         )
     )
-    running.start()
-    try:
-        running.wait_ready()
+    with running.serving():
         yield running
-    finally:
-        running.end()
 
 
 @pytest.fixture(scope="session")

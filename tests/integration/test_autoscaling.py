@@ -56,12 +56,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "policy_function": "tests.integration.raising_policy:RaisingPolicy"
     }
     running = Running(document, environment={MARK: str(mark)})
-    running.start()
-    try:
-        running.wait_ready()
+    with running.serving():
         yield running
-    finally:
-        running.end()
 
 
 def decisions(fleet: Running, after: int = 0) -> list[dict[str, Any]]:

@@ -47,12 +47,7 @@ def two_up(_: int, body: dict[str, Any]) -> bool:
 @pytest.fixture(scope="module")
 async def attacked() -> AsyncIterator[tuple[Running, dict[tuple[str, str], Row], Trace]]:
     two = {"min_replicas": 2, "max_replicas": 2}
-    running = Running(application(engine_settings(MODEL), knobs={MODEL: two}))
-    running.start()
-    try:
-        running.wait_ready(
-            until=lambda _, body: (body.get("models") or {}).get(MODEL, {}).get("replicas") == 2
-        )
+    with Running(application(engine_settings(MODEL), knobs={MODEL: two})).serving(two_up) as running:
         assert running.process is not None
         processes, trace = Processes([running.process.pid]), Trace()
         server = Given(running.url, MODEL, processes)
@@ -62,8 +57,6 @@ async def attacked() -> AsyncIterator[tuple[Running, dict[tuple[str, str], Row],
         found = rows(trace)
         print(table(found), *notes(found), sep="\n")
         yield running, {(row.role, row.signal): row for row in found}, trace
-    finally:
-        running.end()
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.role}-{attack.signal}")

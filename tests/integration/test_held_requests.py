@@ -44,12 +44,8 @@ def sea() -> Iterator[Running]:
         ingress={"cpus_per_replica": 0.5},
     )
     running = Running(document, environment={"RAY_OVERRIDE_RESOURCES": '{"CPU": 2}'})
-    running.start()
-    try:
-        running.wait_ready()
+    with running.serving():
         yield running
-    finally:
-        running.end()
 
 
 def turned(document: dict[str, Any], model: dict[str, Any], ingress: dict[str, Any]) -> dict[str, Any]:

@@ -25,24 +25,14 @@ def running(*options: str) -> Running:
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Running]:
-    made = running()
-    made.start()
-    try:
-        made.wait_ready()
+    with running().serving() as made:
         yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture
 def restarting() -> Iterator[Running]:
-    made = running("--restart")
-    made.start()
-    try:
-        made.wait_ready()
+    with running("--restart").serving() as made:
         yield made
-    finally:
-        made.end()
 
 
 def the_process(of: Running, what: Callable[[list[str]], bool]) -> psutil.Process:
