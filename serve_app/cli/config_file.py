@@ -11,6 +11,7 @@ import yaml
 
 from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.application_checks import IMPORT_PATH, check_application
+from serve_app.cli.ports import check_port
 from serve_app.cli.room_check import Cpus
 from serve_app.settings import AppSettings, SettingsError
 
@@ -29,7 +30,7 @@ class ConfigFile:
     @property
     def port(self) -> int:
         """The HTTP port it asks for; Ray Serve's default is 8000."""
-        return int((self.document.get("http_options") or {}).get("port", 8000))
+        return _port(self.document)
 
 
 def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
@@ -50,6 +51,7 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
     if not isinstance(document, dict) or not isinstance(document.get("applications"), list):
         raise SettingsError([f"{path}: must be a mapping with a list of `applications`"])
     _check_schema(path, document)
+    _port(document)
     checked = {}
     problems: list[str] = []
     for index, application in enumerate(document["applications"]):
@@ -70,6 +72,10 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
         {name: found.knobs for name, found in checked.items()},
         {name: found.ingress_knobs for name, found in checked.items()},
     )
+
+
+def _port(document: Mapping[str, Any]) -> int:
+    return check_port("http_options.port", (document.get("http_options") or {}).get("port", 8000))
 
 
 def _check_schema(path: Path, document: dict[str, Any]) -> None:

@@ -1,8 +1,17 @@
-"""Ports of this machine: which are taken, and which are free."""
+"""Ports of this machine: which numbers there are, which are taken, and which are free."""
 
 from __future__ import annotations
 
 import socket
+
+from serve_app.settings import SettingsError
+
+
+def check_port(key: str, port: object) -> int:
+    """`port` as the number of a port. Raises SettingsError, naming `key`, if it is none."""
+    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
+        raise SettingsError([f"{key} = {port!r}: must be a whole number from 1 to 65535"])
+    return port
 
 
 def port_taken(port: int) -> bool:

@@ -24,7 +24,7 @@ from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cli.descendants import adopt_orphans, reap_orphans, stop_descendants
 from serve_app.cli.failure import CommandError
 from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning, url_here
-from serve_app.cli.ports import port_taken
+from serve_app.cli.ports import check_port, port_taken
 from serve_app.cli.progress import Progress, say
 from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.room_check import Cpus, local_cpus
@@ -133,7 +133,7 @@ def _prepare(options: argparse.Namespace) -> Start:
     key = "--host" if options.host else "http_options.host"
     given = options.host or given_host(config.document) or LOOPBACK
     host = check_host(key, given, haproxy=values[env.HAPROXY_FLAG] == "1")
-    port = options.port or config.port
+    port = config.port if options.port is None else check_port("--port", options.port)
     if local:  # Somebody else's cluster may have files that this machine has not.
         for settings in config.applications.values():
             if settings.http.api_keys_file is not None:

@@ -46,6 +46,15 @@ def problems(folder: Path, document: object) -> list[str]:
     return caught.value.problems
 
 
+@pytest.mark.parametrize("port", [0, 65536, -1, True])
+def test_a_port_that_is_none_is_named_with_its_bounds(tmp_path: Path, port: object) -> None:
+    document = {**with_deployments(), "http_options": {"port": port}}
+
+    assert problems(tmp_path, document) == [
+        f"http_options.port = {port!r}: must be a whole number from 1 to 65535"
+    ]
+
+
 def test_there_are_configurations_to_check() -> None:
     assert {path.name for path in SHIPPED} >= {"serve.yaml", "serve.a100.yaml", "serve.tp4.yaml"}
 

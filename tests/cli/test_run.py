@@ -106,6 +106,18 @@ def test_nothing_is_started_on_a_taken_port(
     assert "port 8123 is taken" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("port", [0, 70000])
+def test_nothing_is_started_on_a_port_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], port: int
+) -> None:
+    monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
+    config = Path(__file__).parents[2] / "config" / "serve.yaml"
+
+    assert main(["run", str(config), "--port", str(port)]) == 2
+
+    assert f"--port = {port}: must be a whole number from 1 to 65535" in capsys.readouterr().err
+
+
 def test_a_bad_configuration_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
