@@ -89,3 +89,5 @@ def _check_schema(path: Path, document: dict[str, Any]) -> None:
         ServeDeploySchema.model_validate(document)
     except ValidationError as error:
         raise from_pydantic(error) from None
+    except AttributeError:  # its validators take every entry of `deployments` for a mapping
+        raise SettingsError([f"{path}: every entry of `deployments` must be a mapping"]) from None

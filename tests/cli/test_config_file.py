@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,33 @@ def test_a_port_that_is_none_is_named_with_its_bounds(tmp_path: Path, port: obje
     assert problems(tmp_path, document) == [
         f"http_options.port = {port!r}: must be a whole number from 1 to 65535"
     ]
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The path of every value in a document."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(entry, (*path, key))
+
+
+SERVED = yaml.safe_load((REPOSITORY / "config" / "serve.yaml").read_text())
+ANYTHING = [None, 5, -1, 1.5, float("nan"), 10**30, True, "x", "", [], [1], {}, {"a": 1}]
+
+
+@pytest.mark.parametrize("place", list(places(SERVED)), ids=lambda place: ".".join(map(str, place)) or "all")
+def test_whatever_stands_in_any_place_is_taken_or_refused_in_words(
+    tmp_path: Path, place: tuple[str | int, ...]
+) -> None:
+    for value in ANYTHING:
+        document = {"all": copy.deepcopy(SERVED)}
+        holder: Any = document
+        *outer, last = ("all", *place)
+        for key in outer:
+            holder = holder[key]
+        holder[last] = value
+        with contextlib.suppress(SettingsError):
+            read(tmp_path, document["all"])
 
 
 def test_there_are_configurations_to_check() -> None:
