@@ -78,6 +78,12 @@ def _port(document: Mapping[str, Any]) -> int:
     return check_port("http_options.port", (document.get("http_options") or {}).get("port", 8000))
 
 
+def _list(holder: object, key: str) -> list[Any]:
+    """What `holder` has there, if it is a list."""
+    found = holder.get(key) if isinstance(holder, dict) else None
+    return found if isinstance(found, list) else []
+
+
 def _check_schema(path: Path, document: dict[str, Any]) -> None:
     """Ray Serve's own schema: everything outside `args`."""
     from pydantic import ValidationError  # noqa: PLC0415
@@ -85,9 +91,15 @@ def _check_schema(path: Path, document: dict[str, Any]) -> None:
 
     from serve_app.settings.errors import from_pydantic  # noqa: PLC0415
 
+    strangers = [
+        f"applications[{index}].deployments[{number}] = {entry!r}: must be a mapping"
+        for index, application in enumerate(document["applications"])
+        for number, entry in enumerate(_list(application, "deployments"))
+        if not isinstance(entry, dict)
+    ]
+    if strangers:  # the schema's own validators take each for a mapping
+        raise SettingsError(strangers)
     try:
         ServeDeploySchema.model_validate(document)
     except ValidationError as error:
         raise from_pydantic(error) from None
-    except AttributeError:  # its validators take every entry of `deployments` for a mapping
-        raise SettingsError([f"{path}: every entry of `deployments` must be a mapping"]) from None

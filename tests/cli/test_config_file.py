@@ -58,6 +58,13 @@ def test_a_port_that_is_none_is_named_with_its_bounds(tmp_path: Path, port: obje
     ]
 
 
+def test_an_entry_of_deployments_that_is_no_mapping_is_named(tmp_path: Path) -> None:
+    document = with_deployments({"name": "Ingress"})
+    document["applications"][0]["deployments"].append(5)
+
+    assert problems(tmp_path, document) == ["applications[0].deployments[1] = 5: must be a mapping"]
+
+
 def places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """The path of every value in a document."""
     yield path
