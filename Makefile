@@ -26,9 +26,9 @@ serve: setup
 
 test: setup-dev lint
 	@echo '== pytest: unit tests'
-	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtest/client
+	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtests/client
 	@echo '== pytest: the load-test client, which needs the machine to itself'
-	@$(BIN)/python -m pytest tests/loadtest/client
+	@$(BIN)/python -m pytest tests/loadtests/client
 	@echo '== pytest: integration tests'
 	@$(BIN)/python -m pytest tests/integration
 
@@ -37,6 +37,8 @@ lint: setup-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo '== mypy'
 	@$(BIN)/mypy --num-workers 2
+	@echo '== import contracts'
+	@$(BIN)/lint-imports --no-logo
 
 loadtest: setup
 	@exec $(BIN)/tideserve loadtest $(SCENARIO) --serve $(LOADTEST_CONFIG) $(ARGS)
@@ -48,13 +50,13 @@ bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
 chart: setup-dev
-	@$(BIN)/python -m helm.dashboards
-	@$(BIN)/python -m helm.chart
+	@$(BIN)/python -m tools.dashboards
+	@$(BIN)/python -m tools.chart
 
 setup: .venv/cpu.done
 setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
 
-.venv/cpu.done: requirements/cpu.txt requirements/install.sh pyproject.toml
+.venv/cpu.done: requirements/cpu.txt requirements/lab.txt requirements/install.sh pyproject.toml
 	@requirements/install.sh $(PYTHON)
 	@touch $@
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Create .venv and install the CPU set and the `tideserve` command into it. Safe to run again.
+# Create .venv and install the CPU set, the laboratory and the `tideserve` command into it. Safe to run again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3.11}
@@ -20,7 +20,7 @@ if [ ! -x .venv/bin/pip ]; then
     echo "== creating .venv with Python $version"
     "$python" -m venv .venv || fail "cannot create a virtual environment; on Debian: apt install python3-venv"
 fi
-echo "== installing $(grep -c == requirements/cpu.txt) locked packages (about 600 MB to download the first time, 2 minutes from a cache)"
+echo "== installing $(cat requirements/cpu.txt requirements/lab.txt | grep -c ==) locked packages (about 600 MB to download the first time, 2 minutes from a cache)"
 pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile)
 locked=("${pip[@]}" --require-hashes -r)
 # Python 3.11 comes with pip 23, which takes twice as long, most of it over the lists of versions.
@@ -30,7 +30,7 @@ locked=("${pip[@]}" --require-hashes -r)
 "${locked[@]}" <(awk '/^[a-z]/ {torch = /^torch==/} torch' requirements/cpu.txt) ||
     fail "the CPU build of torch was not found, or is not the file that was locked (pip says above which). \
 It is on PyTorch's own package index, not on PyPI: see 'Set-up' in README.md for the one variable to set."
-"${locked[@]}" requirements/cpu.txt
+"${locked[@]}" requirements/cpu.txt -r requirements/lab.txt
 # Byte code on all cores at once: pip would take a minute for it on one. A quarter is left out that is never
 # imported here. Some packages come with files for other versions of Python, which cannot be compiled.
 unused='/kubernetes/aio/|/kubernetes/client/api/(?!core_v1)[a-z]|/transformers/models/(?!auto/)[^/]+/'

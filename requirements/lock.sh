@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Resolve the lock files: cpu.txt and gpu.txt to serve, dev.txt to test, on top of either, checkov.txt for the
-# security scan, which needs other versions and has an environment of its own, and pip.txt.
+# Resolve the lock files: cpu.txt and gpu.txt to serve, lab.txt for the laboratory and dev.txt for tests, each on
+# top of those before it, checkov.txt for the security scan, which needs other versions and has an environment of
+# its own, and pip.txt.
 # A version that is locked already is kept where it still fits; uv's own arguments move them:
 #   requirements/lock.sh --upgrade                      all of them
 #   requirements/lock.sh --upgrade-package starlette    one, for a security fix say
@@ -24,8 +25,14 @@ cpu=(pyproject.toml --extra cpu --extra kubernetes --override requirements/cpu.o
 [ -n "${PIP_EXTRA_INDEX_URL:-}" ] &&
     cpu+=(--extra-index-url "$PIP_EXTRA_INDEX_URL" --index-strategy unsafe-best-match)
 resolve cpu "${cpu[@]}"
-mapfile -t serving < <(sed -n 's/^\([^ =]*\)==.*/--no-emit-package=\1/p' requirements/cpu.txt)
-resolve dev "${cpu[@]}" --extra dev --constraints requirements/cpu.txt "${serving[@]}"
+beyond() { # arguments that keep the versions of these lock files, and leave their packages out
+    printf -- '--constraints\nrequirements/%s.txt\n' "$@"
+    sed -n 's/^\([^ =]*\)==.*/--no-emit-package=\1/p' $(printf 'requirements/%s.txt ' "$@")
+}
+mapfile -t locked < <(beyond cpu)
+resolve lab "${cpu[@]}" --extra lab "${locked[@]}"
+mapfile -t locked < <(beyond cpu lab)
+resolve dev "${cpu[@]}" --extra lab --extra dev "${locked[@]}"
 resolve gpu pyproject.toml --extra gpu --extra kubernetes
 resolve checkov requirements/checkov.in --override requirements/checkov.overrides.txt
 resolve pip requirements/pip.in

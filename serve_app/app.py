@@ -9,12 +9,12 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.engine.deployment import Engine
+from serve_app.cluster.placement import actor_options, placement
+from serve_app.engine.engine_deployment import Engine
 from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
-from serve_app.ingress import Ingress
-from serve_app.placement import actor_options, placement
+from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import EMBEDDED
 
 _HEALTH_CHECK_PERIOD_S = 1.0
@@ -100,7 +100,7 @@ def engine_deployment(
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
         request_router_config=RequestRouterConfig(
-            request_router_class="serve_app.transport.router:EngineRouter",
+            request_router_class="serve_app.ingress.engine_router:EngineRouter",
             request_router_kwargs={"deployment": model.deployment_name},
         ),
         autoscaling_config=open_bounds(0, ENGINE_INTERVAL_S),

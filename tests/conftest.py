@@ -26,8 +26,8 @@ settings.load_profile("suite")
 def kv(monkeypatch: pytest.MonkeyPatch) -> StubKv:
     """What stands in for Ray's key-value store, under documents and phases."""
     store = StubKv()
-    for module in ("documents", "phases", "ingress_reports"):
-        monkeypatch.setattr(f"serve_app.{module}.internal_kv", store)
-    monkeypatch.setattr("serve_app.documents._unreadable", {})
-    monkeypatch.setattr("serve_app.phases.list_named_actors", store.list_named_actors)
+    for module in ("documents", "phases", "held_requests"):
+        monkeypatch.setattr(f"serve_app.wire.{module}.internal_kv", store)
+    monkeypatch.setattr("serve_app.wire.documents._unreadable", {})
+    monkeypatch.setattr("serve_app.wire.phases.list_named_actors", store.list_named_actors)
     return store

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply, EngineRequest
 
 LIMIT_S = 10.0
 """Far beyond what any awaited event takes; a test that reaches it has hung."""

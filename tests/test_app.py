@@ -11,10 +11,10 @@ import yaml
 from ray.serve import Application, Deployment
 
 from serve_app.app import build, build_application
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.engine.deployment import Engine
-from serve_app.ingress import Ingress
+from serve_app.engine.engine_deployment import Engine
+from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import AppSettings, ModelSettings, SettingsError, load_settings
+from serve_app.settings.knobs import Knobs
 
 CONFIG = Path(__file__).parents[1] / "config"
 

@@ -21,7 +21,7 @@ from benchmarks.autoscaling.store import Run, Store, as_rows
 from benchmarks.autoscaling.summary import Results
 from benchmarks.autoscaling.targets import Target, met, targets
 from benchmarks.autoscaling.windows import find_windows
-from serve_app.machine import machine
+from loadtests.machine import machine
 
 _NOTES = [Path(__file__).with_name(name) for name in ("tried.md", "known_needs.md")]
 """What the page ends with: the first is written by hand, the second by `known_needs`."""

@@ -6,9 +6,9 @@ from benchmarks.autoscaling.plan import Job
 from benchmarks.autoscaling.prior import replay_with_prior
 from benchmarks.autoscaling.sources import code
 from benchmarks.autoscaling.store import Run
-from serve_app.replay.profile_files import load_profile
-from serve_app.replay.result import PERCENTILES, Percentiles, Result
-from serve_app.replay.run import replay
+from replay.profile_files import load_profile
+from replay.result import PERCENTILES, Percentiles, Result
+from replay.run import replay
 
 
 def execute(job: Job) -> Run:

@@ -24,7 +24,7 @@ from benchmarks.autoscaling.options import parse
 from benchmarks.autoscaling.summary import BURSTY_GOAL, SMOOTH_GOAL
 from benchmarks.autoscaling.targets import MEAN_RATIO
 from benchmarks.autoscaling.windows import MINUTE_S, Window, find_windows
-from serve_app.replay.run import replay
+from replay.run import replay
 
 _PAGE = Path(__file__).with_name("known_needs.md")
 _WATCHED = 5

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.autoscaling.plan import GRID, ORACLE, OURS, PARTS, STATIC
+from benchmarks.peers.laws import PUBLISHED
 from benchmarks.serving_overhead.process import REPOSITORY
-from serve_app.replay.peers.registry import PUBLISHED, SpecError, make
-from serve_app.replay.profile_files import load_profile
+from replay.laws.registry import SpecError, make
+from replay.profile_files import load_profile
 
 WINDOWS = Path("../shared/traces/windows")
 RESULTS = REPOSITORY / "benchmarks" / "results"

@@ -12,7 +12,7 @@ from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_G
 from benchmarks.autoscaling.targets import Target, met, signed, strain
 from benchmarks.autoscaling.windows import SMOOTH_PEAK_TO_MEAN, Window
 from benchmarks.serving_overhead.report import table
-from serve_app.report import formats
+from serve_app.cli import formats
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from benchmarks.autoscaling.plan import ORACLE, OURS, STATIC
 from benchmarks.autoscaling.summary import BURSTY_GOAL, SMOOTH_GOAL, Results, family
 from benchmarks.autoscaling.windows import Window
-from serve_app.report import formats
-from serve_app.report.palette import LIGHT
+from loadtests.drawing.palette import LIGHT
+from serve_app.cli import formats
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.3, 3.2)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.autoscaling.windows import Window
-from serve_app.replay.peers.registry import PUBLISHED
+from benchmarks.peers.laws import PUBLISHED
 
 OURS, ORACLE, STATIC = "ours", "oracle", "static"
 PARTS = ("results", "tuned", "robustness")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.autoscaling.policy import Decision
-from serve_app.autoscaling.serve_policy import ServePolicy
-from serve_app.autoscaling.served import ServedModel
-from serve_app.autoscaling.service import ServiceModel
-from serve_app.autoscaling.signals import Snapshot
-from serve_app.autoscaling.state import PolicyState
-from serve_app.replay.production import Production
-from serve_app.replay.profile import Profile
-from serve_app.replay.result import Result
-from serve_app.replay.scenario import scenario
-from serve_app.replay.trace import Trace
+from loadtests.traces.trace import Trace
+from replay.production import Production
+from replay.profile import Profile
+from replay.result import Result
+from replay.scenario import scenario
+from serve_app.controller.serve_policy import ServePolicy
+from serve_app.policy.capacity_model import ServiceModel
+from serve_app.policy.decide import Decision
+from serve_app.policy.state import PolicyState
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.served_models import ServedModel
+from serve_app.wire.signals import Snapshot
 
 KNOBS = Knobs(min_replicas=0, max_replicas=32)
 """What `replay` takes where no knobs are given."""

@@ -7,9 +7,9 @@ from functools import cache
 from importlib import metadata
 
 from benchmarks.serving_overhead.process import REPOSITORY
-from serve_app.machine import versions
+from loadtests.machine import versions
 
-_FOLDERS = ("serve_app/autoscaling", "serve_app/replay")
+_FOLDERS = ("serve_app/policy", "replay")
 _DISTRIBUTIONS = ("numpy", "numba")
 _SUFFIXES = (".py", ".yaml")
 

@@ -14,7 +14,7 @@ from benchmarks.autoscaling.summary import (
     Results,
 )
 from benchmarks.autoscaling.windows import Window
-from serve_app.replay.peers.registry import PUBLISHED
+from benchmarks.peers.laws import PUBLISHED
 
 MEAN_RATIO, WORST_RATIO = 1.25, 1.40
 STATIC_RATIO = 0.70

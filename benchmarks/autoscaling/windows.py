@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from serve_app.replay.trace import Trace
-from serve_app.replay.traces import open_trace
+from loadtests.traces import open_trace
+from loadtests.traces.trace import Trace
 
 SMOOTH_PEAK_TO_MEAN = 2.5
 """Up to this ratio of the busiest minute's rate to the mean, traffic counts as smooth; above, as bursty."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.autoscaling_overhead.measure import measure
 from benchmarks.autoscaling_overhead.report import Report, missed, to_markdown, write
 from benchmarks.serving_overhead.process import REPOSITORY
-from serve_app.machine import machine, versions
+from loadtests.machine import machine, versions
 
 _RESULTS = REPOSITORY / "benchmarks" / "results" / "autoscaling_overhead"
 

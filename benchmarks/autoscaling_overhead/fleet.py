@@ -21,12 +21,12 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve.config import AutoscalingConfig
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
-from serve_app.autoscaling.exchange import Exchange, Inbox, Outbox
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
-from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
-from serve_app.autoscaling.served import Served, ServedModel
-from serve_app.autoscaling.signals import EngineSignals, IngressSignals, ingress_key
+from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.sync import Exchange, Inbox, Outbox
+from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 
 APP = "tideserve"
 MODEL = "model"

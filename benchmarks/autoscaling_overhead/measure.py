@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from benchmarks.autoscaling_overhead.fleet import ENGINE, Fleet, PeerFleet
 from benchmarks.serving_overhead.stats import percentile
-from serve_app.autoscaling.contexts import engine_readings, ingress_readings
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.autoscaling.policy import decide
-from serve_app.autoscaling.serve_policy import INGRESS
-from serve_app.autoscaling.signals import Snapshot
-from serve_app.autoscaling.state import PolicyState
+from serve_app.controller.contexts import engine_readings, ingress_readings
+from serve_app.controller.serve_policy import INGRESS
+from serve_app.policy.decide import decide
+from serve_app.policy.state import PolicyState
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.signals import Snapshot
 
 T = TypeVar("T")
 

@@ -28,11 +28,11 @@ from benchmarks.chaos.table import goals, notes, table
 from benchmarks.chaos.three_nodes import ThreeNodes
 from benchmarks.chaos.verdicts import Row
 from benchmarks.chaos.watch import watching
+from loadtests.machine import machine, versions
 from serve_app.cli.api_key import authorization
 from serve_app.cli.descendants import adopt_orphans
 from serve_app.cli.ports import free_port
-from serve_app.machine import machine, versions
-from serve_app.settings.errors import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 _PAUSE_S = (5.0, 20.0)
 """Between two attacks at random."""

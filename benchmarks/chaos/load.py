@@ -22,7 +22,7 @@ import aiohttp
 
 from benchmarks.chaos.observed import Outcome
 from benchmarks.chaos.outcome import Received, stream
-from serve_app.loadtest.client.sse import Scanner
+from loadtests.client.sse import Scanner
 
 OPEN, CLOSE, DROP = "open", "close", "drop"
 """Open streams and replace those that end; open no more; close those that are left."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from benchmarks.serving_overhead.process import REPOSITORY
 
 MODEL = "stub"
-TOKENIZER = REPOSITORY / "serve_app" / "models" / "tideserve_tiny"
+TOKENIZER = REPOSITORY / "serve_app" / "weights" / "tideserve_tiny"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from benchmarks.load_clients.stub_script import ERROR_FRAME, Frames, Request, Script, Served, comment
-from serve_app.loadtest.client.pacer import Pacer
+from loadtests.client.pacer import Pacer
 
 
 class Wire(Protocol):

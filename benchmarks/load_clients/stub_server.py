@@ -25,7 +25,7 @@ import uvloop
 
 from benchmarks.load_clients.stub_reply import Reply, Site
 from benchmarks.load_clients.stub_script import Request, Served
-from serve_app.loadtest.client.pacer import Pacer
+from loadtests.client.pacer import Pacer
 
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests", 503: "Unavailable"}
 _MODELS = b'{"object":"list","data":[{"id":"stub","object":"model","created":0,"owned_by":"stub"}]}'

@@ -16,12 +16,12 @@ from typing import Any
 
 import uvloop
 
-from serve_app.loadtest.client.drive import drive
-from serve_app.loadtest.client.prompts import Prompts
-from serve_app.loadtest.client.target import Target
-from serve_app.loadtest.planned import Planned
-from serve_app.loadtest.record import Record
-from serve_app.loadtest.scenario import Client
+from loadtests.client.drive import drive
+from loadtests.client.prompts import Prompts
+from loadtests.client.target import Target
+from loadtests.planned import Planned
+from loadtests.record import Record
+from loadtests.scenario import Client
 
 _AHEAD_S = 1.0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.replay_speed.timed import Timed
 from benchmarks.serving_overhead.process import REPOSITORY
 from benchmarks.serving_overhead.report import table
-from serve_app.machine import machine, versions
+from loadtests.machine import machine, versions
 
 GOAL_S = 60.0
 """A million requests under `ours`, on one core."""

@@ -9,16 +9,17 @@ import time
 from dataclasses import asdict, dataclass
 
 from benchmarks.replay_speed.traffic import Repeated, Swinging
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.replay.fleet.fleet import Conditions
-from serve_app.replay.peers.registry import make
-from serve_app.replay.production import Production
-from serve_app.replay.profile import Profile
-from serve_app.replay.profile_files import load_profile
-from serve_app.replay.result import Result
-from serve_app.replay.simulation import Controller, Sampled, simulate
-from serve_app.replay.trace import Trace
-from serve_app.replay.traces import open_trace
+from loadtests.traces import open_trace
+from loadtests.traces.trace import Trace
+from replay.controller import Controller, Sampled
+from replay.fleet.fleet import Conditions
+from replay.laws.registry import make
+from replay.production import Production
+from replay.profile import Profile
+from replay.profile_files import load_profile
+from replay.result import Result
+from replay.simulation import simulate
+from serve_app.settings.knobs import Knobs
 
 _INITIAL = 12
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from serve_app.replay.trace import CHUNK_REQUESTS, Chunk, Trace
+from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Trace
 
 _MEAN_RPS = 33.0
 _SWING = 0.5

@@ -21,7 +21,7 @@ from benchmarks.serving_overhead.process import ServerError
 from benchmarks.serving_overhead.report import Report, to_markdown, write
 from benchmarks.serving_overhead.rounds import Outcome, Plan, Rounds
 from benchmarks.serving_overhead.servers import KINDS, Engine, Kind, Setup
-from serve_app.machine import machine, versions
+from loadtests.machine import machine, versions
 
 _BEGAN = time.monotonic()
 

@@ -11,7 +11,7 @@ from benchmarks.serving_overhead.process import REPOSITORY
 from benchmarks.serving_overhead.servers import KINDS, Engine
 
 _RESULTS = REPOSITORY / "benchmarks" / "results" / "serving_overhead"
-_MODEL = REPOSITORY / "serve_app" / "models" / "tideserve_tiny"
+_MODEL = REPOSITORY / "serve_app" / "weights" / "tideserve_tiny"
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def tideserve_config(engine: Engine) -> dict[str, object]:
         "name": "tideserve",
         "route_prefix": "/",
         "import_path": "serve_app.app:build",
-        "autoscaling_policy": {"policy_function": "serve_app.autoscaling.serve_policy:ServePolicy"},
+        "autoscaling_policy": {"policy_function": "serve_app.controller.serve_policy:ServePolicy"},
         "args": {"models": [model]},
         "deployments": [
             {"name": "Ingress", "user_config": {"autoscaling": knobs, "ingress": {"max_replicas": 1}}}

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 
-from serve_app.settings.errors import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 logger = logging.getLogger("ray.serve")
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app.api.api_keys import ApiKeys
-from serve_app.api.client import JSON
+from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
 
 OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))

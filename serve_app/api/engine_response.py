@@ -12,7 +12,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.client import EVENT_STREAM, JSON, ColdWait, EngineClient, EngineReply, EngineRequest
+from serve_app.api.engine_client import EVENT_STREAM, JSON, ColdWait, EngineClient, EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, stream_failed
 from serve_app.api.outcome import Outcome, status_outcome, stream_outcome
 from serve_app.api.traffic import UNCOUNTED, Traffic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serve_app.api.client import EngineClient
+from serve_app.api.engine_client import EngineClient
 from serve_app.api.errors import ApiError
 from serve_app.api.traffic import UNCOUNTED, Traffic
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from serve_app.api.body import peek, read_body
 from serve_app.api.body_memory import BodyMemory
-from serve_app.api.client import EngineRequest, Operation
+from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.api.generate import GenerateRequest, GenerateResponse

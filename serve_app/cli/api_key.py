@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from serve_app import env
-from serve_app.settings.errors import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 
 def authorization(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

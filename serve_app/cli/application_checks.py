@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
-from serve_app.autoscaling.live import read_user_config
 from serve_app.cli.room_check import Cpus, check_room
 from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
-from serve_app.settings.errors import shown
+from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.live_knobs import read_user_config
+from serve_app.settings.settings_error import shown
 
 IMPORT_PATH = "serve_app.app:build"
-POLICY_FUNCTION = "serve_app.autoscaling.serve_policy:ServePolicy"
+POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"
 INGRESS = "Ingress"
 """The deployment whose `user_config` holds the knobs."""
 
@@ -141,7 +141,7 @@ def _is_ours(function: Any) -> bool:
     if function == POLICY_FUNCTION:
         return True
     module, _, name = str(function).replace(":", ".").rpartition(".")
-    from serve_app.autoscaling.serve_policy import ServePolicy  # noqa: PLC0415  Ray takes a second to import
+    from serve_app.controller.serve_policy import ServePolicy  # noqa: PLC0415  Ray takes a second to import
 
     try:
         found = getattr(import_module(module), name, None)

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.config_file import read_config
 from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning
 from serve_app.cli.room_check import Cpus, local_cpus
 from serve_app.settings import ModelSettings
+from serve_app.settings.knobs import IngressKnobs, Knobs
 
 
 def add_command(commands: Any) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.application_checks import IMPORT_PATH, check_application
 from serve_app.cli.ports import check_port
 from serve_app.cli.room_check import Cpus
 from serve_app.settings import AppSettings, SettingsError
+from serve_app.settings.knobs import IngressKnobs, Knobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _check_schema(path: Path, document: dict[str, Any]) -> None:
     from pydantic import ValidationError  # noqa: PLC0415
     from ray.serve.schema import ServeDeploySchema  # noqa: PLC0415
 
-    from serve_app.settings.errors import from_pydantic  # noqa: PLC0415
+    from serve_app.settings.settings_error import from_pydantic  # noqa: PLC0415
 
     strangers = [
         f"applications[{index}].deployments[{number}] = {entry!r}: must be a mapping"

@@ -21,7 +21,7 @@ from serve_app.cli.decision_documents import DecisionsDocument, RecordDocument
 from serve_app.cli.explanation import explain, history_line
 from serve_app.cli.failure import CommandError
 from serve_app.cli.style import Style, style_for
-from serve_app.settings.errors import from_pydantic
+from serve_app.settings.settings_error import from_pydantic
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 
-from serve_app.autoscaling.signals import STALE_AFTER_S
 from serve_app.cli.decision_documents import (
     DecisionsDocument,
     ModelStatus,
@@ -15,12 +14,13 @@ from serve_app.cli.decision_documents import (
     TermDocument,
 )
 from serve_app.cli.style import Style
+from serve_app.wire.signals import STALE_AFTER_S
 
 WIDTH = 100
 NO_POLICY = (
     "No policy has reported yet. If that stays so, the configuration lacks the lines\n"
     "  autoscaling_policy:\n"
-    "    policy_function: serve_app.autoscaling.serve_policy:ServePolicy\n"
+    "    policy_function: serve_app.controller.serve_policy:ServePolicy\n"
     "beside import_path; `tideserve check FILE` tells."
 )
 REJECTED = "The knobs given last are rejected, and those before stay in force: "

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.cli import laboratory
 from serve_app.cli.application_checks import INGRESS
-from serve_app.replay.profile_files import load_starting_values
-from serve_app.settings.errors import SettingsError, shown
+from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.settings_error import SettingsError, shown
 
 INGRESS_SCOPE = "ingress"
 """What stands in place of a model's name for the ingress's own knobs."""
@@ -73,7 +73,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any
             elif name in values:
                 problems.append(f"{name}: given twice")
             elif text.startswith("@") and name == STARTING_VALUES:
-                values[name] = load_starting_values(text[1:])
+                fleet_files = laboratory.load("replay.profile_files", f"{name}=@FILE")
+                values[name] = fleet_files.load_starting_values(text[1:])
             else:
                 values[name] = yaml.load(text, _Values)  # noqa: S506 - a subclass of SafeLoader
         except SettingsError as error:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
-from serve_app.autoscaling.live import read_user_config
 from serve_app.cli.dashboard import Dashboard, default_address
 from serve_app.cli.deployed import Deployed, choose, failed_applications, progress, redeployment
 from serve_app.cli.failure import CommandError
@@ -23,6 +21,8 @@ from serve_app.cli.knob_changes import (
     snippet,
 )
 from serve_app.settings import knob_defaults, load_settings
+from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.live_knobs import read_user_config
 
 _POLL_S = 0.25
 _PATIENCE_S = 120.0

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from serve_app import __version__
-from serve_app.cli import advise, ask, capacity, check, explain, knobs, loadtest, replay, run
+from serve_app.cli import check, explain, knobs, laboratory, run
+from serve_app.cli.ask import command as ask
 from serve_app.cli.failure import CommandError
-from serve_app.settings.errors import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,19 +26,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     ask.add_command(commands)
     explain.add_command(commands)
     knobs.add_command(commands)
-    capacity.add_command(commands)
-    replay.add_command(commands)
-    advise.add_command(commands)
-    loadtest.add_command(commands)
+    laboratory.add_commands(commands)
     options = parser.parse_args(argv)
     try:
-        status: int = options.command(options)
+        status = _run(options)
     except SettingsError as error:
         print(f"tideserve: {error}", file=sys.stderr)
         return 2
     except CommandError as error:
         print(f"tideserve: {error}", file=sys.stderr)
         return 1
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        status: int = options.command(options)
+    except ModuleNotFoundError as error:
+        package = getattr(options.command, "__module__", "").partition(".")[0]
+        if package not in laboratory.PACKAGES:
+            raise
+        raise laboratory.missing("this command", error) from None
     return status
 
 

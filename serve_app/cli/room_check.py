@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from serve_app import env
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.settings import AppSettings
+from serve_app.settings.knobs import IngressKnobs, Knobs
 
 _SMALLEST = 1e-4
 """Ray counts resources in ten-thousandths."""

@@ -10,8 +10,8 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from serve_app.models import embedded_model_path
 from serve_app.settings.tree import EMBEDDED, ModelSettings
+from serve_app.weights import embedded_model_path
 
 _DEFAULT_CPU_KV_CACHE_BYTES = 256 << 20
 # vLLM turns its name for this one ("uni") into "mp" on the CPU, because "mp" pins OpenMP threads. With

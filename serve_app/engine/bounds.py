@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from serve_app.api.errors import ApiError
-from serve_app.settings.errors import shown
+from serve_app.settings.settings_error import shown
 
 _TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
 _FLOATS = (

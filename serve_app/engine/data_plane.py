@@ -16,19 +16,17 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from serve_app.api.client import JSON, OPERATIONS, EngineClient, EngineRequest
+from serve_app.api.engine_client import JSON, OPERATIONS, EngineClient, EngineRequest
 from serve_app.api.errors import ApiError
-
-TOKEN_HEADER = "X-Tideserve-Token"  # noqa: S105 the name of a header
-REQUEST_ID_HEADER = "X-Request-ID"
-WAITED_HEADER = "X-Tideserve-Waited-S"
-HELD_HEADER = "X-Tideserve-Held-S"
-"""Absent where a request was not held."""
-HEARTBEATS = "/heartbeats"
-"""The path of the stream of heartbeats."""
-HEARTBEAT_INTERVAL_S = 0.5
-ALIVE = "alive"
-"""A heartbeat of a replica that takes requests; any other says why it does not."""
+from serve_app.wire.data_plane_headers import (
+    ALIVE,
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEATS,
+    HELD_HEADER,
+    REQUEST_ID_HEADER,
+    TOKEN_HEADER,
+    WAITED_HEADER,
+)
 
 # An ingress that has not heard yet may still send a request: half a second without one is the end.
 _DRAIN_CHECK_S = 0.1

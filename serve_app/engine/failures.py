@@ -14,7 +14,7 @@ from vllm.entrypoints.serve.exception_handling.error_response import create_erro
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.errors import ApiError
-from serve_app.settings.errors import shown
+from serve_app.settings.settings_error import shown
 
 logger = logging.getLogger("ray.serve")
 

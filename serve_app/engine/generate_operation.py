@@ -14,7 +14,7 @@ from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError
 from serve_app.api.generate import GenerateRequest
 from serve_app.engine.bounds import check_characters, reject

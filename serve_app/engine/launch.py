@@ -13,9 +13,9 @@ from serve_app.telemetry.request_log import RequestLog
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from serve_app.engine.engine_signals import EngineReport
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
-    from serve_app.engine.report import EngineReport
 
 _SHUTDOWN_TIMEOUT_S = 10.0
 
@@ -59,9 +59,9 @@ async def launch(
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
         from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
+        from serve_app.engine.engine_signals import EngineReport  # noqa: PLC0415
         from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
         from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
-        from serve_app.engine.report import EngineReport  # noqa: PLC0415
         from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
         from serve_app.engine.serving import Serving  # noqa: PLC0415
         from serve_app.engine.stats import StepStats  # noqa: PLC0415
@@ -94,7 +94,7 @@ async def launch(
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
     """One request through the whole path, so that the first client does not pay for lazy set-up."""
-    from serve_app.api.client import EngineRequest  # noqa: PLC0415
+    from serve_app.api.engine_client import EngineRequest  # noqa: PLC0415
 
     if model.task == "embed":
         request = EngineRequest("embeddings", b'{"input":"warm"}', "warm-up")

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError, stream_failed
 from serve_app.engine.failures import engine_died, from_exception, from_frame
 from serve_app.engine.generate_operation import GenerateOperation

@@ -14,7 +14,7 @@ from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
 
-from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.bounds import check_characters, check_inputs, check_sampling, check_token_ids
 from serve_app.engine.failures import from_response

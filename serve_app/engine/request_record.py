@@ -9,8 +9,8 @@ from typing import Any
 
 from vllm.v1.engine.output_processor import OutputProcessor
 
-from serve_app.api.client import EngineRequest
-from serve_app.telemetry.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
+from serve_app.api.engine_client import EngineRequest
+from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
 
 _current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
 

@@ -8,7 +8,7 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from serve_app.engine.report import EngineReport, Milestones
+from serve_app.engine.engine_signals import EngineReport, Milestones
 from serve_app.telemetry.engine_metrics import EngineMetrics
 
 logger = logging.getLogger("ray.serve")

@@ -8,7 +8,7 @@ from pathlib import Path
 from serve_app import env
 from serve_app.haproxy.limits import Limits
 from serve_app.haproxy.supervisor import write_launcher
-from serve_app.settings.errors import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 _FILES = {
     "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "proxy.cfg",

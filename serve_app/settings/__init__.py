@@ -1,8 +1,8 @@
 """The one typed settings tree behind every configuration file."""
 
-from serve_app.settings.errors import SettingsError
 from serve_app.settings.knob_defaults import knob_defaults
 from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import (
     AppSettings,
     HttpSettings,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serve_app.autoscaling.knobs import Knobs, overlay
-from serve_app.settings.profiles import KNOBS, read_profile
+from serve_app.settings.knob_profiles import KNOBS, read_profile
+from serve_app.settings.knobs import Knobs, overlay
 
 
 def knob_defaults(args: Mapping[str, Any]) -> dict[str, Knobs]:

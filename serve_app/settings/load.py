@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from serve_app.settings.engine_arguments import check_engine_args
-from serve_app.settings.errors import SettingsError, from_pydantic, shown
-from serve_app.settings.profiles import apply_profile
+from serve_app.settings.knob_profiles import apply_profile
+from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 from serve_app.settings.tree import AppSettings
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from serve_app.closed_model import ClosedModel
+from serve_app.settings.closed_model import ClosedModel
 
 Backend = Literal["xgrammar", "guidance", "outlines", "lm-format-enforcer", "auto"]
 _COMPACT = ("xgrammar", "guidance")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from serve_app.closed_model import ClosedModel
+from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.custom_resources import CustomResources
 from serve_app.settings.structured_output import StructuredOutputSettings
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serve_app.api.errors import ApiError
-from serve_app.autoscaling.signals import EngineSignals
 from serve_app.telemetry.buckets import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
 from serve_app.telemetry.series import ReplicaSeries
+from serve_app.wire.signals import EngineSignals
 
 
 @dataclass(frozen=True, slots=True)

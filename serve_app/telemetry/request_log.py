@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from serve_app.telemetry.request_line import RequestLine
+from serve_app.wire.request_line import RequestLine
 
 logger = logging.getLogger("ray.serve")
 

@@ -8,10 +8,10 @@ from typing import Any
 from httpx import ASGITransport, AsyncClient, Response
 
 from serve_app.api.api_keys import ApiKeys
-from serve_app.api.app import create_app
 from serve_app.api.autoscaling import AutoscalingView
-from serve_app.api.client import EngineReply
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.health import ModelReadiness, Readiness
+from serve_app.api.http_api import create_app
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.api.traffic import UNCOUNTED, Traffic
 from tests.stub_engine import StubEngine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.client import ColdWait, EngineReply, EngineRequest
+from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.api.traffic import UNCOUNTED, Traffic

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.api.client import EngineReply
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.models import ModelDirectory, ServedModel
 from tests.stub_engine import StubEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.api.client import EngineRequest
+from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.outcome import Outcome
 

@@ -14,7 +14,7 @@ from benchmarks.autoscaling.plan import BASE, GRID, ORACLE, OURS, STATIC, VARIAN
 from benchmarks.autoscaling.progress import Progress
 from benchmarks.autoscaling.store import Run, Store
 from benchmarks.autoscaling.windows import find_windows
-from serve_app.replay.peers.registry import PUBLISHED
+from benchmarks.peers.laws import PUBLISHED
 from tests.benchmarks.made_up_runs import failing, run, window
 
 

@@ -10,7 +10,7 @@ from benchmarks.autoscaling_overhead import __main__ as command
 from benchmarks.autoscaling_overhead.fleet import ENGINE, Fleet
 from benchmarks.autoscaling_overhead.measure import PARTS, Timing, measure, share_of_a_core
 from benchmarks.autoscaling_overhead.report import Report, missed, to_markdown, write
-from serve_app.autoscaling.knobs import Knobs
+from serve_app.settings.knobs import Knobs
 
 
 def timings(replicas: int, median_s: float) -> list[Timing]:

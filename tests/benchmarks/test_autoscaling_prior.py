@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks.autoscaling.prior import KNOBS, policy_with_prior, replay_with_prior, scaled_service
-from serve_app.autoscaling.served import ServedModel
-from serve_app.autoscaling.service import ServiceModel
-from serve_app.autoscaling.signals import Snapshot
-from serve_app.autoscaling.state import PolicyState
-from serve_app.replay.profile_files import load_profile
-from serve_app.replay.run import replay
-from serve_app.replay.traces import ArrayTrace
+from loadtests.traces import ArrayTrace
+from replay.profile_files import load_profile
+from replay.run import replay
+from serve_app.policy.capacity_model import ServiceModel
+from serve_app.policy.state import PolicyState
+from serve_app.wire.served_models import ServedModel
+from serve_app.wire.signals import Snapshot
 
 MODEL = ServedModel("model", "Engine-model", KNOBS)
 NOTHING_SEEN = Snapshot(target=1, ready=1, ingress_ready=1, engines={}, ingress={})

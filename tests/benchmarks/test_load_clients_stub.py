@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.load_clients.stub_script import Served
 from benchmarks.load_clients.stub_server import serve
-from serve_app.loadtest.client.pacer import Pacer
+from loadtests.client.pacer import Pacer
 
 Stub = tuple[str, "asyncio.Queue[Served]"]
 

@@ -6,8 +6,8 @@ import pytest
 from benchmarks.replay_speed import __main__ as command
 from benchmarks.replay_speed.timed import Timed
 from benchmarks.replay_speed.traffic import Repeated, Swinging
-from serve_app.replay.trace import CHUNK_REQUESTS, Trace
-from serve_app.replay.traces import ArrayTrace
+from loadtests.traces import ArrayTrace
+from loadtests.traces.trace import CHUNK_REQUESTS, Trace
 
 
 def arrivals(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -106,7 +106,7 @@ def application(name: str, *models: str, user_config: Any = None, status: str = 
         "name": name,
         "route_prefix": f"/{name}",
         "import_path": "serve_app.app:build",
-        "autoscaling_policy": {"policy_function": "serve_app.autoscaling.serve_policy:ServePolicy"},
+        "autoscaling_policy": {"policy_function": "serve_app.controller.serve_policy:ServePolicy"},
         "runtime_env": {"env_vars": {"SECRET": "of the application"}},
         "args": {"models": [{"name": model, "device": "cpu"} for model in models]},
         "deployments": deployments,

@@ -11,7 +11,7 @@ from serve_app.cli.main import main
 CONFIG = Path(__file__).parents[2] / "config"
 
 
-POLICY = "serve_app.autoscaling.serve_policy:ServePolicy"
+POLICY = "serve_app.controller.serve_policy:ServePolicy"
 
 
 def document(model: str, **knobs: object) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.settings import SettingsError, knob_defaults
+from serve_app.settings.knobs import IngressKnobs, Knobs
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = sorted((REPOSITORY / "config").glob("*.yaml"))
 OURS = "serve_app.app:build"
-POLICY = "serve_app.autoscaling.serve_policy:ServePolicy"
+POLICY = "serve_app.controller.serve_policy:ServePolicy"
 
 
 def application(name: str = "tide", import_path: str = OURS, **args: Any) -> dict[str, Any]:

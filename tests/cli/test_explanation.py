@@ -116,7 +116,7 @@ def test_without_a_policy_the_missing_lines_are_told() -> None:
     lines = explained(None)
 
     assert lines[0].startswith("No policy has reported yet.")
-    assert "    policy_function: serve_app.autoscaling.serve_policy:ServePolicy" in lines
+    assert "    policy_function: serve_app.controller.serve_policy:ServePolicy" in lines
 
 
 def test_decisions_without_a_status_are_told_all_the_same() -> None:

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
-from serve_app.autoscaling.live import read_user_config
 from serve_app.cli.knob_changes import (
     Change,
     change_line,
@@ -19,7 +17,9 @@ from serve_app.cli.knob_changes import (
     snippet,
     value_text,
 )
-from serve_app.settings.errors import SettingsError
+from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.live_knobs import read_user_config
+from serve_app.settings.settings_error import SettingsError
 
 BERLIN = {"timezone": "Europe/Berlin", "days": ["mon"]}
 WINDOW = {"start": "08:00", "end": "18:00", "min_replicas": 2}

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
 from serve_app.cli.room_check import Cpus, check_room, local_cpus
 from serve_app.settings import AppSettings, ModelSettings
+from serve_app.settings.knobs import IngressKnobs, Knobs
 
 
 def problems(

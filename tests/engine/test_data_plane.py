@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
-from serve_app.api.client import OPERATIONS, EngineReply, EngineRequest
+from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine import data_plane
 from serve_app.engine.data_plane import (

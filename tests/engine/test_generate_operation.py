@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from serve_app.api.client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine import latency
 from serve_app.engine.generate_operation import GenerateOperation, TokenTexts
-from serve_app.models import embedded_model_path
+from serve_app.weights import embedded_model_path
 
 LIMIT = 64  # tokens of context
 

@@ -13,13 +13,13 @@ from starlette.responses import JSONResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from serve_app.api.client import EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine import request_record
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.serving import Serving
 from serve_app.settings import ModelSettings
-from serve_app.telemetry.request_line import RequestLine
+from serve_app.wire.request_line import RequestLine
 
 CHAT = b'{"messages":[{"role":"user","content":"sea"}]}'
 TOKEN = 'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'

@@ -12,9 +12,9 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from serve_app.api.client import EngineRequest
+from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.request_record import RequestRecord, watch_sequences
-from serve_app.telemetry.request_line import RequestLine
+from serve_app.wire.request_line import RequestLine
 
 REQUEST = EngineRequest("chat_completions", b"{}", "r-1", waited_s=40.0, held_s=39.5)
 

@@ -205,7 +205,7 @@ def application(
                 "name": "tideserve",
                 "route_prefix": "/",
                 "import_path": "serve_app.app:build",
-                "autoscaling_policy": {"policy_function": "serve_app.autoscaling.serve_policy:ServePolicy"},
+                "autoscaling_policy": {"policy_function": "serve_app.controller.serve_policy:ServePolicy"},
                 "args": {"models": list(models), "ingress": ingress, **args},
                 "deployments": [{"name": "Ingress", "user_config": user_config}],
             }

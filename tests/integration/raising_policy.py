@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from serve_app.autoscaling.policy import Decision
-from serve_app.autoscaling.serve_policy import ServePolicy
-from serve_app.autoscaling.served import ServedModel
-from serve_app.autoscaling.signals import Snapshot
-from serve_app.autoscaling.state import PolicyState
+from serve_app.controller.serve_policy import ServePolicy
+from serve_app.policy.decide import Decision
+from serve_app.policy.state import PolicyState
+from serve_app.wire.served_models import ServedModel
+from serve_app.wire.signals import Snapshot
 
 MARK = "TIDESERVE_TEST_POLICY_RAISES"
 """Names the file, in the environment of the cluster."""

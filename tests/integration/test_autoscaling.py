@@ -272,7 +272,7 @@ def test_every_knob_changes_under_streams_and_nothing_restarts_or_breaks(
     fleet: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Still three replicas; the knobs are as before."""
-    from serve_app.autoscaling.knobs import Knobs
+    from serve_app.settings.knobs import Knobs
 
     assert {setting.partition("=")[0] for setting in CHANGED} == set(Knobs.model_fields)
     everyone = sorted(process.pid for process in fleet.processes("ray::ServeReplica"))

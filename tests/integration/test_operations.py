@@ -10,7 +10,7 @@ import openai
 import psutil
 import pytest
 
-from serve_app.autoscaling.knobs import Knobs
+from serve_app.settings.knobs import Knobs
 from tests.integration.cluster import Running
 from tests.integration.conftest import CHAT, EMBED, NARROW
 from tests.integration.prometheus import samples, settled

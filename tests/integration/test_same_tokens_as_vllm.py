@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serve_app.models import embedded_model_path
+from serve_app.weights import embedded_model_path
 from tests.integration.cluster import free_port
 from tests.integration.conftest import CHAT
 

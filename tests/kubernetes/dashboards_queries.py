@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helm.dashboards.files import FOLDER
+from tools.dashboards.files import FOLDER
 
 PRICE_PLACEHOLDER = "__GPU_HOUR_PRICE__"
 _LABEL_VALUES = re.compile(r"label_values\((?P<series>.*), (?P<label>\w+)\)")

@@ -7,16 +7,16 @@ from typing import Any, get_args
 
 import pytest
 
-from helm.dashboards.colours import OUTCOMES, PARTS, PERCENTILES, STATES, TERMS
-from helm.dashboards.files import FOLDER, contents, write
-from helm.dashboards.targets import HUNDRED_TOKENS_S, ITL_S, TTFT_S
 from serve_app.api.outcome import OUTCOMES as COUNTED_OUTCOMES
-from serve_app.autoscaling.decision import Clamped
-from serve_app.autoscaling.policy import NOTHING
+from serve_app.policy.decide import NOTHING
+from serve_app.policy.decision import Clamped
 from tests.kubernetes.dashboards_queries import PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made
 from tests.kubernetes.promql_labels import Labels, labels_of
 from tests.kubernetes.tools import PROJECT
+from tools.dashboards.colours import OUTCOMES, PARTS, PERCENTILES, STATES, TERMS
+from tools.dashboards.files import FOLDER, contents, write
+from tools.dashboards.targets import HUNDRED_TOKENS_S, ITL_S, TTFT_S
 
 DOCUMENTS = documents()
 QUERIES = queries()
@@ -44,7 +44,7 @@ def shown() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_the_files_are_what_the_code_writes() -> None:
     assert {path.name: path.read_text("utf-8") for path in FOLDER.iterdir()} == contents(), (
-        "run python -m helm.dashboards"
+        "run python -m tools.dashboards"
     )
 
 
@@ -208,7 +208,7 @@ def test_a_name_has_one_colour_wherever_it_means_the_same() -> None:
 
 
 def test_what_can_set_a_target_has_a_colour() -> None:
-    terms = (PROJECT / "serve_app/autoscaling/terms.py").read_text("utf-8")
+    terms = (PROJECT / "serve_app/policy/terms.py").read_text("utf-8")
     named = set(re.findall(r'Term\(\s*"(\w+)"', terms))
     # Bounds bind by the names of their knobs, and a lack of capacity keeps no target.
     clamps = set(get_args(Clamped)) - {"bounds", "capacity"}

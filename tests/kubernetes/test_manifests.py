@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helm.chart.__main__ import stale
-from helm.chart.manifests import FOLDER, NAMESPACE, manifests
 from tests.kubernetes import crd, kubernetes_api
 from tests.kubernetes.tools import needs_crds
+from tools.chart.__main__ import stale
+from tools.chart.manifests import FOLDER, NAMESPACE, manifests
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
 

@@ -38,7 +38,7 @@ def _container(job: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_is_on_the_hub_is_loaded_once_with_tokenizer_and_draft_model() -> None:
     container = _container(_job(CLAIM, ROOM, MANY))
-    assert container["command"] == ["python", "-m", "serve_app.models.download"]
+    assert container["command"] == ["python", "-m", "serve_app.weights.download"]
     assert container["args"] == ["--tokenizer=org/t@r1", "org/a@r1", "org/draft"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.autoscaling.knobs import Knobs
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import HttpSettings
 from tests.kubernetes.chart import LAPTOP, of_kind, ray_service
 from tests.kubernetes.tools import CHART

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from serve_app import env
-from serve_app.cli import ask, explain
+from serve_app.cli import explain
+from serve_app.cli.ask import command as ask
 from tests.kubernetes import kubernetes_api
 from tests.kubernetes.chart import LAPTOP, documents, of_kind, ray_service
 from tests.kubernetes.stub_api_server import api_server

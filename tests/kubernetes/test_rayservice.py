@@ -12,7 +12,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from serve_app import env
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.placement import replica_resources
+from serve_app.cluster.placement import replica_resources
 from tests.kubernetes.chart import ALL_VALUES, LAPTOP, Document, ray_service, rendered, serve_config
 from tests.kubernetes.tools import CHART
 

@@ -9,12 +9,12 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from helm.chart import __main__ as chart
-from helm.chart.readme import readme
-from helm.chart.values_comments import Comments, leaves
-from serve_app.autoscaling.knobs import IngressKnobs, Knobs
+from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import ModelSettings
 from tests.kubernetes.tools import CHART, PROJECT
+from tools.chart import __main__ as chart
+from tools.chart.readme import readme
+from tools.chart.values_comments import Comments, leaves
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from serve_app.replay.fleet.fleet import Fleet
-from serve_app.replay.trace import Chunk
-from serve_app.replay.traces import ArrayTrace
+from loadtests.traces import ArrayTrace
+from loadtests.traces.trace import Chunk
+from replay.fleet.fleet import Fleet
 
 
 class Scripted:

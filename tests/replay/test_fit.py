@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.autoscaling.service import StepTime
-from serve_app.replay.fit import LEAST_SAMPLES, FitError, StepSample, fit
+from replay.fit import LEAST_SAMPLES, FitError, StepSample, fit
+from serve_app.policy.capacity_model import StepTime
 
 A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
 LAPTOP = StepTime(0.002, 0.00003, 0.0, 1.5e-5)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.replay.profile_files import load_profile
-from serve_app.replay.result import Result
-from serve_app.replay.run import replay
-from serve_app.replay.traces import open_trace
+from loadtests.traces import open_trace
+from replay.profile_files import load_profile
+from replay.result import Result
+from replay.run import replay
+from serve_app.settings.knobs import Knobs
 
 FOLDER = Path(__file__).parent / "live_run"
 RUN: dict[str, Any] = json.loads((FOLDER / "run.json").read_text())

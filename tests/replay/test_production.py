@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from ray.serve._private.common import ReplicaID
 
-from serve_app.autoscaling.contexts import engine_readings, ingress_readings
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.autoscaling.policy import Decision
-from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
-from serve_app.autoscaling.served import ServedModel
-from serve_app.autoscaling.signals import Snapshot
-from serve_app.autoscaling.state import PolicyState, restore
-from serve_app.replay.fleet.fleet import Fleet
-from serve_app.replay.production import ENGINE, EPOCH, MODEL, Production
-from serve_app.replay.profile import Profile
-from serve_app.replay.result import Result
-from serve_app.replay.simulation import simulate
-from tests.autoscaling.fake_application import Clock, FakeApplication
+from replay.fleet.fleet import Fleet
+from replay.production import ENGINE, EPOCH, MODEL, Production
+from replay.profile import Profile
+from replay.result import Result
+from replay.simulation import simulate
+from serve_app.controller.contexts import engine_readings, ingress_readings
+from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.policy.decide import Decision
+from serve_app.policy.state import PolicyState, restore
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.served_models import ServedModel
+from serve_app.wire.signals import Snapshot
+from tests.policy.fake_application import Clock, FakeApplication
 from tests.replay.controllers import waves
 from tests.replay.fleet.build import conditions, fleet, profile, serve
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.autoscaling.service import Mix, capacity_rps
-from serve_app.replay.profile_files import load_profile, load_starting_values, profile_for, profile_names
+from replay.profile_files import load_profile, load_starting_values, profile_for, profile_names
+from serve_app.policy.capacity_model import Mix, capacity_rps
 from serve_app.settings import ModelSettings, SettingsError, load_settings
+from serve_app.settings.knobs import Knobs
 
 CONFIG = Path(__file__).parents[2] / "config"
 FIELDS = {

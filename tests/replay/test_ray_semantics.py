@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from ray.serve._private.constants import CONTROL_LOOP_INTERVAL_S
 
+from replay.ray_semantics import CONTROL_LOOP_S, Context, apply
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
-from serve_app.autoscaling import serve_policy
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.autoscaling.policy import Decision
-from serve_app.autoscaling.serve_policy import INGRESS, ServePolicy
-from serve_app.autoscaling.served import ServedModel
-from serve_app.autoscaling.signals import Snapshot
-from serve_app.autoscaling.state import PolicyState
-from serve_app.replay.ray_semantics import CONTROL_LOOP_S, Context, apply
-from tests.autoscaling.fake_application import Clock, FakeApplication, FakeExchange, FakeMetrics
+from serve_app.controller import serve_policy
+from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.policy.decide import Decision
+from serve_app.policy.state import PolicyState
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.served_models import ServedModel
+from serve_app.wire.signals import Snapshot
+from tests.policy.fake_application import Clock, FakeApplication, FakeExchange, FakeMetrics
 
 KNOBS = Knobs(
     min_replicas=0,

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.replay.peers.registry import PUBLISHED, SpecError
-from serve_app.replay.result import Result
-from serve_app.replay.run import check_policy, policy_names, replay
-from serve_app.replay.scenario import scenario
-from serve_app.replay.simulation import simulate
-from serve_app.settings.errors import SettingsError
+from benchmarks.peers.laws import PUBLISHED
+from replay.laws.registry import SpecError
+from replay.result import Result
+from replay.run import check_policy, policy_names, replay
+from replay.scenario import scenario
+from replay.simulation import simulate
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.settings_error import SettingsError
 from tests.replay.traffic import steady, two_bursts
 
 
@@ -49,7 +50,7 @@ def test_every_policy_begins_with_what_the_first_minutes_need(
         begun.append(options["initial"])
         return simulate(*args, **options)
 
-    monkeypatch.setattr("serve_app.replay.scenario.simulate", noted)
+    monkeypatch.setattr("replay.scenario.simulate", noted)
 
     replay(steady(rate=10.0, duration_s=10.0), policy=policy)
 

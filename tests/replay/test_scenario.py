@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.replay.profile_files import load_profile
-from serve_app.replay.run import replay
-from serve_app.replay.scenario import scenario
-from serve_app.settings.errors import SettingsError
+from replay.profile_files import load_profile
+from replay.run import replay
+from replay.scenario import scenario
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.settings_error import SettingsError
 from tests.replay.traffic import of, steady
 
 A100 = load_profile("a100-80gb")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_app.replay.series import Series
+from replay.series import Series
 from tests.replay.fleet.build import fleet, serve
 
 

@@ -7,11 +7,12 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from serve_app.replay.profile import Profile
-from serve_app.replay.result import Result
-from serve_app.replay.sample import Sample
-from serve_app.replay.simulation import Controller, Sampled, simulate
-from serve_app.replay.trace import Trace
+from loadtests.traces.trace import Trace
+from replay.controller import Controller, Sampled
+from replay.profile import Profile
+from replay.result import Result
+from replay.sample import Sample
+from replay.simulation import simulate
 from tests.replay.controllers import NoRequests, Scripted, steady, trace
 from tests.replay.fleet.build import conditions, profile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serve_app.replay.traces import ArrayTrace
+from loadtests.traces import ArrayTrace
 
 
 def steady(rate: float = 1.0, duration_s: float = 300.0, name: str = "steady") -> ArrayTrace:

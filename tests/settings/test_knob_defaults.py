@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.autoscaling.knobs import Knobs
 from serve_app.settings import SettingsError, knob_defaults
-from serve_app.settings.profiles import PROFILES
+from serve_app.settings.knob_profiles import PROFILES
+from serve_app.settings.knobs import Knobs
 
 
 def of_profile(name: str) -> Knobs:

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_app.replay.traces import open_trace
+from loadtests.traces import open_trace
 from serve_app.telemetry.log_segments import LogSegments
-from serve_app.telemetry.request_line import RequestLine
 from serve_app.telemetry.request_log import MOST_WAITING_BYTES, RequestLog
+from serve_app.wire.request_line import RequestLine
 
 
 class Disk:

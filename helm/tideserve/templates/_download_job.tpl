@@ -81,7 +81,7 @@ template:
       - name: download
         image: {{ include "tideserve.image" .root | quote }}
         imagePullPolicy: {{ $values.image.pullPolicy }}
-        command: [python, -m, serve_app.models.download]
+        command: [python, -m, serve_app.weights.download]
         args:
           {{- .downloads | nindent 10 }}
         env:

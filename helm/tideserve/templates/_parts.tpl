@@ -2,7 +2,7 @@
 
 {{/*
 The longest that a client may hear nothing of its request, in seconds: one that is not streamed waits for a replica and
-then for its whole answer. Arguments: the root. The cold wait's default is that of serve_app/autoscaling/knobs.py.
+then for its whole answer. Arguments: the root. The cold wait's default is that of serve_app/settings/knobs.py.
 */}}
 {{- define "tideserve.longestSilence" -}}
 {{- $longest := 0.0 -}}
@@ -26,7 +26,7 @@ then for its whole answer. Arguments: the root. The cold wait's default is that 
 {{- end -}}
 
 {{/*
-What the download Job is to load, as arguments of `serve_app.models.download`, as a YAML list. Paths, the embedded model
+What the download Job is to load, as arguments of `serve_app.weights.download`, as a YAML list. Paths, the embedded model
 and addresses of other stores are not on the hub. A tokenizer of its own has the model's revision where nothing says
 otherwise, as vLLM has it. Arguments: root, profile (all models if empty).
 */}}

@@ -34,7 +34,7 @@ applications:
     route_prefix: /
     import_path: serve_app.app:build
     autoscaling_policy:
-      policy_function: serve_app.autoscaling.serve_policy:ServePolicy
+      policy_function: serve_app.controller.serve_policy:ServePolicy
     args:
       {{- toYaml $args | nindent 6 }}
     deployments:

@@ -1,6 +1,6 @@
 """JSON schemas of the OpenAI request bodies, for the OpenAPI document.
 
-They are vLLM's own models, written down by `python -m serve_app.api.schemas.write` so that the
+They are vLLM's own models, written down by `python -m tools.request_schemas` so that the
 ingress need not import vLLM; a test keeps them in step.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from serve_app.api.client import JSON, Operation
+from serve_app.api.engine_client import JSON, Operation
 from serve_app.api.generate import GenerateRequest
 
 

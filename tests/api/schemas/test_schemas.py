@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.client import OPERATIONS
+from serve_app.api.engine_client import OPERATIONS
 from serve_app.api.schemas import body_schema, component_schemas, generate_schema
 
 OPENAI_OPERATIONS = [name for name in OPERATIONS if name != "generate"]

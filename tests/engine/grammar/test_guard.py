@@ -9,8 +9,8 @@ import pytest
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
-from serve_app.engine.grammar import client as client_module
 from serve_app.engine.grammar import guard as guard_module
+from serve_app.engine.grammar import trial_client as client_module
 from serve_app.engine.grammar.guard import GrammarGuard, trial_work
 from serve_app.engine.grammar.nursery import Work
 from serve_app.engine.grammar.trial import Trial

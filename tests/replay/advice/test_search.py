@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.autoscaling.knobs import Knobs
-from serve_app.replay.advice.ladders import DEFAULT, changes, check_names, ladder, matters, with_value
-from serve_app.replay.advice.score import Outcome, Score, better, within_noise
-from serve_app.replay.advice.search import Search, Tried
-from serve_app.settings.errors import SettingsError
+from replay.advice.ladders import DEFAULT, changes, check_names, ladder, matters, with_value
+from replay.advice.score import Outcome, Score, better, within_noise
+from replay.advice.search import Search, Tried
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.settings_error import SettingsError
 
 # Not the defaults, which may change.
 START = Knobs(

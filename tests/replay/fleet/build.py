@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from serve_app.replay.fleet.conditions import Conditions
-from serve_app.replay.fleet.fleet import Fleet
-from serve_app.replay.profile import Profile
-from serve_app.replay.trace import Chunk
+from loadtests.traces.trace import Chunk
+from replay.fleet.conditions import Conditions
+from replay.fleet.fleet import Fleet
+from replay.profile import Profile
 
 BASE, SEQUENCE, KV, PREFILL = 0.010, 0.001, 0.000_01, 0.000_1
 """Seconds: a step, each sequence that decodes in it, each token of theirs, each prompt token."""

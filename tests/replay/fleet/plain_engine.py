@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from serve_app.replay.profile import Profile
+from replay.profile import Profile
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serve_app.replay.fleet import compiled, kernel
+from replay.fleet import compiled, kernel
 
 
 def test_what_the_cache_holds_counts_only_if_it_is_newer_than_the_sources(

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from serve_app.ingress_signals import COLD_AFTER_S
-from serve_app.replay.fleet.conditions import rules
-from serve_app.transport.prompt_tokens import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS
-from serve_app.transport.replicas import SEQUENCE_TOKENS
+from replay.fleet.conditions import rules
+from serve_app.ingress.ingress_signals import COLD_AFTER_S
+from serve_app.ingress.pick import SEQUENCE_TOKENS
+from serve_app.ingress.prompt_tokens import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS
 from tests.replay.fleet.build import conditions, profile
 
 

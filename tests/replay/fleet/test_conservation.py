@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serve_app.replay.fleet.fleet import Fleet
-from serve_app.replay.fleet.layout import FREE, NONE, READY, STARTING
+from replay.fleet.fleet import Fleet
+from replay.fleet.layout import FREE, NONE, READY, STARTING
 from tests.replay.fleet.build import chunk, fleet, profile
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.replay.fleet.fleet import Fleet
-from serve_app.replay.fleet.layout import FREE
+from replay.fleet.fleet import Fleet
+from replay.fleet.layout import FREE
 from tests.replay.fleet.build import fields, fleet, of, profile, serve, total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.replay.fleet.fleet import Fleet
+from replay.fleet.fleet import Fleet
 from tests.replay.fleet.build import fields, fleet, of, profile, serve, total
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serve_app.replay.profile import Profile
+from replay.profile import Profile
 from tests.replay.fleet.build import fleet, of, profile, serve, total
 from tests.replay.fleet.plain_engine import PlainEngine
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.autoscaling.signals import EngineSignals
-from serve_app.replay.fleet.fleet import Fleet
-from serve_app.replay.fleet.layout import SLICE_S, SLICES, WINDOW_BINS
+from replay.fleet.fleet import Fleet
+from replay.fleet.layout import SLICE_S, SLICES, WINDOW_BINS
 from serve_app.telemetry.latency_window import LatencyWindow
+from serve_app.wire.signals import EngineSignals
 from tests.replay.fleet.build import fleet, profile, serve
 
 

@@ -1,4 +1,4 @@
-"""Which replica gets which request: as the ingress has it, in `serve_app.transport`."""
+"""Which replica gets which request: as the ingress has it, in `serve_app.ingress`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from serve_app.replay.fleet.fleet import Fleet
+from replay.fleet.fleet import Fleet
+from serve_app.ingress.hold import room_for_held
+from serve_app.ingress.pick import Place, ReplicaSet
 from serve_app.settings.tree import ModelSettings
-from serve_app.transport.held import room_for_held
-from serve_app.transport.replicas import Place, ReplicaSet
 from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total
 
 

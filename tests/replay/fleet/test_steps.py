@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.replay.fleet.layout import E2E, ITL, RATIO, SHORTEST_S, TTFT
+from replay.fleet.layout import E2E, ITL, RATIO, SHORTEST_S, TTFT
 from tests.replay.fleet.build import fleet, of, profile, serve, total
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from serve_app.replay.result import GpuSeconds, Percentiles, Result, Timeline, Windows
-from serve_app.replay.trace import Floats
+from loadtests.traces.trace import Floats
+from replay.result import GpuSeconds, Percentiles, Result, Timeline, Windows
 
 STEP_S = 5.0
 HOURS = 3

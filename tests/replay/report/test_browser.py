@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from serve_app.replay.report.html import page
+from replay.report.html import page
+from tests.loadtests.drawing.browser import FRAMES, needs_browser, opened
 from tests.replay.report import samples
-from tests.report.browser import FRAMES, needs_browser, opened
 
 HOSTILE = "</script><script>document.body.remove()</script>"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.replay.report.comparison import cheapest_peer, standings, verdict
+from replay.report.comparison import cheapest_peer, standings, verdict
 from tests.replay.report import samples
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from serve_app.replay.report import document
-from serve_app.replay.report.thinning import MOST_POINTS, thinned
+from replay.report import document
+from replay.report.thinning import MOST_POINTS, thinned
 from tests.replay.report import samples
 
 TOP_LEVEL = {"policy", "attainment", "ttft_ok", "gpu_seconds", "requests", "oracle_ratio"}

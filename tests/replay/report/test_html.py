@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.replay.report import write_html
-from serve_app.replay.report.html import page
-from serve_app.replay.report.thinning import MOST_POINTS
+from replay.report import write_html
+from replay.report.html import page
+from replay.report.thinning import MOST_POINTS
 from tests.replay.report import samples
 
 HOSTILE = "</script><script>alert(1)</script><!-- {{data}} \u2028 & \ud800"

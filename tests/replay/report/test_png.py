@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serve_app.replay.report import write_png
-from serve_app.replay.report.png import DPI, FRONTIER_INCHES, TIMELINE_INCHES
-from serve_app.report.palette import LIGHT
+from loadtests.drawing.palette import LIGHT
+from replay.report import write_png
+from replay.report.png import DPI, FRONTIER_INCHES, TIMELINE_INCHES
 from tests.replay.report import samples
 
 SIZES = [tuple(round(side * DPI) for side in inches) for inches in (TIMELINE_INCHES, FRONTIER_INCHES)]
@@ -53,6 +53,6 @@ def test_a_picture_needs_a_result(tmp_path: Path) -> None:
 
 
 def test_reports_are_imported_without_matplotlib() -> None:
-    code = "import sys, serve_app.replay.report; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, replay.report; sys.exit('matplotlib' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from rich.console import Console
 
-from serve_app.replay.report import print_comparison, print_result
+from replay.report import print_comparison, print_result
 from tests.replay.report import samples
 
 

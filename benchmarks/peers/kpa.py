@@ -1,0 +1,115 @@
+"""Knative's pod autoscaler."""
+
+from __future__ import annotations
+
+import math
+
+from benchmarks.peers.windows import Buckets
+from replay.sample import Sample
+
+CONCURRENCY = 100.0
+"""Knative's own target where a service gives none; its services have small requests."""
+_UTILISATION = 0.7
+_STABLE_S = 60
+_PANIC_S = 6
+_PANIC_THRESHOLD = 2.0
+_UP_RATE = 1000.0
+_DOWN_RATE = 2.0
+_GRACE_S = 30.0
+_TICK_S = 2.0
+_EPS_S = 1e-6
+
+
+class KnativeKpa:
+    """Knative Serving's KPA on concurrency, with the defaults of `config-autoscaler`.
+
+    Concurrency is noted once a second: in replicas, and in the activator, which holds requests while there
+    are none. Every 2 s both windows, 60 s and 6 s, are divided by T = 70 % of the target, rounded up and kept
+    within half and a thousand times the ready replicas. Where the short window asks for twice what is ready,
+    the law panics: until 60 s after the last such tick it takes the larger of the two and never goes down.
+    Zero: a revision idle for the stable window, and active for as long, is marked inactive; 30 s later its
+    last replica goes. The first held request wakes it without waiting for the tick.
+
+    Source: Knative Serving, `pkg/autoscaler/scaling/autoscaler.go`, `pkg/autoscaler/aggregation`,
+    `pkg/reconciler/autoscaling/kpa/scaler.go` and `resources/target.go`.
+
+    Args:
+        concurrency: The `autoscaling.knative.dev/target` of the service: requests a replica.
+    """
+
+    interval_s = 1.0
+
+    def __init__(self, concurrency: float = CONCURRENCY) -> None:
+        self._concurrency = concurrency
+        self._per_replica = max(1.0, concurrency * _UTILISATION)
+        self._stable = Buckets(_STABLE_S)
+        self._panic = Buckets(_PANIC_S)
+        self._next_tick = 0.0
+        self._panic_since: float | None = None
+        self._most_in_panic = 0
+        self._begun = False
+        self._active_since: float | None = None
+        self._inactive_since: float | None = None
+
+    @property
+    def name(self) -> str:
+        """`kpa`, with its target where that is not Knative's default."""
+        return "kpa" if self._concurrency == CONCURRENCY else f"kpa:{self._concurrency:g}"
+
+    def decide(self, sample: Sample) -> int:
+        """Note the concurrency of this second; decide at a tick and when the activator is poked."""
+        if not self._begun:
+            self._begin(sample)
+        if sample.ready or sample.held:
+            ongoing = sample.ongoing
+            self._stable.record(sample.at, ongoing)
+            self._panic.record(sample.at, ongoing)
+        if sample.ready == 0:
+            self._active_since = None
+        elif self._active_since is None:
+            self._active_since = sample.at
+        poked = sample.target == 0 and sample.held > 0
+        if sample.at + _EPS_S < self._next_tick and not poked:
+            return sample.target
+        if sample.at + _EPS_S >= self._next_tick:
+            self._next_tick += _TICK_S
+        if self._stable.empty(sample.at):
+            return sample.target
+        return self._allow_zero(sample, self._desired(sample))
+
+    def _begin(self, sample: Sample) -> None:
+        """More than one replica at the start is kept by a panic until there are windows to go by."""
+        self._begun = True
+        self._next_tick = sample.at
+        if sample.ready > 1:
+            self._panic_since, self._most_in_panic = sample.at, sample.ready
+
+    def _desired(self, sample: Sample) -> int:
+        ready = max(1, sample.ready)
+        most, least = math.ceil(_UP_RATE * ready), math.floor(ready / _DOWN_RATE)
+        for_panic = math.ceil(self._panic.mean(sample.at) / self._per_replica)
+        stable = min(max(math.ceil(self._stable.mean(sample.at) / self._per_replica), least), most)
+        if for_panic / ready >= _PANIC_THRESHOLD:
+            self._panic_since = sample.at
+        elif self._panic_since is not None and sample.at > self._panic_since + _STABLE_S:
+            self._panic_since = None
+            self._most_in_panic = 0
+        if self._panic_since is None:
+            return stable
+        self._most_in_panic = max(self._most_in_panic, stable, min(max(for_panic, least), most))
+        return self._most_in_panic
+
+    def _allow_zero(self, sample: Sample, desired: int) -> int:
+        """What becomes of a wish for zero."""
+        if desired > 0 or sample.target == 0:
+            if self._inactive_since is not None:
+                self._active_since, self._inactive_since = sample.at, None
+            return desired
+        if self._active_since is None:
+            return sample.target  # still starting
+        if self._inactive_since is not None:
+            return 0 if sample.at - self._inactive_since >= _GRACE_S else sample.target
+        if sample.at - self._active_since < _STABLE_S:
+            return 1
+        self._inactive_since = sample.at
+        return sample.target

@@ -1,1 +1,0 @@
-"""`python -m helm.chart` writes the values schema, the chart's README and the manifests in `k8s/`."""

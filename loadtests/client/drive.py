@@ -1,0 +1,150 @@
+"""Sends planned requests from one event loop: at their times, or as fast as they are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+
+from loadtests.client.bodies import Bodies, made
+from loadtests.client.memory import short_collections
+from loadtests.client.pacer import Pacer
+from loadtests.client.prompts import Prompts
+from loadtests.client.request import Exchange, Site, SpoiledError
+from loadtests.client.sessions import allow_many_connections, open_session
+from loadtests.client.target import Target
+from loadtests.client.timekeeping import Clock
+from loadtests.planned import Planned
+from loadtests.record import Record, Timekeeping
+from loadtests.scenario import Client, Closed
+
+INTERRUPTED = "the run was interrupted"
+
+
+async def drive(
+    planned: Sequence[Planned],
+    target: Target,
+    settings: Client,
+    begin: float,
+    emit: Callable[[Record], None],
+    stop: asyncio.Event,
+    *,
+    prompts: Prompts | None = None,
+) -> Timekeeping:
+    """Open loop: send each request at its time, whatever has become of the others.
+
+    Args:
+        planned: in any order; each is recorded once, if its time comes before `stop`.
+        target: where to.
+        settings: timeout and retries.
+        begin: `time.monotonic` of the run's start. Bodies are made from the call on, so a plan that begins
+            with many requests, or long ones, needs a start a second ahead.
+        emit: takes each record as soon as its request is over.
+        stop: once set, open requests are closed and recorded as abandoned, and no more are sent.
+        prompts: writes the bodies; None: from `target`.
+
+    Returns:
+        How well it kept time, when the last request is over.
+
+    Raises:
+        SpoiledError: when all are over, if this machine lacked files, memory or ports for some of them.
+    """
+    ordered = sorted(planned, key=lambda one: one.at_s)
+    bodies = Bodies(prompts or Prompts(target), ordered, begin)
+    async with _site(target, settings, begin, emit) as (site, pacer):
+        async with _beside(bodies.keep_ahead()), _beside(_interrupt(stop, site)):
+            async with asyncio.TaskGroup() as requests:
+
+                async def start() -> None:
+                    for one in ordered:
+                        await pacer.until(begin + one.at_s)
+                        requests.create_task(Exchange(site, one, one.at_s).run(bodies.take))
+
+                if not stop.is_set():
+                    site.starting.add(requests.create_task(start()))
+        return site.clock.result()
+
+
+async def drive_closed(
+    closed: Closed,
+    planned: Iterator[Planned],
+    target: Target,
+    settings: Client,
+    begin: float,
+    emit: Callable[[Record], None],
+    stop: asyncio.Event,
+    *,
+    prompts: Prompts | None = None,
+) -> Timekeeping:
+    """Closed loop: `closed.streams` streams take requests from `planned` one after the other.
+
+    None is sent after `closed.for_s`; those under way then are finished. `at_s` of a plan is not looked at:
+    that of a record is when it was sent. The rest is as for `drive`.
+    """
+    writing = prompts or Prompts(target)
+    async with _site(target, settings, begin, emit) as (site, pacer):
+
+        async def stream() -> None:
+            for one in planned:
+                body = await made(writing, one)
+                sent_s = time.monotonic() - begin
+                if stop.is_set() or sent_s >= closed.for_s:
+                    return
+                await Exchange(site, one, sent_s).run(functools.partial(_given, body))
+                if time.monotonic() - begin + closed.think_s >= closed.for_s:
+                    return
+                if closed.think_s:
+                    await _pause(stop, closed.think_s)
+
+        async with _beside(_interrupt(stop, site)), asyncio.TaskGroup() as streams:
+            beginning = asyncio.create_task(pacer.until(begin))
+            site.starting.add(beginning)
+            await asyncio.wait((beginning,))
+            for _ in range(closed.streams):
+                streams.create_task(stream())
+        return site.clock.result()
+
+
+@contextlib.asynccontextmanager
+async def _site(
+    target: Target, settings: Client, begin: float, emit: Callable[[Record], None]
+) -> AsyncIterator[tuple[Site, Pacer]]:
+    allow_many_connections()
+    with short_collections(), Pacer(asyncio.get_running_loop()) as pacer:
+        async with open_session(target) as session:
+            site = Site(session, target, settings, begin, emit, Clock(pacer, begin))
+            yield site, pacer
+    if site.spoiled:
+        raise SpoiledError(f"this machine could not open every connection: {site.spoiled}")
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Run `work` until the block ends; its error is raised then."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _interrupt(stop: asyncio.Event, site: Site) -> None:
+    await stop.wait()
+    for task in site.starting:
+        task.cancel()
+    for exchange in tuple(site.open):
+        exchange.end("abandoned", INTERRUPTED)
+
+
+async def _given(body: bytes, _: Planned) -> bytes:
+    return body
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()

@@ -1,0 +1,245 @@
+"""One request, from the moment the client turns to it until its record."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import aiohttp
+
+from loadtests.client.arrival import Stream
+from loadtests.client.refusals import REFUSED, wait_s
+from loadtests.client.sse import Scanner
+from loadtests.client.target import Target
+from loadtests.client.timekeeping import Clock
+from loadtests.planned import Planned
+from loadtests.record import Outcome, Record
+from loadtests.scenario import Client
+from serve_app.cli.error_words import error_words
+
+PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+_ONE_PIECE_BYTES = 256 * 2**10
+"""aiohttp hands bytes to the socket in one piece; larger bodies go in blocks."""
+_REFUSAL_BYTES = 64 * 2**10
+_OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
+"""Of a connection that this machine could not open: it ran out of files, of memory, or of ports."""
+_SETTLE_S = 1.0
+"""How long the end of a chunked body may come after `[DONE]` before its connection is given up."""
+
+
+class SpoiledError(Exception):
+    """Requests failed for want of something on this machine, which says nothing of the server."""
+
+
+@dataclass(slots=True)
+class Site:
+    """What the requests of one client share."""
+
+    session: aiohttp.ClientSession
+    target: Target
+    settings: Client
+    begin: float
+    """`time.monotonic` of the run's start."""
+    emit: Callable[[Record], None]
+    clock: Clock
+    spoiled: str = ""
+    """What this machine lacked for a request to be sent, in words."""
+    open: set[Exchange] = field(default_factory=set)
+    starting: set[asyncio.Task[None]] = field(default_factory=set)
+    """What sends requests: cancelled when the run is stopped."""
+
+
+class Exchange:
+    """Sends one request, again where it is refused, and emits its record, whatever comes."""
+
+    def __init__(self, site: Site, planned: Planned, at_s: float) -> None:
+        self._site, self._planned, self._at_s = site, planned, at_s
+        self._scanner = Scanner(planned.api)
+        self._response: aiohttp.ClientResponse | None = None
+        self._status = 0
+        self._attempts = 0
+        self._ended = 0.0
+        self._sent = 0.0
+        self._task: asyncio.Task[object] | None = None
+        self._verdict: tuple[Outcome, str] | None = None
+        site.open.add(self)
+
+    def end(self, outcome: Outcome, error: str = "") -> None:
+        """Close the connection now, with this outcome; nothing if the request is over."""
+        if self._verdict is None:
+            self._verdict = outcome, error
+            if self._task is not None:
+                self._task.cancel()
+
+    async def run(self, take: Callable[[Planned], Awaitable[bytes]]) -> None:
+        """All of it. `take` gives the body. Any outcome is recorded and none raised."""
+        self._sent = time.monotonic()
+        site = self._site
+        self._task = asyncio.current_task()
+        timers = self._timers()
+        try:
+            if self._verdict is None:
+                body = await take(self._planned)
+                self._sent = time.monotonic()  # A body made late is the client's lag, not the server's.
+                self._verdict = await self._answer(body)
+            self._ended = self._ended or time.monotonic()
+        except asyncio.CancelledError:
+            if self._verdict is None:  # Not by `end`: the whole client is being cancelled.
+                self._close()
+                raise
+            if self._task is not None:
+                self._task.uncancel()
+            self._ended = time.monotonic()
+            if not self._attempts:  # It never left.
+                self._sent = self._ended
+            if self._scanner.done:
+                self._verdict = "answered", ""
+        finally:
+            self._task = None
+            for timer in timers:
+                timer.cancel()
+            site.open.discard(self)
+        outcome, error = self._verdict
+        if outcome != "answered":
+            self._close()
+        site.clock.sent.add(self._sent - site.begin - self._at_s)
+        site.emit(self._record(outcome, error))
+        await self._settle()
+
+    def _timers(self) -> list[asyncio.TimerHandle]:
+        loop = asyncio.get_running_loop()
+        passed = time.monotonic() - self._site.begin - self._at_s
+        timeout_s = self._site.settings.timeout_s
+        timers = [loop.call_later(max(0.0, timeout_s - passed), self._abandon, timeout_s)]
+        if self._planned.leave_after_s is not None:
+            timers.append(loop.call_later(max(0.0, self._planned.leave_after_s - passed), self.end, "left"))
+        return timers
+
+    def _abandon(self, timeout_s: float) -> None:
+        pieces = len(self._scanner.pieces)
+        if pieces:
+            state = f"{pieces} pieces had come"
+        elif self._status in REFUSED:
+            state = f"the last attempt was refused with {self._status}"
+        elif self._status:
+            state = "the answer had begun, without a piece"
+        else:
+            state = "no answer had begun"
+        self.end("abandoned", f"not whole {timeout_s:g} s after its intended time: {state}")
+
+    async def _answer(self, body: bytes) -> tuple[Outcome, str]:
+        site, planned = self._site, self._planned
+        url = site.target.url.rstrip("/") + PATHS[planned.api]
+        while True:
+            self._attempts += 1
+            self._scanner = Scanner(planned.api)
+            try:
+                self._response = response = await site.session.post(
+                    url,
+                    data=body if len(body) < _ONE_PIECE_BYTES else io.BytesIO(body),
+                    allow_redirects=False,
+                )
+                self._status = response.status
+                if response.status == HTTPStatus.OK:
+                    return await self._read(response)
+                error = await _refusal(response)
+            except (aiohttp.ClientError, OSError) as failure:
+                if isinstance(failure, OSError) and failure.errno in _OURS:
+                    site.spoiled = _words(failure)
+                return "failed", _words(failure)
+            if response.status not in REFUSED:
+                return "failed", error
+            if self._attempts > site.settings.retries:
+                return "rejected", error
+            source = f"{site.target.seed}/{planned.index}"
+            retry_after = response.headers.get("Retry-After")
+            await asyncio.sleep(wait_s(retry_after, self._attempts, source, time.time()))
+
+    async def _read(self, response: aiohttp.ClientResponse) -> tuple[Outcome, str]:
+        scanner, enough = self._scanner, self._planned.leave_after_tokens
+        stream = Stream(response, scanner, enough)
+        try:
+            self._ended = await stream.over()
+        finally:
+            stream.leave()
+        if scanner.done:
+            return "answered", ""
+        broken: Outcome = "broken" if scanner.pieces else "failed"
+        if scanner.error:
+            return broken, scanner.error
+        if enough is not None and len(scanner.pieces) >= enough:
+            return "left", ""
+        if stream.cut is not None:
+            return broken, f"the connection was lost within the answer: {_words(stream.cut)}"
+        if stream.content_type != "text/event-stream":
+            return broken, f"the answer is no event stream but {stream.content_type}"
+        return broken, "the stream ended without [DONE]"
+
+    def _close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+
+    async def _settle(self) -> None:
+        """Wait for the very end of the body, so that the connection can be used again."""
+        response = self._response
+        if response is None or response.closed:
+            return
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                await response.content.wait_eof()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass  # The answer is whole and recorded; its connection is merely not reused.
+        finally:
+            response.close()
+
+    def _record(self, outcome: Outcome, error: str) -> Record:
+        begin, planned, scanner = self._site.begin, self._planned, self._scanner
+        usage = scanner.usage()
+        return Record(
+            index=planned.index,
+            kind=planned.kind,
+            model=planned.model or self._site.target.model,
+            at_s=self._at_s,
+            sent_s=self._sent - begin,
+            ended_s=self._ended - begin,
+            outcome=outcome,
+            status=self._status,
+            attempts=max(1, self._attempts),
+            # Half a surrogate pair, as a server may send, has no bytes in UTF-8.
+            error=error.encode(errors="replace").decode(),
+            pieces_s=tuple([at - begin for at in scanner.pieces]),
+            planned_prompt_tokens=planned.prompt_tokens,
+            planned_output_tokens=planned.output_tokens,
+            prompt_tokens=usage.prompt_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            cold_wait_s=scanner.waited_s if usage.cold_wait_s is None else usage.cold_wait_s,
+            phases=tuple((at - begin, phase) for at, phase in scanner.phases),
+        )
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> str:
+    """The body of an error response in words, with its status. Gives the connection back."""
+    data = b""
+    while len(data) < _REFUSAL_BYTES and (block := await response.content.readany()):
+        data += block
+    if not response.content.at_eof():
+        response.close()
+    words = error_words(data)
+    location = response.headers.get("Location")
+    if location is not None:
+        words = f"redirected to {location}"
+    return f"HTTP {response.status}: {words or response.reason or 'without a body'}"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection: {error}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the server closed the connection before it answered"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

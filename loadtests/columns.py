@@ -1,0 +1,142 @@
+"""The requests of a run as arrays: what each one waited for, and what does not apply to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.percentiles import NEVER, Floats
+from loadtests.record import ERRORS, Record
+
+COLD_S = 0.5
+"""A request held for longer is cold: the server's own limit (docs/api.md, `cold`)."""
+HUNDRED = 100
+"""Tokens of an answer that `hundred_tokens_s` waits for."""
+NOT_APPLICABLE = np.nan
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """One element a request, in the order of the records; seconds. NaN: does not apply, infinity: never came.
+
+    What never came is infinity for every request that was to have it and ended in an error before. A client
+    that left as the scenario told it to is no error. Before its first piece it counts in TTFT with the time
+    it had waited, a lower bound (`Counts.left_waiting` tells how many did); after it, with the TTFT and the
+    gaps it saw. It has no end-to-end latency, for it did not want the whole.
+    """
+
+    at_s: Floats
+    sent_s: Floats
+    ended_s: Floats
+    ttft_s: Floats
+    """From the intended time to the first piece; of an answer without any, to its end."""
+    cold: Flags
+    cold_wait_s: Floats
+    """Of cold requests alone; never, where an error came before the first piece."""
+    tpot_s: Floats
+    """Mean time per output token after the first: (last piece - first piece) / (tokens - 1)."""
+    e2e_s: Floats
+    hundred_s: Floats
+    """From the intended time to the hundredth token, of the requests planned to have as many.
+
+    The tokens of an answer are spread evenly over its pieces, where they are not one each: of 128 tokens in
+    64 pieces, piece 50 carries the hundredth. An answer that is shorter than planned, or that a client left
+    earlier, has none.
+    """
+    error: Flags
+    tokens: Floats
+    """As the server counted them, else the pieces that came."""
+    piece_at_s: Floats
+    """One element a piece: when it arrived."""
+    piece_tokens: Floats
+    """How many tokens it carried, evenly spread."""
+    gap_s: Floats
+    """One element a gap between two pieces of one answer: its length, the ITL. A stream that ended in an
+    error has one more, to the piece that never came: else a stall that ends in a timeout would not show."""
+    gap_at_s: Floats
+    """When the piece arrived that ended the gap; of one that never came, when the stream ended."""
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Self:
+        """Of `records` in any order."""
+        at = _column(record.at_s for record in records)
+        ended = _column(record.ended_s for record in records)
+        count = np.array([len(record.pieces_s) for record in records], dtype=np.int64)
+        tokens = _column(record.output_tokens or len(record.pieces_s) for record in records)
+        planned = _column(record.planned_output_tokens for record in records)
+        waited = _column(record.cold_wait_s for record in records)
+        error = np.array([record.outcome in ERRORS for record in records], dtype=np.bool_)
+        left = np.array([record.outcome == "left" for record in records], dtype=np.bool_)
+
+        pieces = np.fromiter(chain.from_iterable(record.pieces_s for record in records), np.float64)
+        owner = np.repeat(np.arange(len(records)), count)
+        begins = np.cumsum(count) - count
+        came = count > 0
+        first, last = _picked(pieces, begins, came), _picked(pieces, begins + count - 1, came)
+        within = owner[1:] == owner[:-1]
+
+        cold = waited > COLD_S
+        timed = came & (tokens > 1)
+        stopped = came & error
+        return cls(
+            at_s=at,
+            sent_s=_column(record.sent_s for record in records),
+            ended_s=ended,
+            ttft_s=np.where(came, first, np.where(error, NEVER, ended)) - at,
+            cold=cold,
+            cold_wait_s=np.where(cold, np.where(error & ~came, NEVER, waited), NOT_APPLICABLE),
+            tpot_s=np.where(
+                error & (planned != 1),
+                NEVER,
+                np.where(timed, last - first, NOT_APPLICABLE) / np.maximum(tokens - 1, 1),
+            ),
+            e2e_s=np.where(left, NOT_APPLICABLE, np.where(error, NEVER, ended - at)),
+            hundred_s=_hundred(pieces, begins, count, tokens, planned, error) - at,
+            error=error,
+            tokens=tokens,
+            piece_at_s=pieces,
+            piece_tokens=np.repeat(tokens / np.maximum(count, 1), count),
+            gap_s=np.append((pieces[1:] - pieces[:-1])[within], np.full(stopped.sum(), NEVER)),
+            gap_at_s=np.append(pieces[1:][within], ended[stopped]),
+        )
+
+
+def applicable(column: Floats) -> Floats:
+    """The elements that apply."""
+    kept: Floats = column[~np.isnan(column)]
+    return kept
+
+
+def _column(values: Iterable[float]) -> Floats:
+    column: Floats = np.fromiter(values, np.float64)
+    return column
+
+
+def _picked(pieces: Floats, places: npt.NDArray[np.int64], there: Flags) -> Floats:
+    out = np.full(len(places), NOT_APPLICABLE)
+    out[there] = pieces[places[there]]
+    return out
+
+
+def _hundred(
+    pieces: Floats,
+    begins: npt.NDArray[np.int64],
+    count: npt.NDArray[np.int64],
+    tokens: Floats,
+    planned: Floats,
+    error: Flags,
+) -> Floats:
+    """When the hundredth token came, or `NEVER`, or that it does not apply."""
+    has = (tokens >= HUNDRED) & (count > 0)
+    piece = np.ceil(HUNDRED * count / np.maximum(tokens, 1)).astype(np.int64)
+    out = _picked(pieces, begins + piece - 1, has)
+    out[~has & error] = NEVER
+    out[planned < HUNDRED] = NOT_APPLICABLE
+    return out

@@ -1,0 +1,201 @@
+"""From a scenario to its requests. Equal scenarios and seeds give equal plans.
+
+Arrivals, kinds, lengths, prefixes and leaving clients have streams of random numbers of their own, so that a
+change of the lengths, say, leaves every intended time as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from loadtests.arrivals import Arrivals, Burst, Idle, Ramp, Recorded, Steady, Wave
+from loadtests.kinds import Between, Kind, Length, LogNormal
+from loadtests.planned import Planned
+from loadtests.scenario import Scenario
+from loadtests.traces import TraceError, open_trace
+from loadtests.traces.trace import Floats, Ints
+from serve_app.settings.settings_error import SettingsError
+
+MOST_REQUESTS = 2_000_000
+"""A plan is held in memory: some 200 bytes a request."""
+_CLOSED_CHUNK = 256
+
+
+class Planner:
+    """Draws what the requests of one scenario are; `Arrivals` say when they come."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._kinds = scenario.requests
+        shares = np.array([kind.share for kind in scenario.requests])
+        self._shares = shares / shares.sum()
+        seeds = np.random.SeedSequence(scenario.seed).spawn(5)
+        self.times, self._picks, self._lengths, self._leaves, self._prefixes = map(
+            np.random.default_rng, seeds
+        )
+        self._made = 0
+
+    def requests(self, at_s: Floats, lengths: tuple[Ints, Ints] | None = None) -> list[Planned]:
+        """One request for each time; with the `lengths` (prompt, output) of a trace, where there are any."""
+        picked = self._picks.choice(len(self._kinds), size=len(at_s), p=self._shares)
+        made = []
+        for place, (when, which) in enumerate(zip(at_s.tolist(), picked.tolist(), strict=True)):
+            kind = self._kinds[which]
+            prompt, output = self._length(kind.prompt_tokens), self._length(kind.output_tokens)
+            if lengths is not None:
+                prompt, output = int(lengths[0][place]), int(lengths[1][place])
+            made.append(self._planned(kind, when, prompt, output))
+        return made
+
+    def _planned(self, kind: Kind, at_s: float, prompt: int, output: int) -> Planned:
+        prefix = int(self._prefixes.integers(kind.prefixes))
+        leave = kind.leave
+        # Drawn whether it is used or not, so that the share changes who leaves and nothing else.
+        leaves = bool(self._leaves.random() < leave.share) if leave is not None else False
+        index = self._made
+        self._made += 1
+        return Planned(
+            index=index,
+            at_s=round(at_s, 6),
+            kind=kind.kind,
+            model=kind.model,
+            api=kind.api,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            # The last token of a prompt is its own, or the prefix cache would hold nothing to compute.
+            prefix_tokens=min(kind.shared_prefix_tokens, prompt - 1),
+            prefix=prefix,
+            leave_after_tokens=leave.after_tokens if leave is not None and leaves else None,
+            leave_after_s=leave.after_s if leave is not None and leaves else None,
+        )
+
+    def _length(self, length: Length) -> int:
+        draws = self._lengths
+        if isinstance(length, Between):
+            return int(draws.integers(length.least, length.most + 1))
+        if isinstance(length, LogNormal):
+            drawn = length.median * math.exp(length.sigma * draws.standard_normal())
+            return round(min(max(drawn, length.least), length.most))
+        return length
+
+
+def plan(scenario: Scenario, folder: Path, trace: str | None = None) -> tuple[tuple[Planned, ...], float]:
+    """The requests of an open loop, by their intended times, and how long they come for, in seconds.
+
+    Args:
+        scenario: With `arrivals`.
+        folder: Of the scenario's file, from which the names of traces count.
+        trace: A file in place of those that `shape: trace` names.
+
+    Raises:
+        SettingsError: for a trace that cannot be read, and for more requests than a plan holds.
+    """
+    planner = Planner(scenario)
+    requests: list[Planned] = []
+    start_s = 0.0
+    for _ in range(scenario.repeat):
+        for stretch in scenario.arrivals:
+            times, lengths = _arrivals(stretch, planner.times, folder, trace)
+            if len(requests) + len(times) > MOST_REQUESTS:
+                raise SettingsError([f"arrivals: must come to at most {MOST_REQUESTS:,} requests"])
+            requests += planner.requests(times + start_s, lengths)
+            start_s += _length_s(stretch)
+    if not requests:
+        raise SettingsError(["arrivals: no request came of them; raise a rate, or for_s"])
+    return tuple(sorted(requests, key=lambda request: request.at_s)), start_s
+
+
+def endless(scenario: Scenario) -> Iterator[Planned]:
+    """Requests for a closed loop, without times of their own."""
+    planner = Planner(scenario)
+    while True:
+        yield from planner.requests(np.zeros(_CLOSED_CHUNK))
+
+
+def _length_s(stretch: Arrivals) -> float:
+    return stretch.for_s * stretch.time if isinstance(stretch, Recorded) else stretch.for_s
+
+
+def _arrivals(
+    stretch: Arrivals, draws: np.random.Generator, folder: Path, trace: str | None
+) -> tuple[Floats, tuple[Ints, Ints] | None]:
+    """Times from the start of the stretch on, and the lengths where it has its own."""
+    match stretch:
+        case Idle():
+            return np.empty(0), None
+        case Burst():
+            return np.arange(stretch.requests, dtype=np.float64) * (stretch.over_s / stretch.requests), None
+        case Recorded():
+            return _recorded(stretch, folder, trace)
+        case Steady():
+            expected = stretch.rate * stretch.for_s
+            units = _units(expected, stretch.spacing, draws)
+            return units / stretch.rate, None
+        case Ramp():
+            expected = (stretch.rate + stretch.to_rate) / 2 * stretch.for_s
+            units = _units(expected, stretch.spacing, draws)
+            return _on_ramp(stretch, units), None
+        case Wave():
+            return _on_wave(stretch, draws), None
+
+
+def _units(expected: float, spacing: str, draws: np.random.Generator) -> Floats:
+    """Arrivals of a process with one a second, up to `expected`: other rates stretch its time.
+
+    A Poisson process with a rate that changes is one of rate 1 on the time axis of the rate's integral
+    (Cinlar, "Introduction to Stochastic Processes", 1975, 4.7).
+    """
+    if expected > 2 * MOST_REQUESTS:
+        raise SettingsError([f"arrivals: must come to at most {MOST_REQUESTS:,} requests"])
+    if spacing == "even":
+        return np.arange(0.5, expected, 1.0, dtype=np.float64)
+    # Six standard deviations more than are expected, so that one draw is enough.
+    times = np.cumsum(draws.exponential(size=int(expected + 6 * math.sqrt(expected) + 10)))
+    return times[times < expected]
+
+
+def _on_ramp(stretch: Ramp, units: Floats) -> Floats:
+    """Where the integral rate * t + slope * t^2 / 2 reaches each of `units`."""
+    slope = (stretch.to_rate - stretch.rate) / stretch.for_s
+    root = np.sqrt(np.maximum(stretch.rate**2 + 2 * slope * units, 0.0))
+    # 2 u / (rate + root) rather than (root - rate) / slope, which loses its digits as the slope nears 0.
+    times: Floats = np.minimum(2 * units / (stretch.rate + root), stretch.for_s)
+    return times
+
+
+def _on_wave(stretch: Wave, draws: np.random.Generator) -> Floats:
+    """As `_on_ramp`; the integral has no inverse in closed form, so it is looked up on a fine grid."""
+    turn = 2 * math.pi / stretch.period_s
+    steps = int(max(1000, min(200_000, 200 * stretch.for_s / stretch.period_s)))
+    grid = np.linspace(0.0, stretch.for_s, steps + 1)
+    # sin(x - pi / 2) = -cos(x)
+    counted = stretch.rate * (grid - stretch.swing * np.sin(turn * grid) / turn)
+    return np.interp(_units(float(counted[-1]), stretch.spacing, draws), counted, grid)
+
+
+def _recorded(stretch: Recorded, folder: Path, trace: str | None) -> tuple[Floats, tuple[Ints, Ints] | None]:
+    if trace is None and stretch.file is None:
+        raise SettingsError(["arrivals: a trace without `file`; name one there, or with --trace"])
+    path = Path(trace) if trace is not None else folder / str(stretch.file)
+    try:
+        chunks = list(
+            open_trace(
+                path,
+                start_s=stretch.start_s,
+                duration_s=stretch.for_s,
+                time=stretch.time,
+                rate=stretch.rate,
+            ).chunks()
+        )
+    except TraceError as error:
+        raise SettingsError([str(error)]) from None
+    prompts = _scaled(np.concatenate([c.input_tokens for c in chunks]), stretch, stretch.most_prompt_tokens)
+    outputs = _scaled(np.concatenate([c.output_tokens for c in chunks]), stretch, stretch.most_output_tokens)
+    return np.concatenate([chunk.arrival_s for chunk in chunks]), (prompts, outputs)
+
+
+def _scaled(tokens: Ints, stretch: Recorded, most: int) -> Ints:
+    return np.clip(np.round(tokens * stretch.tokens).astype(np.int64), 1, most)

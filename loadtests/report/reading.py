@@ -1,0 +1,117 @@
+"""Reading a run's document back."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeFloat, ValidationError
+
+from loadtests.arrivals import ARRIVALS_TAGS
+from loadtests.kinds import LENGTH_TAGS
+from loadtests.record import Run, Timekeeping
+from loadtests.report.document import FORMAT, VERSION
+from loadtests.report.rows import RequestRow, SampleRow, record_of, sample_of
+from loadtests.scenario import Scenario
+from serve_app.settings.settings_error import SettingsError, located, shown
+
+_MOST_PROBLEMS = 20
+_TAGS = ARRIVALS_TAGS | LENGTH_TAGS
+
+
+class _Timekeeping(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    sent_p99_ms: FiniteFloat | None
+    sent_max_ms: FiniteFloat | None
+    noticed_p99_ms: FiniteFloat | None
+    noticed_max_ms: FiniteFloat | None
+    cpu_share: FiniteFloat | None
+
+    def known(self) -> Timekeeping:
+        """With what was not known as NaN."""
+        return Timekeeping(**{name: math.nan if value is None else value for name, value in self})
+
+
+class _Decision(BaseModel):
+    """Of the policy's record this is needed; the rest is kept as it is."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    at: FiniteFloat
+
+
+class _Document(BaseModel):
+    """What a run is made of. The verdict and the summary are not read: they are made anew from it."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    format: Literal["tideserve-loadtest"]
+    version: Literal[1]
+    scenario: Scenario
+    scenario_hash: str
+    url: str
+    began: FiniteFloat
+    duration_s: NonNegativeFloat
+    interrupted: str
+    unmet: str
+    machine: dict[str, str]
+    versions: dict[str, str]
+    timekeeping: _Timekeeping
+    requests: list[RequestRow]
+    samples: list[SampleRow]
+    decisions: list[_Decision]
+
+
+def read_run(path: str | Path) -> Run:
+    """The run that `write_json` wrote, its times rounded to a tick.
+
+    Raises:
+        SettingsError: for a file that cannot be read, that is of another format or version, or that has
+            something wrong in it, which is named with the file, the key and the value.
+    """
+    raw = _decoded(Path(path))
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise SettingsError([f"{path}: not a load test's document: it has no format = {FORMAT!r}"])
+    if raw.get("version") != VERSION:
+        raise SettingsError([f"{path}: version = {shown(raw.get('version'))}: must be {VERSION}"])
+    try:
+        document = _Document.model_validate(raw)
+    except ValidationError as error:
+        raise SettingsError(
+            [f"{path}: {problem}" for _, problem in located(error, _TAGS)[:_MOST_PROBLEMS]]
+        ) from None
+    return Run(
+        scenario=raw["scenario"],
+        scenario_hash=document.scenario_hash,
+        url=document.url,
+        began=document.began,
+        duration_s=document.duration_s,
+        records=tuple(record_of(row) for row in document.requests),
+        samples=tuple(sample_of(row) for row in document.samples),
+        decisions=tuple(raw["decisions"]),
+        timekeeping=document.timekeeping.known(),
+        interrupted=document.interrupted,
+        unmet=document.unmet,
+        machine=document.machine,
+        versions=document.versions,
+    )
+
+
+def _decoded(path: Path) -> Any:
+    try:
+        data = path.read_bytes()
+        # By what it is, not by its name: a browser that saves a page's file may take the ending off.
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        return msgspec.json.decode(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SettingsError([f"{path}: not whole: {error}"]) from None
+    except OSError as error:
+        raise SettingsError([f"{path}: {error.strerror or error}"]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError([f"{path}: not JSON: {error}"]) from None

@@ -1,0 +1,111 @@
+"""A load test as a file says it: which requests come when, and what must hold of the answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from loadtests.arrivals import Arrivals
+from loadtests.kinds import Kind
+from loadtests.slos import Slos
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,59}$")]
+
+
+class Closed(BaseModel):
+    """A closed loop: each stream sends its next request when its last is answered.
+
+    It hides queueing, because a slow server is asked less often; so it is never the default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    streams: Annotated[int, Field(ge=1, le=10_000)]
+    for_s: Annotated[float, Field(gt=0, le=604_800)]
+    think_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """Pause of a stream between an answer and its next request."""
+
+
+class Scaling(BaseModel):
+    """What the replicas of a model must do. None is not looked at."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    starts_at: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Ready replicas before the first request. The run waits for them, and is invalid without."""
+    reaches: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Ready at once, at least, at some moment."""
+    returns_to: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Ready, at most, within `within_s` after the last answer. The run goes on until then."""
+    within_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    """Bound on the wait for `starts_at`, and on that for `returns_to`."""
+
+
+class Client(BaseModel):
+    """How requests are sent, and how late the client itself may be before its figures mean nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    lag_p99_ms: Annotated[float, Field(gt=0, le=60_000)] = 10.0
+    """99 % of requests leave, and 99 % of the time arrivals are noticed, at most this much too late."""
+    lag_max_ms: Annotated[float, Field(gt=0, le=600_000)] = 250.0
+    """None later than this."""
+    timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    """A request not answered in full by then is abandoned; counted from its intended time."""
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    """Times that a request answered with 429 or 503 is sent again, after its `Retry-After`."""
+    processes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Client processes that share the requests: one keeps time at some hundred streams."""
+
+
+class Cost(BaseModel):
+    """What a replica costs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    gpus_per_replica: Annotated[int, Field(ge=1, le=1024)] = 1
+    price_per_gpu_hour: Annotated[float, Field(ge=0, le=10_000)] = 0.0
+    """US dollars; 0 where no price is known."""
+
+
+class Scenario(BaseModel):
+    """One load test. Times in seconds unless a name says otherwise."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: Name
+    about: str = ""
+    """For people: what it is to show."""
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    arrivals: tuple[Arrivals, ...] = ()
+    """One after another; open loop."""
+    repeat: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """How often all of `arrivals` come."""
+    closed: Closed | None = None
+    """In place of `arrivals`."""
+    requests: Annotated[tuple[Kind, ...], Field(min_length=1)]
+    slos: Slos = Slos()
+    scaling: Scaling = Scaling()
+    broken_streams: Annotated[int, Field(ge=0)] | None = 0
+    """Streams that may be cut or end in an error. None: not judged."""
+    client: Client = Client()
+    cost: Cost = Cost()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if bool(self.arrivals) == (self.closed is not None):
+            raise ValueError("one of arrivals (open loop) and closed (closed loop) must be given, not both")
+        names = [kind.kind for kind in self.requests]
+        if len(set(names)) != len(names):
+            raise ValueError(f"requests[].kind must differ: {', '.join(names)}")
+        if self.closed is not None and self.repeat != 1:
+            raise ValueError(f"repeat = {self.repeat}: must be 1 with a closed loop")
+        return self
+
+    def digest(self) -> str:
+        """SHA-256 of what the scenario says, whatever its file looks like."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,191 @@
+"""What a run comes to: counts, latencies, rates, and both over time. Nothing is dropped from percentiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from loadtests.columns import COLD_S, Columns, applicable
+from loadtests.fleet import Fleet, fleets
+from loadtests.percentiles import Percentiles
+from loadtests.rates import Rates, rates
+from loadtests.record import ERRORS, Outcome, Record, Run
+from loadtests.scenario import Scenario
+from loadtests.troubles import Trouble, troubles
+from loadtests.windows import Window, windows
+
+SLOWEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Requests by what became of them. Each has exactly one outcome (`record.Outcome`)."""
+
+    requests: int
+    answered: int
+    left: int
+    abandoned: int
+    rejected: int
+    failed: int
+    broken: int
+    retried: int
+    """Sent more than once, whatever became of them."""
+    cold: int
+    """Held for over 0.5 s for want of a replica, whatever became of them."""
+    left_waiting: int
+    """Of those that left, before the first piece. They count in TTFT with what they had waited, so that with
+    many of them its percentiles are lower bounds."""
+
+    @property
+    def errors(self) -> int:
+        """Abandoned, rejected, failed and broken."""
+        return self.abandoned + self.rejected + self.failed + self.broken
+
+    @property
+    def error_rate(self) -> float:
+        """Share of all requests, 0 to 1; 0 without any."""
+        return self.errors / self.requests if self.requests else 0.0
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Self:
+        """Of `records`."""
+        by: Counter[Outcome] = Counter(record.outcome for record in records)
+        return cls(
+            requests=len(records),
+            answered=by["answered"],
+            left=by["left"],
+            abandoned=by["abandoned"],
+            rejected=by["rejected"],
+            failed=by["failed"],
+            broken=by["broken"],
+            retried=sum(record.attempts > 1 for record in records),
+            cold=sum(record.cold_wait_s > COLD_S for record in records),
+            left_waiting=sum(record.outcome == "left" and not record.pieces_s for record in records),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Percentiles in seconds, from intended times on; None where nothing applies.
+
+    What counts in which, and what never came, is told at `columns.Columns`.
+    """
+
+    ttft: Percentiles | None
+    ttft_warm: Percentiles | None
+    """Of the requests that were not held for want of a replica, or for at most 0.5 s."""
+    ttft_cold: Percentiles | None
+    """Of the others."""
+    cold_wait: Percentiles | None
+    """How long the others were held."""
+    itl: Percentiles | None
+    """Gaps between successive pieces of an answer: those of all answers in one pool, each once, and one that
+    never ended for each that broke off."""
+    tpot: Percentiles | None
+    """Mean time per output token after the first, one figure a request."""
+    e2e: Percentiles | None
+    """To the end of the answer."""
+    hundred_tokens: Percentiles | None
+    """To the hundredth token, of requests planned to have as many."""
+    lag: Percentiles | None
+    """How late the client turned to a request. It is part of every other latency."""
+
+    def named(self) -> Iterator[tuple[str, Percentiles]]:
+        """Those that apply, with their names in reports. Warm TTFT only beside that of held requests."""
+        for name, found in (
+            ("TTFT", self.ttft),
+            ("TTFT, warm", self.ttft_warm if self.ttft_cold else None),
+            (f"TTFT, held over {COLD_S:g} s", self.ttft_cold),
+            ("cold wait", self.cold_wait),
+            ("ITL", self.itl),
+            ("mean time per token", self.tpot),
+            ("hundred tokens", self.hundred_tokens),
+            ("end to end", self.e2e),
+            ("client lag", self.lag),
+        ):
+            if found is not None:
+                yield name, found
+
+    @classmethod
+    def of(cls, columns: Columns) -> Self:
+        """Of `columns`."""
+        return cls(
+            ttft=Percentiles.of(columns.ttft_s),
+            ttft_warm=Percentiles.of(columns.ttft_s[~columns.cold]),
+            ttft_cold=Percentiles.of(columns.ttft_s[columns.cold]),
+            cold_wait=Percentiles.of(applicable(columns.cold_wait_s)),
+            itl=Percentiles.of(columns.gap_s),
+            tpot=Percentiles.of(applicable(columns.tpot_s)),
+            e2e=Percentiles.of(applicable(columns.e2e_s)),
+            hundred_tokens=Percentiles.of(applicable(columns.hundred_s)),
+            lag=Percentiles.of(columns.sent_s - columns.at_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run in figures."""
+
+    counts: Counts
+    by_kind: Mapping[str, Counts]
+    """By name."""
+    by_model: Mapping[str, Counts]
+    """By name."""
+    latencies: Latencies
+    rates: Rates
+    windows: tuple[Window, ...]
+    fleets: tuple[Fleet, ...]
+    """By model; of those whose replicas the server told."""
+    troubles: tuple[Trouble, ...]
+    """What went wrong, by kind, the most frequent first."""
+    slowest: tuple[Record, ...]
+    """The requests with the longest TTFT that had one, the longest first."""
+
+    @property
+    def gpu_seconds(self) -> float | None:
+        """Of all models; None where no replicas were told."""
+        return sum(fleet.gpu_seconds.total for fleet in self.fleets) if self.fleets else None
+
+    @property
+    def dollars(self) -> float | None:
+        """Of all models; None where no replicas were told, 0 where the scenario has no price."""
+        return sum(fleet.dollars for fleet in self.fleets) if self.fleets else None
+
+
+def summarize(run: Run) -> Summary:
+    """What `run` comes to.
+
+    Raises:
+        ValueError: `run.scenario` is not a scenario.
+    """
+    scenario = Scenario.model_validate(run.scenario)
+    columns = Columns.of(run.records)
+    return Summary(
+        counts=Counts.of(run.records),
+        by_kind=_by(run.records, lambda record: record.kind),
+        by_model=_by(run.records, lambda record: record.model),
+        latencies=Latencies.of(columns),
+        rates=rates(run, scenario, columns),
+        windows=windows(columns, run.duration_s),
+        fleets=fleets(run, scenario),
+        troubles=troubles([record for record in run.records if record.outcome in ERRORS]),
+        slowest=_slowest(run.records, columns),
+    )
+
+
+def _by(records: Sequence[Record], name: Callable[[Record], str]) -> dict[str, Counts]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(name(record), []).append(record)
+    return {key: Counts.of(groups[key]) for key in sorted(groups)}
+
+
+def _slowest(records: Sequence[Record], columns: Columns) -> tuple[Record, ...]:
+    """Of those with a first piece: what never came is among the troubles."""
+    order = np.argsort(-columns.ttft_s, kind="stable").tolist()
+    came = (records[at] for at in order if records[at].pieces_s)
+    return tuple(record for record, _ in zip(came, range(SLOWEST), strict=False))

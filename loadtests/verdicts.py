@@ -1,0 +1,226 @@
+"""Whether a run met what its scenario demands, and whether its figures mean anything at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from loadtests.fleet import Fleet
+from loadtests.percentiles import Percentiles
+from loadtests.record import Run
+from loadtests.scenario import Client, Scenario
+from loadtests.slos import Bounds
+from loadtests.summary import Summary
+from loadtests.words import figure
+from serve_app.cli.formats import count
+
+Overall = Literal["pass", "fail", "invalid"]
+EXIT_STATUS: dict[Overall, int] = {"pass": 0, "fail": 3, "invalid": 4}
+"""Of the command; 1 and 2 are those of a command that itself failed, or was used wrongly."""
+_MOST_NAMED = 3
+PERCENTILE_NAMES = ("p50", "p95", "p99")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One demand of a scenario."""
+
+    name: str
+    """As the scenario's file has it: `slos.ttft_ms.p95`; with the model, where several have replicas."""
+    unit: str
+    """Of `bound` and `value`; see `words.figure`."""
+    bound: float
+    value: float | None
+    """What was measured, infinity for what never came; None where nothing was."""
+    ok: bool | None
+    """None: there was nothing to judge, which fails nobody; `words` says why."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """All demands, and what they come to."""
+
+    overall: Overall
+    """`invalid` wins: figures that mean nothing neither pass nor fail."""
+    verdicts: tuple[Verdict, ...]
+    invalid: tuple[str, ...]
+    """Every reason why the figures mean nothing, in words; empty if they mean something."""
+
+    @property
+    def exit_status(self) -> int:
+        """0 for a pass, 3 for a failure, 4 for an invalid run."""
+        return EXIT_STATUS[self.overall]
+
+    @property
+    def words(self) -> str:
+        """All of it in a sentence or two."""
+        if self.invalid:
+            return f"Invalid, so nothing is judged by it: {'; '.join(self.invalid)}."
+        judged = [verdict for verdict in self.verdicts if verdict.ok is not None]
+        missed = [verdict.words for verdict in judged if not verdict.ok]
+        if missed:
+            more = f"; and {len(missed) - _MOST_NAMED} more" if len(missed) > _MOST_NAMED else ""
+            named = "; ".join(missed[:_MOST_NAMED])
+            return f"Failed: {len(missed)} of {count(len(judged), 'bound')} missed. {named}{more}."
+        if not judged:
+            return (
+                "Passed, but nothing was judged: the scenario sets no bound that anything was measured for."
+            )
+        return f"Passed: {len(judged)} of {count(len(judged), 'bound')} kept."
+
+
+def judge(run: Run, summary: Summary) -> Verdicts:
+    """Hold `summary` to the scenario of `run`. A percentile must be strictly below its bound.
+
+    Raises:
+        ValueError: `run.scenario` is not a scenario.
+    """
+    scenario = Scenario.model_validate(run.scenario)
+    verdicts = (
+        *_latencies(scenario, summary),
+        *_errors(scenario, summary),
+        *_scaling(scenario, summary),
+    )
+    invalid = (
+        *_incomplete(run),
+        *_late(run, scenario.client),
+        *_unseen(scenario, summary),
+    )
+    failed = any(verdict.ok is False for verdict in verdicts)
+    overall: Overall = "invalid" if invalid else "fail" if failed else "pass"
+    return Verdicts(overall=overall, verdicts=verdicts, invalid=invalid)
+
+
+def _latencies(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
+    slos, measured = scenario.slos, summary.latencies
+    for name, unit, bounds, latency, without in (
+        ("ttft_ms", "ms", slos.ttft_ms, measured.ttft, "no request was sent"),
+        ("warm_ttft_ms", "ms", slos.warm_ttft_ms, measured.ttft_warm, "every request was held"),
+        ("cold_wait_s", "s", slos.cold_wait_s, measured.cold_wait, "no request was held for over 0.5 s"),
+        ("itl_ms", "ms", slos.itl_ms, measured.itl, "no answer had two pieces"),
+        (
+            "hundred_tokens_s",
+            "s",
+            slos.hundred_tokens_s,
+            measured.hundred_tokens,
+            "no answer of a hundred tokens was asked for",
+        ),
+    ):
+        if bounds is None:
+            continue
+        # Where errors are why there is not one gap, nothing came in time: that is missed, and not excused.
+        never = name == "itl_ms" and summary.counts.errors > 0
+        yield from _percentiles(f"slos.{name}", unit, bounds, latency, without, never)
+
+
+def _percentiles(
+    name: str, unit: str, bounds: Bounds, measured: Percentiles | None, without: str, never: bool
+) -> Iterator[Verdict]:
+    for at in PERCENTILE_NAMES:
+        bound: float | None = getattr(bounds, at)
+        if bound is None:
+            continue
+        what = f"{name}.{at}"
+        if measured is None and not never:
+            yield Verdict(what, unit, bound, None, None, f"{what} is not judged: {without}")
+            continue
+        value = getattr(measured, at) * (1000 if unit == "ms" else 1) if measured else math.inf
+        yield _below(what, unit, bound, value)
+
+
+def _below(name: str, unit: str, bound: float, value: float) -> Verdict:
+    ok = value < bound
+    relation = "is below" if ok else "is not below"
+    shown, limit = figure(value, unit), figure(bound, unit)
+    if shown == limit and value != bound:
+        shown = figure(value, unit, digits=7)
+    return Verdict(name, unit, bound, value, ok, f"{name} = {shown} {relation} {limit}")
+
+
+def _errors(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
+    counts = summary.counts
+    if scenario.slos.error_rate is not None and counts.requests:
+        yield _below("slos.error_rate", "share", scenario.slos.error_rate, counts.error_rate)
+    most = scenario.broken_streams
+    if most is not None and counts.requests:
+        ok = counts.broken <= most
+        relation = "at most" if ok else "more than"
+        words = f"broken_streams = {counts.broken:,} is {relation} {most:,}"
+        yield Verdict("broken_streams", "count", most, counts.broken, ok, words)
+
+
+def _scaling(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
+    for fleet in summary.fleets:
+        of = f" of {fleet.model}" if len(summary.fleets) > 1 else ""
+        yield from _fleet(scenario, fleet, of)
+
+
+def _fleet(scenario: Scenario, fleet: Fleet, of: str) -> Iterator[Verdict]:
+    scaling = scenario.scaling
+    if scaling.starts_at is not None:
+        name, ready = f"scaling.starts_at{of}", fleet.starts_at
+        ok = ready == scaling.starts_at
+        words = f"{name} = {scaling.starts_at}: {count(ready, 'replica')} ready before the first request"
+        yield Verdict(name, "replicas", scaling.starts_at, ready, ok, words)
+    if scaling.reaches is not None:
+        name, ready = f"scaling.reaches{of}", fleet.peak_ready
+        words = f"{name} = {scaling.reaches}: {count(ready, 'replica')} ready at once at most"
+        yield Verdict(name, "replicas", scaling.reaches, ready, ready >= scaling.reaches, words)
+    if scaling.returns_to is not None:
+        name, took = f"scaling.returns_to{of}", fleet.returned_s
+        value = math.inf if took is None else took
+        when = "never after" if took is None else f"{figure(took, 's')} after"
+        words = f"{name} = {scaling.returns_to}: {when} the last answer; within_s = {scaling.within_s:g}"
+        yield Verdict(name, "s", scaling.within_s, value, value <= scaling.within_s, words)
+
+
+def _incomplete(run: Run) -> Iterator[str]:
+    if run.unmet:
+        yield f"it could not begin as the scenario demands: {run.unmet}"
+    if run.interrupted:
+        yield f"it ended early: {run.interrupted}"
+    if not run.records:
+        yield "no request was sent"
+
+
+def _late(run: Run, client: Client) -> Iterator[str]:
+    """The client's own lag; a figure that is not known is as bad as one that is too large."""
+    kept = run.timekeeping
+    for what, value, name, bound in (
+        ("99 % of requests left within", kept.sent_p99_ms, "lag_p99_ms", client.lag_p99_ms),
+        ("the latest request left after", kept.sent_max_ms, "lag_max_ms", client.lag_max_ms),
+        (
+            "99 % of the time it noticed what was due within",
+            kept.noticed_p99_ms,
+            "lag_p99_ms",
+            client.lag_p99_ms,
+        ),
+        ("at worst it noticed after", kept.noticed_max_ms, "lag_max_ms", client.lag_max_ms),
+    ):
+        if run.records and not value <= bound:
+            shown = "an unknown time" if math.isnan(value) else f"{value:.3g} ms"
+            yield f"the client lagged: {what} {shown}, more than client.{name} = {bound:g}"
+
+
+def _unseen(scenario: Scenario, summary: Summary) -> Iterator[str]:
+    """Demands on replicas that nobody could look at, and a beginning that was not as told."""
+    asked = {
+        name: value
+        for name in ("starts_at", "reaches", "returns_to")
+        if (value := getattr(scenario.scaling, name)) is not None
+    }
+    seen = {fleet.model for fleet in summary.fleets}
+    if asked:
+        for model in summary.by_model:
+            if model not in seen:
+                demands = ", ".join(f"scaling.{name} = {value}" for name, value in asked.items())
+                yield f"the server told no replicas of {model}, of which {demands} asks"
+    for fleet in summary.fleets:
+        if "starts_at" in asked and fleet.starts_at != asked["starts_at"]:
+            yield (
+                f"{count(fleet.starts_at, 'replica')} of {fleet.model} ready before the first request, "
+                f"scaling.starts_at = {asked['starts_at']}"
+            )

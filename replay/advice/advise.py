@@ -1,0 +1,203 @@
+"""`advise`: the knobs that would have met the targets on recorded traffic for the fewest GPU-seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from loadtests.traces.trace import Trace
+from replay.advice.ladders import DEFAULT, changes, check_names
+from replay.advice.parts import Part, halves
+from replay.advice.score import Outcome, Score, better, within_noise
+from replay.advice.search import Search, Tried
+from replay.profile import Profile
+from replay.profile_files import load_profile
+from serve_app.settings.knobs import Knobs
+
+GOAL = 0.99
+BUDGET_S = 300.0
+_CHECK_MARGIN = 1.2
+"""The check is expected to take so many times as long as the current knobs took on that half."""
+
+ReplayPart = Callable[[Part, Knobs, int], Outcome]
+"""One half of the trace, a configuration and a seed, to what it comes to."""
+
+
+class Verdict(StrEnum):
+    """What the search came to."""
+
+    CHANGE = "change"
+    """The advised knobs meet the goal on both halves, and either cost less beyond the noise or the current
+    ones do not meet it."""
+    KEEP = "keep"
+    """No knobs were found that are better by more than half a per cent."""
+    NOISE = "noise"
+    """Knobs were found that cost less, but not beyond what the seeds differ by, or not on the other half."""
+    NOT_HELD = "not-held"
+    """Knobs were found that meet the goal where they were tuned, and miss it on the other half."""
+    NOTHING_MEETS = "nothing-meets"
+    """Nothing that was tried meets the goal; what is advised comes nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The current and the advised knobs on one half."""
+
+    current: Score
+    advised: Score
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to change, and how sure that is."""
+
+    verdict: Verdict
+    current: Knobs
+    advised: Knobs
+    tuned_on: Part
+    """The half that was searched on."""
+    tuned: Compared
+    checked_on: Part
+    """The other."""
+    held_out: Compared
+    goal: float
+    seeds: tuple[int, ...]
+    names: tuple[str, ...]
+    """The knobs that were searched."""
+    tried: int
+    """Configurations besides the current one, and of them those let go after one seed."""
+    dropped: int
+    exhausted: bool
+    """Whether the search came to its end before its time did."""
+    duration_s: float
+    """Of the trace."""
+    profile: Profile
+    spent_s: float
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The knobs to change, with their new values."""
+        return changes(self.current, self.advised)
+
+
+def advise(
+    trace: Trace,
+    knobs: Knobs,
+    *,
+    profile: Profile | None = None,
+    cold_start_s: tuple[float, float] | None = None,
+    seeds: int = 3,
+    goal: float = GOAL,
+    budget_s: float = BUDGET_S,
+    names: Sequence[str] = DEFAULT,
+    tell: Callable[[Tried], None] = lambda _: None,
+    begin: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    replay_part: ReplayPart | None = None,
+) -> Advice:
+    """Tune `names` on the half of `trace` where the goal is harder to meet, and check them on the other.
+
+    Args:
+        trace: Recorded requests; at least twenty minutes.
+        knobs: The current ones. Their SLO targets are what is to be met.
+        profile: What one replica is; an A100 by default.
+        cold_start_s: Least and most seconds of a cold start, in place of the profile's.
+        seeds: How many draws of cold starts and of everything else that is chance.
+        goal: Attainment that every seed is to reach.
+        budget_s: When the search is to be over, with the check. The current knobs are replayed in any case.
+        names: Knobs to search.
+        tell: Told of every configuration tried.
+        begin: Told what begins: a sentence.
+        clock: Seconds.
+        replay_part: What replays, for tests.
+
+    Raises:
+        SettingsError: for a name that is no knob to search.
+        TraceError: for a trace that is too short, or a line of it that is no request.
+    """
+    began = clock()
+    names = check_names(names)
+    profile = profile or load_profile("a100-80gb")
+    found = halves(trace)
+    replays = replay_part or _replays(profile, cold_start_s)
+    draws = tuple(range(seeds))
+    took: dict[Part, float] = {}
+
+    def score(part: Part, candidate: Knobs) -> Score:
+        start = clock()
+        outcomes = tuple(replays(part, candidate, seed) for seed in draws)
+        took[part] = clock() - start
+        return Score(outcomes)
+
+    parts = (found.first, found.second)
+    begin(f"the current knobs on both halves of {trace.name}, {seeds} seeds each")
+    current = {part: score(part, knobs) for part in parts}
+    # What meets the goal where that is harder is more likely to meet it elsewhere.
+    tuned, other = sorted(parts, key=lambda part: current[part].attainment)
+
+    def time_left() -> bool:
+        check = _CHECK_MARGIN * took[other]
+        return clock() - began + took[tuned] / seeds + check <= budget_s
+
+    begin(f"searching on the {tuned.label}{harder(current[tuned], current[other])}")
+    search = Search(
+        lambda candidate, seed: replays(tuned, candidate, seed),
+        knobs, current[tuned], names, draws, goal, time_left, tell,
+    )  # fmt: skip
+    search.run()
+    changed = search.best != knobs
+    if changed:
+        begin(f"checking what was found on the {other.label}")
+    on_tuned = Compared(current[tuned], search.best_score)
+    on_other = Compared(current[other], score(other, search.best) if changed else current[other])
+    return Advice(
+        judge(on_tuned, on_other, goal, changed=changed),
+        knobs,
+        search.best,
+        tuned,
+        on_tuned,
+        other,
+        on_other,
+        goal,
+        draws,
+        names,
+        search.tried,
+        search.dropped,
+        search.exhausted,
+        found.duration_s,
+        profile,
+        clock() - began,
+    )
+
+
+def harder(tuned: Score, other: Score) -> str:
+    """Why that half was chosen; nothing where both are alike and it is simply the first."""
+    return ", where the current knobs attain less" if tuned.attainment < other.attainment else ""
+
+
+def judge(tuned: Compared, held_out: Compared, goal: float, *, changed: bool) -> Verdict:
+    """What two halves say of the advised knobs."""
+    if not tuned.advised.meets(goal):
+        return Verdict.NOTHING_MEETS
+    if not changed:
+        return Verdict.KEEP
+    if not held_out.advised.meets(goal):
+        return Verdict.NOT_HELD
+    if not tuned.current.meets(goal) or not held_out.current.meets(goal):
+        return Verdict.CHANGE
+    cheaper = better(held_out.advised, held_out.current, goal)
+    if not cheaper or within_noise(held_out.advised, held_out.current):
+        return Verdict.NOISE
+    return Verdict.CHANGE
+
+
+def _replays(profile: Profile, cold_start_s: tuple[float, float] | None) -> ReplayPart:
+    from replay.run import replay  # noqa: PLC0415  numba takes a second to import
+
+    def replay_part(part: Part, knobs: Knobs, seed: int) -> Outcome:
+        return Outcome.of(replay(part, knobs=knobs, profile=profile, cold_start_s=cold_start_s, seed=seed))
+
+    return replay_part

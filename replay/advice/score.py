@@ -1,0 +1,112 @@
+"""What a configuration came to on part of a trace, over several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from replay.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One replay."""
+
+    gpu_seconds: float
+    attainment: float
+    ttft_ok: float
+    starts: float
+    changes: float
+    peak: float
+    """Most replicas at a time."""
+    infeasible: float
+    """Share of requests that no number of replicas answers within the TTFT target."""
+
+    @classmethod
+    def of(cls, result: Result) -> Outcome:
+        """What counts of a replay's result."""
+        return cls(
+            result.gpu_seconds.total,
+            result.attainment,
+            result.ttft_ok,
+            float(result.starts),
+            float(result.changes),
+            float(result.peak),
+            result.infeasible,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One figure over seeds."""
+
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Outcomes by seed. Configurations are compared on equal seeds."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def spread(self, figure: str) -> Spread:
+        """Of one figure of the outcomes, by its name."""
+        values = [float(getattr(outcome, figure)) for outcome in self.outcomes]
+        return Spread(min(values), median(values), max(values))
+
+    @property
+    def gpu_seconds(self) -> float:
+        """The median over seeds."""
+        return self.spread("gpu_seconds").median
+
+    @property
+    def attainment(self) -> float:
+        """The least over seeds: a target that one seed in three misses is not met."""
+        return self.spread("attainment").low
+
+    def meets(self, goal: float) -> bool:
+        """Whether every seed attains `goal`."""
+        return self.attainment >= goal
+
+
+def better(score: Score, than: Score, goal: float, gain: float = 0.0) -> bool:
+    """Whether one configuration is to be preferred.
+
+    One that meets the goal is preferred to one that does not; of two that do, the cheaper by more than
+    `gain` as a share; of two that do not, the one that attains more, or as much for less.
+    """
+    if score.meets(goal) != than.meets(goal):
+        return score.meets(goal)
+    cheaper = score.gpu_seconds < than.gpu_seconds * (1.0 - gain)
+    if score.meets(goal):
+        return cheaper
+    more = score.attainment - than.attainment
+    return more > ATTAINED_ALIKE or (more > -ATTAINED_ALIKE and cheaper)
+
+
+ATTAINED_ALIKE = 0.001
+"""Two attainments that differ by less, a thousandth, are the same: of an hour's minutes one is 1.7 %."""
+
+
+def paired(new: Score, old: Score) -> Sequence[float]:
+    """GPU-seconds saved, seed by seed."""
+    return [
+        before.gpu_seconds - after.gpu_seconds
+        for after, before in zip(new.outcomes, old.outcomes, strict=True)
+    ]
+
+
+def within_noise(new: Score, old: Score) -> bool | None:
+    """Whether the difference in GPU-seconds could be the seeds'; None where one seed tells nothing of that.
+
+    It is told apart where all seeds agree on its sign, and their median is at least the range over which
+    they differ.
+    """
+    saved = paired(new, old)
+    if len(saved) < 2:
+        return None
+    low, high = min(saved), max(saved)
+    return low <= 0.0 <= high or abs(median(saved)) < high - low

@@ -1,0 +1,162 @@
+"""A pattern search over the knobs, one at a time. Pure but for what evaluates a configuration.
+
+Every knob is moved up and down its ladder, by two rungs and then by one; a move that helps is made, and
+repeated in the same direction while it goes on helping. It ends where no single move helps any more, or
+when the time is over. Seeds are the same for all configurations, so that their noise cancels.
+
+Source of the method: R. Hooke and T. A. Jeeves, "Direct search solution of numerical and statistical
+problems", J. ACM 8(2), 1961.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from replay.advice.ladders import changes, idle, ladder, matters, with_value
+from replay.advice.score import Outcome, Score, better
+from serve_app.settings.knobs import Knobs
+
+Evaluate = Callable[[Knobs, int], Outcome]
+"""A configuration and a seed, to what it comes to."""
+
+LEAST_GAIN = 0.005
+"""A knob is not moved for less than half a per cent of the GPU-seconds."""
+_HOPELESS_COST = 0.01
+"""After its first seed a configuration that costs so much more than the best is let go."""
+_HOPELESS_ATTAINMENT = 0.01
+"""Or attains so much less, while nothing meets the goal yet."""
+_STEPS = (2, 1)
+
+
+@dataclass(slots=True)
+class Search:
+    """A search under way, and what it has found.
+
+    Args:
+        evaluate: Called once for each configuration and seed.
+        start: The configuration to begin with and to compare with.
+        start_score: What it comes to, on the same seeds.
+        names: The knobs to move, in the order in which to try them.
+        seeds: At least one.
+        goal: Attainment that every seed is to reach.
+        time_left: Whether another replay may be begun.
+        tell: Told of every configuration tried: its changes, whether it was dropped, and the best so far.
+    """
+
+    evaluate: Evaluate
+    start: Knobs
+    start_score: Score
+    names: Sequence[str]
+    seeds: Sequence[int]
+    goal: float
+    time_left: Callable[[], bool]
+    tell: Callable[[Tried], None] = lambda _: None
+    best: Knobs = field(init=False)
+    best_score: Score = field(init=False)
+    tried: int = 0
+    """Configurations, the first one not among them."""
+    dropped: int = 0
+    """Of them, those let go after one seed."""
+    exhausted: bool = False
+    """Whether no single move helps any more, rather than the time being over."""
+    _known: dict[str, list[Outcome]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Search to the end, or as far as there is time."""
+        self.best, self.best_score = self.start, self.start_score
+        self._known = {self.start.model_dump_json(): list(self.start_score.outcomes)}
+        try:
+            for step in _STEPS:
+                while self._pass(step):
+                    pass
+            self._simplify()
+            self.exhausted = True
+        except _TimeIsOverError:
+            pass
+
+    def _pass(self, step: int) -> bool:
+        """Every knob once, both ways; whether any move helped."""
+        helped = False
+        for name in self.names:
+            if matters(name, self.best):
+                helped = (self._move(name, step) or self._move(name, -step)) or helped
+        return helped
+
+    def _move(self, name: str, step: int) -> bool:
+        """Move one knob for as long as that helps."""
+        values = ladder(name, self.start)
+        helped = False
+        while True:
+            old, peak = getattr(self.best, name), self.best_score.spread("peak").high
+            at = values.index(old) + step
+            while 0 <= at < len(values) and idle(name, old, values[at], peak):
+                at += step
+            if not 0 <= at < len(values):
+                return helped
+            candidate = with_value(self.best, name, values[at])
+            if candidate is None or not self._try(candidate, LEAST_GAIN):
+                return helped
+            helped = True
+
+    def _simplify(self) -> None:
+        """Take back each change that no longer gains anything: a later one may have made it idle."""
+        for name in list(changes(self.start, self.best)):
+            candidate = with_value(self.best, name, getattr(self.start, name))
+            if candidate is not None and candidate != self.best:
+                self._try(candidate, -LEAST_GAIN)
+
+    def _try(self, candidate: Knobs, gain: float) -> bool:
+        """Whether the candidate is the new best. One tried before is not, unless it takes a change back."""
+        takes_back = gain < 0
+        outcomes = self._known.setdefault(candidate.model_dump_json(), [])
+        if outcomes and not takes_back:
+            return False
+        for seed in self.seeds[len(outcomes) :]:
+            if not self.time_left():
+                raise _TimeIsOverError
+            outcomes.append(self.evaluate(candidate, seed))
+            self.tried += len(outcomes) == 1
+            if len(outcomes) == 1 and len(self.seeds) > 1 and self._hopeless(outcomes[0], takes_back):
+                self.dropped += 1
+                self._told(candidate, Score(tuple(outcomes)), dropped=True)
+                return False
+        score = Score(tuple(outcomes))
+        # A change taken back may cost a little; it must not cost the goal.
+        taken = better(score, self.best_score, self.goal, gain)
+        if taken:
+            self.best, self.best_score = candidate, score
+        self._told(candidate, score, dropped=False)
+        return taken
+
+    def _hopeless(self, first: Outcome, takes_back: bool) -> bool:
+        """Whether the other seeds are not worth their time."""
+        rival = self.best_score.outcomes[0]
+        if first == rival and not takes_back:
+            return True  # the knob changes nothing here
+        if not self.best_score.meets(self.goal):
+            return first.attainment < rival.attainment - _HOPELESS_ATTAINMENT
+        if first.attainment < self.goal:
+            return True
+        return first.gpu_seconds > rival.gpu_seconds * (1.0 + _HOPELESS_COST)
+
+    def _told(self, candidate: Knobs, score: Score, *, dropped: bool) -> None:
+        self.tell(Tried(changes(self.start, candidate), score, dropped, self.best_score, self.tried))
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A configuration that was tried, for a display."""
+
+    changes: dict[str, Any]
+    score: Score
+    """Of one seed only, if it was dropped."""
+    dropped: bool
+    best: Score
+    count: int
+    """Configurations so far."""
+
+
+class _TimeIsOverError(Exception):
+    """Ends the search wherever it is."""

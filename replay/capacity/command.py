@@ -1,0 +1,234 @@
+"""`tideserve capacity`: measure one replica of a running application, and write its fleet file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+from urllib.parse import urlsplit
+
+from replay.capacity.capacity_error import MeasurementError
+from serve_app.cli.api_key import authorization
+from serve_app.cli.explain import DEFAULT_URL
+from serve_app.cli.failure import CommandError
+
+if TYPE_CHECKING:
+    from replay.capacity.measure import Measurement
+    from replay.capacity.watch import Progress
+    from replay.profile import Profile
+
+_DURATION_S = 90.0
+_BOUNDS_S = (20.0, 3600.0)
+_STEP_S = 20.0
+_STEP_BOUNDS_S = (5.0, 600.0)
+_PROMPT_TOKENS, _OUTPUT_TOKENS = 512, 128
+_MOST_TOKENS = 1_000_000
+
+
+def add_command(commands: Any) -> None:
+    """Register `capacity`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "capacity", help="measure what one replica carries, for replays and the policy's start"
+    )
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}"
+    )
+    parser.add_argument("--model", metavar="M", help="the model to measure, where several are served")
+    parser.add_argument(
+        "--out", type=Path, default=Path("fleet.yaml"), help="the file to write; by default fleet.yaml"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite the files")
+    parser.add_argument(
+        "--duration",
+        type=float,
+        default=_DURATION_S,
+        metavar="SECONDS",
+        help=f"of the loads that tell the step time; by default {_DURATION_S:g}",
+    )
+    _add_knee(parser)
+    parser.add_argument("--gpu", default="unknown", metavar="NAME", help="what the replica runs on")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of the replica; by default 1")
+    parser.add_argument(
+        "--price", type=float, default=0.0, metavar="DOLLARS", help="of one GPU for an hour; by default 0"
+    )
+    parser.add_argument(
+        "--max-num-seqs", type=int, metavar="N", help="sequences in a batch, in place of what the server says"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of prompts and of the order of loads"
+    )
+    parser.set_defaults(command=run_capacity)
+
+
+def _add_knee(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-knee", action="store_true", help="measure the step time alone, and no knee under open load"
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=_PROMPT_TOKENS, metavar="N",
+        help=f"of the requests that look for the knee; by default {_PROMPT_TOKENS}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output-tokens", type=int, default=_OUTPUT_TOKENS, metavar="N",
+        help=f"of their answers; by default {_OUTPUT_TOKENS}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--step-seconds", type=float, default=_STEP_S, metavar="SECONDS",
+        help=f"how long to keep each rate at least; by default {_STEP_S:g}",
+    )  # fmt: skip
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw latency against rate, the knee marked")
+
+
+def run_capacity(options: argparse.Namespace) -> int:
+    """Measure, fit, look for the knee, report and write. Interrupted, it writes nothing."""
+    _check(options)
+    # numpy and aiohttp: half a second that no other command should take.
+    from replay.fit import FitError  # noqa: PLC0415
+
+    display = Display(sys.stderr)
+    try:
+        model, profile = _measure(options, display)
+    except KeyboardInterrupt:
+        raise CommandError("interrupted; its streams are closed, and nothing was written") from None
+    except MeasurementError as error:
+        raise CommandError(str(error)) from None
+    except FitError as error:
+        raise CommandError(
+            f"the measurement does not tell the step time: {error}; try a longer --duration"
+        ) from None
+    finally:
+        display.end()
+    _write(options, model, profile)
+    return 0
+
+
+def _measure(options: argparse.Namespace, display: Display) -> tuple[str, Profile]:
+    """The model and its profile; each part is printed as it is known."""
+    from replay.capacity.capacity_text import report  # noqa: PLC0415
+    from replay.capacity.fleet_file import Hardware, make_profile  # noqa: PLC0415
+    from replay.capacity.measure import Plan, measure  # noqa: PLC0415
+    from replay.fit import fit  # noqa: PLC0415
+
+    order = Plan(options.url, options.model, options.duration, options.seed, authorization())
+    measured = asyncio.run(measure(order, display.tell))
+    display.end()
+    fitted = fit(measured.samples)
+    hardware = Hardware(options.gpu, options.gpus, options.price, options.max_num_seqs)
+    profile = make_profile(measured, fitted, hardware, options.out.stem, datetime.now(UTC).date())
+    told = report(profile, fitted, measured.knobs, measured.limits.max_model_len, measured.cold_start)
+    print(told, flush=True)
+    if not options.no_knee:
+        profile = _with_knee(options, measured, profile, display)
+    return measured.model, profile
+
+
+def _with_knee(
+    options: argparse.Namespace, measured: Measurement, profile: Profile, display: Display
+) -> Profile:
+    from replay.capacity.fleet_file import with_knee  # noqa: PLC0415
+    from replay.capacity.knee_text import knee_report  # noqa: PLC0415
+    from replay.capacity.open_loop import Order, find_knee  # noqa: PLC0415
+
+    asked = (options.prompt_tokens, options.output_tokens)
+    order = Order(options.url, *asked, options.step_seconds, options.seed, authorization())
+    outcome = asyncio.run(find_knee(order, measured, profile, display.tell))
+    display.end()
+    if outcome is None:
+        print("No knee: an empty replica misses both targets; raise ttft_target_s or itl_target_s\n")
+        return profile
+    found, rates = outcome
+    print(knee_report(found, rates), flush=True)
+    return with_knee(profile, found, asked)
+
+
+def _write(options: argparse.Namespace, model: str, profile: Profile) -> None:
+    """The file, the picture, and how the policy is made to begin with what was measured."""
+    from replay.capacity.fleet_file import starting_values_block, write_profile  # noqa: PLC0415
+
+    try:
+        options.out.write_text(write_profile(profile), encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"--out = {options.out}: {error.strerror}") from None
+    print(f"{options.out}: written")
+    if options.png is not None and profile.knee is not None:
+        from replay.capacity.knee_png import write_knee_png  # noqa: PLC0415  matplotlib: half a second
+
+        try:
+            write_knee_png(options.png, profile, profile.knee)
+        except OSError as error:
+            raise CommandError(f"--png = {options.png}: {error.strerror}") from None
+        print(f"{options.png}: written")
+    try:
+        block = starting_values_block(model, profile)
+    except MeasurementError as error:
+        raise CommandError(f"{options.out} is for replays alone: {error}") from None
+    print("\nTo have the policy begin with these values, under user_config of the deployment Ingress:\n")
+    print("".join(f"  {line}\n" for line in block.splitlines()))
+    print(f"or at once: tideserve knobs set {model} starting_values=@{options.out}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    """What would only come to light after minutes of load."""
+    if urlsplit(options.url).scheme not in ("http", "https"):
+        raise CommandError(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
+    least, most = _BOUNDS_S
+    if not least <= options.duration <= most:
+        raise CommandError(f"--duration = {options.duration:g}: must be from {least:g} to {most:g} seconds")
+    if not 0 <= options.price < math.inf:
+        raise CommandError(f"--price = {options.price:g}: must be at least 0 and finite")
+    least, most = _STEP_BOUNDS_S
+    if not least <= options.step_seconds <= most:
+        raise CommandError(
+            f"--step-seconds = {options.step_seconds:g}: must be from {least:g} to {most:g} seconds"
+        )
+    for name, value, bound in (
+        ("gpus", options.gpus, 64),
+        ("max-num-seqs", options.max_num_seqs, 4096),
+        ("prompt-tokens", options.prompt_tokens, _MOST_TOKENS),
+        ("output-tokens", options.output_tokens, _MOST_TOKENS),
+    ):
+        if value is not None and not 1 <= value <= bound:
+            raise CommandError(f"--{name} = {value}: must be from 1 to {bound}")
+    if options.out.suffix not in (".yaml", ".yml"):
+        raise CommandError(f"--out = {options.out}: must end in .yaml, by which a profile's file is known")
+    if options.png is not None and options.no_knee:
+        raise CommandError(f"--png = {options.png}: there is no curve to draw with --no-knee")
+    if options.png is not None and options.png.suffix != ".png":
+        raise CommandError(f"--png = {options.png}: must end in .png")
+    for name, file in (("out", options.out), ("png", options.png)):
+        if file is None:
+            continue
+        if not file.parent.is_dir():
+            raise CommandError(f"--{name} = {file}: {file.parent} is no folder")
+        if file.exists() and not options.force:
+            raise CommandError(f"--{name} = {file}: exists; --force overwrites it")
+
+
+class Display:
+    """The progress: one line that is written over on a terminal, a line a load elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._rewrites = stream.isatty()
+        self._shown = ""
+
+    def tell(self, progress: Progress) -> None:
+        """Show how far it is."""
+        if self._rewrites:
+            figures = f"; {progress.figures}" if progress.figures else ""
+            self._stream.write(f"\r\x1b[K{progress.what}{figures}")
+        elif progress.what != self._shown:
+            self._stream.write(f"{progress.what}\n")
+        self._shown = progress.what
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Leave the line as it is."""
+        if self._rewrites and self._shown:
+            self._stream.write("\n")
+            self._stream.flush()
+        self._shown = ""

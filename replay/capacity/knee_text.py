@@ -1,0 +1,89 @@
+"""The knee in words: a line for each rate, with bars whose full length is the target. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from replay.capacity.knee import Rate
+from replay.profile import Knee
+from serve_app.cli import formats
+
+_BAR = 12
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_NEAR = 0.05
+"""As close as the knee is looked for: less than that is no difference."""
+
+
+def knee_report(found: Knee, rates: Sequence[Rate]) -> str:
+    """Several lines, each ended. `rates` are those of the curve."""
+    lines = [
+        f"Open loop: Poisson arrivals of {found.prompt_tokens} + {found.output_tokens} tokens, with "
+        f"{_targets(found)}",
+        f"  {'requests/s':>11}  {'requests':>8}  {f'P{found.percentile} TTFT':<{_BAR + 10}}"
+        f"  {f'P{found.percentile} ITL':<{_BAR + 10}}  {'in time':>7}  missed",
+        *(_line(rate, found) for rate in rates),
+        "",
+        *_verdict(found, rates),
+    ]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _targets(found: Knee) -> str:
+    """What must hold, and what was left out."""
+    both = (("TTFT", found.ttft_target_s), ("ITL", found.itl_target_s))
+    kept = [f"{name} within {formats.seconds(target)}" for name, target in both if target is not None]
+    text = f"P{found.percentile} {' and '.join(kept)}"
+    left_out = [name for name, target in both if target is None]
+    return f"{text} ({left_out[0]} left out: an empty replica misses its target)" if left_out else text
+
+
+def _line(rate: Rate, found: Knee) -> str:
+    mark = ">" if rate.held and math.isclose(rate.rps, found.rps, rel_tol=1e-3) else " "
+    return (
+        f"{mark} {rate.rps:>11.3g}  {rate.requests:>8}  {_latency(rate.ttft_s, found.ttft_target_s)}"
+        f"  {_latency(rate.itl_s, found.itl_target_s)}  {formats.percent(rate.attained):>7}  {_missed(rate)}"
+    )
+
+
+def _missed(rate: Rate) -> str:
+    return f"client, {formats.seconds(rate.lag_s)} late" if rate.miss == "client" else rate.miss
+
+
+def _latency(seconds: float, target_s: float | None) -> str:
+    value = formats.seconds(seconds) if math.isfinite(seconds) else "never"
+    return f"{value:>8} {bar(seconds / target_s) if target_s is not None else '':<{_BAR + 1}}"
+
+
+def bar(share: float) -> str:
+    """Full at 1; `>` follows one that is longer."""
+    if share > 1.0:
+        return "█" * _BAR + ">"
+    eighths = math.floor(share * _BAR * 8)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+def _verdict(found: Knee, rates: Sequence[Rate]) -> list[str]:
+    formula = f"the formula says {found.formula_rps:.3g}"
+    if not found.rps:
+        return [
+            f"No rate was held, down to {rates[0].rps:.3g} requests/s, and {formula}; the lowest missed "
+            f"{_what(rates[0].miss)}"
+        ]
+    off = found.formula_rps / found.rps - 1.0
+    how = "the same to 5 %" if abs(off) <= _NEAR else f"{abs(off):.0%} too {'many' if off > 0 else 'few'}"
+    lines = [f"One replica carries {found.rps:.3g} requests/s, measured; {formula}, {how}"]
+    if found.bound == "client":
+        lines.append(
+            "The client could not keep time above that: it bounds the knee, not the replica. "
+            "Run it on a machine of its own"
+        )
+    elif found.bound == "none":
+        lines.append("No rate was missed; the knee lies higher")
+    else:
+        lines.append(f"Above it {_what(found.bound)} is missed first")
+    return lines
+
+
+def _what(miss: str) -> str:
+    return {"queue": "the rate itself (the queue grows)", "client": "the client's own time"}.get(miss, miss)

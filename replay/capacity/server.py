@@ -1,0 +1,187 @@
+"""The application under measurement, as its HTTP API shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import aiohttp
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from replay.capacity.capacity_error import MeasurementError
+from replay.capacity.exposition import Scrape, read_scrape
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.settings_error import from_pydantic
+
+_TIMEOUT_S = 15.0
+_STREAM = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=300.0)
+_SHOWN = 300
+
+D = TypeVar("D", bound=BaseModel)
+
+
+class _Document(BaseModel):
+    """Open to fields a newer server adds."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ListedModel(_Document):
+    """One entry of `/v1/models`."""
+
+    id: str
+
+
+class _Models(_Document):
+    data: tuple[ListedModel, ...]
+
+
+class Readiness(_Document):
+    """One model of `/ready`."""
+
+    state: str
+    replicas: int
+    target_replicas: int
+    phase: str | None = None
+    reason: str | None = None
+
+
+class _Ready(_Document):
+    models: dict[str, Readiness]
+
+
+class Tokens(_Document):
+    """The answer of `/tokenize`."""
+
+    tokens: list[int]
+    max_model_len: int
+
+
+class _Knobs(_Document):
+    models: dict[str, Knobs]
+
+
+class ColdStart(_Document):
+    """What the policy has measured of the start of a model's replicas, seconds."""
+
+    model: str
+    cold_start_s: float | None = None
+    phases_s: dict[str, float] = {}
+
+
+class _Status(_Document):
+    models: dict[str, ColdStart] = {}
+
+
+class _Decisions(_Document):
+    autoscaler: _Status | None
+
+
+class Server:
+    """Asks one application. `sent` counts the generations it has been asked for."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url.rstrip("/")
+        self.sent = 0
+
+    async def models(self) -> list[str]:
+        """The names of the models served."""
+        return [model.id for model in (await self._document("/v1/models", _Models)).data]
+
+    async def readiness(self, model: str) -> Readiness:
+        """How many replicas there are."""
+        found = (await self._document("/ready", _Ready, also=503)).models.get(model)
+        if found is None:
+            raise MeasurementError(f"{self._url} does not tell the readiness of {model!r}")
+        return found
+
+    async def knobs(self, model: str) -> Knobs:
+        """The knobs in force."""
+        found = (await self._document("/autoscaling/knobs", _Knobs)).models.get(model)
+        if found is None:
+            raise MeasurementError(f"{self._url} does not tell the knobs of {model!r}")
+        return found
+
+    async def cold_start(self, model: str) -> ColdStart | None:
+        """The measured start of a replica; None before the first one."""
+        status = (await self._document("/autoscaling/decisions?limit=1", _Decisions)).autoscaler
+        found = [known for known in status.models.values() if known.model == model] if status else []
+        return found[0] if found and found[0].cold_start_s else None
+
+    async def tokenize(self, model: str, text: str) -> Tokens:
+        """Token ids of `text`."""
+        return await self._document("/tokenize", Tokens, {"model": model, "prompt": text})
+
+    async def scrape(self, model: str) -> Scrape:
+        """The series of `model` now."""
+        _, text = await self._ask("/metrics", None)
+        try:
+            return read_scrape(text, model)
+        except ValueError as error:
+            raise MeasurementError(f"{self._url}/metrics is no exposition: {error}") from None
+
+    async def generate(self, model: str, prompt: Sequence[int], output_tokens: int) -> None:
+        """Stream one completion of exactly `output_tokens` to its end; closed early, it ends there.
+
+        Raises:
+            MeasurementError: for any answer that is not a whole stream.
+        """
+        body = {
+            "model": model,
+            "prompt": list(prompt),
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        self.sent += 1
+        last = b""
+        try:
+            call = self._session.post(f"{self._url}/v1/completions", json=body, timeout=_STREAM)
+            async with call as reply:
+                if reply.status != 200:
+                    raise MeasurementError(
+                        f"{self._url} answers {reply.status}: {_short(await reply.text())}"
+                    )
+                async for chunk in reply.content.iter_any():
+                    last = (last + chunk)[-4096:]
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise MeasurementError(
+                f"a stream of {self._url} broke: {error or type(error).__name__}"
+            ) from None
+        if not last.rstrip().endswith(b"data: [DONE]") or b"event: error" in last:
+            raise MeasurementError(
+                f"a stream of {self._url} failed: {_short(last.decode('utf-8', 'replace'))}"
+            )
+
+    async def _document(self, path: str, kind: type[D], body: Any = None, also: int = 200) -> D:
+        status, text = await self._ask(path, body)
+        if status not in (200, also):
+            raise MeasurementError(f"{self._url}{path} answers {status}: {_short(text)}")
+        try:
+            return kind.model_validate_json(text)
+        except ValidationError as error:
+            problem = from_pydantic(error).problems[0]
+            raise MeasurementError(
+                f"{self._url}{path} answers, but not as Tideserve does: {problem}"
+            ) from None
+
+    async def _ask(self, path: str, body: Any) -> tuple[int, str]:
+        method = "GET" if body is None else "POST"
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        try:
+            call = self._session.request(method, self._url + path, json=body, timeout=timeout)
+            async with call as reply:
+                return reply.status, await reply.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise MeasurementError(
+                f"nothing answers at {self._url}{path}: {error or type(error).__name__}"
+            ) from None
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__  # a time-out says nothing
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:_SHOWN]

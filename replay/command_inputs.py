@@ -1,0 +1,152 @@
+"""What every command that replays is told: the trace, the knobs and the hardware."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.settings_error import SettingsError, shown
+
+if TYPE_CHECKING:
+    from loadtests.traces.trace import Trace
+    from replay.profile import Profile
+    from serve_app.settings import ModelSettings
+
+_USUAL_PROFILE = "a100-80gb"
+_LONGEST_COLD_START_S = 86_400.0
+_USUAL_KNOBS = Knobs(min_replicas=0, max_replicas=32)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What was given, checked."""
+
+    trace: Trace
+    knobs: Knobs
+    profile: Profile
+    cold_start_s: tuple[float, float] | None
+    """In place of the profile's."""
+    config: Path | None
+    app: str | None
+    model: str | None
+    """Whose knobs they are, in that configuration."""
+    notes: tuple[str, ...]
+    """Where knobs and profile come from, a sentence each."""
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Register the options that say them."""
+    add = parser.add_argument
+    add("--trace", required=True, metavar="FILE", help="recorded requests, or a folder of request logs")
+    add("--format", default="auto", help="of the trace; by default told by its content")
+    add("--trace-model", metavar="M", help="whose requests to take from a request log of several models")
+    add("--rate", type=float, default=1.0, metavar="X", help="so many times as many requests; by default 1")
+    add("--time", type=float, default=1.0, metavar="X", help="over so many times as long; by default 1")
+    add("--start", type=float, default=0.0, metavar="SECONDS", help="where in the trace to begin")
+    add("--duration", type=float, metavar="SECONDS", help="how much of it to take; by default all")
+    add("--max-input-tokens", type=int, metavar="N", help="cut longer prompts")
+    add("--config", type=Path, metavar="FILE", help="a Serve configuration, whose knobs are in force")
+    add("--app", metavar="NAME", help="the application in it, where there are several")
+    add("--model", metavar="M", help="the model in it, where there are several")
+    add("--fleet", metavar="NAME|FILE", help="a hardware profile, or a file from `tideserve capacity`")
+    add(
+        "--cold-start", metavar="S[,S]",
+        help="seconds from asking for a replica to its first request: least and most, or both in one",
+    )  # fmt: skip
+
+
+def read_inputs(options: argparse.Namespace) -> Inputs:
+    """Read and check them.
+
+    Raises:
+        SettingsError: naming each key, its value and its bound; with file and line for what is in a file.
+    """
+    # The replay's readers import numpy, which no other command should wait for.
+    from loadtests.traces import TraceError, open_trace  # noqa: PLC0415
+    from replay.profile_files import load_profile, profile_for  # noqa: PLC0415
+
+    cold_start_s = _cold_start(options.cold_start)
+    knobs, app, model, notes = _USUAL_KNOBS, None, None, []
+    profile = load_profile(options.fleet) if options.fleet else None
+    if options.config is not None:
+        app, model, knobs, settings = _configured(options)
+        notes.append(f"knobs of {model} in {options.config}")
+        if profile is None:
+            chosen = profile_for(settings)
+            profile = chosen.profile
+            notes.append(chosen.why)
+    else:
+        if options.app is not None or options.model is not None:
+            raise SettingsError(["--app and --model name what is in a --config, and none is given"])
+        notes.append(
+            f"no --config is given: default knobs with {knobs.min_replicas} to {knobs.max_replicas} replicas"
+        )
+    if profile is None:
+        profile = load_profile(_USUAL_PROFILE)
+        notes.append(f"no --fleet is given: profile {profile.name}")
+    try:
+        trace = open_trace(
+            options.trace,
+            format=options.format,
+            rate=options.rate,
+            time=options.time,
+            start_s=options.start,
+            duration_s=options.duration,
+            max_input_tokens=options.max_input_tokens,
+            model=options.trace_model,
+        )
+    except TraceError as error:
+        raise SettingsError([str(error)]) from None
+    return Inputs(trace, knobs, profile, cold_start_s, options.config, app, model, tuple(notes))
+
+
+def _configured(options: argparse.Namespace) -> tuple[str, str, Knobs, ModelSettings]:
+    """The application, the model, its knobs and its settings."""
+    from serve_app.cli.config_file import read_config  # noqa: PLC0415  it imports Ray
+
+    config = read_config(options.config)
+    app = _choice("app", options.app, list(config.applications))
+    settings = {model.name: model for model in config.applications[app].models if model.task == "generate"}
+    if not settings:
+        raise SettingsError([f"{options.config}: application {app!r} has no model that generates"])
+    model = _choice("model", options.model, list(settings))
+    return app, model, config.knobs[app][model], settings[model]
+
+
+def _choice(option: str, given: str | None, there: list[str]) -> str:
+    known = ", ".join(repr(name) for name in there)
+    if given is None:
+        if len(there) > 1:
+            raise SettingsError([f"--{option}: required, and not given; the configuration has {known}"])
+        return there[0]
+    if given not in there:
+        raise SettingsError([f"--{option} = {given!r}: not in the configuration, which has {known}"])
+    return given
+
+
+def _cold_start(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        values = [float(part) for part in re.split(r"[,:]", text)]
+    except ValueError:
+        values = []
+    problem = SettingsError(
+        [
+            f"--cold-start = {shown(text)}: must be seconds from 0 to {_LONGEST_COLD_START_S:g}, one number "
+            "or the least and the most, such as 60,90"
+        ]
+    )
+    if len(values) not in (1, 2) or not all(
+        math.isfinite(v) and 0 <= v <= _LONGEST_COLD_START_S for v in values
+    ):
+        raise problem
+    least, most = values[0], values[-1]
+    if least > most:
+        raise SettingsError([f"--cold-start = {shown(text)}: the first must be at most the second"])
+    return least, most

@@ -1,0 +1,91 @@
+"""What decides in a replay: the protocol, and baseline policies behind it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from replay.fleet.fleet import Fleet
+from replay.sample import Autoscaler, Sample
+
+
+class Controller(Protocol):
+    """What decides in a replay, with the whole fleet to look at."""
+
+    @property
+    def name(self) -> str:
+        """For reports."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two calls of `step`."""
+        ...
+
+    def step(self, fleet: Fleet) -> int:
+        """Replicas to ask for now."""
+        ...
+
+    @property
+    def wanted(self) -> int | None:
+        """What the policy would ask for, were it not held back; None where it tells no such thing."""
+        ...
+
+    @property
+    def errors(self) -> int:
+        """Decisions that raised, which is what has kept their target."""
+        ...
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """Its decision records."""
+        ...
+
+
+class Sampled:
+    """A baseline policy as a controller: it is shown a sample of the fleet."""
+
+    wanted: int | None = None
+    errors = 0
+    """What it raises ends the replay."""
+
+    def __init__(self, autoscaler: Autoscaler) -> None:
+        self._autoscaler = autoscaler
+        self.name = autoscaler.name
+        self.interval_s = autoscaler.interval_s
+
+    def step(self, fleet: Fleet) -> int:
+        """Ask it."""
+        return self._autoscaler.decide(sample(fleet))
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """It keeps none."""
+        return []
+
+
+def sample(fleet: Fleet) -> Sample:
+    """What metrics of the fleet show now."""
+    memory = fleet.memory
+    totals = memory.totals[0]
+    slots = fleet.ready_slots
+    replicas = memory.replicas[slots]
+    return Sample(
+        at=fleet.now,
+        target=fleet.target,
+        ready=len(slots),
+        held=int(totals["held"]),
+        running=replicas["batch_size"].astype(np.float64),
+        waiting=replicas["waiting"].astype(np.float64),
+        kv_usage=replicas["kv_used"] / float(memory.rules["kv_cache_tokens"][0]),
+        kv_cache_tokens=float(memory.rules["kv_cache_tokens"][0]),
+        arrivals=float(totals["arrivals"]),
+        arrived_tokens=float(totals["arrived_tokens"]),
+        first_tokens=float(totals["first_tokens"]),
+        ttft_sum_s=float(totals["ttft_sum"]),
+        finished=float(totals["finished"]),
+        finished_prompt_tokens=float(totals["finished_prompt"]),
+        finished_output_tokens=float(totals["finished_output"]),
+        itl_count=float(totals["itl_count"]),
+        itl_sum_s=float(totals["itl_sum"]),
+        replicas=np.array([fleet.names[slot] for slot in slots], dtype=np.int64),
+    )

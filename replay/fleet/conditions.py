@@ -1,0 +1,111 @@
+"""What a simulated fleet runs under, and the rules for the kernel that follow from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.fleet.layout import RULES, WINDOW_S, Records
+from replay.profile import Profile
+from serve_app.ingress.ingress_signals import COLD_AFTER_S
+from serve_app.ingress.pick import GROUP_REQUESTS, PACE_FADE, PATIENCE_SHARE, SEQUENCE_TOKENS
+from serve_app.ingress.prompt_tokens import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS
+
+ROUTINGS = ("grouped", "tokens", "two-choices")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the fleet runs under, besides its profile.
+
+    Raises:
+        ValueError: for a value out of its bounds.
+    """
+
+    ttft_target_s: float
+    itl_target_s: float
+    cold_start_s: tuple[float, float]
+    """Least and most seconds of a cold start, drawn evenly."""
+    seed: int = 0
+    routing: str = "grouped"
+    """`grouped`: prompts that share a step, as the ingress does; `tokens`: least prompt tokens outstanding,
+    then least requests; `two-choices`: the fewer requests in flight of two replicas drawn at random."""
+    max_held: int = 1000
+    """Requests the ingress holds at most; beyond them it refuses."""
+    max_ongoing_requests: int = 1000
+    """Requests one replica may have in flight; where all have so many the ingress refuses."""
+    start_failures: float = 0.0
+    """Share of starts that fail, at an even point of their cold start; they are tried again."""
+    capacity: int | None = None
+    """Replicas the cluster has room for; those beyond wait for a place. None: as many as are asked for."""
+    block_tokens: int = 0
+    """Tokens of one prefix block, where the trace carries them."""
+    bytes_per_token: float = 4.4
+    """Of request bodies: English in JSON."""
+    body_noise: float = 0.2
+    """Bodies differ from that by at most so much, evenly, so that nobody can read tokens off bytes."""
+
+    def __post_init__(self) -> None:
+        least, most = self.cold_start_s
+        for name, value, wrong, bound in (
+            ("ttft_target_s", self.ttft_target_s, not self.ttft_target_s > 0, "above 0"),
+            ("itl_target_s", self.itl_target_s, not self.itl_target_s > 0, "above 0"),
+            ("cold_start_s", self.cold_start_s, not 0 <= least <= most < math.inf, "(least, most), from 0"),
+            ("routing", self.routing, self.routing not in ROUTINGS, f"one of {', '.join(ROUTINGS)}"),
+            ("max_held", self.max_held, self.max_held < 0, "at least 0"),
+            ("max_ongoing_requests", self.max_ongoing_requests, self.max_ongoing_requests < 1, "at least 1"),
+            # All failing, nobody would ever be answered; without a cold start not even time would pass.
+            ("start_failures", self.start_failures, not 0 <= self.start_failures < 1, "from 0 to below 1"),
+            ("capacity", self.capacity, self.capacity is not None and self.capacity < 1, "at least 1"),
+            ("block_tokens", self.block_tokens, self.block_tokens < 0, "at least 0"),
+            ("bytes_per_token", self.bytes_per_token, not 0 < self.bytes_per_token <= 1e6, "above 0, to 1e6"),
+            ("body_noise", self.body_noise, not 0 <= self.body_noise <= 1, "from 0 to 1"),
+        ):
+            if wrong:
+                raise ValueError(f"{name} = {value!r}: must be {bound}")
+
+
+def rules(profile: Profile, conditions: Conditions) -> Records:
+    """One record of `RULES`.
+
+    Raises:
+        ValueError: for a profile whose steps cannot have a token for everybody in the batch, as vLLM does.
+    """
+    if profile.max_num_batched_tokens < profile.max_num_seqs:
+        raise ValueError(
+            f"max_num_batched_tokens = {profile.max_num_batched_tokens}: must be at least max_num_seqs = "
+            f"{profile.max_num_seqs}, as every sequence gets a token in every step"
+        )
+    step = profile.step
+    # As `room_for_held`: an eighth of a batch waiting in the engine fills the places of those who leave.
+    room = profile.max_num_seqs + math.ceil(profile.max_num_seqs / 8)
+    record = np.zeros(1, RULES)
+    for name, value in {
+        "base_s": step.base_s,
+        "per_sequence_s": step.per_sequence_s,
+        "per_kv_token_s": step.per_kv_token_s,
+        "per_prefill_token_s": step.per_prefill_token_s,
+        "max_num_seqs": profile.max_num_seqs,
+        "max_num_batched_tokens": profile.max_num_batched_tokens,
+        "kv_cache_tokens": profile.kv_cache_tokens,
+        "block_tokens": conditions.block_tokens,
+        "ttft_target_s": conditions.ttft_target_s,
+        "itl_target_s": conditions.itl_target_s,
+        "max_held": conditions.max_held,
+        "room": min(room, conditions.max_ongoing_requests),
+        "most_in_flight": conditions.max_ongoing_requests,
+        "sequence_tokens": SEQUENCE_TOKENS,
+        "two_choices": conditions.routing == "two-choices",
+        "patience_s": PATIENCE_SHARE * conditions.ttft_target_s if conditions.routing == "grouped" else 0.0,
+        "group_requests": GROUP_REQUESTS,
+        "pace_fade": PACE_FADE,
+        "bytes_per_token": conditions.bytes_per_token,
+        "bytes_per_pending_token": BYTES_PER_TOKEN,
+        "most_pending_tokens": MOST_PROMPT_TOKENS,
+        "cold_after_s": COLD_AFTER_S,
+        "window_s": WINDOW_S,
+    }.items():
+        record[name] = value
+    return record

@@ -1,0 +1,72 @@
+"""When to start and to stop replicas so that so many are ready in each slot, and what that is billed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from loadtests.traces.trace import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """Replicas that are ready in each slot. One that is asked for is ready one cold start later."""
+
+    slot_s: float
+    cold_start_s: float
+    ready: Ints
+
+    @property
+    def asked(self) -> Ints:
+        """Replicas asked for in each slot: the most that are to be ready from it on to a cold start later.
+
+        None goes while another is on its way, because `filled` leaves no gap shorter than a cold start.
+        """
+        return ahead(self.ready, math.ceil(self.cold_start_s / self.slot_s))
+
+    @property
+    def steps(self) -> list[tuple[float, int]]:
+        """(seconds, replicas asked for from then on); at the end of the last slot, one."""
+        asked = self.asked
+        lead_s = math.ceil(self.cold_start_s / self.slot_s) * self.slot_s - self.cold_start_s
+        found = {0.0: int(asked[0])}
+        for slot in (np.flatnonzero(np.diff(asked)) + 1).tolist():
+            # Those that go do so at the start of a slot; a start is asked for when it must be.
+            late_s = lead_s if asked[slot] > asked[slot - 1] else 0.0
+            found[float(math.floor(slot * self.slot_s + late_s))] = int(asked[slot])
+        found[math.ceil(len(asked) * self.slot_s)] = 1
+        return sorted(found.items())
+
+    def prepaid(self, warm: int) -> tuple[int, float]:
+        """Starts from before time 0, of the replicas asked for in the first slot beyond `warm`: how many, and
+        their seconds that fall before time 0.
+        """
+        seconds, count = 0.0, int(self.asked[0])
+        for replica in range(warm + 1, count + 1):
+            first = int(np.argmax(self.ready >= replica))
+            seconds += max(self.cold_start_s - first * self.slot_s, 0.0)
+        return max(count - warm, 0), seconds
+
+
+def ahead(values: Ints, slots: int) -> Ints:
+    """The most of each slot and the `slots` after it."""
+    padded = np.concatenate([values, np.zeros(slots, dtype=values.dtype)])
+    return np.asarray(sliding_window_view(padded, slots + 1).max(axis=1))
+
+
+def filled(replicas: Ints, slots: int) -> Ints:
+    """`replicas` with every valley of fewer than `slots` slots filled: for each replica, whether it is kept
+    through a gap goes by the gap's length alone. In morphology, the closing by a flat element.
+    """
+    slots = max(slots, 1)
+    padded = np.pad(replicas, slots - 1, mode="edge")
+    most = sliding_window_view(padded, slots).max(axis=1)
+    return np.asarray(sliding_window_view(most, slots).min(axis=1))
+
+
+def seconds(ready: Ints, slot_s: float, start_s: float) -> float:
+    """What `ready` is billed, with `start_s` seconds a start; those of the first slot are not counted."""
+    return float(ready.sum()) * slot_s + start_s * float(np.maximum(np.diff(ready), 0).sum())

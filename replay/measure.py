@@ -1,0 +1,120 @@
+"""From what the simulated fleet has counted to the figures of a result."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.traces.trace import Floats
+from replay.controller import Controller
+from replay.fleet import layout
+from replay.fleet.fleet import Fleet
+from replay.result import PERCENTILES, Percentiles, Result, Windows
+from replay.series import Series
+
+
+def percentiles(histogram: Floats) -> Percentiles:
+    """Of a log-spaced histogram: to 1 %, its buckets' width."""
+    count = float(histogram.sum())
+    if not count:
+        return Percentiles(0.0, 0.0, (0.0,) * len(PERCENTILES))
+    middles = layout.SHORTEST_S * layout.RATIO ** (np.arange(layout.BINS) + 0.5)
+    below = np.cumsum(histogram)
+    at = [middles[int(np.searchsorted(below, p / 100.0 * count))] for p in PERCENTILES]
+    return Percentiles(count, float((histogram * middles).sum() / count), tuple(map(float, at)))
+
+
+def _window_percentile(histograms: npt.NDArray[np.uint32], percentile: float) -> Floats:
+    """One percentile of every row; 0 for a row without observations."""
+    counts = histograms.sum(axis=1)
+    below = np.cumsum(histograms, axis=1)
+    index = (below < (percentile / 100.0 * counts)[:, None]).sum(axis=1)
+    middles = layout.WINDOW_SHORTEST_S * layout.WINDOW_RATIO ** (np.arange(layout.WINDOW_BINS) + 0.5)
+    found: Floats = np.where(counts > 0, middles[np.minimum(index, layout.WINDOW_BINS - 1)], 0.0)
+    return found
+
+
+def windows_of(fleet: Fleet, percentile: float, duration_s: float) -> tuple[Windows, Floats]:
+    """The one-minute windows up to `duration_s`, and which are attained without cold requests (1 or 0).
+
+    Decided by counts, not by percentiles read off a histogram: the percentile is within its target where
+    at least that share of observations is.
+    """
+    count = int(duration_s / layout.WINDOW_S) + 1
+    rows = fleet.memory.windows[:count]
+    share = percentile / 100.0 - 1e-9
+    itl_ok = rows["itl_ok"] >= share * rows["itl"]
+    attained = (rows["ttft_ok"] >= share * rows["requests"]) & itl_ok
+    warm = rows["requests"] - rows["cold"]
+    warm_attained = (rows["ttft_ok"] - rows["cold_ok"] >= share * warm) & itl_ok
+    windows = Windows(
+        requests=rows["requests"].copy(),
+        ttft_ok=rows["ttft_ok"].copy(),
+        cold=rows["cold"].copy(),
+        rejected=rows["rejected"].copy(),
+        ttft_p95_s=_window_percentile(fleet.memory.window_ttft[:count], percentile),
+        itl_p95_s=_window_percentile(fleet.memory.window_itl[:count], percentile),
+        itl_ok_share=np.where(rows["itl"] > 0, rows["itl_ok"] / np.maximum(rows["itl"], 1.0), 1.0),
+        attained=attained.astype(np.float64),
+    )
+    return windows, warm_attained.astype(np.float64)
+
+
+def measure(
+    fleet: Fleet,
+    series: Series,
+    controller: Controller,
+    *,
+    trace: str,
+    duration_s: float,
+    percentile: float,
+    changes: int,
+    wall_s: float,
+) -> Result:
+    """Everything the fleet has counted, as a result."""
+    totals = fleet.memory.totals[0]
+    conditions = fleet.conditions
+    windows, warm_attained = windows_of(fleet, percentile, duration_s)
+    requests = float(windows.requests.sum())
+    warm = windows.requests - windows.cold
+    warm_ok = float((fleet.memory.windows["ttft_ok"] - fleet.memory.windows["cold_ok"]).sum())
+    histograms = fleet.memory.histograms
+    return Result(
+        policy=controller.name,
+        trace=trace,
+        profile=fleet.profile.name,
+        seed=conditions.seed,
+        duration_s=duration_s,
+        requests=int(requests),
+        rejected=int(totals["rejected"]),
+        unanswered=int(totals["arrivals"] - totals["rejected"] - totals["first_tokens"]),
+        ttft_target_s=conditions.ttft_target_s,
+        itl_target_s=conditions.itl_target_s,
+        percentile=percentile,
+        attainment=_share(float((windows.requests * windows.attained).sum()), requests),
+        attainment_warm=_share(float((warm * warm_attained).sum()), float(warm.sum())),
+        ttft_ok=_share(float(windows.ttft_ok.sum()), requests),
+        ttft_ok_warm=_share(warm_ok, float(warm.sum())),
+        infeasible=float(totals["infeasible"]) / max(requests, 1.0),
+        ttft=percentiles(histograms[layout.TTFT] + histograms[layout.TTFT_COLD]),
+        ttft_warm=percentiles(histograms[layout.TTFT]),
+        ttft_cold=percentiles(histograms[layout.TTFT_COLD]),
+        itl=percentiles(histograms[layout.ITL]),
+        e2e=percentiles(histograms[layout.E2E]),
+        gpu_seconds=fleet.gpu_seconds(),
+        price_per_gpu_hour=fleet.profile.price_per_gpu_hour,
+        starts=fleet.starts,
+        failed_starts=fleet.failed_starts,
+        peak=fleet.peak,
+        changes=changes,
+        preemptions=int(totals["preemptions"]),
+        windows=windows,
+        timeline=series.timeline(),
+        decisions=controller.decisions(),
+        policy_errors=controller.errors,
+        wall_s=wall_s,
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 1.0

@@ -1,0 +1,197 @@
+"""The production policy in a replay: the very adapter that Ray Serve calls, shown what Ray would show it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from replay.fleet.fleet import Fleet
+from replay.ray_semantics import Context, apply
+from serve_app.controller.contexts import ONGOING
+from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.sync import Deployment, Inbox, Outbox
+from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, ingress_key
+
+_LOG = logging.getLogger("tideserve.replay")
+"""A replay's changes are in its report; only errors are logged."""
+_LOG.setLevel(logging.WARNING)
+
+EPOCH = 1_700_000_000.0
+"""Unix time at which replays begin; schedules are read by it."""
+MODEL = "model"
+ENGINE = "Engine-model"
+_INGRESS_KEYS = {name: ingress_key(ENGINE, name) for name in INGRESS_FIELDS} | {ONGOING: ONGOING}
+_REPORT_EVERY = 2
+"""Decisions between two reports of an engine replica, half a second each; half the replicas at a time."""
+
+
+@dataclass(slots=True)
+class _Stamped:
+    timestamp: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replica:
+    unique_id: str
+
+
+class _Memory:
+    """Stands in for the policy's exchange with Ray's key-value store: everything is at hand at once."""
+
+    def __init__(self, knobs: Knobs) -> None:
+        served = Served({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1))
+        self.inbox = Inbox(served)
+        self.outbox = Outbox()
+        self.changes: list[dict[str, Any]] = []
+        self._seq = 0
+
+    def send(self) -> None:
+        for record in reversed(self.outbox.decisions):
+            if record["seq"] <= self._seq:
+                break
+            if record["kind"] != "heartbeat":
+                self.changes.append(record)
+        self._seq = self.outbox.decisions_seq
+
+
+class _NoMeter:
+    """Takes metrics and exports none."""
+
+    def set(self, model: str, values: Mapping[str, float], binding: str) -> None:
+        pass
+
+    def count_change(self, model: str, old: int, new: int) -> None:
+        pass
+
+    def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
+        pass
+
+    def set_knobs_rejected(self, rejected: bool) -> None:
+        pass
+
+    def count_error(self) -> None:
+        pass
+
+
+class Production:
+    """`ServePolicy` as a controller, with fresh memory.
+
+    It learns as it does in production: from reports of the replicas, once a second each, of the ingress,
+    twice a second and half a second old, and from the cold starts it has seen.
+    """
+
+    name = "ours"
+    interval_s = 0.5
+
+    def __init__(self, knobs: Knobs, policy: type[ServePolicy] = ServePolicy) -> None:
+        self._now = 0.0
+        self._memory = _Memory(knobs)
+        self._policy = policy(lambda: EPOCH + self._now, self._memory, _NoMeter(), _LOG)
+        self._columns: dict[str, dict[_Replica, list[_Stamped]]] = {name: {} for name in ENGINE_FIELDS}
+        self._replicas: dict[int, _Replica] = {}
+        self._reports: dict[int, list[_Stamped]] = {}
+        self._steps = 0
+        self._cold_starts = 0
+        self._gateway = _Replica("ingress")
+        self._ingress: dict[str, dict[_Replica, list[_Stamped]]] = {}
+
+    @property
+    def wanted(self) -> int | None:
+        """What the terms of the last decision asked for."""
+        status = self._memory.outbox.status.get("models", {}).get(ENGINE)
+        return int(status["wanted"]) if status else None
+
+    @property
+    def errors(self) -> int:
+        """Decisions that raised."""
+        return int(self._memory.outbox.status.get("policy_errors", 0))
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """The records of its changes; their times are seconds since the replay began."""
+        return [{**record, "at": record["at"] - EPOCH} for record in self._memory.changes]
+
+    def step(self, fleet: Fleet) -> int:
+        """One turn of Ray's controller."""
+        self._now = fleet.now
+        self._steps += 1
+        self._read_replicas(fleet)
+        self._read_documents(fleet)
+        running = [self._replicas[slot] for slot in fleet.ready_slots]
+        contexts = {
+            ENGINE: Context(ENGINE, "replay", fleet.target, len(running), running, self._columns),
+            INGRESS: Context(INGRESS, "replay", 1, 1, [self._gateway], self._ingress),
+        }
+        answer, _ = self._policy(contexts)
+        self._read_ingress(fleet)
+        return apply(contexts, answer)[ENGINE]
+
+    def _read_replicas(self, fleet: Fleet) -> None:
+        now = EPOCH + fleet.now
+        ready = {slot: fleet.names[slot] for slot in fleet.ready_slots}
+        for slot in [s for s, r in self._replicas.items() if r.unique_id != f"r{ready.get(s)}"]:
+            gone = self._replicas.pop(slot)
+            for column in self._columns.values():
+                column.pop(gone, None)
+        due = []
+        for slot, number in ready.items():
+            replica = self._replicas.get(slot)
+            if replica is None:
+                replica = self._replicas[slot] = _Replica(f"r{number}")
+                report = self._reports[slot] = [_Stamped(now, 0.0) for _ in ENGINE_FIELDS]
+                for column, sample in zip(self._columns.values(), report, strict=True):
+                    column[replica] = [sample]
+            elif (self._steps + number) % _REPORT_EVERY:
+                continue
+            due.append(slot)
+        for slot, values in zip(due, fleet.report(due).tolist(), strict=True):
+            for sample, value in zip(self._reports[slot], values, strict=True):
+                sample.timestamp = now
+                sample.value = value
+
+    def _read_ingress(self, fleet: Fleet) -> None:
+        totals = fleet.memory.totals[0]
+        head = int(totals["held_head"])
+        values = {
+            "arrivals_total": totals["arrivals"],
+            "arrived_bytes_total": totals["arrived_bytes"],
+            "held_requests": totals["held"],
+            "held_bytes": totals["held_bytes"],
+            "oldest_held_s": fleet.now - fleet.memory.requests["arrived"][head] if head >= 0 else 0.0,
+            "admitted_total": totals["admitted"],
+            "rejected_total": totals["rejected"],
+            ONGOING: totals["open"],
+        }
+        if not self._ingress:
+            self._ingress = {key: {self._gateway: [_Stamped(0.0, 0.0)]} for key in _INGRESS_KEYS.values()}
+        for column in self._ingress.values():
+            column[self._gateway][0].timestamp = EPOCH + fleet.now
+        for name, value in values.items():
+            self._ingress[_INGRESS_KEYS[name]][self._gateway][0].value = float(value)
+
+    def _read_documents(self, fleet: Fleet) -> None:
+        """Phase documents of replicas that start, and the start-ups that have been measured."""
+        inbox = self._memory.inbox
+        known = inbox.deployments.get(ENGINE, Deployment())
+        seen = known.cold_starts
+        for number, seconds in fleet.cold_starts[self._cold_starts :]:
+            shares = fleet.profile.cold_start_phases
+            whole = sum(shares.values()) or 1.0
+            phases = {name: seconds * share / whole for name, share in shares.items()}
+            seen = seen.add({f"r{number}": {"phase": "ready", "since": self._now, "durations_s": phases}})
+        self._cold_starts = len(fleet.cold_starts)
+        no_room = "no room" if fleet.pending else ""
+        settled = not fleet.starting and not fleet.draining and not known.phases
+        if settled and seen is known.cold_starts and no_room == known.no_room:
+            return
+        starting = {
+            f"r{start.number}": {"phase": "weights_and_kv_cache", "since": EPOCH + start.began_at}
+            for start in fleet.starting.values()
+        }
+        draining = {f"d{number}": {"phase": "draining", "since": 0.0} for number in range(fleet.draining)}
+        deployment = Deployment({**starting, **draining}, seen, no_room)
+        self._memory.inbox = Inbox(inbox.served, {ENGINE: deployment})

@@ -1,0 +1,1 @@
+"""Profiles that come with Tideserve, one file each; `replay.profile_files` reads them."""

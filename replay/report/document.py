@@ -1,0 +1,107 @@
+"""A result as a JSON document: what `--json` prints, and what the page draws."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import fields
+from importlib import metadata
+from typing import Any
+
+from loadtests.drawing.pages import finite
+from replay.result import PERCENTILES, Percentiles, Result, Timeline, Windows
+from serve_app import __version__
+from serve_app.cli.formats import fixed, series, short
+
+WINDOW_S = 60.0
+
+
+def document(result: Result) -> dict[str, Any]:
+    """Everything a result holds, as valid JSON.
+
+    Shares are 0 to 1, times are seconds, money is US dollars. What is not a finite number is null.
+    """
+    return {
+        "policy": result.policy,
+        "trace": result.trace,
+        "profile": result.profile,
+        "seed": result.seed,
+        "duration_s": fixed(result.duration_s, 3),
+        "requests": result.requests,
+        "rejected": result.rejected,
+        "unanswered": result.unanswered,
+        "targets": {
+            "ttft_s": short(result.ttft_target_s),
+            "itl_s": short(result.itl_target_s),
+            "percentile": short(result.percentile),
+        },
+        "attainment": fixed(result.attainment, 6),
+        "attainment_warm": fixed(result.attainment_warm, 6),
+        "ttft_ok": fixed(result.ttft_ok, 6),
+        "ttft_ok_warm": fixed(result.ttft_ok_warm, 6),
+        "infeasible": fixed(result.infeasible, 6),
+        "gpu_seconds": fixed(result.gpu_seconds.total, 3),
+        "gpu_seconds_by_state": {
+            "serving": fixed(result.gpu_seconds.serving, 3),
+            "idle": fixed(result.gpu_seconds.idle, 3),
+            "warming": fixed(result.gpu_seconds.warming, 3),
+            "draining": fixed(result.gpu_seconds.draining, 3),
+        },
+        "oracle_gpu_seconds": _optional(result.oracle_gpu_seconds, 3),
+        "oracle_ratio": _optional(result.oracle_ratio, 4),
+        "price_per_gpu_hour": short(result.price_per_gpu_hour),
+        "dollars": fixed(result.dollars, 4),
+        "ttft": {
+            "all": _percentiles(result.ttft),
+            "warm": _percentiles(result.ttft_warm),
+            "cold": _percentiles(result.ttft_cold),
+        },
+        "itl": _percentiles(result.itl),
+        "e2e": _percentiles(result.e2e),
+        "starts": result.starts,
+        "failed_starts": result.failed_starts,
+        "peak": result.peak,
+        "changes": result.changes,
+        "preemptions": result.preemptions,
+        "policy_errors": result.policy_errors,
+        "peers": {name: _peer(result, summary) for name, summary in result.peers.items()},
+        "knobs": finite(result.knobs),
+        "versions": versions(),
+        "wall_s": fixed(result.wall_s, 3),
+        "windows": {"seconds": WINDOW_S, **_arrays(result.windows)},
+        "timeline": {"interval_s": short(result.timeline.interval_s), **_arrays(result.timeline)},
+        "decisions": finite(result.decisions),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What made the numbers: Tideserve, Python, and the packages that compute them."""
+    return {
+        "tideserve": __version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("numpy", "numba")},
+    }
+
+
+def _percentiles(latency: Percentiles) -> dict[str, float | int | None]:
+    values = {f"p{at:g}_s": short(value) for at, value in zip(PERCENTILES, latency.at_s, strict=True)}
+    return {"count": short(latency.count), "mean_s": short(latency.mean_s), **values}
+
+
+def _peer(result: Result, summary: dict[str, float]) -> dict[str, float | int | None]:
+    """A peer's figures, and what this result costs in relation: below 1, this result is cheaper."""
+    theirs = summary["gpu_seconds"]
+    ratio = short(result.gpu_seconds.total / theirs, 5) if theirs else None
+    return {**{name: short(value) for name, value in summary.items()}, "ratio": ratio}
+
+
+def _arrays(record: Windows | Timeline) -> dict[str, list[float | int | None]]:
+    """Every array of a record by its field's name. A time keeps its digits: 100,000.5 s is not 100,000 s."""
+    return {
+        field.name: series(getattr(record, field.name), 10 if field.name == "at_s" else 4)
+        for field in fields(record)
+        if field.name != "interval_s"
+    }
+
+
+def _optional(value: float | None, places: int) -> float | None:
+    return None if value is None else fixed(value, places)

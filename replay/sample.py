@@ -1,0 +1,77 @@
+"""What a baseline policy is shown of the fleet, and what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from loadtests.traces.trace import Floats, Ints
+
+
+def _not_told() -> Ints:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The fleet at one moment, as metrics of a serving system show it. Arrays are of the ready replicas."""
+
+    at: float
+    """Seconds since the start of the replay."""
+    target: int
+    """Replicas asked for."""
+    ready: int
+    """Replicas that take requests; draining and starting ones are not among them."""
+    held: int
+    """Requests waiting in the ingress because no replica is ready."""
+    running: Floats
+    """Requests in each engine's batch."""
+    waiting: Floats
+    """Requests in each engine's queue."""
+    kv_usage: Floats
+    """Share of each KV cache in use, 0 to 1."""
+    kv_cache_tokens: float
+    """Tokens that one replica's KV cache holds."""
+    # Totals since the start, of the whole fleet.
+    arrivals: float
+    """Requests that reached the ingress."""
+    arrived_tokens: float
+    """Their prompt tokens."""
+    first_tokens: float
+    """Requests that got their first token, and the sum of their TTFTs in seconds."""
+    ttft_sum_s: float
+    finished: float
+    """Requests that ended, their prompt and their generated tokens."""
+    finished_prompt_tokens: float
+    finished_output_tokens: float
+    itl_count: float
+    """Inter-token latencies and their sum in seconds."""
+    itl_sum_s: float
+    replicas: Ints = field(default_factory=_not_told)
+    """Numbers of the ready replicas, in the order of the arrays, which no other replica ever has; empty
+    where they are not told. Laws that keep history by replica then take a place in the arrays for one."""
+
+    @property
+    def ongoing(self) -> float:
+        """Running, waiting in engines and held."""
+        return float(self.running.sum() + self.waiting.sum()) + self.held
+
+
+class Autoscaler(Protocol):
+    """A policy under replay. It keeps its own history; it is asked at every `interval_s` from 0 on."""
+
+    @property
+    def name(self) -> str:
+        """As in reports, with its setting: `ray(target=2)`."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two calls of `decide`."""
+        ...
+
+    def decide(self, sample: Sample) -> int:
+        """Replicas to ask for now. The caller clips to the bounds of the fleet."""
+        ...

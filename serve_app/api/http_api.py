@@ -1,0 +1,120 @@
+"""The FastAPI application: every route and every error shape. Knows nothing of Ray or vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from serve_app import __version__
+from serve_app.api.api_keys import ApiKeys
+from serve_app.api.auth import ApiKeyMiddleware
+from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
+from serve_app.api.engine_client import JSON
+from serve_app.api.errors import ApiError, internal_error
+from serve_app.api.head import HeadMiddleware
+from serve_app.api.health import Observer, health_router
+from serve_app.api.models import ModelDirectory
+from serve_app.api.openai import openai_router
+from serve_app.api.request_id import RequestIdMiddleware
+from serve_app.api.schemas import component_schemas
+
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def create_app(
+    models: ModelDirectory,
+    observer: Observer,
+    max_body_bytes: int,
+    body_timeout_s: float,
+    max_body_memory_bytes: int,
+    *,
+    api_keys: ApiKeys | None = None,
+    autoscaling: AutoscalingView | None = None,
+    behind_ray: bool = False,
+) -> FastAPI:
+    """The HTTP API over `models`, whatever their clients are.
+
+    Args:
+        models: What is served.
+        observer: Answers `/ready` and `/metrics`.
+        max_body_bytes: Bound on a request's body.
+        body_timeout_s: Bound on the time a body takes, as `read_body` has it.
+        max_body_memory_bytes: Bound on the bodies in memory at once, as `BodyMemory` has it.
+        api_keys: Those of the clients that are let in; None lets everybody in.
+        autoscaling: Answers `/autoscaling/…`; None where nothing scales.
+        behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
+    """
+    app = FastAPI(
+        title="Tideserve",
+        version=__version__,
+        description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
+    )
+    app.include_router(openai_router(models, max_body_bytes, body_timeout_s, max_body_memory_bytes))
+    app.include_router(health_router(observer))
+    if autoscaling is not None:
+        app.include_router(autoscaling_router(autoscaling))
+    if api_keys is not None:
+        app.add_middleware(ApiKeyMiddleware, keys=api_keys)
+    app.add_middleware(HeadMiddleware)
+    app.add_middleware(RequestIdMiddleware, add_header=not behind_ray)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unforeseen)
+    app.add_exception_handler(RequestValidationError, _generate_error)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        document.setdefault("components", {}).setdefault("schemas", {}).update(component_schemas())
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _reply(error: ApiError) -> Response:
+    return Response(error.body(), error.status, media_type=JSON, headers=error.headers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _reply(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    return _reply(
+        ApiError(
+            error.status_code,
+            f"{where}: {error.detail}",
+            code=_CODES.get(error.status_code),
+            headers=error.headers,
+        )
+    )
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    """A fault of ours, in the shape of every other error; Starlette logs it and raises it again."""
+    return _reply(internal_error())
+
+
+async def _generate_error(request: Request, error: Exception) -> Response:
+    """FastAPI's details for `/generate`, beside the error in the shape of every other endpoint."""
+    assert isinstance(error, RequestValidationError)
+    import msgspec  # noqa: PLC0415
+    from fastapi.encoders import jsonable_encoder  # noqa: PLC0415
+
+    details = jsonable_encoder(error.errors(), exclude={"input", "ctx", "url"})
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or None
+    document = msgspec.json.decode(ApiError(422, first["msg"], param=param, code="invalid_value").body())
+    return Response(msgspec.json.encode({"detail": details, **document}), 422, media_type=JSON)

@@ -1,1 +1,0 @@
-"""How many replicas there should be."""

@@ -1,0 +1,113 @@
+"""What came of a question: text, counts and times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve_app.cli.formats import seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that came with one event; `reasoning` is what a model thinks before it answers."""
+
+    text: str
+    reasoning: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer, while it comes and after. Times are seconds since the question was sent."""
+
+    model: str
+    text: str = ""
+    reasoning: str = ""
+    pieces: int = 0
+    """Events with a token, which may be half a character and have no text."""
+    first_s: float = 0.0
+    last_s: float = 0.0
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    latency: Mapping[str, Any] = field(default_factory=dict)
+    """Tideserve's own figures (docs/api.md); other servers have none."""
+
+    @property
+    def tokens(self) -> int:
+        """As the server counted them, or else the events that had one."""
+        return int(_number(self.usage, "completion_tokens") or self.pieces)
+
+    def take(self, data: str, now_s: float) -> Piece | None:
+        """Add one event's document; the text in it.
+
+        Raises:
+            ValueError: if it is no document of a streamed completion.
+        """
+        document = json.loads(data)
+        if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
+            raise ValueError("an event without choices")
+        self.usage = _mapping(document, "usage") or self.usage
+        self.latency = _mapping(document, "latency") or self.latency
+        choice = next((choice for choice in document["choices"] if isinstance(choice, dict)), None)
+        if choice is None:
+            return None
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        piece = _piece(choice)
+        if piece is None:
+            return None
+        self.pieces += 1
+        self.last_s = now_s
+        if self.pieces == 1:
+            self.first_s = now_s
+        if piece.reasoning:
+            self.reasoning += piece.text
+        else:
+            self.text += piece.text
+        return piece
+
+    def figures(self) -> str:
+        """One line: tokens, and the times as the server told them, or else as they were seen from here."""
+        ttft_ms, itl_ms = _number(self.latency, "ttft_ms"), _number(self.latency, "inter_token_ms")
+        cold_ms, rate = _number(self.latency, "cold_wait_ms"), _number(self.latency, "tokens_per_second")
+        seen = ""
+        if ttft_ms is None:
+            seen = " (as seen from here)"
+            ttft_ms = 1000 * self.first_s
+            itl_ms = 1000 * (self.last_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else None
+            rate = self.tokens / self.last_s if self.last_s > 0 else None
+        parts = [
+            f"{self.tokens:,} {'token' if self.tokens == 1 else 'tokens'}",
+            f"TTFT {seconds(ttft_ms / 1000)}",
+        ]
+        if cold_ms is not None:
+            parts.append(f"cold wait {seconds(cold_ms / 1000)}" if cold_ms else "no cold wait")
+        if itl_ms is not None and self.tokens > 1:
+            parts.append(f"ITL {seconds(itl_ms / 1000)}")
+        if rate is not None:
+            parts.append(f"{rate:.3g} tokens/s")
+        return f"{self.model}: {', '.join(parts)}{seen}"
+
+
+def _piece(choice: Mapping[str, Any]) -> Piece | None:
+    delta = _mapping(choice, "delta")
+    if not delta:
+        text = choice.get("text")
+        return Piece(text) if isinstance(text, str) else None
+    text = delta.get("content")
+    thought = delta.get("reasoning_content") or delta.get("reasoning")
+    if isinstance(thought, str) and thought and not text:
+        return Piece(thought, reasoning=True)
+    # A chat is opened by an event with a role and no text, which is no token.
+    return Piece(text) if isinstance(text, str) and (text or "role" not in delta) else None
+
+
+def _mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = document.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _number(document: Mapping[str, Any], key: str) -> float | None:
+    number = document.get(key)
+    return number if isinstance(number, int | float) and 0 <= number < 1e15 else None

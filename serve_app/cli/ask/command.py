@@ -1,0 +1,128 @@
+"""`tideserve ask`: one streamed chat, to see that a deployment answers, and how fast."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import sys
+from dataclasses import asdict
+from io import StringIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
+from urllib.parse import urlsplit
+
+from serve_app import env
+from serve_app.cli.api_key import authorization
+from serve_app.cli.explain import DEFAULT_URL
+from serve_app.cli.failure import CommandError
+from serve_app.settings.settings_error import SettingsError
+
+if TYPE_CHECKING:
+    from serve_app.cli.ask.answer import Answer
+    from serve_app.cli.ask.display import Display
+    from serve_app.cli.ask.request import Question
+
+PROMPT = "Tell me about the sea."
+_MAX_TOKENS = 128
+_TIMEOUT_S = 600.0
+"""As long as a request is held by default (`cold_wait_timeout_s`)."""
+_TICK_S = 1.0
+_LONGEST = 1000
+"""Characters of a failure in the server's words."""
+_INTERRUPTED = 130
+"""What a shell reports of a process that Ctrl-C ended."""
+
+
+def add_command(commands: Any) -> None:
+    """Register `ask`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "ask",
+        help="send one prompt and print the answer as it comes, cold start included",
+        description="Streams one chat completion: the answer to standard output; what happens while it "
+        "waits, and the figures at the end, to standard error.",
+        epilog="Exit status: 0 if a complete answer came, 1 if not, 130 after Ctrl-C. "
+        f"{env.API_KEY} is sent as a bearer token if set.",
+    )
+    add = parser.add_argument
+    add("prompt", nargs="?", default=PROMPT, metavar="PROMPT", help=f"by default {PROMPT!r}")
+    add("--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}")
+    add("--model", metavar="NAME", help="by default the first of those served")
+    add("--max-tokens", type=int, default=_MAX_TOKENS, metavar="N", help=f"by default {_MAX_TOKENS}")
+    add(
+        "--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS",
+        help=f"for all of it, a cold start included; by default {_TIMEOUT_S:g}",
+    )  # fmt: skip
+    add("--json", action="store_true", help="print one JSON document at the end in place of the text")
+    parser.set_defaults(command=run_ask)
+
+
+def run_ask(options: argparse.Namespace) -> int:
+    """Ask, and print what comes."""
+    _check(options)
+    # aiohttp and numpy: half a second that no other command should take.
+    from serve_app.cli.ask.display import Display  # noqa: PLC0415
+    from serve_app.cli.ask.request import AskError, Question  # noqa: PLC0415
+    from serve_app.cli.formats import plain  # noqa: PLC0415
+    from serve_app.cli.lasting import LastingStream  # noqa: PLC0415
+
+    # A stream that the shell has closed is None.
+    printed, told = (LastingStream(stream or StringIO()) for stream in (sys.stdout, sys.stderr))
+    out = cast(TextIO, printed)
+    display = Display(None if options.json else out, cast(TextIO, told))
+    question = Question(
+        options.url, authorization(), options.model, options.prompt, options.max_tokens, options.timeout
+    )
+    try:
+        answer = asyncio.run(_ask(question, display))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except AskError as error:
+        raise CommandError(plain(str(error), _LONGEST)) from None
+    finally:
+        display.end()
+    if options.json:
+        out.write(json.dumps({"url": options.url, **asdict(answer)}) + "\n")
+        out.flush()
+    display.line(answer.figures())
+    # A reader that has seen enough is no failure.
+    if printed.failure is not None and not isinstance(printed.failure, BrokenPipeError):
+        raise CommandError(f"the answer could not be written: {printed.failure.strerror}")
+    return 0
+
+
+async def _ask(question: Question, display: Display) -> Answer:
+    from serve_app.cli.ask.request import ask  # noqa: PLC0415
+
+    async def count() -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            display.tick()
+
+    counting = asyncio.create_task(count())
+    try:
+        return await ask(question, display)
+    finally:
+        counting.cancel()
+
+
+def _check(options: argparse.Namespace) -> None:
+    problems = []
+    try:
+        parts = urlsplit(options.url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        login = parts.username is not None
+    except ValueError:  # a port or an IPv6 address that is none
+        good = login = False
+    if login:  # it would get into messages, and there is one Authorization header
+        problems.append(f"--url: must not hold a user name or a password; {env.API_KEY} is what is sent")
+    elif not good:
+        problems.append(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
+    if not options.prompt.strip():
+        problems.append(f"PROMPT = {options.prompt!r}: must not be blank")
+    if options.max_tokens < 1:
+        problems.append(f"--max-tokens = {options.max_tokens}: must be at least 1")
+    if not 0 < options.timeout < math.inf:
+        problems.append(f"--timeout = {options.timeout:g}: must be above 0 seconds and finite")
+    if problems:
+        raise SettingsError(problems)

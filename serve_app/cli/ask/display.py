@@ -1,0 +1,120 @@
+"""What a user sees: the answer on one stream, and what happens meanwhile on another."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from serve_app.cli.ask.answer import Piece
+from serve_app.cli.ask.events import Wait
+from serve_app.cli.formats import plain
+from serve_app.cli.style import Style, style_for
+
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What would steer a terminal, a model's words included. Tabs and line ends are text."""
+_LONGEST = 300
+
+
+class Display:
+    """Writes text as it comes. On a terminal the wait is one line that counts; elsewhere a line a phase.
+
+    Args:
+        out: For the answer; None to leave it out.
+        err: For everything else.
+        clock: Seconds on a clock that never goes back.
+    """
+
+    def __init__(self, out: TextIO | None, err: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = out
+        self._err = err
+        self._clock = clock
+        self._rewrites = err.isatty()
+        self._style = style_for(out) if out is not None else Style()
+        self._steered = out is not None and out.isatty()
+        self._began: float | None = None
+        self._told: tuple[float, Wait] | None = None
+        self._phase = ""
+        self._shown = False
+        self._open_line = False
+        self._reasoned = False
+
+    def asked(self, model: str) -> None:
+        """The wait begins."""
+        self._began = self._clock()
+        if self._rewrites:
+            self.tick()
+        else:
+            self.line(f"asking {model}")
+
+    def waiting(self, wait: Wait) -> None:
+        """A comment came."""
+        self._told = self._clock(), wait
+        if self._rewrites:
+            self.tick()
+        elif wait.phase != self._phase:
+            self.line(self._words(wait, 0.0))
+        self._phase = wait.phase
+
+    def tick(self) -> None:
+        """Called once a second: count on."""
+        if self._began is None or not self._rewrites:
+            return
+        now = self._clock()
+        if self._told is None:
+            words = f"waiting for the first token, {now - self._began:.0f} s"
+        else:
+            told_at, wait = self._told
+            words = self._words(wait, now - told_at)
+        self._err.write(f"\r\x1b[K{words}")
+        self._err.flush()
+        self._shown = True
+
+    def piece(self, piece: Piece) -> None:
+        """Text came; the wait is over."""
+        self._began = None
+        self._clear()
+        if self._out is None or not piece.text:
+            return
+        text = _STEERS.sub("", piece.text) if self._steered else piece.text
+        if self._reasoned and not piece.reasoning:
+            self._write("\n\n")
+        self._reasoned = piece.reasoning
+        self._write(self._style.dim(text) if piece.reasoning else text)
+        self._open_line = not text.endswith("\n")
+
+    def end(self) -> None:
+        """Leave both streams at the beginning of a line."""
+        self._began = None
+        self._clear()
+        if self._open_line:
+            self._write("\n")
+            self._open_line = False
+
+    def line(self, words: str) -> None:
+        """A line of its own beside the answer."""
+        self._clear()
+        self._err.write(f"{plain(words, _LONGEST)}\n")
+        self._err.flush()
+
+    def _write(self, text: str) -> None:
+        assert self._out is not None
+        encoding = self._out.encoding or "utf-8"
+        # Half a surrogate pair, or a letter that the terminal's encoding lacks.
+        self._out.write(text.encode(encoding, "replace").decode(encoding))
+        self._out.flush()
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._err.write("\r\x1b[K")
+            self._err.flush()
+            self._shown = False
+
+    def _words(self, wait: Wait, since_s: float) -> str:
+        parts = [f"waiting for a replica: {plain(wait.phase)}"]
+        if wait.eta_s is not None:
+            left = wait.eta_s - since_s
+            parts.append(f"about {left:.0f} s to go" if left >= 1 else "any moment now")
+        parts.append(f"{wait.waited_s + since_s:.0f} s so far")
+        return ", ".join(parts)

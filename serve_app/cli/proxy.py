@@ -1,0 +1,25 @@
+"""The HTTP proxy that the environment names for a URL."""
+
+from __future__ import annotations
+
+import ipaddress
+import urllib.parse
+import urllib.request
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for `url`, if any. Read once: per request it costs 50 us.
+
+    None for this machine itself, whatever the environment says: a proxy elsewhere would not find it.
+    """
+    parts = urllib.parse.urlsplit(url)
+    if parts.hostname is None or _is_here(parts.hostname) or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

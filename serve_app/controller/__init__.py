@@ -1,0 +1,1 @@
+"""The policy inside Ray Serve's controller: its adapter to Ray."""

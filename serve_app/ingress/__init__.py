@@ -1,0 +1,1 @@
+"""The ingress: requests are held, an engine replica is picked, and its bytes are relayed."""

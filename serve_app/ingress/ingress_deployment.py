@@ -1,0 +1,133 @@
+"""The ingress deployment: the HTTP API, with engines reached through Ray Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.api.api_keys import ApiKeys
+from serve_app.api.engine_client import EngineClient
+from serve_app.api.http_api import create_app
+from serve_app.api.models import ModelDirectory, ServedModel
+from serve_app.cluster.placement import custom_and_cpus
+from serve_app.ingress.cold_start_reader import OutlookReader
+from serve_app.ingress.handle_client import HandleClient
+from serve_app.ingress.heartbeats import Heartbeats
+from serve_app.ingress.hold import HeldRequests
+from serve_app.ingress.ingress_signals import IngressCounters, ingress_report
+from serve_app.ingress.knob_store import AutoscalingDesk
+from serve_app.ingress.observer import ServeObserver
+from serve_app.ingress.pick import replica_set
+from serve_app.ingress.relay_client import RelayClient
+from serve_app.ingress.stored_state import stored_state
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.live_knobs import LiveKnobs
+from serve_app.settings.tree import AppSettings, ModelSettings
+from serve_app.telemetry.ingress_metrics import IngressMetrics
+from serve_app.wire.held_requests import keep_report
+
+_PUBLISH_S = 1.0
+
+
+@serve.ingress()
+class Ingress:
+    """Validates, routes by model, holds requests through cold starts, and streams.
+
+    Args:
+        settings: `AppSettings` as plain data.
+        knobs: Default knobs of each model, by name, as plain data.
+        engines: A handle to each model's engine deployment, in the order of `settings.models`.
+
+    Raises:
+        SettingsError: where `http.api_keys_file` has no usable keys.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, settings: dict[str, Any], knobs: dict[str, dict[str, Any]], *engines: DeploymentHandle
+    ) -> None:
+        self._settings = AppSettings.model_validate(settings)
+        file = self._settings.http.api_keys_file
+        self._api_keys = None if file is None else ApiKeys(file)
+        context = serve.get_replica_context()
+        self._app = context.app_name
+        self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
+        models = {model.name: model for model in self._settings.models}
+        ingress = self._settings.ingress
+        self._stored = stored_state(self._app, [model.deployment_name for model in self._settings.models])
+        self._desk = AutoscalingDesk(
+            self._app, models, self._live, custom_and_cpus(ingress.cpus_per_replica, ingress.resources)
+        )
+        self._clients: list[EngineClient] = []
+        self._counters: list[IngressCounters] = []
+        for model, handle in zip(self._settings.models, engines, strict=True):
+            client, held = self._client(model, handle)
+            meter = IngressMetrics(model.name, context.replica_tag)
+            self._clients.append(client)
+            self._counters.append(IngressCounters(model.deployment_name, held, meter))
+        self._publisher = asyncio.create_task(self._publish())
+        deployments = [replica_set(model.deployment_name) for model in self._settings.models]
+        self._listener = asyncio.create_task(Heartbeats(deployments).run())
+        self._reporter = asyncio.create_task(
+            keep_report(
+                self._app,
+                context.replica_tag,
+                lambda: any(counters.held_requests for counters in self._counters),
+                lambda: ingress_report(self._counters),
+            )
+        )
+
+    def _client(self, model: ModelSettings, handle: DeploymentHandle) -> tuple[EngineClient, HeldRequests]:
+        outlooks = OutlookReader(self._stored, model.deployment_name)
+
+        def knobs() -> Knobs:
+            return self._live.of(model.name)
+
+        held = HeldRequests(model, handle, knobs, outlooks)
+        if self._settings.ingress.data_plane == "relay":
+            return RelayClient(model, held), held
+        return HandleClient(model, handle, held, knobs), held
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Ray calls this after the constructor and serves what it returns."""
+        started = int(time.time())
+        models = self._settings.models
+        directory = ModelDirectory(
+            [
+                ServedModel(model.name, started, client, model.max_model_len, counters)
+                for model, client, counters in zip(models, self._clients, self._counters, strict=True)
+            ]
+        )
+        observer = ServeObserver(self._app, models, self._live, self._stored)
+        return create_app(
+            directory,
+            observer,
+            self._settings.http.max_body_bytes,
+            self._settings.http.body_timeout_s,
+            self._settings.http.max_body_memory_bytes,
+            api_keys=self._api_keys,
+            autoscaling=self._desk,
+            behind_ray=True,
+        )
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Ray calls this with the knobs, at the start and whenever they have been changed.
+
+        Raises:
+            SettingsError: for invalid knobs at the start. Later ones are rejected, logged and shown.
+        """
+        await self._desk.apply(user_config)
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Ray tells the autoscaling policy of this replica, twice a second: `IngressSignals`."""
+        return ingress_report(self._counters)
+
+    async def _publish(self) -> None:
+        while True:
+            for counters in self._counters:
+                counters.publish_held()
+            await asyncio.sleep(_PUBLISH_S)

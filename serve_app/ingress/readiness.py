@@ -1,0 +1,164 @@
+"""Whether a model can be served, from what this process, Ray Serve, the replicas and the policy say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from serve_app.api.health import ModelReadiness
+from serve_app.settings.tree import ModelSettings
+from serve_app.wire.phases import FAILED
+
+_NO_POLICY = (
+    "no autoscaling policy has reported yet; if none does, the application's configuration lacks "
+    "autoscaling_policy"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReplicas:
+    """The replicas of one model that Ray says run, as this process finds them."""
+
+    usable: int = 0
+    """Those that requests go to."""
+    out: Mapping[str, str] = field(default_factory=dict)
+    """Of the others, what is wrong, by replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What others say of one model, each as of its last word."""
+
+    deployment: Any = None
+    """Ray Serve's status of its engine deployment; None while Ray Serve has none, or has never answered."""
+    phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Phase documents of the replicas that exist and of those that could not start, by replica."""
+    scaling: Mapping[str, Any] | None = None
+    """What the autoscaling policy says of it, or None while it has said nothing."""
+    unreachable: str = ""
+    """What of Ray does not answer, and since when; "" where all of it does."""
+
+
+def judge(
+    model: ModelSettings, min_replicas: int, live: LiveReplicas, known: Known, now: float
+) -> ModelReadiness:
+    """Readiness of one model.
+
+    A model with a replica that takes requests is up, whatever else goes on and whoever does not answer.
+
+    Args:
+        model: Its settings.
+        min_replicas: The knob as it stands.
+        live: Its replicas.
+        known: What else is known of it.
+        now: Unix time, in seconds.
+    """
+    states = _replica_states(known.deployment)
+    total = sum(count for state, count in states.items() if state != "STOPPING")
+    newest = _newest(known.phases, live)
+    found = ModelReadiness(
+        model.name,
+        "up",
+        replicas=live.usable,
+        target_replicas=max(total, live.usable),
+        startup_seconds={k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
+        replicas_out=dict(live.out),
+    )
+    if live.usable:
+        return found
+    if live.out:
+        return _lost(found, newest, live, now)
+    if known.unreachable:
+        # A model at zero is no idle one then: nobody would start a replica for a request.
+        return _in_phase(found, newest, "waiting_for_ray", known.unreachable, now)
+    if known.deployment is None:
+        return replace(found, state="loading", phase="deploying")
+    failure = _failure(known, newest, total, min_replicas)
+    if failure is not None:
+        return replace(found, state="failed", reason=failure or None)
+    if not total and min_replicas == 0:
+        return replace(found, state="idle_at_zero")
+    return _loading(found, newest, known, total, now)
+
+
+def _replica_states(deployment: Any) -> dict[str, int]:
+    if deployment is None:
+        return {}
+    return {str(getattr(k, "value", k)): n for k, n in deployment.replica_states.items()}
+
+
+def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapping[str, Any] | None:
+    """The document written last, but for those of replicas that drain or are out."""
+    candidates = [
+        document
+        for replica, document in phases.items()
+        if document["phase"] != "draining" and replica not in live.out
+    ]
+    return max(candidates, key=lambda document: float(document["since"]), default=None)
+
+
+def _lost(
+    found: ModelReadiness, newest: Mapping[str, Any] | None, live: LiveReplicas, now: float
+) -> ModelReadiness:
+    """Every replica that should run is out. No word of Ray's is needed to say so."""
+    why = "; ".join(f"{replica}: {trouble}" for replica, trouble in live.out.items())
+    reason = f"no replica can take requests: {why}"
+    return _in_phase(found, newest, "waiting_for_replacement", reason, now)
+
+
+def _in_phase(
+    found: ModelReadiness, newest: Mapping[str, Any] | None, otherwise: str, reason: str, now: float
+) -> ModelReadiness:
+    """Loading, in the phase of the replica that starts; in `otherwise` if none does."""
+    if newest is None or newest["phase"] in (FAILED, "ready"):
+        return replace(found, state="loading", phase=otherwise, reason=reason)
+    return replace(
+        found, state="loading", phase=newest["phase"], phase_seconds=_lasted(newest, now), reason=reason
+    )
+
+
+def _failure(known: Known, newest: Mapping[str, Any] | None, total: int, min_replicas: int) -> str | None:
+    """Why the model has failed for good, as far as Ray is concerned; None if it has not."""
+    deployment = known.deployment
+    status = str(getattr(deployment.status, "value", deployment.status))
+    reason = str(deployment.message)
+    if newest is not None and newest["phase"] == FAILED:
+        reason = _why_failed(newest)
+        # What a replica that failed to start wrote stays behind; it says nothing of a model that had
+        # others since, and now rests at zero with Ray content.
+        if not total and not (min_replicas == 0 and status == "HEALTHY"):
+            return reason
+    return reason if status in ("UNHEALTHY", "DEPLOY_FAILED") else None
+
+
+def _loading(
+    found: ModelReadiness, newest: Mapping[str, Any] | None, known: Known, total: int, now: float
+) -> ModelReadiness:
+    reason = known.deployment.message or None
+    scaling = known.scaling
+    if newest is not None:
+        if newest["phase"] == FAILED:
+            reason = _why_failed(newest)
+        return replace(
+            found, state="loading", phase=newest["phase"], phase_seconds=_lasted(newest, now), reason=reason
+        )
+    if scaling is None and not total:
+        return replace(found, state="loading", phase="waiting_for_the_policy", reason=reason or _NO_POLICY)
+    if scaling is not None and scaling["pending"]:
+        return replace(
+            found,
+            state="loading",
+            phase="pending_capacity",
+            phase_seconds=scaling["pending_s"],
+            reason=reason or scaling["reason"] or None,
+        )
+    return replace(found, state="loading", phase="waiting_for_a_node", reason=reason)
+
+
+def _why_failed(document: Mapping[str, Any]) -> str:
+    return f"{document['during']}: {document['reason']}"
+
+
+def _lasted(document: Mapping[str, Any], now: float) -> float:
+    return round(now - float(document["since"]), 3)

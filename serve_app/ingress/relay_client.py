@@ -1,0 +1,207 @@
+"""The fast data plane: bytes relayed, unparsed, over HTTP from the least loaded replica."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+from typing import NoReturn
+
+import aiohttp
+
+from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineReply, EngineRequest
+from serve_app.api.errors import ApiError, internal_error
+from serve_app.ingress.frames import whole_frames
+from serve_app.ingress.hold import HeldRequests
+from serve_app.ingress.pick import Place, Replica
+from serve_app.ingress.refusals import unavailable
+from serve_app.settings.tree import ModelSettings
+from serve_app.wire.data_plane_headers import HELD_HEADER, REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
+
+logger = logging.getLogger("ray.serve")
+
+# Ray needs about 4 s to take a replica whose engine core died out of its routing (three health
+# checks, one a second); the waits of 0.2, 0.4, … s between seven attempts outlast that.
+_ATTEMPTS = 7
+_BACKOFF_S = 0.2
+# An engine that dies with a request may have died of it. One more try, not one replica after another.
+_DEATHS = 2
+_ONE_PIECE_BYTES = 1 << 20
+_HELD_FROM_S = 0.001  # to be given a place at once takes some microseconds
+_LOST = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
+
+
+class _NeverBegunError(ConnectionError):
+    """The replica was gone before the request could reach an engine."""
+
+
+class RelayClient:
+    """Reaches a model's engine replicas over the ports they open.
+
+    Args:
+        model: The model's settings.
+        held: Finds replicas, and holds requests while there is none.
+    """
+
+    def __init__(self, model: ModelSettings, held: HeldRequests) -> None:
+        self._model = model
+        self._held = held
+        self._session: aiohttp.ClientSession | None = None
+        self._unanswered: dict[Replica, set[asyncio.Timeout]] = {}
+        held.replicas.notify_trouble(self._give_up)
+
+    @asynccontextmanager
+    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+        """Run `request` on a replica. As long as nothing has been sent, a lost replica is replaced."""
+        arrived = time.perf_counter()
+        lost: Exception | None = None
+        deaths = 0
+        held_s = 0.0
+        for attempt in range(1, _ATTEMPTS + 1):
+            async with AsyncExitStack() as stack:
+                asked = time.perf_counter()
+                place = await self._held.place(request, again=attempt > 1)
+                stack.callback(self._held.replicas.release, place)
+                held_s += time.perf_counter() - asked
+                try:
+                    async with self._while_well(place.replica):
+                        reply = await self._open(request, place, arrived, held_s, stack)
+                except _LOST as error:
+                    logger.warning("request %s: replica lost: %r", request.request_id, error)
+                    lost = error
+                    deaths += not isinstance(error, _NeverBegunError)
+                else:
+                    del request  # its body is megabytes, and the answer may take minutes
+                    yield reply
+                    return
+            if deaths == _DEATHS:
+                break
+            # Outside the stack: the lost replica is not counted as busy while Ray finds out about it.
+            await asyncio.sleep(_BACKOFF_S * attempt)
+        raise unavailable(self._model.name, "replicas were lost one after another.") from lost
+
+    @asynccontextmanager
+    async def _while_well(self, replica: Replica) -> AsyncIterator[None]:
+        """Wait for the first of an answer, but not from a replica that hangs while another one is there.
+
+        Raises:
+            ConnectionError: as if the replica were gone.
+        """
+        waiting = self._unanswered.setdefault(replica, set())
+        limit = asyncio.timeout(None)
+        waiting.add(limit)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise ConnectionError(f"{replica.address}: {replica.trouble}") from None
+            raise
+        finally:
+            waiting.discard(limit)
+            if not waiting and self._unanswered.get(replica) is waiting:
+                del self._unanswered[replica]
+
+    def _give_up(self, replica: Replica) -> None:
+        """Requests are kept away from `replica`: those that it has not answered go to another one."""
+        if len(self._held.replicas):
+            now = asyncio.get_running_loop().time()
+            for limit in self._unanswered.pop(replica, ()):
+                limit.reschedule(now)
+
+    async def _open(
+        self, request: EngineRequest, place: Place, arrived: float, held_s: float, stack: AsyncExitStack
+    ) -> EngineReply:
+        replica = place.replica
+        if request.watch is not None:
+            request.watch.admitted()
+        waited_s = request.waited_s + time.perf_counter() - arrived
+        response = await self._post(request, replica, waited_s, held_s, stack)
+        if response.ok:  # the replica sends its headers with the first event, or with the whole answer
+            self._held.replicas.answered(place)
+        if response.status == HTTPStatus.FORBIDDEN:  # a stranger has the port of a replica that is gone
+            replica.failures += 1  # or it, who always has the least load, would be tried again and again
+            raise _NeverBegunError(f"{replica.address} is no longer this replica's")
+        if response.content_type not in (JSON, EVENT_STREAM):
+            _raise_not_an_answer(response, replica)
+        headers = {name: value for name, value in response.headers.items() if name == "Retry-After"}
+        if response.content_type != EVENT_STREAM:
+            body = await response.read()
+            if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                _raise_if_dead(body, replica)
+            return EngineReply(response.status, body, headers=headers)
+        chunks = whole_frames(_body(response))
+        first = await anext(chunks, b"")
+        if not first:
+            raise aiohttp.ClientPayloadError("the stream ended before its first frame")
+        return EngineReply(response.status, stream=self._relay(first, chunks), headers=headers)
+
+    async def _post(
+        self, request: EngineRequest, replica: Replica, waited_s: float, held_s: float, stack: AsyncExitStack
+    ) -> aiohttp.ClientResponse:
+        headers = {
+            TOKEN_HEADER: replica.token,
+            REQUEST_ID_HEADER: request.request_id,
+            WAITED_HEADER: f"{waited_s:.6f}",
+        }
+        if held_s >= _HELD_FROM_S:
+            headers[HELD_HEADER] = f"{held_s:.6f}"
+        call = self._client().post(
+            f"http://{replica.address}/{request.operation}",
+            # aiohttp sends bytes in one piece, which a large body should not be.
+            data=request.body if len(request.body) < _ONE_PIECE_BYTES else io.BytesIO(request.body),
+            headers=headers,
+        )
+        try:
+            return await stack.enter_async_context(call)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            replica.failures += 1
+            raise _NeverBegunError(f"{replica.address}: {error}") from error
+
+    async def _relay(self, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        yield first
+        try:
+            async for chunk in chunks:
+                yield chunk
+        except _LOST as error:
+            logger.warning("model %s: replica lost within a stream: %r", self._model.name, error)
+            yield ApiError(
+                502,
+                f"Model {self._model.name!r}: the engine replica was lost while it was generating.",
+                code="replica_lost",
+            ).last_frames()
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:  # needs the running loop, which a constructor may not have
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+                timeout=aiohttp.ClientTimeout(total=None, connect=5),
+                auto_decompress=False,
+            )
+        return self._session
+
+
+def _raise_not_an_answer(response: aiohttp.ClientResponse, replica: Replica) -> NoReturn:
+    """Data planes answer in JSON or with events. Anything else is a fault of ours there, or a stranger."""
+    if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:  # what aiohttp says for a handler that raised
+        logger.error("the data plane at %s failed; its replica's log says why", replica.address)
+        raise internal_error()
+    replica.failures += 1
+    raise _NeverBegunError(f"{replica.address} answers with {response.status} {response.content_type}")
+
+
+def _raise_if_dead(body: bytes, replica: Replica) -> None:
+    if b'"engine_dead"' in body:
+        replica.failures += 1
+        raise _NeverBegunError("the replica's engine core was dead already")
+    if b'"engine_died"' in body:
+        raise ConnectionError("the replica's engine core died")
+
+
+async def _body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async for chunk in response.content.iter_any():
+        yield chunk

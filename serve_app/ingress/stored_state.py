@@ -1,0 +1,47 @@
+"""What the replicas and the policy of an application have written down in Ray's key-value store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.wire.documents import STATUS, parse_status, read_document
+from serve_app.wire.phases import read_phases
+
+_FRESH_S = 0.5
+_STATUS_LIFE_S = 60.0
+"""A policy writes its status every ten seconds; what is much older was left by one that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """One reading of it."""
+
+    status: Mapping[str, Any] | None = None
+    """The policy's, with the keys that `parse_status` checks; None while there is none."""
+    phases: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """By engine deployment and replica: of the replicas that exist, and of those that could not start."""
+
+    def of(self, deployment: str, now: float) -> Mapping[str, Any] | None:
+        """What the policy says of one engine deployment at Unix time `now`, if there is a policy."""
+        if self.status is None or now - float(self.status["at"]) >= _STATUS_LIFE_S:
+            return None
+        found: Mapping[str, Any] | None = self.status["models"].get(deployment)
+        return found
+
+
+def stored_state(
+    app: str, deployments: Iterable[str], clock: Callable[[], float] = time.monotonic
+) -> BoundedCall[StoredState]:
+    """The stored state of these engine deployments of `app`, half a second old as long as the GCS answers."""
+    names = tuple(deployments)
+
+    def read() -> StoredState:
+        status = read_document(STATUS, app, parse_status)
+        phases = read_phases(app, names)
+        return StoredState(status, {name: found.existing for name, found in phases.items()})
+
+    return BoundedCall(f"stored state of {app}", read, _FRESH_S, clock)

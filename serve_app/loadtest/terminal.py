@@ -1,6 +1,0 @@
-"""Load tests on a terminal of 100 columns, and as plain text anywhere else."""
-
-from serve_app.loadtest.comparison_text import print_comparison
-from serve_app.loadtest.summary_text import print_summary
-
-__all__ = ["print_comparison", "print_summary"]

@@ -1,0 +1,73 @@
+"""The knobs in force in one ingress replica: defaults of the configuration under its `user_config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from serve_app.settings.knobs import IngressKnobs, Knobs, LiveSettings, overlay
+from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
+
+
+def read_user_config(
+    defaults: Mapping[str, Knobs], user_config: Mapping[str, Any] | None
+) -> tuple[dict[str, Knobs], IngressKnobs]:
+    """Every model's knobs, and the ingress's own.
+
+    Args:
+        defaults: The knobs of each model where `user_config` says nothing, by model name.
+        user_config: That of the `Ingress` deployment, as in the configuration file.
+
+    Raises:
+        SettingsError: naming each key under `user_config`, its value and the bound it breaks.
+    """
+    try:
+        live = LiveSettings.model_validate(user_config or {})
+    except ValidationError as error:
+        raise from_pydantic(error) from None
+    problems: list[str] = []
+    knobs = dict(defaults)
+    for model, given in live.autoscaling.items():
+        if model not in defaults:
+            problems.append(
+                f"autoscaling[{shown(model)}]: no such model; this application has "
+                + ", ".join(repr(name) for name in defaults)
+            )
+            continue
+        try:
+            knobs[model] = overlay(defaults[model], given)
+        except ValidationError as error:
+            problems += [f"autoscaling[{model!r}].{line}" for line in from_pydantic(error).problems]
+    if problems:
+        raise SettingsError([line.replace(".(top level)", "") for line in problems])
+    return knobs, live.ingress
+
+
+class LiveKnobs:
+    """Holds the knobs; `apply` replaces them all at once or not at all."""
+
+    def __init__(self, defaults: Mapping[str, Knobs]) -> None:
+        self._defaults = dict(defaults)
+        self._knobs = dict(defaults)
+        self.ingress = IngressKnobs()
+
+    def of(self, model: str) -> Knobs:
+        """The knobs of `model` at this moment. Ask again rather than keep them."""
+        return self._knobs[model]
+
+    def apply(self, user_config: Mapping[str, Any] | None) -> None:
+        """Take over what `user_config` says. Raises SettingsError and changes nothing if it is invalid."""
+        self._knobs, self.ingress = read_user_config(self._defaults, user_config)
+
+    def adopt(self, knobs: Mapping[str, Knobs], ingress: IngressKnobs) -> None:
+        """Take over knobs that have been checked elsewhere."""
+        self._knobs, self.ingress = dict(knobs), ingress
+
+    def document(self) -> dict[str, Any]:
+        """Everything in force, as plain data."""
+        return {
+            "models": {model: knobs.model_dump(mode="json") for model, knobs in self._knobs.items()},
+            "ingress": self.ingress.model_dump(mode="json"),
+        }

@@ -1,1 +1,0 @@
-"""`EngineClient`s that reach engine replicas through Ray Serve."""

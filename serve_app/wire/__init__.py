@@ -1,0 +1,1 @@
+"""What two processes agree on: signals, headers, documents in Ray's store."""

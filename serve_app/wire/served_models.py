@@ -1,0 +1,74 @@
+"""The document in which ingress replicas tell the policy what is served, and with which knobs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve_app.settings.knobs import IngressKnobs, Knobs
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model as the policy knows it."""
+
+    name: str
+    deployment: str
+    knobs: Knobs
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What one replica takes of a Ray cluster, such as `{"GPU": 1}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Everything served by one application."""
+
+    models: Mapping[str, ServedModel]
+    """By engine deployment."""
+    ingress: IngressKnobs
+    rejected: str = ""
+    """What was wrong with knobs that were set and not taken over."""
+    ingress_resources: Mapping[str, float] = field(default_factory=dict)
+    """What one ingress replica takes of a Ray cluster, such as `{"CPU": 0.5}`."""
+
+    def document(self, at: float) -> dict[str, Any]:
+        """As plain data, written at Unix time `at`."""
+        return {
+            "at": at,
+            "models": [
+                {
+                    "name": model.name,
+                    "deployment": model.deployment,
+                    "knobs": model.knobs.model_dump(mode="json"),
+                    "resources": dict(model.resources),
+                }
+                for model in self.models.values()
+            ],
+            "ingress": self.ingress.model_dump(mode="json"),
+            "rejected": self.rejected,
+            "ingress_resources": dict(self.ingress_resources),
+        }
+
+
+def read_served(document: Mapping[str, Any]) -> Served:
+    """From `Served.document`. Raises pydantic's ValidationError, KeyError or TypeError if it is not one."""
+    models = [
+        ServedModel(
+            str(item["name"]),
+            str(item["deployment"]),
+            Knobs.model_validate(item["knobs"]),
+            {str(name): float(amount) for name, amount in item["resources"].items()},
+        )
+        for item in document["models"]
+    ]
+    return Served(
+        {model.deployment: model for model in models},
+        IngressKnobs.model_validate(document["ingress"]),
+        str(document["rejected"]),
+        _amounts(document.get("ingress_resources", {})),
+    )
+
+
+def _amounts(resources: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(amount) for name, amount in resources.items()}

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from serve_app.api.engine_client import OPERATIONS, ColdWait, EngineReply, EngineRequest, Operation
+from tests.stub_engine import frames
+
+
+def test_every_operation_that_can_be_named_is_listed() -> None:
+    assert set(OPERATIONS) == set(get_args(Operation))
+
+
+def test_the_media_type_follows_from_what_is_sent() -> None:
+    assert EngineReply(200, b"{}").content_type == "application/json"
+    assert EngineReply(200, stream=frames()()).content_type == "text/event-stream"
+
+
+@pytest.mark.parametrize(("eta_s", "eta"), [(None, b"unknown"), (0.0, b"0"), (12.1, b"13")])
+def test_a_wait_is_told_in_a_comment_that_parsers_skip(eta_s: float | None, eta: bytes) -> None:
+    wait = ColdWait("org/tide", "weights_and_kv_cache", eta_s, 7.9)
+
+    assert wait.comment() == (
+        b": waiting for a replica of org/tide: phase=weights_and_kv_cache eta_s=" + eta + b" waited_s=7\n\n"
+    )
+
+
+def test_requests_are_equal_whoever_watches_them() -> None:
+    assert EngineRequest("generate", b"{}", "r", 0.0, None) == EngineRequest("generate", b"{}", "r")

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
+
+from serve_app.controller.contexts import (
+    engine_readings,
+    ingress_readings,
+    ongoing_of_ingress,
+    reported_readings,
+)
+from serve_app.wire.held_requests import IngressReport
+from serve_app.wire.signals import (
+    ENGINE_FIELDS,
+    INGRESS_FIELDS,
+    EngineSignals,
+    IngressSignals,
+    ingress_key,
+)
+from tests.policy.build import NOW
+
+DEPLOYMENT = DeploymentID("Engine-a", "tideserve")
+A, B, C = (ReplicaID(name, DEPLOYMENT) for name in "abc")
+
+
+def raw(*reports: tuple[ReplicaID, dict[str, float], float]) -> dict[str, dict[ReplicaID, list[Any]]]:
+    """Ray's raw metrics, as it would lay out these reports: (replica, values, time) each."""
+    found: dict[str, dict[ReplicaID, list[Any]]] = {}
+    for replica, values, at in reports:
+        for name, value in values.items():
+            found.setdefault(name, {}).setdefault(replica, []).append(TimeStampedValue(at, value))
+    return found
+
+
+def said(**signals: float) -> dict[str, float]:
+    return asdict(EngineSignals(**signals))
+
+
+def test_the_newest_report_of_each_replica_is_read_with_its_age() -> None:
+    readings = engine_readings(
+        raw(
+            (A, said(running_requests=1), NOW - 3),
+            (A, said(running_requests=2), NOW - 1),
+            (B, said(waiting_tokens=9), NOW - 2),
+        ),
+        NOW,
+    )
+
+    assert set(readings) == {"a", "b"}
+    assert readings["a"].signals == EngineSignals(running_requests=2)
+    assert (readings["a"].age_s, readings["b"].age_s) == (1, 2)
+    assert readings["b"].signals.waiting_tokens == 9
+
+
+def test_every_field_arrives_where_it_belongs() -> None:
+    numbers = {name: float(index) for index, name in enumerate(ENGINE_FIELDS)}
+
+    assert asdict(engine_readings(raw((A, numbers, NOW)), NOW)["a"].signals) == numbers
+
+
+def test_a_replica_that_lacks_a_field_has_made_no_report() -> None:
+    partial = said()
+    del partial["itl_p99_s"]
+
+    assert set(engine_readings(raw((A, said(), NOW), (B, partial, NOW)), NOW)) == {"a"}
+    assert engine_readings(raw((B, partial, NOW)), NOW) == {}
+
+
+def test_a_replica_with_an_empty_series_has_made_no_report_and_silences_nobody_else() -> None:
+    columns = raw((A, said(), NOW), (B, said(), NOW))
+    columns["running_tokens"][A] = []
+
+    assert set(engine_readings(columns, NOW)) == {"b"}
+
+
+def test_replicas_are_told_apart_in_whatever_order_each_column_has_them() -> None:
+    columns = raw((A, said(running_requests=1), NOW), (B, said(running_requests=2), NOW))
+    columns["waiting_requests"] = dict(reversed(columns["waiting_requests"].items()))
+    columns["waiting_requests"][A][-1].value = 7.0
+
+    readings = engine_readings(columns, NOW)
+
+    assert (readings["a"].signals.running_requests, readings["a"].signals.waiting_requests) == (1, 7)
+    assert (readings["b"].signals.running_requests, readings["b"].signals.waiting_requests) == (2, 0)
+
+
+def test_no_metrics_are_no_readings() -> None:
+    assert engine_readings({}, NOW) == {}
+    assert ingress_readings({}, "Engine-a", NOW) == {}
+    assert ongoing_of_ingress({}, NOW) == {}
+
+
+def test_a_report_from_the_future_is_of_now_and_one_from_no_time_is_none() -> None:
+    readings = engine_readings(raw((A, said(), NOW + 5), (B, said(), math.nan), (C, said(), math.inf)), NOW)
+
+    assert {name: reading.age_s for name, reading in readings.items()} == {"a": 0.0}
+
+
+def test_values_that_are_not_finite_are_passed_on_for_the_policy_to_see() -> None:
+    assert math.isnan(engine_readings(raw((A, said(itl_p50_s=math.nan), NOW)), NOW)["a"].signals.itl_p50_s)
+
+
+def test_an_ingress_replica_reports_each_model_under_its_deployment_s_name() -> None:
+    values = {
+        **{ingress_key("Engine-a", name): 1.0 for name in INGRESS_FIELDS},
+        **{ingress_key("Engine-b", name): 2.0 for name in INGRESS_FIELDS},
+        "ongoing_requests": 30.0,
+    }
+    columns = raw((A, values, NOW - 1))
+
+    assert ingress_readings(columns, "Engine-a", NOW)["a"].signals == IngressSignals(
+        *[1.0] * len(INGRESS_FIELDS)
+    )
+    assert ingress_readings(columns, "Engine-b", NOW)["a"].signals.held_requests == 2.0
+    assert ingress_readings(columns, "Engine-c", NOW) == {}
+    assert ongoing_of_ingress(columns, NOW) == {"a": (30.0, 1.0)}
+
+
+def written(held: float, at: float) -> IngressReport:
+    signals = asdict(IngressSignals(held_requests=held))
+    return IngressReport(at, {ingress_key("Engine-a", name): value for name, value in signals.items()})
+
+
+def test_what_a_replica_wrote_down_counts_where_ray_tells_nothing_of_it() -> None:
+    reports = {"drains": written(9, NOW - 1), "runs": written(8, NOW)}
+
+    readings = reported_readings(reports, "Engine-a", {"runs"}, NOW)
+
+    assert set(readings) == {"drains"}
+    assert readings["drains"].signals == IngressSignals(held_requests=9)
+    assert readings["drains"].age_s == 1.0
+
+
+def test_what_a_killed_replica_left_and_what_is_not_of_this_model_is_no_reading() -> None:
+    reports = {"killed": written(9, NOW - 11), "another": IngressReport(NOW, {"Engine-b:held_requests": 1.0})}
+
+    assert reported_readings(reports, "Engine-a", set(), NOW) == {}

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from typing import Any
+
+from serve_app.controller.journal import Journal
+from serve_app.policy.decide import Decision
+from serve_app.policy.decision import Explanation, Term
+from serve_app.policy.state import PolicyState
+from tests.policy.build import NOW
+
+
+def decision(target: int, wanted: int | None = None, binding: str = "queue") -> Decision:
+    why = Explanation(
+        terms=(Term(binding, target, "why"),),
+        binding=binding,
+        clamps=(),
+        reason="because",
+        counterfactual="otherwise",
+        notes=(),
+        signals={"held_requests": 3.0},
+        ages_s={"e0": 0.5},
+    )
+    return Decision(target, target if wanted is None else wanted, PolicyState(), why)
+
+
+def note(
+    journal: Journal, after_s: float, made: Decision, old: int, mode: str = "act", name: str = "Engine-a"
+) -> dict[str, Any] | None:
+    return journal.note(name, "a", mode, old, old, made, NOW + after_s)
+
+
+def test_a_change_of_the_target_is_recorded_with_all_that_led_to_it() -> None:
+    journal = Journal()
+
+    record = note(journal, 0, decision(3), old=0)
+
+    assert record is not None
+    assert (record["kind"], record["old_target"], record["new_target"], record["seq"]) == ("change", 0, 3, 1)
+    assert record["terms"][0]["name"] == "queue"
+    assert record["signals"] == {"held_requests": 3.0}
+    assert journal.records() == [record]
+
+
+def test_while_nothing_changes_there_is_a_record_every_ten_seconds() -> None:
+    journal = Journal()
+
+    kinds = [note(journal, second, decision(2), old=2) for second in range(31)]
+
+    assert [second for second, record in enumerate(kinds) if record] == [0, 10, 20, 30]
+    assert {record["kind"] for record in kinds if record} == {"heartbeat"}
+
+
+def test_what_is_wanted_or_what_binds_is_recorded_at_most_once_a_second() -> None:
+    journal = Journal()
+    note(journal, 0, decision(2), old=2)
+
+    assert note(journal, 0.5, decision(2, wanted=1), old=2) is None
+    assert note(journal, 1.0, decision(2, wanted=1), old=2) is not None
+    assert note(journal, 1.5, decision(2, wanted=1, binding="hold"), old=2) is None
+    assert note(journal, 2.0, decision(2, wanted=1, binding="hold"), old=2) is not None
+    assert note(journal, 4.0, decision(2, wanted=1, binding="hold"), old=2) is None
+
+
+def test_changes_are_recorded_however_fast_they_come() -> None:
+    journal = Journal()
+
+    assert all(note(journal, 0.1 * n, decision(n + 1), old=n) for n in range(5))
+
+
+def test_in_advise_a_change_of_what_is_wanted_counts_as_one() -> None:
+    journal = Journal()
+    first = note(journal, 0, decision(0, wanted=0), old=0, mode="advise")
+    second = note(journal, 2, decision(0, wanted=3), old=0, mode="advise")
+
+    assert first is not None
+    assert second is not None
+    assert (first["kind"], second["kind"], second["wanted"]) == ("heartbeat", "change", 3)
+
+
+def test_deployments_do_not_share_their_heartbeats() -> None:
+    journal = Journal()
+    note(journal, 0, decision(1), old=1)
+
+    assert note(journal, 1, decision(1), old=1, name="Engine-b") is not None
+
+
+def test_a_clock_set_back_does_not_silence_the_journal() -> None:
+    journal = Journal()
+    note(journal, 0, decision(1), old=1)
+
+    assert note(journal, -3600, decision(1), old=1) is not None
+
+
+def test_an_exception_is_recorded_with_the_target_it_left() -> None:
+    record = Journal().note_error("Engine-a", "a", 4, 3, "ValueError: no", NOW)
+
+    assert (record["kind"], record["new_target"], record["ready"], record["binding"]) == (
+        "error",
+        4,
+        3,
+        "error",
+    )
+    assert "ValueError: no" in record["reason"]
+
+
+def test_the_ring_keeps_the_newest() -> None:
+    journal = Journal(kept=3)
+    for n in range(5):
+        note(journal, n, decision(n + 1), old=n)
+
+    assert [record["seq"] for record in journal.records()] == [3, 4, 5]
+    assert journal.seq == 5
+
+
+def test_numbers_go_on_where_an_earlier_policy_ended() -> None:
+    before = Journal()
+    note(before, 0, decision(3), old=0)
+    note(before, 1, decision(4), old=3)
+
+    journal = Journal()
+    journal.load(before.records())
+    record = note(journal, 2, decision(5), old=4)
+
+    assert record is not None
+    assert record["seq"] == 3
+    assert [kept["seq"] for kept in journal.records()] == [1, 2, 3]
+
+
+def test_records_made_before_those_of_an_earlier_policy_were_read_come_after_them() -> None:
+    journal = Journal()
+    journal.note_error("Engine-a", "a", 2, 2, "ZeroDivisionError", NOW)
+
+    journal.load([{"seq": 40}, {"seq": 41}])
+
+    assert [record["seq"] for record in journal.records()] == [40, 41, 42]
+    assert journal.seq == 42

@@ -1,0 +1,387 @@
+"""The policy as Ray calls it: under Ray's own application state, delays, bounds and cold-start rule."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ray.serve.config import AutoscalingPolicy
+
+from serve_app.controller import serve_policy
+from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.start_times import ColdStarts
+from serve_app.controller.sync import Deployment, Exchange, Inbox, Learned
+from serve_app.policy.state import PolicyState
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
+from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
+from tests.stub_engine import LIMIT_S
+from tests.stub_kv import StubKv
+
+
+def knobs(**changed: Any) -> Knobs:
+    return KNOBS.model_copy(update=changed)
+
+
+# From zero, and to it.
+
+
+def test_zero_to_n_takes_one_step_though_ray_alone_would_start_one(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    app.queue_in_ray("a", 1.0)
+    app.reports(a=holding(24))
+
+    targets = [app.tick(0.1)["Engine-a"] for _ in range(10)]
+
+    assert set(targets) == {0, 3}
+    assert targets == sorted(targets)
+    assert app.metrics.changes == [("a", 0, 3)]
+
+
+def test_while_the_policy_has_not_decided_rays_cold_start_rule_starts_nothing(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.queue_in_ray("a", 5.0)
+
+    assert [app.tick(0.1)["Engine-a"] for _ in range(20)] == [0] * 20
+
+
+def test_n_to_zero_takes_one_step_though_ray_alone_goes_down_to_one_first(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(downscale_delay_s=60)}, targets={"a": 3})
+    targets = []
+    for _ in range(130):
+        app.reports()
+        targets.append(app.tick()["Engine-a"])
+
+    assert set(targets) == {3, 0}
+    assert targets[-1] == 0
+    assert 55 <= targets.index(0) / 2 <= 62
+
+
+def test_replicas_that_start_are_waited_for_and_more_requests_ask_for_more(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    app.reports(a=holding(24))
+    app.tick()
+    app.queue_in_ray("a", 1.0)
+
+    assert app.tick()["Engine-a"] == 3
+    app.reports(a=holding(40))
+    assert app.tick()["Engine-a"] == 5
+    app.run("Engine-a", 5)
+    app.reports()
+    assert app.tick()["Engine-a"] == 5
+
+
+def test_rays_factors_and_delays_do_not_stretch_a_step(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 2})
+    for _ in range(16):
+        app.reports()
+        app.engine("a", waiting_requests=60, waiting_tokens=600)
+        targets = app.tick()
+
+    assert targets["Engine-a"] == 8
+
+
+# Modes.
+
+
+def test_advise_changes_nothing_even_with_requests_queued_at_zero(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")})
+    for _ in range(20):
+        app.queue_in_ray("a", 3.0)
+        app.reports(a=holding(24))
+        app.tick()
+
+    assert app.target("a") == 0
+    assert app.records("a")[-1]["wanted"] == 3
+    assert app.exchange.outbox.status["models"]["Engine-a"]["wanted"] == 3
+    assert app.metrics.changes == []
+
+
+def test_advise_changes_nothing_of_an_idle_fleet(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")}, targets={"a": 4})
+    for _ in range(200):
+        app.reports()
+        app.tick()
+
+    assert app.target("a") == 4
+
+
+def test_a_knob_that_changes_takes_effect_at_the_next_decision(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")})
+    app.tick()
+    app.reports(a=holding(24))
+    app.tick()
+
+    app.knobs("a", mode="act")
+
+    assert app.tick()["Engine-a"] == 3
+
+
+# Several deployments.
+
+
+def test_models_scale_on_their_own_signals(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, targets={"b": 1})
+    app.tick()
+    app.reports(a=holding(24))
+
+    targets = app.tick()
+
+    assert (targets["Engine-a"], targets["Engine-b"], targets[INGRESS]) == (3, 1, 2)
+
+
+values = st.floats(0, 1e6) | st.sampled_from([float("nan"), float("inf")])
+reports_of_b = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from(INGRESS_FIELDS), values, max_size=5),
+        st.dictionaries(st.sampled_from(ENGINE_FIELDS), values, max_size=5),
+        st.integers(0, 5),
+    ),
+    min_size=12,
+    max_size=12,
+)
+
+
+def targets_of_a(clock: Clock, of_b: list[tuple[dict[str, float], dict[str, float], int]]) -> list[int]:
+    """What a gets over some seconds of a given load, whatever b reports, asks for and has."""
+    clock.now = Clock().now
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, targets={"a": 1, "b": 2})
+    targets = []
+    for second, (ingress, engine, running) in enumerate(of_b):
+        app.run("Engine-b", running)
+        held = holding(6 * second) if second % 5 else {}
+        app.reports(a=held, b=ingress)
+        app.engine("a", waiting_requests=4.0 * second, waiting_tokens=900.0 * second)
+        if running:
+            app.engine("b", **engine)
+        app.queue_in_ray("b", 50.0)
+        app.tick(1.0)
+        targets.append(app.target("a"))
+    return targets
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(of_b=reports_of_b)
+def test_no_signal_of_one_model_changes_the_replicas_of_another(
+    clock: Clock, of_b: list[tuple[dict[str, float], dict[str, float], int]]
+) -> None:
+    quiet: list[tuple[dict[str, float], dict[str, float], int]] = [({}, {}, 2)] * 12
+
+    assert targets_of_a(clock, of_b) == targets_of_a(clock, quiet)
+
+
+def test_deployments_the_policy_does_not_know_are_left_alone(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, others=("Somebody-elses",))
+    for _ in range(10):
+        app.reports(a=holding(24))
+        targets = app.tick()
+
+    assert targets["Somebody-elses"] == 1
+    assert targets["Engine-a"] == 3
+
+
+def test_before_the_ingress_has_said_what_is_served_nothing_changes(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 2})
+    app.exchange.inbox = type(app.exchange.inbox)()
+    app.queue_in_ray("a", 9.0)
+
+    assert [app.tick()["Engine-a"] for _ in range(10)] == [2] * 10
+
+
+def test_a_model_whose_deployment_is_not_there_yet_holds_up_no_other(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
+    app.tick()
+    app.state.deregister_deployment(app.id("Engine-a"))
+    del app.targets["Engine-a"]
+    app._running.pop("Engine-a")
+    app.reports(b=holding(24))
+
+    assert app.tick()["Engine-b"] == 3
+
+
+# What the rest of the application is told.
+
+
+def test_decisions_are_made_twice_a_second_however_often_ray_asks(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    seen = []
+    app.policy.decide = lambda *args: (seen.append(args), ServePolicy.decide(app.policy, *args))[1]  # type: ignore[method-assign]
+    for _ in range(50):
+        app.tick(0.1)
+
+    assert 9 <= len(seen) <= 11
+
+
+def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.startup(
+        "a",
+        Deployment(
+            {"r1": {"phase": "weights_and_kv_cache", "since": clock.now, "durations_s": {}}},
+            ColdStarts((("r0", {"imports": 10.0, "weights_and_kv_cache": 30.0}),)),
+            "no node has a free GPU",
+        ),
+    )
+    app.tick()
+    app.reports(a=holding(24))
+    app.tick()
+    app.tick()
+    early = app.exchange.outbox.status["models"]["Engine-a"]
+    for _ in range(12):
+        app.tick()
+    late = app.exchange.outbox.status["models"]["Engine-a"]
+
+    assert (early["starting"], early["pending"], early["reason"]) == (3, 0, "")
+    assert (late["starting"], late["pending"], late["reason"]) == (1, 2, "no node has a free GPU")
+    assert late["pending_s"] >= 5
+    assert (late["cold_start_s"], late["phases_s"]) == (40.0, {"imports": 10.0, "weights_and_kv_cache": 30.0})
+    assert app.exchange.outbox.unsettled == {"Engine-a"}
+
+
+def test_a_change_is_sent_at_once_with_all_that_led_to_it(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    before = app.exchange.sent
+    app.reports(a=holding(24))
+    app.tick()
+
+    record = app.records("a")[-1]
+    assert app.exchange.sent == before + 1
+    assert (record["kind"], record["old_target"], record["new_target"]) == ("change", 0, 3)
+    assert record["signals"]["held_requests"] == 24
+    assert {term["name"] for term in record["terms"]} >= {
+        "queue",
+        "queue_tokens",
+        "arrivals",
+        "kv_cache",
+        "wake",
+    }
+
+
+def test_what_is_learned_can_be_written_while_the_policy_lives_and_no_longer(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    learned = serve_policy._Learned(app.policy)
+    assert set(learned()["states"]) == {"Engine-a"}
+
+    gone = weakref.ref(app.policy)
+    del app
+    gc.collect()
+
+    assert gone() is None
+    assert learned() == {}
+
+
+def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    learned = Learned({"Engine-a": PolicyState(correction=0.9)}, ({"seq": 41},))
+    left = replace(app.exchange.inbox, learned=learned)
+    app.exchange.inbox = Inbox()
+    app.tick()
+    assert app.exchange.outbox.decisions == []
+
+    app.exchange.inbox = left
+    app.tick()
+
+    assert [record["seq"] for record in app.exchange.outbox.decisions] == [41, 42]
+    assert app.policy._states["Engine-a"].correction == 0.9
+
+
+def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replace_it(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.exchange.inbox = Inbox()
+    app.tick()
+
+    assert serve_policy._Learned(app.policy)() == {}
+
+
+def test_the_controllers_loop_makes_no_call_of_the_gcs(
+    kv: StubKv, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GCS that hangs would hold up every deployment of the cluster, from the first call on."""
+    threads: set[threading.Thread] = set()
+    answers = threading.Event()
+    get = kv._internal_kv_get
+
+    def hanging(key: str, *, namespace: str) -> bytes | None:
+        threads.add(threading.current_thread())
+        answers.wait(LIMIT_S)
+        return get(key, namespace=namespace)
+
+    monkeypatch.setattr(kv, "_internal_kv_get", hanging)
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.policy._exchange = None
+    app.reports(a=holding(24))
+
+    targets = [app.tick()["Engine-a"] for _ in range(5)]
+
+    exchange = app.policy._exchange
+    assert isinstance(exchange, Exchange)
+    exchange.stop()
+    answers.set()
+    exchange._thread.join(LIMIT_S)
+    assert targets == [0] * 5
+    assert threads == {exchange._thread}
+
+
+def test_the_policy_reaches_the_controller_as_ray_sends_it() -> None:
+    # Ray pickles the module of a policy by value: whatever is global in it goes along.
+    path = f"{ServePolicy.__module__}:{ServePolicy.__qualname__}"
+    sent = AutoscalingPolicy(policy_function=path)._serialized_policy_def
+    script = "import sys, pickle; print(pickle.load(sys.stdin.buffer)()({}))"
+
+    received = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, check=False)
+
+    assert received.stdout.decode().strip() == "({}, {})", received.stderr.decode()
+
+
+def test_a_new_policy_with_nothing_remembered_takes_nothing_away_at_once(clock: Clock) -> None:
+    app = FakeApplication(
+        clock, {"a": knobs(downscale_delay_s=30, downscale_to_zero_delay_s=30)}, targets={"a": 4}
+    )
+    targets = []
+    for _ in range(58):
+        app.reports()
+        targets.append(app.tick()["Engine-a"])
+
+    assert targets == [4] * 58
+
+
+# What it costs.
+
+
+def test_the_time_of_replicas_is_counted_by_what_they_do(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(min_replicas=2)}, targets={"a": 2})
+    for _ in range(21):
+        app.tick()
+
+    assert app.metrics.replica_seconds == {"a": {"ready": 20.0}}
+
+    app.run("Engine-a", 1)  # one of the two is lost, and its successor starts
+    for _ in range(3):
+        app.tick()
+
+    assert app.metrics.replica_seconds == {"a": {"ready": 20.0 + 1.0 + 1.0, "starting": 1.0}}
+
+
+def test_a_replicas_gpus_are_told_and_are_none_on_a_cpu(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
+    served = app.exchange.inbox.served
+    assert served is not None
+    models = {**served.models}
+    models["Engine-b"] = replace(models["Engine-b"], resources={"CPU": 1.0, "GPU": 4.0})
+    app.exchange.inbox = replace(app.exchange.inbox, served=replace(served, models=models))
+    app.tick()
+
+    assert app.metrics.values["a"]["gpus_per_replica"] == 0.0
+    assert app.metrics.values["b"]["gpus_per_replica"] == 4.0

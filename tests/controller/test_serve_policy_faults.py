@@ -1,0 +1,130 @@
+"""A policy that raises, under Ray's own application state: targets are kept, and it is said."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from serve_app.controller import ingress_fleet
+from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.policy.decide import Decision
+from serve_app.policy.state import PolicyState
+from serve_app.wire.served_models import ServedModel
+from serve_app.wire.signals import Snapshot
+from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
+
+
+class RaisesForA(ServePolicy):
+    """Cannot decide for model a."""
+
+    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+        if model.name == "a":
+            raise ZeroDivisionError("no such luck")
+        return super().decide(model, snapshot, state, now)
+
+
+def test_a_policy_that_raises_keeps_that_model_s_target_and_no_other_s(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, policy=RaisesForA, targets={"a": 2})
+    with caplog.at_level(logging.CRITICAL, "ray.serve"):
+        for _ in range(50):
+            app.queue_in_ray("a", 9.0)
+            app.reports(a=holding(80), b=holding(24))
+            app.tick()
+
+    assert (app.target("a"), app.target("b")) == (2, 3)
+    assert app.metrics.errors == 50
+    assert app.exchange.outbox.status["policy_errors"] == 50
+
+
+def test_the_same_error_is_recorded_and_logged_once_in_ten_seconds(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, policy=RaisesForA, targets={"a": 2})
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        for _ in range(42):
+            app.tick()
+
+    errors = app.records("a")
+    assert [record["kind"] for record in errors] == ["error"] * 3
+    assert errors[0]["reason"] == "the policy raised ZeroDivisionError: no such luck; the target is kept"
+    assert (errors[0]["old_target"], errors[0]["new_target"], errors[0]["ready"]) == (2, 2, 2)
+    assert len([line for line in caplog.records if "the policy raised" in line.message]) == 3
+
+
+class RaisesAtAll(ServePolicy):
+    """Fails outside of any one model."""
+
+    def _answer(self, contexts: Any, now: float) -> Any:
+        raise RuntimeError("all is lost")
+
+
+def test_nothing_the_policy_raises_reaches_ray(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, policy=RaisesAtAll, targets={"a": 2})
+    with caplog.at_level(logging.CRITICAL, "ray.serve"):
+        app.queue_in_ray("a", 9.0)
+        for _ in range(5):
+            app.tick()
+
+    assert app.target("a") == 2
+    assert app.metrics.errors == 5
+    # What happened is told even so.
+    assert app.exchange.outbox.status["policy_errors"] == 5
+    assert app.exchange.outbox.decisions[-1]["kind"] == "error"
+
+
+def test_an_ingress_that_cannot_be_decided_keeps_its_replicas_and_holds_up_no_model(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object) -> None:
+        raise RuntimeError("no ingress today")
+
+    monkeypatch.setattr(ingress_fleet, "decide_ingress", fails)
+    app = FakeApplication(clock, {"a": KNOBS})
+    with caplog.at_level(logging.CRITICAL, "ray.serve"):
+        for _ in range(4):
+            app.reports(a=holding(24))
+            app.tick()
+
+    assert app.target("a") == 3
+    assert app.targets[INGRESS] == 1
+    assert app.metrics.errors == 4
+
+
+class CannotBearItsMemory(ServePolicy):
+    """Raises as long as it remembers a request."""
+
+    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+        if state.sums.arrivals:
+            raise ValueError("what was that?")
+        return super().decide(model, snapshot, state, now)
+
+
+def test_a_memory_that_makes_the_policy_raise_is_given_up_after_ten_seconds(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, policy=CannotBearItsMemory, targets={"a": 1})
+    app.policy._states["Engine-a"] = PolicyState(sums=PolicyState().sums.add(0, 0, 0, 0, 5, 500))
+    with caplog.at_level(logging.CRITICAL, "ray.serve"):
+        for _ in range(30):
+            app.tick()
+
+    assert app.metrics.errors == 20
+    assert app.records("a")[-1]["kind"] != "error"
+
+
+def test_rejected_knobs_are_in_the_metrics_until_others_are_taken_over(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    assert app.metrics.knobs_rejected is False
+
+    served = app.exchange.inbox.served
+    assert served is not None
+    app.exchange.inbox = replace(app.exchange.inbox, served=replace(served, rejected="max_replicas = 0: …"))
+    app.tick()
+
+    assert app.metrics.knobs_rejected is True

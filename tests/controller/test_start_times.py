@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+from serve_app.controller.start_times import ColdStarts, Starting, count_phases
+
+
+def document(phase: str, since: float = 0.0, **durations_s: float) -> dict[str, Any]:
+    return {"phase": phase, "since": since, "durations_s": durations_s}
+
+
+def test_before_the_first_start_up_nothing_is_known() -> None:
+    assert ColdStarts().total_s is None
+    assert ColdStarts().phases_s() == {}
+
+
+def test_a_start_up_counts_once_it_is_ready_and_only_once() -> None:
+    loading = {"a": document("weights_and_kv_cache", 1, process=2.0, imports=8.0)}
+    ready = {"a": document("ready", 5, process=2.0, imports=8.0, weights_and_kv_cache=30.0)}
+
+    starts = ColdStarts().add(loading)
+    assert starts.total_s is None
+
+    starts = starts.add(ready)
+    assert starts.total_s == 40.0
+    assert starts.add(ready) is starts
+
+
+def test_one_slow_download_does_not_move_the_typical_start_up() -> None:
+    seconds = [40.0, 41.0, 400.0, 39.0, 42.0]
+
+    starts = ColdStarts().add(
+        {f"r{n}": document("ready", n, imports=10.0, weights=s) for n, s in enumerate(seconds)}
+    )
+
+    assert starts.total_s == 51.0
+    assert starts.phases_s() == {"imports": 10.0, "weights": 41.0}
+
+
+def test_the_last_five_are_remembered_in_the_order_they_became_ready() -> None:
+    phases = {f"r{n}": document("ready", 10 - n, weights=float(n)) for n in range(7)}
+
+    starts = ColdStarts().add(phases)
+
+    assert [replica for replica, _ in starts.startups] == ["r4", "r3", "r2", "r1", "r0"]
+    assert starts.add({"new": document("ready", 99, weights=1.0)}).startups[-1][0] == "new"
+
+
+def test_phases_keep_the_order_replicas_go_through_them() -> None:
+    starts = ColdStarts().add(
+        {
+            "a": document("ready", 1, process=1.0, imports=2.0, warm_up=3.0),
+            "b": document("ready", 2, process=1.0, imports=4.0, warm_up=3.0, data_plane=0.1),
+        }
+    )
+
+    assert list(starts.phases_s()) == ["process", "imports", "warm_up", "data_plane"]
+    assert starts.phases_s()["imports"] == 3.0
+    assert starts.phases_s()["data_plane"] == 0.05
+
+
+def test_replicas_start_until_they_run_and_drain_until_they_are_gone() -> None:
+    phases = {
+        "loading": document("imports"),
+        "up, not in service yet": document("ready"),
+        "up": document("ready"),
+        "broken": document("failed"),
+        "leaving": document("draining"),
+    }
+
+    assert count_phases(phases, frozenset({"up"}), 100.0) == Starting(starting=2, draining=1)
+    assert count_phases({}, frozenset(), 100.0) == Starting(0, 0)
+
+
+def test_a_replica_that_was_killed_while_it_drained_is_not_counted_for_ever() -> None:
+    """It leaves its document, and its GPU is free."""
+    phases = {"leaving": {**document("draining", since=100.0), "until": 400.0}}
+
+    assert count_phases(phases, frozenset(), 400.0) == Starting(0, draining=1)
+    assert count_phases(phases, frozenset(), 400.5) == Starting(0, draining=0)

@@ -1,0 +1,108 @@
+"""Replicas as Ray would name them, and the client that relays to them; only the engines are stubs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine.data_plane import DataPlane
+from serve_app.ingress import pick as replicas
+from serve_app.ingress.relay_client import RelayClient
+from serve_app.settings import ModelSettings
+from tests.ingress.holding import hold
+from tests.ingress.stub_handle import StubHandle
+from tests.stub_engine import StubEngine
+
+MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
+REQUEST = EngineRequest("chat_completions", b'{"model":"tide"}', "r-1", 1.5)
+FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
+DEAD = ApiError(503, "gone", code="engine_dead")
+DIED = ApiError(503, "going", code="engine_died")
+
+
+async def hang_up(client: RelayClient) -> None:
+    """Close the connections a client keeps for as long as its process lives."""
+    if client._session is not None:
+        await client._session.close()
+
+
+@asynccontextmanager
+async def serving(answer: web.Response) -> AsyncIterator[str]:
+    """The address of an HTTP server that is no data plane of ours, and answers so to everything."""
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(status=answer.status, body=answer.body, content_type=answer.content_type)
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+class Fleet:
+    """Replicas as Ray would name them, and the client that relays to them."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.known = replicas.replica_set(MODEL.deployment_name)
+        self.handle = StubHandle(holds=True)
+        self.held = hold(MODEL, self.handle)
+        self.client = RelayClient(MODEL, self.held)
+        self._named: dict[str, dict[str, str]] = {}
+        self._started = 0
+        stack.push_async_callback(hang_up, self.client)
+
+    async def start(self, engine: StubEngine, token: str | None = None) -> DataPlane:
+        """A replica around `engine`; Ray names it with `token`, by default the right one."""
+        plane = DataPlane(engine)
+        await plane.start("127.0.0.1")
+        self._stack.push_async_callback(plane.stop)
+        self._started += 1
+        self._named[f"r{self._started}"] = {"address": plane.address, "token": token or plane.token}
+        self.known.update(self._named)
+        return plane
+
+    def name(self, replica: str, address: str) -> None:
+        """Ray names a replica whose port somebody else has."""
+        self._named[replica] = {"address": address, "token": "t"}
+        self.known.update(self._named)
+
+    def lose(self) -> None:
+        """Ray drops every replica."""
+        self._named.clear()
+        self.known.update({})
+
+    async def whole(self, request: EngineRequest = REQUEST) -> EngineReply:
+        async with self.client.call(request) as reply:
+            assert reply.stream is None
+            return reply
+
+    async def streamed(self) -> bytes:
+        async with self.client.call(REQUEST) as reply:
+            assert reply.stream is not None
+            return b"".join([chunk async for chunk in reply.stream])
+
+    async def refusal(self) -> ApiError:
+        with pytest.raises(ApiError) as caught:
+            await self.whole()
+        return caught.value
+
+    @property
+    def replicas(self) -> list[replicas.Replica]:
+        return [self.known._listed[name] for name in self._named]
+
+    @property
+    def loads(self) -> list[int]:
+        return [self.known.load(name) for name in self._named]
+
+    @property
+    def in_flight(self) -> list[int]:
+        return [self.known.in_flight(name) for name in self._named]

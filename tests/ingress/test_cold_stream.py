@@ -1,0 +1,149 @@
+"""A client's stream through a cold start: the HTTP response, the queue and the relay together."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from serve_app.api.engine_client import EngineRequest
+from serve_app.api.engine_response import EngineResponse
+from serve_app.engine.data_plane import DataPlane
+from serve_app.ingress import pick as replicas
+from serve_app.ingress.cold_start_progress import Outlook
+from serve_app.ingress.relay_client import RelayClient
+from serve_app.settings import ModelSettings
+from tests.api.connection import SCOPE, Connection
+from tests.api.traffic_log import TrafficLog
+from tests.ingress.holding import StubOutlooks, hold
+from tests.ingress.stub_handle import StubHandle
+from tests.stub_engine import LIMIT_S, StubEngine, frames
+
+MODEL = ModelSettings(name="tide")
+REQUEST = EngineRequest("chat_completions", b'{"model":"tide","stream":true}', "r-1")
+FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
+COMMENT = rb": waiting for a replica of tide: phase=imports eta_s=12 waited_s=\d+\n\n"
+
+
+class Cold:
+    """A model at zero, a client of it, and the replica that can be started."""
+
+    def __init__(self, stack: AsyncExitStack, **knobs: float) -> None:
+        self._stack = stack
+        self.handle = StubHandle(holds=True)
+        self.outlooks = StubOutlooks(Outlook("imports", 12.0))
+        self.late_s = 0.0
+        self.held = hold(
+            MODEL, self.handle, self.outlooks, lambda: time.perf_counter() + self.late_s, **knobs
+        )
+        self.relay = RelayClient(MODEL, self.held)
+        self.traffic = TrafficLog()
+        self.connection = Connection()
+        stack.push_async_callback(self._hang_up)
+
+    def ask(self) -> None:
+        """The client's request arrives."""
+        response = EngineResponse(self.relay, REQUEST, self.traffic, stream=True)
+        self.running = asyncio.create_task(response(SCOPE, self.connection.receive, self.connection.send))
+
+    async def _hang_up(self) -> None:
+        if self.relay._session is not None:
+            await self.relay._session.close()
+
+    async def start_replica(self) -> None:
+        plane = DataPlane(StubEngine(frames(FIRST, DONE)))
+        await plane.start("127.0.0.1")
+        self._stack.push_async_callback(plane.stop)
+        self.held.replicas.update({"r1": {"address": plane.address, "token": plane.token}})
+
+    async def end(self) -> bytes:
+        async with asyncio.timeout(LIMIT_S):
+            await self.running
+        assert self.connection.complete
+        return self.connection.body
+
+
+@pytest.fixture
+async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncExitStack]:
+    monkeypatch.setattr(replicas, "_sets", {})
+    async with AsyncExitStack() as made:
+        yield made
+
+
+async def test_a_stream_is_told_what_it_waits_for_until_its_tokens_come(stack: AsyncExitStack) -> None:
+    cold = Cold(stack, keep_alive_interval_s=0.001)
+    cold.ask()
+    async with asyncio.timeout(LIMIT_S):
+        await cold.connection.body_arrived.wait()
+
+    await cold.start_replica()
+
+    assert re.fullmatch(b"(" + COMMENT + b")+" + re.escape(FIRST + DONE), await cold.end())
+    assert cold.traffic.names == ["opened", "admitted", "first_byte", "closed"]
+    ttft_s, held_s = cold.traffic.seen["first_byte"]
+    assert ttft_s >= held_s > 0.0
+    assert cold.handle.chosen == 1
+
+
+async def test_a_brief_wait_is_not_mentioned(stack: AsyncExitStack) -> None:
+    cold = Cold(stack)
+    cold.ask()
+    await cold.handle.asked.wait()
+
+    await cold.start_replica()
+
+    assert await cold.end() == FIRST + DONE
+
+
+async def test_a_deadline_after_comments_is_an_error_event(stack: AsyncExitStack) -> None:
+    cold = Cold(stack, keep_alive_interval_s=0.001, cold_wait_timeout_s=600)
+    cold.ask()
+    async with asyncio.timeout(LIMIT_S):
+        await cold.connection.body_arrived.wait()
+
+    cold.late_s = 600.0
+    body = await cold.end()
+
+    assert cold.connection.status == 200
+    assert re.match(COMMENT, body)
+    assert b"event: error\n" in body
+    assert b'"code":"cold_wait_timeout"' in body
+    assert body.endswith(DONE)
+    assert cold.traffic.names == ["opened", "rejected", "closed"]
+
+
+async def test_a_deadline_before_the_first_comment_has_its_own_status(stack: AsyncExitStack) -> None:
+    cold = Cold(stack, cold_wait_timeout_s=0.001)
+    cold.ask()
+
+    await cold.end()
+
+    assert cold.connection.status == 503
+    assert cold.connection.headers["retry-after"] == "12"
+
+
+async def test_a_client_that_leaves_while_it_is_held_wakes_no_gpu(stack: AsyncExitStack) -> None:
+    cold = Cold(stack, keep_alive_interval_s=0.001)
+    cold.ask()
+    async with asyncio.timeout(LIMIT_S):
+        await cold.connection.body_arrived.wait()
+        cold.connection.leave()
+        await cold.running
+        await asyncio.sleep(0)
+
+    assert cold.traffic.names == ["opened", "abandoned", "closed"]
+    assert (len(cold.held), cold.handle.asking, cold.outlooks.running) == (0, 0, False)
+
+
+async def test_a_stream_that_finds_a_replica_is_neither_held_nor_commented(stack: AsyncExitStack) -> None:
+    cold = Cold(stack, keep_alive_interval_s=0.000001)
+    await cold.start_replica()
+    cold.ask()
+
+    assert await cold.end() == FIRST + DONE
+    assert (cold.handle.chosen, cold.outlooks.running) == (0, False)
+    assert cold.traffic.seen["closed"] == (0.0, "ok")

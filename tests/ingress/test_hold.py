@@ -1,0 +1,384 @@
+"""The queue in front of a model without a replica, with Ray's handle and the clockwork around it stubbed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from serve_app.api.engine_client import ColdWait, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.ingress import pick as replicas
+from serve_app.ingress.cold_start_progress import Outlook
+from serve_app.ingress.hold import HeldRequests
+from serve_app.ingress.pick import Place
+from serve_app.settings import ModelSettings
+from serve_app.settings.knobs import Knobs
+from tests.ingress.holding import StubOutlooks, Watch, hold
+from tests.ingress.stub_handle import StubHandle
+from tests.stub_engine import LIMIT_S
+
+MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
+REQUEST = EngineRequest("chat_completions", b'{"model":"tide"}', "r-1")
+UNAVAILABLE = DeploymentUnavailableError(DeploymentID("Engine-tide", "app"))
+
+
+@pytest.fixture(autouse=True)
+def _own_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "_sets", {})
+
+
+class Queue:
+    """Held requests of one model, and what is around them."""
+
+    def __init__(self, handle: StubHandle | None = None, **knobs: Any) -> None:
+        self.handle = handle or StubHandle(holds=True)
+        self.outlooks = StubOutlooks()
+        self.held = hold(MODEL, self.handle, self.outlooks, **knobs)
+
+    def ask(self, **options: Any) -> asyncio.Task[Place]:
+        """A request for a place, on its way."""
+        return asyncio.create_task(self.held.place(REQUEST, **options))
+
+    async def held_requests(self, count: int) -> list[asyncio.Task[Place]]:
+        """That many requests, all in the queue."""
+        tasks = [self.ask() for _ in range(count)]
+        await asyncio.sleep(0)
+        assert len(self.held) == count
+        return tasks
+
+    def up(self, *names: str) -> None:
+        """Ray pushes these replicas."""
+        self.held.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+
+    async def refusal(self, **options: Any) -> ApiError:
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(ApiError) as caught:
+                await self.held.place(REQUEST, **options)
+        return caught.value
+
+
+async def ids(tasks: list[asyncio.Task[Place]]) -> list[str]:
+    async with asyncio.timeout(LIMIT_S):
+        return [place.replica.replica_id for place in await asyncio.gather(*tasks)]
+
+
+async def test_with_a_replica_at_hand_nothing_is_held_and_nobody_asked() -> None:
+    queue = Queue()
+    queue.up("a")
+    tasks = asyncio.all_tasks()
+    coroutine = queue.held.place(REQUEST)
+
+    with pytest.raises(StopIteration) as done:
+        coroutine.send(None)  # the first step is the last: it never yields to the event loop
+
+    assert done.value.value.replica.replica_id == "a"
+    assert queue.held.replicas.in_flight("a") == 1
+    assert (queue.handle.chosen, queue.outlooks.running) == (0, False)
+    assert asyncio.all_tasks() == tasks
+
+
+async def test_a_burst_asks_ray_once_and_leaves_together_when_a_replica_is_there() -> None:
+    queue = Queue()
+    tasks = await queue.held_requests(24)
+    await queue.handle.asked.wait()
+    assert queue.handle.chosen == 1
+    assert queue.outlooks.running
+
+    queue.up(*"abcdef")
+
+    assert len(queue.held) == 0
+    assert sorted(await ids(tasks)) == sorted("abcdef" * 4)
+    assert queue.handle.chosen == 1
+    assert not queue.outlooks.running
+
+
+async def test_those_who_came_first_go_first() -> None:
+    queue = Queue()
+    tasks = await queue.held_requests(6)
+
+    queue.up("a")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert [task.done() for task in tasks] == [True] * 4 + [False] * 2
+    queue.held.replicas.release(tasks[0].result())
+    assert len(queue.held) == 1
+    queue.up("a", "b")
+    assert await ids(tasks) == ["a"] * 5 + ["b"]
+
+
+async def test_a_request_that_has_lost_its_replica_waits_for_room_too() -> None:
+    queue = Queue()
+    queue.up("a")
+    first = [await queue.held.place(REQUEST) for _ in range(4)]
+
+    task = queue.ask(again=True)
+    await asyncio.sleep(0)
+    assert len(queue.held) == 1
+    assert queue.handle.chosen == 0  # there is a replica: Ray has nothing to start
+    queue.held.replicas.release(first[0])
+
+    assert await ids([task]) == ["a"]
+
+
+async def test_more_requests_than_may_be_held_are_refused_with_when_to_come_back() -> None:
+    queue = Queue(max_held_requests=3)
+    queue.outlooks.current = Outlook("imports", 41.2)
+    await queue.held_requests(3)
+
+    error = await queue.refusal()
+
+    assert (error.status, error.code, error.headers) == (429, "queue_full", {"Retry-After": "42"})
+    assert "'tide'" in error.message
+    assert "holds 3 others" in error.message
+    assert "max_held_requests = 3" in error.message
+    assert len(queue.held) == 3
+
+
+async def test_the_bound_is_the_knob_as_it_is_now() -> None:
+    bound = 0
+    handle = StubHandle(holds=True)
+    held = HeldRequests(MODEL, handle, lambda: Knobs(max_held_requests=bound), StubOutlooks())
+    with pytest.raises(ApiError, match="max_held_requests = 0"):
+        await held.place(REQUEST)
+    assert handle.chosen == 0
+
+    bound = 1
+    task = asyncio.create_task(held.place(REQUEST))
+    await asyncio.sleep(0)
+    assert len(held) == 1
+    task.cancel()
+
+
+async def test_a_request_is_held_until_its_deadline_and_no_longer() -> None:
+    queue = Queue(cold_wait_timeout_s=0.001)
+    queue.outlooks.current = Outlook("weights_and_kv_cache", None)
+
+    error = await queue.refusal()
+
+    assert (error.status, error.code, error.headers) == (503, "cold_wait_timeout", {"Retry-After": "30"})
+    assert error.message == (
+        "Model 'tide': no replica could take the request within 0.001 s (cold_wait_timeout_s = 0.001); "
+        "phase: weights_and_kv_cache."
+    )
+    assert len(queue.held) == 0
+    await asyncio.sleep(0)
+    assert (queue.handle.asking, queue.outlooks.running) == (0, False)
+
+
+async def test_those_held_for_room_have_the_same_deadline() -> None:
+    queue = Queue(cold_wait_timeout_s=0.001)
+    queue.up("a")
+    for _ in range(4):
+        await queue.held.place(REQUEST)
+
+    assert (await queue.refusal(again=True)).code == "cold_wait_timeout"
+
+
+async def test_engines_that_cannot_start_fail_all_that_are_held_and_the_next_one() -> None:
+    queue = Queue(StubHandle(refuses=UNAVAILABLE))
+    tasks = await queue.held_requests(3)
+
+    async with asyncio.timeout(LIMIT_S):
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+    errors.append(await queue.refusal())
+
+    for error in errors:
+        assert isinstance(error, ApiError)
+        assert (error.status, error.code, error.headers) == (503, "model_unavailable", {"Retry-After": "30"})
+        assert "/ready" in error.message
+    assert len(queue.held) == 0
+    assert queue.handle.chosen == 2
+
+
+async def test_with_all_replicas_full_and_nobody_held_a_request_is_refused_at_once() -> None:
+    queue = Queue()
+    queue.up("a")
+    for _ in range(4):
+        await queue.held.place(REQUEST)
+
+    error = await queue.refusal()
+
+    assert (error.status, error.code, error.headers) == (429, "queue_full", {"Retry-After": "1"})
+    assert "max_ongoing_requests = 4" in error.message
+    assert len(queue.held) == 0
+
+
+async def test_a_full_queue_of_rays_hangs_nobody() -> None:
+    queue = Queue(StubHandle(refuses=BackPressureError(3, 2)))
+    tasks = await queue.held_requests(2)
+    await queue.handle.asked.wait()
+
+    queue.up("a")
+
+    assert await ids(tasks) == ["a", "a"]
+
+
+async def test_a_client_that_leaves_leaves_the_queue() -> None:
+    queue = Queue()
+    first, second = await queue.held_requests(2)
+    await queue.handle.asked.wait()
+
+    first.cancel()
+    await asyncio.wait((first,))
+
+    assert len(queue.held) == 1
+    assert queue.held.body_bytes == len(REQUEST.body)
+    assert queue.handle.asking == 1  # the other one still needs a replica
+    queue.up("a")
+    assert await ids([second]) == ["a"]
+
+
+async def test_when_the_last_client_has_left_no_gpu_is_woken_for_nobody() -> None:
+    queue = Queue()
+    tasks = await queue.held_requests(3)
+    await queue.handle.asked.wait()
+
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await asyncio.sleep(0)
+
+    assert len(queue.held) == 0
+    assert (queue.handle.chosen, queue.handle.asking) == (1, 0)
+    assert not queue.outlooks.running
+
+
+async def test_a_client_that_leaves_at_the_moment_of_its_release_blocks_no_replica() -> None:
+    queue = Queue()
+    first, second = await queue.held_requests(2)
+
+    queue.up("a")
+    first.cancel()
+    await asyncio.wait((first,))
+
+    assert first.cancelled()
+    assert await ids([second]) == ["a"]
+    assert queue.held.replicas.in_flight("a") == 1
+
+
+async def test_replicas_that_vanish_are_asked_for_again_by_those_still_held() -> None:
+    names = iter("ab")
+    queue = Queue(StubHandle(on_choose=lambda: queue.up(next(names))))
+    tasks = await queue.held_requests(5)
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.gather(*tasks[:4])
+    assert len(queue.held) == 1
+
+    queue.up()
+    assert await ids(tasks[4:]) == ["b"]
+    assert queue.handle.chosen == 2
+
+
+async def test_a_question_outlived_by_its_replica_and_by_everybody_held_is_taken_back() -> None:
+    """Ray may lose the replica while it reserves a place there, and would queue for the next one."""
+    queue = Queue()
+    tasks = await queue.held_requests(1)
+    await queue.handle.asked.wait()
+    queue.up("a")
+    await ids(tasks)
+    assert queue.handle.asking == 1
+
+    queue.up()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert queue.handle.asking == 0
+
+
+async def test_the_queue_can_be_measured() -> None:
+    now = 100.0
+    handle = StubHandle(holds=True)
+    held = HeldRequests(MODEL, handle, Knobs, StubOutlooks(), clock=lambda: now)
+    assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
+    first = asyncio.create_task(held.place(REQUEST))
+    await asyncio.sleep(0)
+    now = 107.0
+    second = asyncio.create_task(held.place(replace(REQUEST, body=b"x" * 100)))
+    await asyncio.sleep(0)
+    now = 110.0
+
+    assert (len(held), held.body_bytes, held.oldest_s()) == (2, 100 + len(REQUEST.body), 10.0)
+    first.cancel()
+    await asyncio.wait((first,))
+    assert (len(held), held.body_bytes, held.oldest_s()) == (1, 100, 3.0)
+    second.cancel()
+    await asyncio.wait((second,))
+    assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
+
+
+async def test_a_watch_is_told_while_its_request_is_held_and_how_long_that_was() -> None:
+    queue = Queue(keep_alive_interval_s=0.001)
+    queue.outlooks.current = Outlook("imports", 12.0)
+    watch = Watch()
+    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=watch)))
+
+    for phase in ("imports", "warm_up"):
+        queue.outlooks.current = Outlook(phase, 12.0)
+        watch.heard.clear()
+        async with asyncio.timeout(LIMIT_S):
+            await watch.heard.wait()
+    queue.up("a")
+    await ids([task])
+
+    assert [(wait.model, wait.eta_s) for wait in watch.told] == [("tide", 12.0)] * len(watch.told)
+    assert {wait.phase for wait in watch.told} == {"imports", "warm_up"}
+    waits = [wait.waited_s for wait in watch.told]
+    assert waits == sorted(waits)
+    assert waits[0] >= 0.001
+    assert len(watch.waits) == 1
+    assert watch.waits[0] >= waits[-1]
+
+
+async def test_a_wait_shorter_than_the_interval_is_not_told() -> None:
+    queue = Queue()
+    watch = Watch()
+    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=watch)))
+    await asyncio.sleep(0)
+
+    queue.up("a")
+    await ids([task])
+
+    assert watch.told == []
+    assert len(watch.waits) == 1
+
+
+async def test_a_watch_hears_of_the_end_of_a_wait_that_failed() -> None:
+    queue = Queue(StubHandle(refuses=UNAVAILABLE))
+    watch = Watch()
+
+    with pytest.raises(ApiError):
+        await queue.held.place(replace(REQUEST, watch=watch))
+
+    assert len(watch.waits) == 1
+
+
+async def test_a_watch_that_fails_fails_its_own_request_only() -> None:
+    class Broken(Watch):
+        async def held(self, wait: ColdWait) -> None:
+            raise OSError(32, "pipe")
+
+    queue = Queue(keep_alive_interval_s=0.001)
+    other = queue.ask()
+    with pytest.raises(OSError, match="pipe"):
+        await queue.held.place(replace(REQUEST, watch=Broken()))
+
+    queue.up("a")
+    assert await ids([other]) == ["a"]
+    assert queue.held.replicas.in_flight("a") == 1
+
+
+async def test_however_short_the_interval_others_get_their_turn() -> None:
+    queue = Queue(keep_alive_interval_s=1e-9)
+    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=Watch())))
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    queue.up("a")
+
+    assert await ids([task]) == ["a"]

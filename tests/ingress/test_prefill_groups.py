@@ -1,0 +1,218 @@
+"""Streams whose prompts share a step: which replica's, how many, and until when."""
+
+from __future__ import annotations
+
+import pytest
+
+from serve_app.ingress.pick import GROUP_REQUESTS, Place, ReplicaSet
+from tests.ingress.test_pick import where
+
+LIMIT = 1000
+PATIENCE_S = 0.16
+PACE_S = 50e-6
+"""Seconds a prompt token takes: 1 s per 20,000."""
+
+
+class Ingress:
+    """A set of replicas, one clock, and requests by name."""
+
+    def __init__(self, *ids: str, running: int = 0, paced: bool = True) -> None:
+        self.now = 100.0
+        self.among = ReplicaSet(clock=lambda: self.now)
+        self.among.update(where(*ids))
+        for _ in range(running * len(ids)):
+            self.first_token(self.send(1000, paced=paced))
+
+    def send(self, tokens: int, patience_s: float = PATIENCE_S, *, paced: bool = True) -> Place:
+        """A stream that has its first token once its own prompt is prefilled, unless told otherwise."""
+        place = self.among.take(LIMIT, tokens, patience_s)
+        assert place is not None
+        if paced:
+            self.now += tokens * PACE_S
+        return place
+
+    def burst(self, *tokens: int, patience_s: float = PATIENCE_S) -> list[str]:
+        """Where streams go that come at the same moment."""
+        return [self.send(each, patience_s, paced=False).replica.replica_id for each in tokens]
+
+    def first_token(self, place: Place) -> None:
+        self.among.answered(place)
+
+
+def test_prompts_share_the_step_after_the_one_under_way() -> None:
+    """Beginning a group beside two running streams makes two late; joining one makes none."""
+    ingress = Ingress("a", "b", running=2)
+
+    # The first begins a group on a; the second would make 2 streams late on b, or, where others are likely
+    # to join it, half of a's 3; the others join the second.
+    assert ingress.burst(200, 200, 200, 200) == ["a", "a", "a", "a"]
+    (a,) = (replica for replica in ingress.among._replicas.values() if replica.replica_id == "a")
+    assert (a.group_tokens, a.next_tokens, a.next_requests) == (200, 600, 3)
+
+
+def test_a_replica_that_runs_nothing_is_taken_before_any_group() -> None:
+    ingress = Ingress("a", "b", "c")
+    ingress.first_token(ingress.send(1000))
+
+    assert set(ingress.burst(200, 200)) == {"b", "c"}
+
+
+def test_a_group_has_so_many_requests_and_no_more() -> None:
+    ingress = Ingress("a", "b", running=2)
+
+    went = ingress.burst(*[100] * (GROUP_REQUESTS + 2))
+
+    # One under way, a group full behind it; the next begins one elsewhere, where 2 run and not 7.
+    assert went == ["a"] * (GROUP_REQUESTS + 1) + ["b"]
+
+
+def test_nobody_joins_a_group_beyond_its_patience() -> None:
+    """0.16 s are 3,200 tokens, its own included."""
+    ingress = Ingress("a", "b", running=2)
+
+    assert ingress.burst(1500, 1500, 300) == ["a", "a", "b"]
+
+
+def test_a_prompt_too_long_for_its_patience_anywhere_goes_to_the_least_load() -> None:
+    ingress = Ingress("a", "b", running=2)
+
+    assert ingress.burst(500, 5000, 5000) == ["a", "b", "a"]
+
+
+def test_patience_ends_where_another_prompt_in_the_group_is_worth_little() -> None:
+    """At a lax target: a full group and one request more, of the mean length, are 5,000 tokens."""
+    ingress = Ingress("a", "b", running=2)
+
+    assert ingress.burst(1000, 1000, 1000, 1000, 1000, 1000, patience_s=1.6) == ["a"] * 5 + ["b"]
+
+
+def test_prompts_that_are_not_streamed_are_waited_for_too() -> None:
+    ingress = Ingress("a", "b", running=2)
+    ingress.send(3000, 0.0, paced=False)
+
+    assert ingress.burst(300, 300) == ["b", "b"]
+
+
+def test_no_group_is_begun_behind_a_full_batch() -> None:
+    ingress = Ingress("a", "b", running=2)
+    ingress.burst(200)
+
+    place = ingress.among.take(LIMIT, 200, PATIENCE_S, batch=3)
+
+    assert place is not None
+    assert place.replica.replica_id == "b"
+
+
+def test_nobody_joins_a_group_whose_engine_stands_still() -> None:
+    ingress = Ingress("a", "b", running=2)
+    assert ingress.burst(200, 200) == ["a", "a"]
+
+    ingress.now += PATIENCE_S + 0.01
+
+    assert ingress.burst(200, 200) == ["b", "b"]
+
+
+def test_a_prompt_that_needed_no_prefill_claims_no_more_than_twice_the_pace() -> None:
+    """A prefix cache had it, or its bytes were an image's."""
+    ingress = Ingress("a", running=100)
+    pace = ingress.among._pace_tokens / ingress.among._pace_s
+    place = ingress.send(32_000, paced=False)
+    ingress.now += 0.05
+    ingress.first_token(place)
+
+    assert ingress.among._pace_tokens / ingress.among._pace_s == pytest.approx(pace, rel=0.02)
+
+
+def test_before_anything_is_known_of_the_pace_the_least_load_counts() -> None:
+    ingress = Ingress("a", "b")
+    a = ingress.among.take(LIMIT, 100, 0.0)
+    assert a is not None
+
+    assert ingress.burst(200, 200, 200) == ["b", "a", "b"]
+
+
+def test_requests_that_are_not_streamed_join_no_group_and_teach_no_pace() -> None:
+    """Their first byte is their last: it says nothing of when the prompt was prefilled."""
+    ingress = Ingress("a", "b", running=1)
+    pace = (ingress.among._pace_s, ingress.among._pace_tokens)
+
+    assert ingress.burst(200, 200, 200, patience_s=0.0) == ["a", "b", "a"]
+    whole = ingress.send(200, 0.0)
+    ingress.first_token(whole)
+
+    assert whole.group == -1
+    assert (ingress.among._pace_s, ingress.among._pace_tokens) == pace
+    assert all(not replica.group_tokens for replica in ingress.among._replicas.values())
+
+
+def groups(place: Place) -> tuple[int, int, int]:
+    replica = place.replica
+    return replica.group_tokens, replica.next_tokens, replica.next_requests
+
+
+def test_with_its_first_token_a_group_is_over_and_the_next_under_way() -> None:
+    ingress = Ingress("a")
+    first, second, third = (ingress.send(tokens, paced=False) for tokens in (100, 200, 300))
+    assert groups(first) == (100, 500, 2)
+
+    ingress.first_token(first)
+    assert groups(first) == (500, 0, 0)
+    # The other prompts of a group have been prefilled with the one whose token comes first.
+    ingress.first_token(third)
+    assert groups(first) == (0, 0, 0)
+    later = ingress.send(400, paced=False)
+    ingress.first_token(second)
+    assert groups(later) == (400, 0, 0)
+
+
+def test_a_first_token_of_the_next_group_tells_that_both_are_over() -> None:
+    """Both had come before the same step began."""
+    ingress = Ingress("a")
+    ingress.send(100, paced=False)
+    second = ingress.send(200, paced=False)
+
+    ingress.first_token(second)
+
+    assert groups(second) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("who", "left"), [(0, (500, 0, 0)), (1, (100, 300, 1)), (2, (100, 200, 1))])
+def test_who_leaves_before_its_first_token_leaves_its_group(who: int, left: tuple[int, int, int]) -> None:
+    ingress = Ingress("a")
+    places = [ingress.send(tokens, paced=False) for tokens in (100, 200, 300)]
+
+    ingress.among.release(places[who])
+
+    assert groups(places[0]) == left
+
+
+def test_who_leaves_after_its_group_is_over_changes_no_other() -> None:
+    ingress = Ingress("a")
+    first, second, late = (ingress.send(tokens, paced=False) for tokens in (100, 200, 300))
+    ingress.first_token(first)
+    ingress.first_token(second)
+    ingress.send(400, paced=False)
+
+    ingress.among.release(late)
+
+    assert groups(first) == (400, 0, 0)
+
+
+def test_the_pace_is_that_of_all_the_tokens_a_prompt_waited_for() -> None:
+    ingress = Ingress("a")
+    first = ingress.send(1000, paced=False)
+    second = ingress.send(3000, paced=False)
+    ingress.now += 0.1
+    ingress.first_token(first)
+    ingress.now += 0.3
+    ingress.first_token(second)
+
+    # 1,000 tokens in 0.1 s, then 4,000 in 0.4 s: 10,000 a second.
+    assert ingress.among._pace_tokens / ingress.among._pace_s == pytest.approx(10_000)
+
+
+def test_a_clock_that_stands_still_teaches_no_pace() -> None:
+    ingress = Ingress("a")
+    ingress.first_token(ingress.send(1000, paced=False))
+
+    assert ingress.burst(1000) == ["a"]

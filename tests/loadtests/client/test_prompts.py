@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from loadtests.client.prompts import SLICE_TOKENS, Prompts, body
+from loadtests.planned import Planned
+from tests.loadtests.client.driving import planned, target
+
+HERE = target("http://localhost")
+
+
+def document(one: Planned, seed: int = 1) -> dict[str, Any]:
+    found = json.loads(body(one, target("http://localhost", seed)))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_completion_asks_for_a_stream_of_exact_length() -> None:
+    asked = document(planned(3, prompt_tokens=100, output_tokens=7))
+    prompt = asked.pop("prompt")
+    assert asked == {
+        "model": "tide",
+        "max_tokens": 7,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert len(prompt) == 100
+    assert set(prompt) <= set(HERE.token_ids)
+
+
+def test_the_model_of_the_plan_wins() -> None:
+    assert document(planned(0, model="other"))["model"] == "other"
+
+
+@pytest.mark.parametrize("count", [1, 2, SLICE_TOKENS, SLICE_TOKENS + 1, 3 * SLICE_TOKENS])
+@pytest.mark.parametrize("shared", [0, 1, SLICE_TOKENS + 5, 10**6])
+def test_prompts_have_their_exact_length_however_they_are_sliced(count: int, shared: int) -> None:
+    assert len(document(planned(0, prompt_tokens=count, prefix_tokens=shared))["prompt"]) == count
+
+
+def test_a_long_body_is_made_in_slices() -> None:
+    parts = list(Prompts(HERE).parts(planned(0, prompt_tokens=10 * SLICE_TOKENS)))
+    assert len(parts) >= 10
+    assert max(part.count(b",") for part in parts) <= SLICE_TOKENS + 5
+
+
+def test_bodies_are_the_same_for_the_same_seed_and_place() -> None:
+    one = planned(5, prompt_tokens=50)
+    assert body(one, HERE) == body(one, HERE)
+    assert body(one, HERE) != body(one, target("http://localhost", 2))
+    prompts = Prompts(HERE)
+    for _ in range(2):  # From the cache too.
+        shared = planned(5, prompt_tokens=50, prefix_tokens=20)
+        assert b"".join(prompts.parts(shared)) == body(shared, HERE)
+
+
+def test_what_is_drawn_does_not_change_with_versions() -> None:
+    assert document(planned(0, prompt_tokens=4))["prompt"] == PINNED
+
+
+def test_prompts_differ_from_their_first_own_token_on() -> None:
+    prompts = [document(planned(i, prompt_tokens=64))["prompt"] for i in range(200)]
+    blocks = {tuple(prompt[:4]) for prompt in prompts}
+    assert len(blocks) == 200
+
+
+def test_a_prefix_is_shared_within_its_kind_and_number_only() -> None:
+    def start(index: int, kind: str = "a", prefix: int = 0, shared: int = 32) -> list[int]:
+        one = planned(index, kind=kind, prefix=prefix, prefix_tokens=shared, prompt_tokens=40)
+        found = document(one)["prompt"]
+        assert isinstance(found, list)
+        return found
+
+    assert start(0)[:32] == start(1)[:32]
+    assert start(0)[32:] != start(1)[32:]
+    assert start(0)[:32] != start(0, prefix=1)[:32]
+    assert start(0)[:32] != start(0, kind="b")[:32]
+    assert start(0)[:16] == start(0, shared=16)[:16]
+
+
+def test_a_chat_comes_near_its_length_in_words() -> None:
+    asked = document(planned(0, api="chat", prompt_tokens=60, prefix_tokens=15, output_tokens=9))
+    system, user = asked["messages"]
+    assert (system["role"], user["role"]) == ("system", "user")
+    words = {one for word in HERE.words for one in word.split()}
+    assert len(document(planned(0, api="chat", prompt_tokens=60))["messages"]) == 1
+    assert set(user["content"].split()) <= words
+    assert 30 <= len(user["content"].split()) <= 60  # 30 words, one of which is written as two.
+    assert 10 <= len(system["content"].split()) <= 20
+    assert asked["max_tokens"] == 9
+
+
+def test_a_chat_has_at_least_one_word() -> None:
+    one = planned(0, api="chat", prompt_tokens=4, prefix_tokens=4)
+    assert document(one)["messages"][1]["content"]
+
+
+@pytest.mark.parametrize(("api", "field"), [("completions", "token_ids"), ("chat", "words")])
+def test_nothing_to_draw_from_is_an_error(api: str, field: str) -> None:
+    empty = dataclasses.replace(HERE, token_ids=(), words=())
+    with pytest.raises(ValueError, match=f"{field} is empty"):
+        body(planned(0, api=api), empty)
+
+
+def test_prefixes_beyond_the_cache_are_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtests.client.prompts._CACHED_BYTES", 100)
+    prompts = Prompts(HERE)
+    for index in range(6):
+        one = planned(index, prefix=index % 3, prefix_tokens=12, prompt_tokens=14)
+        assert b"".join(prompts.parts(one)) == body(one, HERE)
+
+
+PINNED = [7540, 4518, 4034, 4705]

@@ -1,0 +1,23 @@
+"""The stub server in a process of its own, so that its work is not on the clock of the client's loop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.loadtests.client.driving import Stub
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stub]:
+    log = tmp_path_factory.mktemp("stub") / "served.jsonl"
+    command = [sys.executable, "-m", "benchmarks.load_clients.stub_server", "--log", str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        name, port = process.stdout.readline().split()
+        assert name == "port"
+        yield Stub(int(port), log, process.pid)
+        process.terminate()

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.report import write_html
+from loadtests.report.html import page
+from tests.loadtests import samples
+from tests.loadtests.report.runs import reported, two_models
+
+HOSTILE = "</script><script>alert(1)</script><!-- {{data}} \u2028 & \ud800"
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and the text of its data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.data = ""
+        self._in_data = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._in_data = ("id", "data") in attrs
+
+    def handle_data(self, data: str) -> None:
+        if self._in_data:
+            self.data += data
+            self._in_data = False
+
+    def document(self) -> Any:
+        return json.loads(self.data)
+
+
+def test_the_page_asks_nobody_for_anything() -> None:
+    text = page(*reported(samples.cold_burst()))
+    found = Elements(text)
+
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert set(re.findall(r"https?://[^\"\\ ]*", text)) == {"http://127.0.0.1:8000"}  # the server's, as text
+    assert [value for name, value in found.attributes if name in ("src", "href")] == ["data:,", "#timeline"]
+    assert "default-src 'none'" in text
+    assert found.tags.count("script") == 2
+
+
+def test_nothing_from_outside_can_end_the_script_or_become_markup() -> None:
+    run = samples.cold_burst()
+    records = tuple(
+        replace(one, model=HOSTILE, kind=HOSTILE, phases=((0.1, HOSTILE),)) for one in run.records
+    )
+    decision = dict(run.decisions[0]) | {"reason": HOSTILE, "terms": [{"name": HOSTILE, "why": HOSTILE}]}
+    hostile = replace(
+        run,
+        scenario=dict(run.scenario) | {"about": HOSTILE},
+        records=records,
+        decisions=(decision,),
+        machine={HOSTILE: HOSTILE},
+        unmet=HOSTILE,
+    )
+    text = page(*reported(hostile))
+    found = Elements(text)
+
+    assert found.tags.count("script") == 2
+    assert "alert(1)</script>" not in text
+    data = found.document()
+    assert "</script>" in data["points"]["kinds"][0]
+    assert "</script>" in data["decisions"][0]["reason"]
+    assert "</script>" in data["verdict"]["invalid"][0]
+    text.encode()
+
+
+def test_a_theme_can_be_forced() -> None:
+    kept = reported(samples.steady())
+
+    assert '<html lang="en">' in page(*kept)
+    assert '<html lang="en" data-theme="dark">' in page(*kept, "dark")
+    assert '<html lang="en" data-theme="light">' in page(*kept, "light")
+
+
+def test_the_data_have_the_verdict_the_bounds_and_decisions_in_time_of_the_run() -> None:
+    data = Elements(page(*reported(samples.cold_burst()))).document()
+
+    assert data["verdict"]["overall"] == "pass"
+    assert (data["verdict"]["judged"], data["verdict"]["missed"]) == (13, 0)
+    assert data["bounds"]["warm"] == {"p50": 0.1, "p95": 0.2, "p99": 0.5}
+    assert data["bounds"]["ttft"] == {}
+    assert [decision["at"] for decision in data["decisions"]][:3] == [0.6, 1.6, 11.6]
+    assert "signals" not in data["decisions"][0]
+    assert data["costs"][0]["ready"] == pytest.approx(507, abs=5)
+
+
+def test_what_the_client_may_not_have_is_told_beside_what_it_had() -> None:
+    kept = replace(samples.KEPT_TIME, sent_max_ms=900.0)
+    data = Elements(page(*reported(replace(samples.steady(), timekeeping=kept)))).document()
+
+    assert [row["ok"] for row in data["client"]["rows"]] == [True, False, True, True]
+    assert data["client"]["rows"][1]["value"] == "900 ms"
+    assert data["verdict"]["overall"] == "invalid"
+
+
+def test_each_model_has_its_replicas_and_its_cost() -> None:
+    data = Elements(page(*reported(two_models()))).document()
+
+    assert len(data["models"]) == 2
+    assert len(data["costs"]) == 2
+    assert data["models"][0]["wanted"][0] is None
+    assert set(data["counts"]["models"]) == {model["model"] for model in data["models"]}
+
+
+def test_a_page_is_written_where_asked_and_stays_small(tmp_path: Path) -> None:
+    path = write_html(tmp_path / "new" / "long.html", *reported(samples.long()))
+
+    assert path.stat().st_size < 1_000_000
+
+
+def test_a_decision_of_an_unknown_form_is_shown_as_far_as_it_goes() -> None:
+    run = samples.cold_burst()
+    odd = {
+        "at": samples.BEGAN + 3.0,
+        "old_target": "two",
+        "terms": ["no", {"why": 3}],
+        "clamps": None,
+        "notes": None,
+    }
+    data = Elements(page(*reported(replace(run, decisions=(odd,))))).document()
+
+    assert data["decisions"] == [
+        {
+            "at": 3.0, "model": "", "kind": "", "mode": "", "binding": "", "reason": "", "counterfactual": "",
+            "old_target": None, "new_target": None, "wanted": None, "ready": None,
+            "terms": [{"name": "", "replicas": 0, "why": "3"}], "clamps": [], "notes": [],
+        }
+    ]  # fmt: skip

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from loadtests.columns import Columns, applicable
+from loadtests.percentiles import NEVER
+from loadtests.record import OUTCOMES, Outcome
+from tests.loadtests.samples import error, record
+
+
+def test_latencies_count_from_the_intended_time() -> None:
+    columns = Columns.of([record(at_s=10.0, sent_s=10.4, pieces_s=(11.0, 11.1, 11.3), ended_s=11.4)])
+
+    assert columns.ttft_s.tolist() == [1.0]
+    assert columns.e2e_s == pytest.approx([1.4])
+    assert columns.tpot_s == pytest.approx([0.15])
+    assert columns.gap_s == pytest.approx([0.1, 0.2])
+    assert columns.gap_at_s.tolist() == [11.1, 11.3]
+
+
+@pytest.mark.parametrize("outcome", ["rejected", "failed", "abandoned", "broken"])
+def test_an_error_before_the_first_piece_never_comes_and_is_not_dropped(outcome: Outcome) -> None:
+    columns = Columns.of([error(outcome, 503, "no", planned_output_tokens=128, cold_wait_s=9.0)])
+
+    for column in (columns.ttft_s, columns.tpot_s, columns.e2e_s, columns.hundred_s, columns.cold_wait_s):
+        assert column.tolist() == [NEVER]
+    assert columns.error.tolist() == [True]
+
+
+def test_an_error_after_the_first_piece_has_the_ttft_and_the_gaps_it_saw_and_one_that_never_ended() -> None:
+    broken = record(pieces_s=(0.5, 0.7), outcome="broken", output_tokens=None, planned_output_tokens=128)
+    columns = Columns.of([broken])
+
+    assert columns.ttft_s.tolist() == [0.5]
+    assert columns.gap_s == pytest.approx([0.2, NEVER])
+    assert columns.gap_at_s.tolist() == [0.7, broken.ended_s]
+    assert columns.e2e_s.tolist() == columns.hundred_s.tolist() == columns.tpot_s.tolist() == [NEVER]
+
+
+def test_a_stall_that_ends_in_a_timeout_is_in_the_gaps() -> None:
+    stalled = record(pieces_s=(0.1, 0.12, 0.14), outcome="abandoned", ended_s=600.0)
+
+    assert Columns.of([stalled]).gap_s.max() == NEVER
+
+
+def test_who_left_on_purpose_before_the_first_piece_counts_with_the_time_waited() -> None:
+    columns = Columns.of([record(at_s=1.0, outcome="left", ended_s=4.0, cold_wait_s=2.9)])
+
+    assert columns.ttft_s.tolist() == [3.0]
+    assert columns.cold_wait_s.tolist() == [2.9]
+    assert np.isnan(columns.e2e_s).all()
+
+
+def test_who_left_on_purpose_later_counts_in_ttft_and_gaps_and_not_end_to_end() -> None:
+    left = record(pieces_s=(0.5, 0.6), outcome="left", output_tokens=None, planned_output_tokens=200)
+    columns = Columns.of([left])
+
+    assert columns.ttft_s.tolist() == [0.5]
+    assert len(columns.gap_s) == 1
+    assert not len(applicable(columns.e2e_s))
+    assert not len(applicable(columns.hundred_s))
+
+
+def test_an_answer_without_a_piece_counts_to_its_end() -> None:
+    assert Columns.of([record(at_s=1.0, ended_s=3.0)]).ttft_s.tolist() == [2.0]
+
+
+def test_the_hundredth_token_is_the_hundredth_piece() -> None:
+    pieces = [1.0 + 0.01 * at for at in range(120)]
+
+    assert Columns.of([record(pieces_s=pieces)]).hundred_s == pytest.approx([1.99])
+
+
+@pytest.mark.parametrize(("tokens", "piece"), [(64, None), (128, 50), (200, 32), (640, 10), (100, 64)])
+def test_tokens_are_spread_evenly_over_pieces(tokens: int, piece: int | None) -> None:
+    pieces = [float(at) for at in range(1, 65)]
+    answer = record(pieces_s=pieces, output_tokens=tokens, planned_output_tokens=tokens)
+
+    came = applicable(Columns.of([answer]).hundred_s).tolist()
+
+    assert came == ([] if piece is None else [piece])
+
+
+def test_a_stream_that_broke_after_its_hundredth_token_has_it() -> None:
+    pieces = [float(at) for at in range(1, 111)]
+    broken = record(pieces_s=pieces, outcome="broken", output_tokens=None, planned_output_tokens=200)
+
+    assert Columns.of([broken]).hundred_s.tolist() == [100.0]
+
+
+def test_who_was_to_get_fewer_tokens_has_no_hundredth_even_in_error() -> None:
+    assert np.isnan(Columns.of([error("failed", 500, "x", planned_output_tokens=99)]).hundred_s).all()
+
+
+def test_tpot_is_by_tokens_and_not_by_pieces() -> None:
+    merged = record(pieces_s=(1.0, 2.0), output_tokens=11)
+
+    assert Columns.of([merged]).tpot_s == pytest.approx([0.1])
+    assert np.isnan(Columns.of([record(pieces_s=(1.0,))]).tpot_s).all()
+
+
+def test_gaps_are_never_between_answers() -> None:
+    answers = [record(pieces_s=(1.0, 2.0)), record(), record(pieces_s=(5.0,)), record(pieces_s=(7.0, 10.0))]
+
+    assert Columns.of(answers).gap_s.tolist() == [1.0, 3.0]
+
+
+def test_cold_is_over_half_a_second_as_for_the_server() -> None:
+    columns = Columns.of([record(pieces_s=(9.0,), cold_wait_s=waited) for waited in (0.0, 0.5, 0.51)])
+
+    assert columns.cold.tolist() == [False, False, True]
+    assert applicable(columns.cold_wait_s).tolist() == [0.51]
+
+
+def test_every_outcome_has_a_ttft() -> None:
+    columns = Columns.of([record(outcome=outcome) for outcome in OUTCOMES])
+
+    assert not any(math.isnan(one) for one in columns.ttft_s)
+
+
+def test_no_requests_are_no_columns() -> None:
+    columns = Columns.of([])
+
+    assert len(columns.ttft_s) == len(columns.gap_s) == len(columns.hundred_s) == 0

@@ -1,0 +1,264 @@
+"""`tideserve loadtest`, against a server whose delays are known."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from loadtests import command as loadtest
+from serve_app.cli.main import main
+from tests.loadtests.client.driving import Stub
+
+TWENTY = {"shape": "steady", "for_s": 1, "rate": 20, "spacing": "even"}
+LENIENT = {"ttft_ms": {"p95": 5000}, "itl_ms": None, "hundred_tokens_s": None}
+PATIENT = {"lag_p99_ms": 5000, "lag_max_ms": 5000}
+
+
+def scenario(folder: Path, *arrivals: dict[str, Any], **more: Any) -> Path:
+    document = {
+        "name": "twenty",
+        "arrivals": list(arrivals or (TWENTY,)),
+        "requests": [{"kind": "a", "output_tokens": 5}],
+        "slos": LENIENT,
+        "client": PATIENT,
+        **more,
+    }
+    path = folder / "twenty.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def run(path: Path, stub: Stub, out: Path, *more: str) -> int:
+    return main(["loadtest", str(path), "--url", stub.url, "--out", str(out), *more])
+
+
+def test_a_run_that_keeps_its_bounds_passes_and_leaves_a_report(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+
+    assert run(scenario(tmp_path), stub, out) == 0
+
+    told = capsys.readouterr()
+    assert told.out.startswith("Passed: ")
+    assert "twenty: 20 requests in 1 s to http://127.0.0.1:" in told.err
+    document = json.loads((out / "run.json").read_text())
+    assert len(document["requests"]) == 20
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    assert {path.name for path in out.iterdir()} == {"run.json", "report.html", "timeline.png", "latency.png"}
+    # What was written is judged again as it was.
+    assert main(["loadtest", "report", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == told.out.splitlines()[0]
+    (out / "run.json.gz").write_bytes(gzip.compress((out / "run.json").read_bytes()))
+    (out / "run.json.bak").write_text("no run")
+    assert main(["loadtest", "compare", str(out / "run.json"), str(out)]) == 0
+    assert "within the noise" in capsys.readouterr().out
+
+
+def test_a_missed_bound_fails(stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scenario(tmp_path, slos={**LENIENT, "ttft_ms": {"p50": 20}})
+
+    assert run(path, stub, tmp_path / "out") == 3
+
+    assert "Failed: 1 of" in capsys.readouterr().out
+
+
+def test_an_overloaded_client_declares_its_run_invalid(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1,000 requests in an instant: one process starts some 75 in 10 ms."""
+    burst = {"shape": "burst", "for_s": 1, "requests": 1000}
+    path = scenario(tmp_path, burst, client={}, requests=[{"kind": "a", "output_tokens": 1}])
+
+    assert run(path, stub, tmp_path / "out") == 4
+
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("Invalid, so nothing is judged by it: the client lagged")
+    assert "more than client.lag_p99_ms = 10" in told
+
+
+def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario(tmp_path, scaling={"starts_at": 0, "within_s": 1})
+
+    assert run(path, stub, tmp_path / "out") == 4
+
+    assert "does not tell the replicas of stub at /ready" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["requests"] == []
+
+
+def test_a_closed_loop_is_run_for_its_time(stub: Stub, tmp_path: Path) -> None:
+    path = scenario(tmp_path, arrivals=[], closed={"streams": 3, "for_s": 0.6})
+
+    assert run(path, stub, tmp_path / "out") == 0
+
+    requests = json.loads((tmp_path / "out" / "run.json").read_text())["requests"]
+    assert 6 <= len(requests) <= 12  # 180 ms each
+
+
+def test_an_interrupted_run_closes_its_streams_and_is_invalid(stub: Stub, tmp_path: Path) -> None:
+    steady = {"shape": "steady", "for_s": 60, "rate": 10}
+    kinds = [{"kind": "long", "output_tokens": 2000}, {"kind": "short", "output_tokens": 2}]
+    path = scenario(tmp_path, steady, requests=kinds)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "serve_app.cli.main", "loadtest", str(path), "--url", stub.url]
+    served = len(stub.log.read_text().splitlines())
+    with subprocess.Popen(
+        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        stub.wait_for(served + 4)  # short ones: long ones are open by then
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=30)
+
+    assert process.returncode == 4, told
+    assert "it was interrupted" in " ".join(told.split())
+    requests = json.loads((out / "run.json").read_text())["requests"]
+    assert {"long", "short"} == {request["kind"] for request in requests}
+    stub.wait_for(served + len(requests))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["missing"], "scenario 'missing': no such file, and none of loadtests/scenarios (burst-on-cold, "),
+        (["missing.yaml"], "missing.yaml: No such file"),
+        (["steady", "--url", "ftp://x"], "--url = 'ftp://x': must be an http(s) URL"),
+        (["steady", "--url", "http://x", "--serve", "c.yaml"], "--url and --serve: one or the other"),
+        (["steady", "--url", "http://[::1"], "--url = 'http://[::1': must be an http(s) URL"),
+        (["steady", "--url", "http://x:99999"], "--url = 'http://x:99999': must be an http(s) URL"),
+        (["steady", "--url", "http://u:secret@x"], "--url: must have no user"),
+        (["steady", "--url", "http://x?a=b"], "--url: must have no user, query or fragment"),
+        (["steady", "--header", "x"], "--header = 'x': must be a name, a colon and a value"),
+        (["steady", "--header", "x y: z"], "--header = 'x y: z': must be a name, a colon and a value"),
+        (["steady", "--header", "x: y\nz"], "must be a name, a colon and a value"),
+        (["steady", "--header", "content-length: 3"], "the client's own"),
+        (["steady", "--seed", "-1"], "--seed = -1: must be from 0"),
+        (["steady", "--price", "-1"], "--price = -1: must be from 0"),
+        (["steady", "--trace", "t.csv"], "has no arrivals of shape: trace"),
+        (["steady", "step"], "one scenario at a time"),
+        (["compare", "a"], "compare: takes two runs, and 1 are given"),
+        (["compare", "a.json", "b.json"], "a.json: No such file"),
+        (["report"], "report: takes one run, and 0 are given"),
+    ],
+)
+def test_wrong_input_is_told_with_key_value_and_bound(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["loadtest", *arguments]) == 2
+
+    assert told in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["loadtest", str(scenario(tmp_path)), "--url", "http://127.0.0.1:9", "--out", str(tmp_path)]
+
+    assert main(arguments) == 1
+
+    assert "nothing answers at http://127.0.0.1:9/v1/models" in capsys.readouterr().err
+
+
+def test_a_run_is_not_overwritten_unasked(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text("precious")
+
+    assert run(scenario(tmp_path), stub, tmp_path) == 2
+
+    assert "has a run already; --force overwrites it" in capsys.readouterr().err
+    assert (tmp_path / "run.json").read_text() == "precious"
+
+
+def test_a_model_that_is_not_served_is_told_before_anything_is_sent(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario(tmp_path, requests=[{"kind": "a", "model": "flow"}])
+
+    assert run(path, stub, tmp_path / "out") == 1
+
+    assert "kind 'a': model = 'flow' is not served; there are stub" in capsys.readouterr().err
+
+
+def test_a_header_replaces_the_key_of_the_environment_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key\n")
+
+    assert loadtest._headers([]) == {"Authorization": "Bearer key"}
+    assert loadtest._headers(["authorization: Basic x", "X-API-key: a:b"]) == {
+        "Authorization": "Basic x", "X-Api-Key": "a:b",
+    }  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_sent(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(loadtest, "TemporaryFile", refused)
+    served = len(stub.log.read_text().splitlines())
+
+    assert run(scenario(tmp_path), stub, tmp_path / "out") == 2
+
+    assert "out: Permission denied" in capsys.readouterr().err
+    assert len(stub.log.read_text().splitlines()) == served
+
+
+def test_a_report_that_cannot_be_written_leaves_the_summary(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("loadtests.report.write_json", full)
+
+    assert run(scenario(tmp_path), stub, tmp_path / "out") == 1
+
+    told = capsys.readouterr()
+    assert told.out.startswith("Passed: ")
+    assert "run.json: No space left on device" in told.err
+
+
+def test_replicas_that_nobody_tells_are_not_waited_for(stub: Stub, tmp_path: Path) -> None:
+    path = scenario(tmp_path, scaling={"returns_to": 0, "within_s": 3600})
+
+    assert run(path, stub, tmp_path / "out") == 4
+
+
+def test_every_kind_of_a_closed_loop_is_checked_before_anything_is_sent(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = [{"kind": "a"}, {"kind": "b", "model": "flow"}]
+    path = scenario(tmp_path, arrivals=[], closed={"streams": 1, "for_s": 1}, requests=kinds)
+
+    assert run(path, stub, tmp_path / "out") == 1
+
+    assert "kind 'b': model = 'flow' is not served" in capsys.readouterr().err
+
+
+def test_an_interruption_before_the_run_is_told(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loadtests.plan.plan", interrupted)
+
+    assert run(scenario(tmp_path), stub, tmp_path / "out") == 1
+
+    assert "interrupted before a report was written" in capsys.readouterr().err

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loadtests.fleet import Fleet, fleets
+from loadtests.record import Record, Sample
+from loadtests.scenario import Scenario
+from tests.loadtests import samples
+from tests.loadtests.samples import MODEL, error, record
+
+
+def look(at_s: float, ready: int, **fields: Any) -> Sample:
+    return Sample(at_s=at_s, model=MODEL, ready=ready, **fields)
+
+
+def one_fleet(
+    looks: list[Sample], records: list[Record] | None = None, duration_s: float = 100.0, **fields: Any
+) -> Fleet:
+    of = samples.scenario(**fields)
+    run = samples.run(of, records or [record()], samples=tuple(looks), duration_s=duration_s)
+    (fleet,) = fleets(run, Scenario.model_validate(run.scenario))
+    return fleet
+
+
+def test_gpu_seconds_are_those_of_steps_between_looks_times_the_gpus_of_a_replica() -> None:
+    fleet = one_fleet(
+        [look(0, 0, starting=2, pending=3), look(10, 2, starting=0, draining=0), look(50, 1, draining=1)],
+        cost={"gpus_per_replica": 4, "price_per_gpu_hour": 9.0},
+    )
+
+    used = fleet.gpu_seconds
+    assert (used.ready, used.starting, used.draining) == (4 * (80 + 50), 4 * 20, 4 * 50)
+    assert used.total == 800
+    assert fleet.dollars == pytest.approx(2.0)
+
+
+def test_what_a_look_does_not_tell_is_as_it_was() -> None:
+    fleet = one_fleet([look(-5, 2), look(10, -1), look(20, 0)])
+
+    assert fleet.gpu_seconds.ready == 40
+    assert fleet.peak_ready == 2
+
+
+def test_a_model_that_is_never_told_has_no_fleet_and_one_not_asked_for_neither() -> None:
+    of = samples.scenario()
+    untold = (look(0, -1), Sample(at_s=0, model="other", ready=1))
+
+    assert fleets(samples.run(of, [record()], samples=untold), of) == ()
+
+
+def test_scale_events_are_replicas_that_come_and_go() -> None:
+    looks = [look(0, 0, target=0), look(1, 0, target=3), look(2, 3, target=3), look(3, 1, target=1)]
+    broken = [record(outcome="broken"), record()]
+
+    fleet = one_fleet(looks, broken)
+
+    assert (fleet.scale_events, fleet.target_changes) == (5, 2)
+    assert fleet.broken_per_1000_events == 200
+    assert one_fleet([look(0, 1)], broken).broken_per_1000_events is None
+
+
+def test_the_wait_for_the_first_replica_counts_from_the_first_held_request() -> None:
+    looks = [look(0, 0), look(20, 0), look(21, 1)]
+    held = record(at_s=2.5, pieces_s=(21.0,), cold_wait_s=18.0)
+
+    assert one_fleet(looks, [held, record(at_s=1.0)]).held_to_ready_s == 18.5
+    assert one_fleet(looks, [record(at_s=1.0)]).held_to_ready_s is None
+    assert one_fleet(looks[:2], [replace(held, pieces_s=(), outcome="failed")]).held_to_ready_s is None
+    assert one_fleet([look(0, 1)], [held]).held_to_ready_s is None
+
+
+def test_an_answer_between_two_looks_dates_the_replica_it_came_from() -> None:
+    fleet = one_fleet(
+        [look(0, 0), look(20, 0), look(30, 1)], [record(at_s=2.5, pieces_s=(21.0,), cold_wait_s=18.0)]
+    )
+
+    assert (fleet.first_ready_s, fleet.held_to_ready_s) == (21.0, 18.5)
+
+
+def test_what_replicas_did_before_the_run_is_not_counted() -> None:
+    fleet = one_fleet([look(-9, 4, target=4), look(-3, 1, target=2), look(-1, 1, target=1), look(10, 2)])
+
+    assert (fleet.starts_at, fleet.peak_ready, fleet.scale_events, fleet.target_changes) == (1, 2, 1, 0)
+
+
+def test_the_way_back_counts_from_the_last_request_of_any_outcome() -> None:
+    looks = [look(0, 2), look(30, 1), look(40, 0)]
+    records = [record(ended_s=5.0), error("failed", 500, "x", ended_s=12.0)]
+
+    assert one_fleet(looks, records, scaling={"returns_to": 1}).returned_s == 18.0
+    assert one_fleet(looks, records, scaling={"returns_to": 0}).returned_s == 28.0
+    assert one_fleet(looks, records, scaling={"returns_to": 2}).returned_s == 0.0
+    assert one_fleet(looks[:2], records, scaling={"returns_to": 0}).returned_s is None
+    assert one_fleet(looks, records).returned_s is None
+
+
+def test_a_replica_that_comes_up_after_the_last_answer_has_still_to_go() -> None:
+    """Metrics are seconds behind: at the last answer they showed the replica that gave it as starting."""
+    looks = [look(0, 0), look(10, 0, starting=1), look(13, 1, starting=0), look(20, 0)]
+
+    assert one_fleet(looks, [record(ended_s=12.0)], scaling={"returns_to": 0}).returned_s == 8.0
+
+
+def test_a_cold_burst_is_told_as_it_was() -> None:
+    run = samples.cold_burst()
+    (fleet,) = fleets(run, Scenario.model_validate(run.scenario))
+
+    assert (fleet.starts_at, fleet.peak_ready, fleet.scale_events, fleet.longest_gap_s) == (0, 3, 6, 1.0)
+    assert fleet.first_ready_s == fleet.held_to_ready_s
+    assert 19 <= (fleet.held_to_ready_s or 0) <= 21

@@ -1,0 +1,96 @@
+"""Reading a scenario's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.scenario import Scenario
+from loadtests.scenario_file import read_scenario
+from serve_app.settings.settings_error import SettingsError
+
+REPOSITORY = Path(__file__).parents[2]
+SCENARIOS = sorted((REPOSITORY / "loadtests" / "scenarios").rglob("*.yaml"))
+HEAD = "name: t\narrivals:\n  - {shape: steady, for_s: 10, rate: 1}\nrequests:\n  - kind: a\n"
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    path = folder / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        read_scenario(path)
+    return [problem.removeprefix(f"{folder}/") for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_scenario_that_comes_along_is_valid(path: Path) -> None:
+    assert read_scenario(path).about
+
+
+def test_the_default_slos_are_those_of_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(HEAD)
+
+    slos = read_scenario(tmp_path / "s.yaml").slos
+
+    assert slos.model_dump(exclude_none=True) == {
+        "ttft_ms": {"p50": 100, "p95": 200, "p99": 500},
+        "itl_ms": {"p50": 15, "p95": 25, "p99": 40},
+        "hundred_tokens_s": {"p50": 2, "p95": 3, "p99": 5},
+        "error_rate": 0.01,
+    }
+
+
+def test_what_is_wrong_is_told_with_its_line_key_value_and_bound(tmp_path: Path) -> None:
+    text = (
+        HEAD + "    prompt_tokens: 0\n    leave: {share: 2, after_s: 1}\nslos:\n  ttft_ms: {p50: 3, p95: 2}\n"
+    )
+
+    assert problems(tmp_path, text) == [
+        "s.yaml:6: requests[0].prompt_tokens = 0: input should be greater than or equal to 1",
+        "s.yaml:7: requests[0].leave.share = 2: input should be less than or equal to 1",
+        "s.yaml:9: slos.ttft_ms = {'p50': 3, 'p95': 2}: p50 = 3 must be at most p95 = 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("closed: {streams: 1, for_s: 1}\n", "one of arrivals (open loop) and closed"),
+        ("sed: 3\n", "sed = 3: no such setting"),
+        ("  - kind: a\n", "requests[].kind must differ: a, a"),
+        ("    prompt_tokens: {least: 5, most: 4}\n", "least = 5 must be at most most = 4"),
+        (
+            "    prompt_tokens: {median: 5, sigma: 1, most: 4}\n",
+            "median = 5 must be from least = 1 to most = 4",
+        ),
+        ("    leave: {share: 1}\n", "one of after_tokens and after_s must be given"),
+        ("seed: -1\n", "seed = -1: input should be greater than or equal to 0"),
+    ],
+)
+def test_contradictions_are_told(tmp_path: Path, more: str, told: str) -> None:
+    assert told in problems(tmp_path, HEAD + more)[0]
+
+
+def test_an_unknown_shape_is_told_with_those_there_are(tmp_path: Path) -> None:
+    [problem] = problems(tmp_path, HEAD.replace("steady", "walk"))
+
+    assert problem.startswith("s.yaml:3: arrivals[0] = ")
+    assert "'steady', 'ramp', 'wave', 'burst', 'idle', 'trace'" in problem
+
+
+def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:
+    assert problems(tmp_path, "a: [")[0].startswith("s.yaml:1: not YAML")
+    assert problems(tmp_path, "- 1\n") == ["s.yaml: must be a mapping with the fields of a scenario"]
+    with pytest.raises(SettingsError, match="No such file"):
+        read_scenario(tmp_path / "missing.yaml")
+
+
+def test_the_digest_is_of_what_a_scenario_says_and_not_of_how(tmp_path: Path) -> None:
+    one, other = tmp_path / "1.yaml", tmp_path / "2.yaml"
+    one.write_text(HEAD)
+    other.write_text("# a comment\n" + HEAD + "repeat: 1\n")
+
+    assert read_scenario(one).digest() == read_scenario(other).digest()
+    changed: Scenario = read_scenario(one).model_copy(update={"seed": 1})
+    assert changed.digest() != read_scenario(one).digest()

@@ -1,0 +1,95 @@
+"""What is asked of a server before the first request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from loadtests.planned import Planned
+from loadtests.server import Served, ServerError, check_plan, choose_model, served
+
+TWO = Served({"tide": 2048, "ebb": None})
+ANSWERS: dict[str, tuple[int, str]] = {}
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    async def answer(request: web.Request) -> web.Response:
+        status, text = ANSWERS.get(request.path, (404, "nothing here"))
+        headers = {"Location": text} if status == 307 else {}
+        return web.Response(status=status, text=text, headers=headers)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    ANSWERS.clear()
+    async with TestServer(application) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+def request(kind: str = "a", model: str | None = None, prompt: int = 10, output: int = 10) -> Planned:
+    return Planned(0, 0.0, kind, model, "completions", prompt, output)
+
+
+async def test_models_context_lengths_and_version_are_read(url: str) -> None:
+    ANSWERS["/v1/models"] = (200, '{"data": [{"id": "tide", "max_model_len": 2048}, {"id": "ebb"}]}')
+    ANSWERS["/openapi.json"] = (200, '{"info": {"title": "Tideserve", "version": "0.1.0"}}')
+
+    async with aiohttp.ClientSession() as session:
+        assert await served(session, url) == Served({"tide": 2048, "ebb": None}, "Tideserve 0.1.0")
+
+
+async def test_a_version_that_is_hidden_is_not_missed(url: str) -> None:
+    ANSWERS["/v1/models"] = (200, '{"data": [{"id": "tide"}]}')
+
+    async with aiohttp.ClientSession() as session:
+        assert (await served(session, url)).version == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((401, "who are you?"), "answers 401: who are you"),
+        ((307, "https://x/v1/models"), "redirects to https://x/v1/models; give --url accordingly"),
+        ((200, "<html>"), "but not with JSON"),
+        ((200, "[]"), "not as the OpenAI API does"),
+        ((200, '{"data": []}'), "lists no model"),
+        ((200, '{"data": [{"id": "a", "max_model_len": "long"}]}'), "not as the OpenAI API does"),
+    ],
+)
+async def test_a_server_that_is_not_one_is_told(url: str, answer: tuple[int, str], told: str) -> None:
+    ANSWERS["/v1/models"] = answer
+
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(ServerError, match=told):
+            await served(session, url)
+
+
+async def test_a_server_that_is_not_there_is_told() -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(ServerError, match=r"nothing answers at http://127\.0\.0\.1:9/v1/models"):
+            await served(session, "http://127.0.0.1:9")
+
+
+def test_the_only_model_need_not_be_named() -> None:
+    assert choose_model(Served({"tide": None}), None) == "tide"
+    assert choose_model(TWO, "ebb") == "ebb"
+    with pytest.raises(ServerError, match="give --model, one of tide, ebb"):
+        choose_model(TWO, None)
+    with pytest.raises(ServerError, match="--model = 'flow': not served; there are tide, ebb"):
+        choose_model(TWO, "flow")
+
+
+def test_a_plan_is_checked_against_models_and_their_context() -> None:
+    check_plan([request(prompt=2000, output=48), request(model="ebb", prompt=10**6)], TWO, "tide")
+
+    with pytest.raises(ServerError, match="kind 'b': model = 'flow' is not served; there are tide, ebb"):
+        check_plan([request("b", model="flow")], TWO, "tide")
+    with pytest.raises(
+        ServerError,
+        match="kind 'a': 2000 tokens of a prompt and 49 of its answer exceed max_model_len = 2048 of tide",
+    ):
+        check_plan([request(), request(prompt=2000, output=49)], TWO, "tide")

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from loadtests.percentiles import NEVER
+from loadtests.record import OUTCOMES
+from loadtests.summary import Latencies, summarize
+from tests.loadtests import samples
+from tests.loadtests.samples import error, record
+
+
+def test_every_request_has_one_outcome_and_is_counted_once() -> None:
+    counts = summarize(samples.cold_burst()).counts
+
+    assert counts.requests == sum(getattr(counts, outcome) for outcome in OUTCOMES)
+    assert (counts.cold, counts.retried, counts.rejected, counts.broken) == (30, 2, 1, 1)
+    assert counts.errors == 2
+    assert counts.error_rate == 2 / counts.requests
+
+
+def test_kinds_and_models_add_up_to_all() -> None:
+    summary = summarize(samples.cold_burst())
+
+    for groups in (summary.by_kind, summary.by_model):
+        assert sum(one.requests for one in groups.values()) == summary.counts.requests
+        assert sum(one.cold for one in groups.values()) == 30
+    assert list(summary.by_kind) == ["chat", "impatient"]
+
+
+def test_no_request_is_dropped_from_ttft() -> None:
+    summary = summarize(samples.cold_burst())
+    latencies = summary.latencies
+
+    assert latencies.ttft is not None
+    assert latencies.ttft_warm is not None
+    assert latencies.ttft_cold is not None
+    assert latencies.ttft.count == summary.counts.requests
+    assert latencies.ttft.count == latencies.ttft_warm.count + latencies.ttft_cold.count
+    assert (latencies.ttft.never, latencies.ttft.max) == (1, NEVER)
+
+
+def test_a_run_without_an_answer_says_never_and_measures_no_itl() -> None:
+    summary = summarize(samples.empty())
+
+    assert summary.latencies.ttft is not None
+    assert summary.latencies.ttft.p50 == NEVER
+    assert summary.latencies.itl is summary.latencies.ttft_warm is None
+    assert summary.latencies.tpot is not None
+    assert summary.latencies.tpot.p50 == NEVER
+    assert summary.rates.answered_rps == summary.rates.goodput == 0
+    assert summary.rates.tokens_per_piece is summary.rates.cached_share is None
+
+
+def test_a_run_without_a_request_is_summarized_too() -> None:
+    summary = summarize(samples.run(samples.scenario(), [], duration_s=0.0))
+
+    assert summary.counts.requests == summary.counts.error_rate == 0
+    assert all(getattr(summary.latencies, field.name) is None for field in fields(Latencies))
+    assert summary.rates.goodput is summary.gpu_seconds is summary.dollars is None
+    assert summary.windows == summary.troubles == summary.slowest == ()
+
+
+def test_what_is_not_a_scenario_is_refused() -> None:
+    with pytest.raises(ValueError, match="requests"):
+        summarize(replace(samples.steady(), scenario={"name": "x"}))
+
+
+def test_no_more_is_answered_a_second_than_was_offered() -> None:
+    of = samples.scenario(arrivals=[{"shape": "steady", "for_s": 10, "rate": 1}], repeat=2)
+    answers = [record(at_s=at, pieces_s=(at + 1.0, at + 2.0), ended_s=at + 2.0) for at in (1.0, 9.0)]
+
+    rates = summarize(samples.run(of, answers, duration_s=60.0)).rates
+
+    assert (rates.arrivals_s, rates.span_s) == (20, 20)
+    assert (rates.offered_rps, rates.answered_rps, rates.output_tokens_per_s) == (0.1, 0.1, 0.2)
+
+
+def test_what_was_answered_late_was_answered_more_slowly_than_it_was_offered() -> None:
+    of = samples.scenario(arrivals=[{"shape": "steady", "for_s": 10, "rate": 1}])
+    answers = [record(at_s=at, pieces_s=(39.0, 40.0), ended_s=40.0) for at in range(10)]
+
+    rates = summarize(samples.run(of, answers, duration_s=60.0)).rates
+
+    assert (rates.offered_rps, rates.answered_rps) == (1.0, 0.25)
+
+
+def test_a_run_that_ended_early_offered_what_it_had_time_for() -> None:
+    of = samples.scenario(arrivals=[{"shape": "idle", "for_s": 100}])
+    run = samples.run(of, [record()], duration_s=10.0, interrupted="stopped")
+
+    assert summarize(run).rates.offered_rps == 0.1
+
+
+def test_a_trace_takes_the_time_it_is_stretched_to() -> None:
+    of = samples.scenario(arrivals=[{"shape": "trace", "for_s": 100, "time": 0.1}])
+
+    assert summarize(samples.run(of, [record()])).rates.arrivals_s == pytest.approx(10.0)
+
+
+def goodput(*records: Any, **slos: Any) -> float | None:
+    of = samples.scenario(slos=slos)
+    return summarize(samples.run(of, records)).rates.goodput
+
+
+def test_goodput_needs_both_targets_of_one_request_and_no_error() -> None:
+    good = record(pieces_s=(0.2, 0.22, 0.24))
+    late, slow = record(pieces_s=(0.201, 0.22)), record(pieces_s=(0.1, 0.2))
+    cut = replace(good, outcome="broken")
+    bounds = {"ttft_ms": {"p95": 200}, "itl_ms": {"p95": 25}}
+
+    assert goodput(good, late, slow, cut, **bounds) == 0.25
+    assert goodput(good, late, slow, cut, ttft_ms=None, itl_ms=bounds["itl_ms"]) == 0.5
+    assert goodput(good, late, slow, cut, ttft_ms=bounds["ttft_ms"], itl_ms=None) == 0.5
+    assert goodput(good, ttft_ms=None, itl_ms=None) is None
+
+
+def test_goodput_takes_the_next_bound_where_p95_has_none_and_holds_warm_requests_to_theirs() -> None:
+    answer = record(pieces_s=(0.2, 0.22, 0.24))
+    cold = replace(answer, cold_wait_s=0.6)
+
+    assert goodput(answer, ttft_ms={"p99": 1}, itl_ms=None) == 0.0
+    assert goodput(answer, ttft_ms={"p50": 1, "p99": 300}, itl_ms=None) == 1.0
+    assert goodput(answer, cold, ttft_ms=None, itl_ms=None, warm_ttft_ms={"p50": 100}) == 0.5
+
+
+def test_who_left_before_the_first_piece_is_told_beside_ttft() -> None:
+    left = record(outcome="left"), record(outcome="left", pieces_s=(0.5,)), record(pieces_s=(0.5,))
+
+    assert summarize(samples.run(samples.scenario(), left)).counts.left_waiting == 1
+
+
+def test_latencies_are_named_where_they_apply_and_warm_ones_only_beside_cold_ones() -> None:
+    cold = [name for name, _ in summarize(samples.cold_burst()).latencies.named()]
+    steady = [name for name, _ in summarize(samples.steady()).latencies.named()]
+
+    assert cold[:4] == ["TTFT", "TTFT, warm", "TTFT, held over 0.5 s", "cold wait"]
+    assert steady[:2] == ["TTFT", "ITL"]
+
+
+def test_tokens_sent_together_show() -> None:
+    merged = record(pieces_s=(0.1, 0.2), output_tokens=8)
+    uncounted = record(pieces_s=(0.1, 0.2), output_tokens=None)
+
+    rates = summarize(samples.run(samples.scenario(), [merged, uncounted])).rates
+
+    assert rates.tokens_per_piece == 4.0
+    assert rates.output_tokens == 10
+
+
+def test_the_cached_share_is_of_the_prompts_the_server_told_of() -> None:
+    told = record(prompt_tokens=100, cached_tokens=75)
+    untold = record(prompt_tokens=1000)
+
+    assert summarize(samples.run(samples.scenario(), [told, untold])).rates.cached_share == 0.75
+
+
+def test_messages_that_differ_in_ids_and_numbers_are_one_trouble() -> None:
+    records = [
+        error("failed", 500, f"request 7f{at}a failed after {at}.5 s", index=at, ended_s=9.0 - at)
+        for at in range(3)
+    ]
+    records.append(error("rejected", 429, "full", index=3))
+
+    first, second = summarize(samples.run(samples.scenario(), records)).troubles
+
+    assert (first.count, first.first_index, first.first_s) == (3, 2, 7.0)
+    assert first.words == "request 7f2a failed after 2.5 s"
+    assert (second.outcome, second.status, second.count) == ("rejected", 429, 1)
+
+
+def test_the_slowest_had_a_first_piece() -> None:
+    summary = summarize(samples.cold_burst())
+
+    waits = [one.ttft_s or 0.0 for one in summary.slowest]
+    assert len(waits) == 5
+    assert waits == sorted(waits, reverse=True)
+    assert waits[0] > 19

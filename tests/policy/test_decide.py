@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.schedule import Schedule
+from serve_app.wire.signals import Capacity, Snapshot
+from tests.policy.build import Watch, engine, ingress, snapshot
+
+KNOBS = Knobs(
+    min_replicas=0,
+    max_replicas=10,
+    queue_target_per_replica=8,
+    headroom=0,
+    upscale_delay_s=5,
+    downscale_delay_s=30,
+    downscale_to_zero_delay_s=120,
+    forecast=False,
+)
+
+
+def knobs(**changed: Any) -> Knobs:
+    return KNOBS.model_copy(update=changed)
+
+
+def held(count: int, oldest_s: float = 2.0, **rest: Any) -> Snapshot:
+    """A model at zero with `count` short requests held."""
+    front = ingress(held_requests=count, held_bytes=200.0 * count, oldest_held_s=oldest_s)
+    return snapshot(at={"i0": front}, **rest)
+
+
+def queued(waiting: float, replicas: int = 1, **rest: Any) -> Snapshot:
+    """A fleet of idle hands, with so many short requests waiting at the first of them."""
+    first = engine(waiting_requests=waiting, waiting_tokens=10 * waiting)
+    return snapshot(first, *[engine()] * (replicas - 1), **rest)
+
+
+# Up.
+
+
+def test_a_burst_on_a_cold_model_is_answered_in_one_step() -> None:
+    decision = Watch(KNOBS).see(held(24))
+
+    assert decision.target == 3
+    assert decision.explanation.binding == "queue"
+    assert decision.explanation.reason == "queue: 24 requests have been waiting, 8 a replica may"
+
+
+def test_a_burst_is_given_a_moment_to_arrive_whole() -> None:
+    watch = Watch(KNOBS)
+
+    early = watch.see(held(3, oldest_s=0.1), 0.5)
+    late = watch.see(held(24, oldest_s=0.6), 0.5)
+
+    assert (early.target, early.wanted, early.explanation.binding) == (0, 1, "delay")
+    assert late.target == 3
+
+
+def test_a_burst_that_asks_for_all_there_may_be_is_not_waited_for() -> None:
+    assert Watch(KNOBS).see(held(500, oldest_s=0.0)).target == 10
+
+
+def test_a_burst_that_still_grows_after_a_second_is_waited_for_no_longer() -> None:
+    watch = Watch(KNOBS)
+    targets = []
+    for look in range(6):
+        front = ingress(held_requests=look + 1.0, oldest_held_s=0.5 * look, arrivals_total=look + 1.0)
+        targets.append(watch.see(snapshot(at={"i0": front}), 0.5).target)
+
+    assert targets.index(1) <= 3
+
+
+def test_more_requests_while_the_first_replicas_start_ask_for_more() -> None:
+    watch = Watch(KNOBS)
+    watch.see(held(24))
+
+    assert watch.see(held(40, target=3, ready=0)).target == 5
+
+
+def test_the_backlog_of_a_cold_start_does_not_ask_again_when_the_first_replica_is_up() -> None:
+    watch = Watch(KNOBS)
+    watch.see_for(60, held(24, target=3, ready=0))
+
+    up = watch.see_for(4, queued(20, target=3))
+
+    assert up.target == 3
+    # Nor do more that pile up before the others are; a queue that stands before all three does.
+    assert watch.see_for(10, queued(40, target=3)).target == 3
+    assert watch.see_for(10, queued(40, replicas=3)).target == 5
+
+
+def test_a_queue_must_stand_for_the_delay_before_it_asks_for_a_replica() -> None:
+    watch = Watch(KNOBS)
+    watch.see(queued(0))
+
+    assert [watch.see(queued(20)).target for _ in range(7)] == [1, 1, 1, 1, 1, 3, 3]
+
+
+def test_a_queue_that_clears_within_the_delay_asks_for_nothing() -> None:
+    watch = Watch(KNOBS)
+
+    targets = {watch.see(queued(20 if second % 5 else 0)).target for second in range(60)}
+
+    assert targets == {1}
+
+
+def test_without_a_delay_a_queue_asks_at_once() -> None:
+    assert Watch(knobs(upscale_delay_s=0.0)).see(queued(20)).target == 3
+
+
+# Down.
+
+
+def loaded(rps: float, watch: Watch, replicas: int, seconds: int, **rest: Any) -> Any:
+    """`seconds` of so many arrivals a second, which leave no trace in the engines."""
+    for _ in range(seconds):
+        total = getattr(watch, "total", 0.0) + rps
+        watch.total = total  # type: ignore[attr-defined]
+        front = ingress(arrivals_total=total, arrived_bytes_total=4000 * total)
+        decision = watch.see(snapshot(*[engine(**rest)] * replicas, at={"i0": front}))
+    return decision
+
+
+def test_fewer_replicas_wait_until_fewer_have_been_enough_for_the_delay() -> None:
+    watch = Watch(KNOBS)
+    loaded(9.0, watch, 4, 120)
+    before = [loaded(2.0, watch, 4, 1).target for _ in range(95)]
+
+    # 60 s until the longer rate has forgotten the nine a second, 30 more of delay; three replicas of load
+    # before that, and down by what the rate needs at each moment.
+    assert before[:29] == [4 if target == 4 else 3 for target in before[:29]]
+    assert before[-1] == 1
+    assert before == sorted(before, reverse=True)
+
+
+def test_after_a_reset_nothing_is_taken_away_before_the_longer_delay_has_passed() -> None:
+    watch = Watch(KNOBS)
+    busy = snapshot(*[engine(running_requests=1)] * 4)
+
+    decision = watch.see_for(119, busy)
+    assert (decision.target, decision.wanted, decision.explanation.binding) == (4, 1, "delay")
+
+    assert watch.see_for(3, busy).target == 1
+    # Watched for long enough once, it waits for the shorter one.
+    assert watch.see_for(29, snapshot(*[engine(waiting_requests=9)] * 4)).target == 5
+    assert watch.see_for(31, busy).target == 1
+
+
+def test_the_last_of_an_idle_fleet_goes_after_the_longer_delay_in_one_step() -> None:
+    watch = Watch(KNOBS)
+    watch.see_for(120, snapshot(*[engine(running_requests=1)] * 3, target=3))
+
+    targets = [watch.see(snapshot(*[engine()] * 3)).target for _ in range(125)]
+
+    assert set(targets[:119]) == {1}  # fewer had been enough all along
+    assert targets[121:] == [0] * 4
+
+
+def test_a_fleet_that_was_never_reduced_goes_to_zero_from_many_in_one_step() -> None:
+    watch = Watch(knobs(downscale_delay_s=100.0))
+
+    targets = [watch.see(snapshot(*[engine()] * 3, target=3)).target for _ in range(125)]
+
+    assert targets[-1] == 0
+    assert 0 in targets[110:]
+
+
+def test_one_request_starts_the_idle_time_anew() -> None:
+    watch = Watch(KNOBS)
+    watch.see_for(119, snapshot(engine()))
+    watch.see(snapshot(engine(), at={"i0": ingress(arrivals_total=1)}))
+
+    assert watch.see_for(119, snapshot(engine(), at={"i0": ingress(arrivals_total=1)})).target == 1
+    assert watch.see_for(5, snapshot(engine(), at={"i0": ingress(arrivals_total=1)})).target == 0
+
+
+def test_a_minimum_is_never_left_however_idle() -> None:
+    decision = Watch(knobs(min_replicas=2)).see_for(400, snapshot(engine(), engine()))
+
+    assert decision.target == 2
+    assert decision.explanation.binding == "min_replicas"
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        snapshot(engine(), ready=2),
+        snapshot(engine(), engine(age_s=11)),
+        snapshot(engine(), engine(), at={}),
+        snapshot(engine(), engine(), at={"i0": ingress(age_s=11)}),
+        snapshot(engine(), engine(), ingress_ready=2),
+    ],
+    ids=["engine absent", "engine stale", "ingress absent", "ingress stale", "one ingress of two absent"],
+)
+def test_nothing_is_taken_away_while_anybody_is_silent(seen: Snapshot) -> None:
+    decision = Watch(KNOBS).see_for(400, seen)
+
+    assert decision.target == 2
+    assert decision.explanation.binding == "signals"
+
+
+def test_silence_does_not_keep_a_fleet_from_growing() -> None:
+    watch = Watch(KNOBS)
+
+    assert watch.see_for(10, queued(40, ready=2, target=2)).target == 5
+
+
+def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
+    # Two decode 30 sequences each in 16.2 ms; one would take 21 for 60 of 1,000 tokens each, and 28 with
+    # 60 of 2,000.
+    def running(context: int) -> Snapshot:
+        return snapshot(*[engine(running_requests=30, running_tokens=30.0 * context)] * 2)
+
+    strict = knobs(itl_target_s=0.026)
+    light = Watch(strict).see_for(125, running(500))
+    heavy = Watch(strict).see_for(125, running(1200))
+
+    assert light.target == 1
+    assert (heavy.target, heavy.explanation.binding) == (2, "hold")
+
+
+def test_a_replica_does_not_go_if_the_others_have_no_room_in_their_kv_caches() -> None:
+    full = snapshot(*[engine(running_requests=4, running_tokens=95_000)] * 2)
+
+    decision = Watch(KNOBS).see_for(125, full)
+
+    assert decision.target == 2
+
+
+# Bounds, modes, what is reported.
+
+
+def test_bounds_that_move_move_the_target_at_once() -> None:
+    watch = Watch(KNOBS)
+    watch.see_for(3, snapshot(*[engine(running_requests=5)] * 4))
+
+    watch.knobs = knobs(max_replicas=2)
+    assert watch.see(snapshot(*[engine(running_requests=5)] * 4)).target == 2
+    watch.knobs = knobs(min_replicas=6)
+    assert watch.see(snapshot(*[engine(running_requests=5)] * 4)).target == 6
+
+
+def test_what_is_wanted_beyond_the_maximum_is_said() -> None:
+    decision = Watch(knobs(max_replicas=2)).see(held(80))
+
+    assert (decision.target, decision.wanted) == (2, 2)
+    assert decision.explanation.binding == "max_replicas"
+    assert decision.explanation.reason.startswith("max_replicas = 2 of 10 (queue:")
+    assert [clamp.name for clamp in decision.explanation.clamps] == ["bounds"]
+
+
+def test_advise_decides_and_changes_nothing() -> None:
+    advise = knobs(mode="advise")
+
+    cold = Watch(advise).see(held(24))
+    idle = Watch(advise).see_for(400, snapshot(engine(), engine()))
+
+    assert (cold.target, cold.wanted, cold.explanation.binding) == (0, 3, "mode")
+    assert "advise: 3 recorded, 0 kept" in cold.explanation.reason
+    assert (idle.target, idle.wanted, idle.explanation.binding) == (2, 0, "mode")
+
+
+def test_advise_keeps_to_the_bounds() -> None:
+    assert Watch(knobs(mode="advise", min_replicas=1)).see(held(24)).target == 1
+    assert Watch(knobs(mode="advise", max_replicas=2)).see(snapshot(*[engine()] * 3)).target == 2
+
+
+def test_a_schedule_brings_its_replicas_and_lets_them_go() -> None:
+    window = Schedule(start="22:15", end="22:20", min_replicas=4)  # the watch begins at 22:13:20
+    watch = Watch(knobs(schedules=(window,)))
+    targets: list[int] = []
+    for _ in range(800):
+        count = targets[-1] if targets else 0
+        targets.append(watch.see(snapshot(*[engine()] * count, cold_start_s=60.0)).target)
+
+    assert targets.index(4) == 40 - 1  # 22:14:00, a cold start early
+    assert set(targets[39:399]) == {4}
+    assert targets[399] == 0  # 22:20:00; nobody has come for six minutes
+
+
+def test_a_request_that_has_left_again_wakes_nobody() -> None:
+    watch = Watch(KNOBS)
+    watch.see(snapshot())
+
+    left = snapshot(at={"i0": ingress(arrivals_total=40, abandoned_total=40)})
+
+    assert watch.see_for(30, left).target == 0
+
+
+def test_an_infeasible_ttft_is_reported_and_not_chased() -> None:
+    # Prefill alone takes 0.5 s of a target of 0.2 s; the queue is short.
+    values = {f"ttft_prefill_p{p}_s": 0.5 for p in (50, 90, 95, 99)}
+    values |= {f"ttft_queue_p{p}_s": 0.3 for p in (50, 90, 95, 99)}
+    slow = engine(running_requests=2, ttft_count=50, **values)
+    watch = Watch(KNOBS)
+
+    decision = watch.see_for(300, snapshot(slow, slow))
+
+    assert decision.target == 1
+    assert decision.explanation.signals["capacity_correction"] >= 1.0
+    assert decision.explanation.notes == (
+        "infeasible: half of the prompts take 0.5 s of prefill or more, and ttft_target_s = 0.2; "
+        "replicas cannot change that",
+    )
+
+
+def test_pending_capacity_is_said_and_changes_nothing() -> None:
+    capacity = Capacity(starting=0, pending=2, pending_s=42.0, reason="no node has a free GPU")
+
+    decision = Watch(KNOBS).see(held(24, target=3, ready=0, capacity=capacity))
+
+    assert decision.target == 3
+    assert [(clamp.name, clamp.effect) for clamp in decision.explanation.clamps] == [
+        ("capacity", "pending capacity: 2 of 3 for 42 s: no node has a free GPU")
+    ]
+
+
+def test_a_decision_is_the_same_for_the_same_arguments() -> None:
+    one, other = Watch(KNOBS), Watch(KNOBS)
+    for seen in (held(5), queued(9), snapshot(engine(), engine())):
+        assert one.see(seen) == other.see(seen)
+
+
+def test_a_clock_set_back_stops_nothing() -> None:
+    watch = Watch(KNOBS)
+    watch.see_for(50, queued(3, 2))
+
+    watch.now -= 86_400
+    targets = [watch.see(snapshot(engine(), engine())).target for _ in range(200)]
+
+    assert targets[0] == 2
+    assert targets[-1] == 0
+
+
+def test_what_piles_up_during_a_cold_start_asks_for_no_more_than_its_first_seconds_did() -> None:
+    watch = Watch(knobs(max_replicas=32))
+    target, targets = 0, []
+    for second in range(60):  # one request a second, and a minute until a replica is there
+        report = ingress(
+            arrivals_total=second,
+            arrived_bytes_total=2000.0 * second,
+            held_requests=second,
+            held_bytes=2000.0 * second,
+            oldest_held_s=second,
+        )
+        target = watch.see(snapshot(at={"i0": report}, target=target, cold_start_s=60.0)).target
+        targets.append(target)
+    assert max(targets) == targets[-1] == 1

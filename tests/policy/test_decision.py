@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+
+from serve_app.policy.decision import Clamp, Record, Term
+
+
+def record() -> Record:
+    return Record(
+        seq=7,
+        at=1_700_000_000.123,
+        deployment="Engine-tide",
+        model="tide",
+        kind="change",
+        mode="act",
+        old_target=0,
+        new_target=3,
+        wanted=3,
+        ready=0,
+        binding="queue",
+        reason="queue: 24 requests have been waiting, 8 a replica may",
+        counterfactual="up at 25 waiting or above 9 requests/s; at zero",
+        terms=(Term("queue", 3, "24 requests have been waiting"),),
+        clamps=(Clamp("bounds", "max_replicas = 3, 4 asked for"),),
+        signals={"arrivals_30s_rps": 1 / 3, "held_requests": 24.0},
+        ages_s={"i0": 0.123456},
+        notes=("a note",),
+    )
+
+
+def test_a_record_is_plain_json_with_every_field_by_its_name() -> None:
+    plain = json.loads(json.dumps(record().document(), allow_nan=False))
+
+    assert plain["seq"] == 7
+    assert plain["terms"] == [{"name": "queue", "replicas": 3, "why": "24 requests have been waiting"}]
+    assert plain["clamps"] == [{"name": "bounds", "effect": "max_replicas = 3, 4 asked for"}]
+    assert plain["notes"] == ["a note"]
+    assert set(plain) == set(Record.__slots__)
+
+
+def test_numbers_are_rounded_to_four_digits() -> None:
+    plain = record().document()
+
+    assert plain["signals"] == {"arrivals_30s_rps": 0.3333, "held_requests": 24.0}
+    assert plain["ages_s"] == {"i0": 0.1235}

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from serve_app.policy.capacity_model import Mix, StepTime, slow_share
+from serve_app.policy.demand import Demand
+from serve_app.policy.feedback import Measured, correct, learn_interference, measure, remember_ready
+from serve_app.policy.state import PolicyState
+from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs
+from serve_app.wire.signals import EngineSignals
+from tests.policy.build import NOW
+
+KNOBS = Knobs(ttft_target_s=0.2, itl_target_s=0.025, ttft_percentile=95)
+ITL_ALONE_S = 0.012
+
+
+def latencies(queue_s: float, prefill_s: float, itl_s: float, count: float = 100.0) -> EngineSignals:
+    """Every request and token alike."""
+    values = {}
+    for part, seconds, percentiles in (
+        ("ttft_queue", queue_s, PERCENTILES),
+        ("ttft_prefill", prefill_s, PERCENTILES),
+        ("itl", itl_s, ITL_PERCENTILES),
+    ):
+        values |= {f"{part}_p{p}_s": seconds for p in percentiles}
+    return EngineSignals(ttft_count=count, itl_count=count, **values)
+
+
+# What is measured.
+
+
+def test_only_the_wait_that_prefill_leaves_room_for_counts_against_the_replicas() -> None:
+    # 0.2 s less 0.05 s of prefill: a wait of 0.16 s is a miss and one of 0.14 s is none.
+    assert measure([latencies(0.16, 0.05, 0.01)], KNOBS, ITL_ALONE_S).ttft_missed > 0.5
+    assert measure([latencies(0.14, 0.05, 0.01)], KNOBS, ITL_ALONE_S).ttft_missed == 0.0
+
+
+def test_a_prefill_longer_than_the_target_is_infeasible_and_no_miss() -> None:
+    measured = measure([latencies(5.0, 0.21, 0.01)], KNOBS, ITL_ALONE_S)
+
+    assert not measured.ttft_feasible
+    assert measured.ttft_missed == 0.0
+
+
+def test_a_few_long_prompts_do_not_call_off_the_target_of_the_others() -> None:
+    mixed = replace(latencies(0.3, 0.05, 0.01), ttft_prefill_p95_s=0.9, ttft_prefill_p99_s=1.5)
+
+    measured = measure([mixed], KNOBS, ITL_ALONE_S)
+
+    assert measured.ttft_feasible
+    assert measured.ttft_missed > 0.4
+
+
+def test_inter_token_latency_that_a_single_sequence_misses_is_infeasible_and_no_miss() -> None:
+    slow = latencies(0.0, 0.05, 0.04)
+
+    assert measure([slow], KNOBS, ITL_ALONE_S).itl_missed > 0.5
+    infeasible = measure([slow], KNOBS, lowest_itl_s=0.03)
+    assert (infeasible.itl_feasible, infeasible.itl_missed) == (False, 0.0)
+
+
+def test_nothing_measured_is_nothing_missed() -> None:
+    measured = measure([], KNOBS, ITL_ALONE_S)
+
+    assert (measured.ttft_missed, measured.itl_missed, measured.ttft_feasible) == (0.0, 0.0, True)
+
+
+# What follows from it.
+
+FINE = measure([latencies(0.0, 0.05, 0.012)], KNOBS, ITL_ALONE_S)
+BAD = measure(
+    [replace(latencies(0.3, 0.05, 0.012), ttft_queue_p50_s=0.0, ttft_queue_p90_s=0.2)], KNOBS, ITL_ALONE_S
+)
+"""0.15 s are left for the wait, at three quarters of the way from P50 to P90: 20 % miss."""
+
+
+def settled(**rest: object) -> PolicyState:
+    """A fleet that has not changed for a minute, looked at a second ago, under four requests a second."""
+    demand = Demand().add(NOW - 100, 0, 0)
+    for second in range(100):
+        demand = demand.add(NOW - 99 + second, 4, 400)
+    return replace(PolicyState(since=NOW - 100, moved_at=NOW - 60, last_at=NOW - 1, demand=demand), **rest)
+
+
+def corrected(state: PolicyState, measured: Measured, seconds: int, ready: int = 4) -> PolicyState:
+    for second in range(seconds):
+        state = correct(state, measured, KNOBS, ready, ready, NOW + second)
+        state = replace(state, last_at=NOW + second)
+    return state
+
+
+def test_misses_above_the_permitted_share_lower_what_a_replica_is_trusted_with() -> None:
+    assert BAD.ttft_missed == pytest.approx(0.2)
+
+    assert corrected(settled(), BAD, 23).correction == pytest.approx(0.5, rel=0.05)
+
+
+def test_misses_within_the_permitted_share_lower_nothing() -> None:
+    some = measure([replace(latencies(0.0, 0.05, 0.012), ttft_queue_p99_s=0.3)], KNOBS, ITL_ALONE_S)
+    assert 0.02 < some.ttft_missed < 0.05  # 3 %: half of the way from the 95th percentile to the 99th
+
+    assert corrected(settled(), some, 60).correction == 1.0
+
+
+def test_trust_comes_back_much_slower_than_it_goes() -> None:
+    assert corrected(settled(correction=0.5), FINE, 600).correction == pytest.approx(
+        0.5 * 2.718 ** (1 / 3), rel=0.01
+    )
+
+
+def test_it_stays_within_its_bounds() -> None:
+    assert corrected(settled(), BAD, 300).correction == 0.25
+    assert corrected(settled(), FINE, 7200).correction == 1.0
+
+
+def test_late_tokens_are_left_to_what_is_learned_of_them() -> None:
+    late = measure([latencies(0.0, 0.05, 0.05)], KNOBS, ITL_ALONE_S)
+
+    assert late.itl_missed > 0.5
+    assert corrected(settled(), late, 60).correction == 1.0
+
+
+def test_a_single_replica_never_earns_more_trust() -> None:
+    # One replica fewer would be none.
+    assert corrected(settled(correction=0.5), FINE, 600, ready=1).correction == 0.5
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        settled(moved_at=NOW - 29),
+        settled(moved_at=None),
+        settled(last_at=None),
+        settled(last_at=NOW + 50),
+    ],
+)
+def test_latencies_of_another_fleet_or_time_correct_nothing(state: PolicyState) -> None:
+    assert correct(state, BAD, KNOBS, 4, 4, NOW).correction == 1.0
+
+
+def test_a_fleet_in_transition_corrects_nothing() -> None:
+    assert correct(settled(), BAD, KNOBS, 3, 4, NOW).correction == 1.0
+    assert correct(settled(), BAD, KNOBS, 0, 0, NOW).correction == 1.0
+
+
+def test_a_handful_of_observations_corrects_nothing() -> None:
+    few = measure([latencies(9.0, 0.05, 0.9, count=19)], KNOBS, ITL_ALONE_S)
+
+    assert correct(settled(), few, KNOBS, 4, 4, NOW).correction == 1.0
+
+
+def test_a_long_pause_between_decisions_counts_as_ten_seconds() -> None:
+    after_pause = correct(settled(last_at=NOW - 3600), BAD, KNOBS, 4, 4, NOW)
+
+    assert after_pause.correction == pytest.approx(2.718**-0.3, rel=0.01)
+
+
+# A scale-down that was one too many.
+
+SCALED_DOWN = (NOW - 50, 0.8, 4.0)
+"""(time, correction, requests a second)"""
+
+
+def test_misses_after_a_scale_down_limit_the_trust_that_led_to_it() -> None:
+    state = correct(settled(correction=0.8, lowered=SCALED_DOWN), BAD, KNOBS, 4, 4, NOW)
+
+    assert state.correction == pytest.approx(0.9 * 0.8)
+    assert state.lowered is None
+
+    assert corrected(replace(state, last_at=NOW), FINE, 3600).correction == pytest.approx(0.9 * 0.8)
+
+
+def test_the_limit_ends_after_six_hours() -> None:
+    state = correct(settled(correction=0.8, lowered=SCALED_DOWN), BAD, KNOBS, 4, 4, NOW)
+
+    later = replace(state, last_at=NOW + 21_601)
+    assert correct(later, FINE, KNOBS, 4, 4, NOW + 21_602).correction > 0.9 * 0.8
+
+
+def test_a_second_regret_lowers_the_limit_and_never_raises_it() -> None:
+    once = correct(settled(correction=0.8, lowered=SCALED_DOWN), BAD, KNOBS, 4, 4, NOW)
+    again = correct(replace(once, lowered=(NOW, 1.0, 4.0), last_at=NOW), BAD, KNOBS, 4, 4, NOW + 1)
+
+    assert again.correction_limit == pytest.approx(0.9 * 0.8)
+
+
+@pytest.mark.parametrize(
+    "lowered",
+    [
+        (NOW - 601, 0.8, 4.0),  # too long ago
+        (NOW + 10, 0.8, 4.0),  # by a clock that was set back
+        (NOW - 50, 0.8, 3.0),  # a third more load than then
+        None,
+    ],
+)
+def test_misses_that_are_not_the_scale_downs_limit_nothing(
+    lowered: tuple[float, float, float] | None,
+) -> None:
+    state = correct(settled(correction=0.8, lowered=lowered), BAD, KNOBS, 4, 4, NOW)
+
+    assert state.limited_until == 0.0
+    assert state.correction == pytest.approx(0.8 * 2.718**-0.03, rel=0.01)
+
+
+# Late tokens.
+
+A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
+MIX = Mix(prompt_tokens=1000, output_tokens=128)
+TENTH_LATE = measure(
+    [
+        replace(
+            latencies(0.0, 0.05, 0.012, count=3000),
+            **{f"itl_p{p}_s": 0.025 if p == 90 else 0.05 for p in ITL_PERCENTILES if p >= 90},
+        )
+    ],
+    KNOBS,
+    ITL_ALONE_S,
+)
+
+
+def learned(state: PolicyState, measured: Measured, seconds: int, every_s: int = 1) -> PolicyState:
+    for second in range(0, seconds, every_s):
+        state = learn_interference(state, measured, KNOBS, A100, MIX, 4.0, NOW + second)
+        state = replace(state, last_at=NOW + second)
+    return state
+
+
+def test_late_tokens_are_added_up_as_they_come_and_as_they_were_expected() -> None:
+    assert TENTH_LATE.itl_missed == pytest.approx(0.1)
+    expected = slow_share(A100, MIX, KNOBS.itl_target_s, 4.0 / 2.0)  # four a second, on two replicas
+
+    state = learned(settled(ready_mean=2.0), TENTH_LATE, 1)
+
+    # 3,000 tokens in the last 30 s are 100 a second, and ten of them late.
+    assert state.late_tokens == pytest.approx(10)
+    assert state.late_tokens_expected == pytest.approx(100 * expected)
+    assert state.interference == pytest.approx((10 + 1000) / (100 * expected + 1000))
+
+
+def test_late_tokens_after_a_scale_down_limit_the_trust_that_led_to_it() -> None:
+    """Twice the permitted share: or a constant load would see a replica go and come back."""
+    state = correct(settled(correction=0.8, lowered=SCALED_DOWN), TENTH_LATE, KNOBS, 4, 4, NOW)
+
+    assert state.correction == pytest.approx(0.9 * 0.8)
+    assert state.lowered is None
+
+
+def test_late_tokens_limit_it_once_however_many_scale_downs_follow() -> None:
+    """They are learned from besides: over an evening of steps down the limits would pile up."""
+    once = correct(settled(correction=0.8, lowered=SCALED_DOWN), TENTH_LATE, KNOBS, 4, 4, NOW)
+    down = replace(once, lowered=(NOW + 60, 0.72, 4.0), last_at=NOW + 60)
+
+    again = correct(down, TENTH_LATE, KNOBS, 3, 3, NOW + 61)
+
+    assert again.correction_limit == once.correction_limit
+    assert again.limited_until == once.limited_until
+
+
+def test_a_few_late_tokens_too_many_limit_nothing() -> None:
+    few = replace(TENTH_LATE, itl_missed=0.07)
+
+    state = correct(settled(correction=0.8, lowered=SCALED_DOWN), few, KNOBS, 4, 4, NOW)
+
+    assert (state.limited_until, state.lowered) == (0.0, SCALED_DOWN)
+
+
+def test_what_is_learned_of_late_tokens_is_their_ratio_in_the_long_run() -> None:
+    expected = slow_share(A100, MIX, KNOBS.itl_target_s, 4.0 / 2.0)
+    state = learned(settled(ready_mean=2.0), TENTH_LATE, 10 * 3600, every_s=10)
+
+    # An hour's memory of 100 tokens a second holds 36,000 late ones: the prior of 1,000 is hardly felt.
+    assert state.late_tokens == pytest.approx(36_000, rel=0.01)
+    assert state.interference == pytest.approx((36_000 + 1000) / (360_000 * expected + 1000), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("state", "measured"),
+    [
+        (settled(ready_mean=0.0), TENTH_LATE),  # none ready
+        (settled(ready_mean=2.0, last_at=None), TENTH_LATE),
+        (settled(ready_mean=2.0, last_at=NOW + 9), TENTH_LATE),  # a clock set back
+        (settled(ready_mean=1.0), TENTH_LATE),  # overloaded: late because of those before
+        (settled(ready_mean=2.0), measure([latencies(0, 0.05, 0.05, count=19)], KNOBS, ITL_ALONE_S)),
+        (settled(ready_mean=2.0), measure([latencies(0, 0.05, 0.05)], KNOBS, lowest_itl_s=0.03)),
+    ],
+    ids=["none ready", "no decision before", "clock set back", "overload", "few tokens", "infeasible"],
+)
+def test_what_says_nothing_of_late_tokens_teaches_nothing(state: PolicyState, measured: Measured) -> None:
+    assert learn_interference(state, measured, KNOBS, A100, MIX, 4.0, NOW) == state
+
+
+def test_replicas_are_averaged_over_the_time_that_latencies_are_of() -> None:
+    state = remember_ready(settled(), 2, NOW)
+    assert state.ready_mean == 2.0  # the first seen is no mean yet
+
+    state = replace(state, last_at=NOW - 10)
+    assert remember_ready(state, 4, NOW).ready_mean == pytest.approx(4 - 2 * 2.718 ** (-10 / 30), rel=1e-3)
+    assert remember_ready(state, 0, NOW).ready_mean == 0.0

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from serve_app.policy.ingress_scaling import IngressDecision, decide_ingress
+from serve_app.settings.knobs import IngressKnobs
+from tests.policy.build import NOW
+
+KNOBS = IngressKnobs(min_replicas=1, max_replicas=8, target_ongoing_requests=100, downscale_delay_s=60)
+
+
+class Ingress:
+    """Ingress replicas that report evenly, a second at a time."""
+
+    def __init__(self, target: int = 1) -> None:
+        self.target = target
+        self.peaks: tuple[tuple[float, int], ...] = ()
+        self.now = NOW
+
+    def see(self, ongoing: float, seconds: int = 1, silent: int = 0) -> IngressDecision:
+        for _ in range(seconds):
+            self.now += 1
+            known = self.target - silent
+            reported = {f"i{n}": (ongoing / known, 0.5) for n in range(known)}
+            decision = decide_ingress(reported, self.target, self.target, KNOBS, self.peaks, self.now)
+            self.peaks, self.target = decision.peaks, decision.target
+        return decision
+
+
+@pytest.mark.parametrize(("ongoing", "replicas"), [(0, 1), (100, 1), (101, 2), (400, 4), (401, 5), (5000, 8)])
+def test_replicas_for_the_requests_that_are_open_at_once_and_within_bounds(
+    ongoing: float, replicas: int
+) -> None:
+    assert Ingress().see(ongoing).target == replicas
+
+
+def test_fewer_only_after_fewer_have_been_enough_for_the_delay() -> None:
+    ingress = Ingress()
+    ingress.see(500)
+
+    assert ingress.see(100, 59).target == 5
+    assert ingress.see(100, 2).target == 1
+
+
+def test_a_peak_within_the_delay_keeps_what_it_needed() -> None:
+    ingress = Ingress()
+    ingress.see(500)
+    ingress.see(100, 30)
+    ingress.see(300)
+
+    assert ingress.see(100, 40).target == 3
+    assert ingress.see(100, 30).target == 1
+
+
+def test_after_a_loss_of_memory_what_there_is_counts_as_a_peak() -> None:
+    ingress = Ingress(target=4)
+
+    assert ingress.see(0).target == 4
+    assert ingress.see(0, 58).target == 4
+    assert ingress.see(0, 3).target == 1
+
+
+def test_nothing_is_taken_away_while_a_replica_is_silent() -> None:
+    ingress = Ingress(target=3)
+    decision = ingress.see(10, 200, silent=1)
+
+    assert decision.target == 3
+    assert decision.reason.endswith("1 replicas are silent")
+    assert ingress.see(700, silent=1).target == 7
+
+
+@pytest.mark.parametrize("report", [(math.nan, 0.5), (math.inf, 0.5), (50.0, 11.0), (50.0, math.nan)])
+def test_a_report_that_is_none_makes_its_replica_silent(report: tuple[float, float]) -> None:
+    decision = decide_ingress({"i0": report}, 2, 2, KNOBS, ((NOW - 999, 2),), NOW)
+
+    assert (decision.target, "2 replicas are silent" in decision.reason) == (2, True)
+
+
+def test_a_huge_number_is_the_maximum() -> None:
+    assert decide_ingress({"i0": (1e308, 0.5), "i1": (1e308, 0.5)}, 2, 2, KNOBS, (), NOW).target == 8
+
+
+def test_bounds_that_move_move_the_target() -> None:
+    few = KNOBS.model_copy(update={"max_replicas": 2})
+
+    assert decide_ingress({"i0": (900.0, 0.5)}, 1, 5, few, (), NOW).target == 2
+
+
+@pytest.mark.parametrize(("room", "target"), [(None, 5), (9, 5), (2, 3), (0, 1)])
+def test_no_more_are_added_than_there_is_room_for_beside_the_engines(room: int | None, target: int) -> None:
+    decision = decide_ingress({"i0": (500.0, 0.5)}, 1, 1, KNOBS, (), NOW, room)
+
+    assert (decision.target, decision.wanted) == (target, 5)
+    assert ("engine replicas need the room" in decision.reason) is (target < 5)
+
+
+def test_the_minimum_too_waits_for_room() -> None:
+    two = KNOBS.model_copy(update={"min_replicas": 2})
+
+    assert decide_ingress({"i0": (0.0, 0.5)}, 1, 1, two, (), NOW, 0).target == 1
+    assert decide_ingress({"i0": (0.0, 0.5)}, 1, 1, two, (), NOW, 1).target == 2
+
+
+def test_want_of_room_takes_none_away() -> None:
+    few = KNOBS.model_copy(update={"max_replicas": 2})
+
+    assert decide_ingress({f"i{n}": (100.0, 0.5) for n in range(4)}, 4, 4, KNOBS, (), NOW, 0).target == 4
+    assert decide_ingress({"i0": (900.0, 0.5)}, 1, 5, few, (), NOW, 0).target == 2

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.policy.observe import Latency, latency, observe
+from serve_app.policy.state import PolicyState
+from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES
+from serve_app.wire.signals import (
+    ENGINE_FIELDS,
+    STALE_AFTER_S,
+    EngineSignals,
+    IngressSignals,
+    Reading,
+    Snapshot,
+)
+from tests.policy.build import NOW, engine, ingress, snapshot
+
+
+def test_fresh_reports_add_up() -> None:
+    seen, _ = observe(
+        snapshot(
+            engine(running_requests=3, running_tokens=3000, waiting_requests=2, waiting_tokens=700),
+            engine(running_requests=1, running_tokens=500, waiting_requests=4, waiting_tokens=900),
+            at={
+                "i0": ingress(held_requests=2, held_bytes=800, oldest_held_s=3),
+                "i1": ingress(held_requests=1, held_bytes=400, oldest_held_s=7),
+            },
+            ingress_ready=2,
+        ),
+        PolicyState(),
+        NOW,
+    )
+
+    assert (seen.running_requests, seen.running_tokens) == (4, 3500)
+    assert (seen.waiting_requests, seen.waiting_tokens) == (6, 1600)
+    assert (seen.held_requests, seen.held_tokens, seen.oldest_held_s) == (3, 300, 7)
+    assert (seen.queued_requests, seen.queued_tokens) == (9, 1900)
+    assert (seen.unknown_engines, seen.ingress_known) == (0, True)
+
+
+def test_what_is_open_on_the_data_plane_and_not_yet_in_the_engine_counts_as_running() -> None:
+    seen, _ = observe(
+        snapshot(engine(running_requests=1, waiting_requests=2, ongoing_requests=8)), PolicyState(), NOW
+    )
+
+    assert seen.running_requests == 6
+
+
+# Absent, stale and zero are three different things.
+
+
+def test_a_ready_replica_without_a_report_is_unknown_not_idle() -> None:
+    seen, state = observe(snapshot(engine(), ready=2), PolicyState(), NOW)
+
+    assert seen.unknown_engines == 1
+    assert not seen.idle
+    assert state.idle_since is None
+
+
+def test_a_stale_report_is_no_report_and_the_decision_says_so() -> None:
+    old = engine(age_s=STALE_AFTER_S + 0.1, waiting_requests=50)
+
+    seen, _ = observe(snapshot(engine(), old), PolicyState(), NOW)
+
+    assert seen.waiting_requests == 0
+    assert seen.unknown_engines == 1
+    assert seen.notes == ("engine e1: its report is stale (10 s old)",)
+    assert seen.ages_s["e1"] == pytest.approx(10.1)
+
+
+def test_a_report_of_zeros_is_known_to_be_idle() -> None:
+    seen, state = observe(snapshot(engine(), engine()), PolicyState(), NOW)
+
+    assert seen.idle
+    assert state.idle_since == NOW
+
+
+def test_no_replicas_and_a_silent_ingress_is_not_known_to_be_idle() -> None:
+    assert observe(snapshot(), PolicyState(), NOW)[0].idle
+    assert not observe(snapshot(at={}), PolicyState(), NOW)[0].idle
+    assert not observe(snapshot(at={"i0": ingress(age_s=60)}), PolicyState(), NOW)[0].idle
+    assert not observe(snapshot(ingress_ready=2), PolicyState(), NOW)[0].idle
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e300, -1e16])
+@pytest.mark.parametrize(
+    "field", ["running_requests", "waiting_tokens", "itl_p99_s", "finished_requests_total"]
+)
+def test_a_report_with_a_number_that_is_none_is_not_believed_at_all(bad: float, field: str) -> None:
+    seen, _ = observe(snapshot(engine(), engine(**{field: bad})), PolicyState(), NOW)
+
+    assert seen.unknown_engines == 1
+    assert seen.notes == ("engine e1: its report has numbers that are not finite",)
+    assert all(math.isfinite(value) for value in (seen.running_requests, seen.waiting_tokens))
+
+
+@pytest.mark.parametrize("age", [math.nan, math.inf, -math.inf, -1.0])
+def test_an_age_that_is_none_is_stale(age: float) -> None:
+    seen, _ = observe(snapshot(engine(age_s=age)), PolicyState(), NOW)
+
+    assert seen.unknown_engines == 1
+    assert all(math.isfinite(value) for value in seen.ages_s.values())
+
+
+def test_every_field_of_a_report_is_checked() -> None:
+    for name in ENGINE_FIELDS:
+        seen, _ = observe(snapshot(engine(**{name: math.nan})), PolicyState(), NOW)
+        assert seen.unknown_engines == 1, name
+
+
+def with_totals(arrivals: float, finished: float = 0.0, age_s: float = 0.2) -> Snapshot:
+    return snapshot(
+        engine(
+            age_s,
+            finished_requests_total=finished,
+            finished_prompt_tokens_total=1000 * finished,
+            prompt_tokens_total=800 * finished,
+            finished_generation_tokens_total=100 * finished,
+        ),
+        at={"i0": ingress(arrivals_total=arrivals, arrived_bytes_total=4000 * arrivals)},
+    )
+
+
+def after(*seen: Snapshot) -> PolicyState:
+    state = PolicyState()
+    for second, item in enumerate(seen):
+        _, state = observe(item, state, NOW + second)
+    return state
+
+
+def test_at_the_first_look_the_past_is_unknown() -> None:
+    state = after(with_totals(1e6, 1e6))
+
+    assert sum(bucket[0] for bucket in state.demand.buckets) == 0
+    assert state.sums.finished == 0
+
+
+def test_what_came_between_two_looks_is_the_difference_of_the_totals() -> None:
+    state = after(with_totals(100, 90), with_totals(107, 94))
+
+    assert sum(bucket[0] for bucket in state.demand.buckets) == 7
+    assert state.sums.finished == 4
+    assert state.sums.mix().prompt_tokens == 1000
+    assert state.sums.mix().computed_share == pytest.approx(0.8)
+
+
+def test_arrivals_are_counted_in_tokens_by_what_a_byte_has_been_worth() -> None:
+    state = after(with_totals(0, 0), with_totals(8, 8), with_totals(16, 8))
+
+    assert sum(bucket[1] for bucket in state.demand.buckets) == pytest.approx(16 * 1000)
+
+
+def test_a_total_that_falls_counts_nothing() -> None:
+    state = after(with_totals(100, 90), with_totals(3, 2))
+
+    assert sum(bucket[0] for bucket in state.demand.buckets) == 0
+    assert state.sums.finished == 0
+
+
+def test_a_replica_that_was_away_for_a_moment_does_not_bring_its_whole_past_along() -> None:
+    # A change of `user_config` takes ingress replicas out of Ray's running ones for a second or two.
+    away = Snapshot(target=1, ready=0, ingress_ready=0)
+
+    state = after(with_totals(5000, 4000), with_totals(5003, 4002), away, with_totals(5009, 4006))
+
+    assert sum(bucket[0] for bucket in state.demand.buckets) == 3
+    assert state.sums.finished == 2
+
+
+def test_replicas_that_are_gone_are_forgotten() -> None:
+    state = after(with_totals(5, 5), Snapshot(target=0, ready=0))
+
+    assert state.engine_totals == {}
+    assert state.ingress_totals == {}
+
+
+def test_a_silent_ingress_neither_adds_to_demand_nor_empties_it() -> None:
+    before = after(with_totals(0), with_totals(10))
+    _, silent = observe(snapshot(at={"i0": ingress(age_s=30)}), before, NOW + 20)
+
+    assert silent.demand == before.demand
+
+
+def stepped(age_s: float, step_s: float = 0.013) -> Snapshot:
+    return snapshot(engine(age_s, steps=70, step_s=step_s, step_batch=5, step_kv_tokens=5000))
+
+
+def test_a_report_that_is_seen_twice_teaches_once() -> None:
+    _, once = observe(stepped(0.1), PolicyState(), NOW)
+    _, twice = observe(stepped(0.6), once, NOW + 0.5)
+    _, new = observe(stepped(0.1), twice, NOW + 1.0)
+
+    assert once.service.steps == 70
+    assert twice.service == once.service
+    assert new.service.steps == pytest.approx(140, rel=0.01)
+
+
+def test_learning_goes_on_after_a_clock_is_set_back() -> None:
+    _, before = observe(stepped(0.1), PolicyState(), NOW)
+    _, after_ = observe(stepped(0.1), before, NOW - 3600)
+
+    assert after_.service.steps == pytest.approx(140, rel=0.01)
+    assert after_.since == NOW - 3600
+
+
+@pytest.mark.parametrize("step_s", [0.0, -1.0, 61.0])
+def test_steps_that_cannot_be_teach_nothing(step_s: float) -> None:
+    _, state = observe(stepped(0.1, step_s), PolicyState(), NOW)
+
+    assert state.service == PolicyState().service
+
+
+def test_idle_begins_with_the_last_work_and_not_before() -> None:
+    state = after(
+        with_totals(0, 0), with_totals(1, 0), with_totals(1, 1), with_totals(1, 1), with_totals(1, 1)
+    )
+
+    assert state.idle_since == NOW + 3
+
+
+def test_a_replica_that_says_nothing_for_once_interrupts_the_idle_time() -> None:
+    _, idle = observe(snapshot(engine()), PolicyState(), NOW)
+    _, unknown = observe(snapshot(engine(age_s=11)), idle, NOW + 1)
+    _, again = observe(snapshot(engine()), unknown, NOW + 2)
+
+    assert (idle.idle_since, unknown.idle_since, again.idle_since) == (NOW, None, NOW + 2)
+
+
+def test_the_size_of_the_kv_cache_is_remembered_while_nobody_is_up_to_say_it() -> None:
+    _, state = observe(snapshot(engine(kv_cache_tokens=123_456)), PolicyState(), NOW)
+    seen, _ = observe(snapshot(), state, NOW + 1)
+
+    assert seen.kv_cache_tokens == 123_456
+
+
+def test_negative_numbers_count_as_nothing() -> None:
+    seen, _ = observe(snapshot(engine(running_requests=-5, waiting_tokens=-1)), PolicyState(), NOW)
+
+    assert (seen.running_requests, seen.waiting_tokens) == (0, 0)
+
+
+# Latencies of several replicas.
+
+
+def test_percentiles_are_weighted_by_how_much_each_replica_observed() -> None:
+    one = EngineSignals(itl_count=300, itl_p50_s=0.010, itl_p95_s=0.020)
+    other = EngineSignals(itl_count=100, itl_p50_s=0.030, itl_p95_s=0.060)
+
+    both = latency([one, other, EngineSignals()], "itl")
+
+    assert both.count == 400
+    assert (both.at(50), both.at(95)) == (pytest.approx(0.015), pytest.approx(0.030))
+
+
+def test_nobody_having_observed_anything_is_no_latency() -> None:
+    assert latency([], "itl").count == 0
+    assert latency([EngineSignals()], "ttft_queue").share_above(0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "share"),
+    [(0.5, 0.75), (1.0, 0.5), (1.5, 0.3), (2.0, 0.1), (3.0, 0.05), (4.0, 0.03), (5.0, 0.0), (9.0, 0.0)],
+)
+def test_the_share_above_a_limit_is_read_off_between_the_percentiles(limit_s: float, share: float) -> None:
+    seen = Latency(PERCENTILES, ((100.0, 1.0, 2.0, 3.0, 5.0),), 100.0)
+
+    assert seen.share_above(limit_s) == pytest.approx(share)
+
+
+def test_the_share_of_a_limit_below_everything_is_all() -> None:
+    same = Latency(PERCENTILES, ((100.0, 1.0, 1.0, 1.0, 1.0),), 100.0)
+
+    assert same.share_above(0.0) == 1.0
+    assert same.share_above(1.0) == 0.0
+
+
+def test_the_share_is_that_of_each_replica_and_not_of_their_mean_percentiles() -> None:
+    # One replica decodes in 10 ms, one in 30: half of 400 are above 20 ms. Their mean percentiles are 20 ms.
+    fast = EngineSignals(itl_count=200, **{f"itl_p{p}_s": 0.010 for p in ITL_PERCENTILES})
+    slow = EngineSignals(itl_count=200, **{f"itl_p{p}_s": 0.030 for p in ITL_PERCENTILES})
+
+    # Of the slow one's a third of the lower half is taken to lie below: (1 - 0.5 * 20 / 30) / 2
+    assert latency([fast, slow], "itl").share_above(0.020) == pytest.approx(1 / 3)
+    assert latency([fast, slow], "itl").at(50) == pytest.approx(0.020)
+
+
+def test_inter_token_latencies_are_read_off_between_more_percentiles() -> None:
+    # 3 % also prefill: between the 97th percentile and the 98th the latency jumps from 13 to 60 ms.
+    values = {f"itl_p{p}_s": 0.013 if p <= 97 else 0.060 for p in ITL_PERCENTILES}
+
+    share = latency([EngineSignals(itl_count=1000, **values)], "itl").share_above(0.025)
+
+    assert share == pytest.approx(0.03 - 0.01 * 12 / 47)
+
+
+@given(st.lists(st.lists(st.floats(0, 1e15), min_size=5, max_size=5), max_size=4), st.floats(0, 1e15))
+def test_percentiles_out_of_order_come_to_a_share_all_the_same(rows: list[list[float]], limit: float) -> None:
+    rows = [[count + 1.0, *rest] for count, *rest in rows]
+    seen = Latency(PERCENTILES, tuple(tuple(row) for row in rows), sum(row[0] for row in rows))
+
+    assert 0.0 <= seen.share_above(limit) <= 1.0
+
+
+def test_an_observation_does_not_change_the_snapshot_it_is_of() -> None:
+    item = with_totals(5, 5)
+    kept = replace(item, engines=dict(item.engines))
+
+    observe(item, PolicyState(), NOW)
+
+    assert item == kept
+    assert astuple(Reading(IngressSignals(), 1.0))[1] == 1.0

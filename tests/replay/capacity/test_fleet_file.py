@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+import yaml
+
+from replay.capacity.capacity_error import MeasurementError
+from replay.capacity.capacity_text import report
+from replay.capacity.fleet_file import (
+    Hardware,
+    make_profile,
+    starting_values_block,
+    with_knee,
+    write_profile,
+)
+from replay.capacity.measure import Measurement
+from replay.capacity.server import ColdStart
+from replay.capacity.sweep import Limits
+from replay.fit import Fit
+from replay.profile import Knee, Profile
+from replay.profile_files import load_profile, load_starting_values
+from serve_app.policy.capacity_model import StepTime
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.live_knobs import read_user_config
+from serve_app.settings.settings_error import SettingsError
+
+FIT = Fit(
+    StepTime(0.01151234, 0.000120049, 1.2e-7, 5e-5), StepTime(1e-5, 1e-6, 1e-9, 1e-7), 0.0213, 0.061, 80, 2
+)
+LIMITS = Limits(16_384, 445_000, 128, 8192)
+COLD = ColdStart(model="tide", cold_start_s=40.0, phases_s={"imports": 10.0, "weights_and_kv_cache": 30.0})
+MEASURED = Measurement("tide", (), LIMITS, Knobs(), COLD, 12, 900)
+HARDWARE = Hardware("A100-80GB", 1, 3.67)
+DAY = date(2026, 3, 1)
+
+
+def made(measured: Measurement = MEASURED, hardware: Hardware = HARDWARE, fitted: Fit = FIT) -> Profile:
+    return make_profile(measured, fitted, hardware, "mine", DAY)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(made()), encoding="utf-8")
+
+    assert load_profile(path) == made()
+
+
+def test_the_figures_are_those_measured() -> None:
+    profile = made()
+
+    assert profile.step == StepTime(0.01151, 0.00012, 1.2e-7, 5e-5)
+    assert profile.fit_error == 0.0213
+    assert (profile.kv_cache_tokens, profile.max_num_seqs, profile.max_num_batched_tokens) == (
+        445_000,
+        128,
+        8192,
+    )
+    assert (profile.gpu, profile.gpus, profile.price_per_gpu_hour) == ("A100-80GB", 1, 3.67)
+
+
+def test_a_cold_start_is_that_of_the_application_and_rays_part() -> None:
+    profile = made()
+
+    assert profile.cold_start_s == (42.0, 44.0)
+    assert profile.cold_start_phases == {"imports": 0.25, "weights_and_kv_cache": 0.75}
+
+
+def test_without_a_measured_start_the_defaults_stand_and_the_source_says_so() -> None:
+    profile = made(replace(MEASURED, cold_start=None))
+
+    assert profile.cold_start_s == (60.0, 90.0)
+    assert "cold start: not measured, the defaults" in profile.source
+
+
+def test_a_start_that_was_not_measured_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(made(replace(MEASURED, cold_start=None))), encoding="utf-8")
+
+    assert "cold_start_s" not in path.read_text()
+    assert load_profile(path).cold_start_s == (60.0, 90.0)
+    assert "cold_start_s" not in load_starting_values(path)
+
+
+def test_a_knee_is_written_and_read_back(tmp_path: Path) -> None:
+    found = Knee(
+        prompt_tokens=256,
+        output_tokens=64,
+        rps=9.4,
+        bound="ITL",
+        ttft_target_s=0.5,
+        itl_target_s=None,
+        percentile=95,
+        ttft_s=0.4,
+        itl_s=None,
+        formula_rps=9.2,
+        curve=((9.4, 0.4, None, 0.99),),
+    )
+    profile = with_knee(made(), found, (512, 128))
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(profile), encoding="utf-8")
+
+    assert load_profile(path) == profile
+    assert profile.source.endswith("256 + 64 tokens, cut from 512 + 128 to what fits.")
+
+
+def test_a_knee_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(made()) + "knee: {rps: 3}\n", encoding="utf-8")
+
+    with pytest.raises(SettingsError, match=r"mine.yaml:\d+: knee.prompt_tokens: required, and not given"):
+        load_profile(path)
+
+
+def test_the_block_is_what_stands_in_a_user_config() -> None:
+    block = yaml.safe_load(starting_values_block("tide", made()))
+
+    knobs = read_user_config({"tide": Knobs()}, block)[0]["tide"]
+    assert knobs.starting_values is not None
+    assert knobs.starting_values.coefficients == (0.01151, 0.00012, 1.2e-7, 5e-5)
+    assert knobs.starting_values.cold_start_s == (42.0, 44.0)
+
+
+def test_the_source_names_day_model_and_error() -> None:
+    source = made().source
+
+    for part in ("2026-03-01", "model tide", "12 loads", "80 means", "2.1% median", "6.1% at the 90th"):
+        assert part in source
+
+
+def test_a_given_batch_replaces_the_servers() -> None:
+    assert made(hardware=replace(HARDWARE, max_num_seqs=32)).max_num_seqs == 32
+
+
+def test_a_model_without_a_kv_cache_makes_no_profile() -> None:
+    with pytest.raises(MeasurementError, match="kv_cache_tokens = 0: input should be greater than"):
+        made(replace(MEASURED, limits=replace(LIMITS, kv_cache_tokens=0)))
+
+
+def test_the_report_tells_the_law_its_error_and_what_a_replica_carries() -> None:
+    text = report(made(), FIT, Knobs(), 16_384, COLD)
+
+    assert "a step                11.51 ms +- 0.01" in text
+    assert "a KV token             0.12 us +- 0.001" in text
+    assert "error: 2.1% median, 6.1% at the 90th percentile" in text
+    assert "2 outliers left out" in text
+    assert "with P95 TTFT within 200 ms and ITL within 25 ms" in text
+    assert "requests/s of 512 + 128 tokens" in text
+    assert (
+        "Cold start: 40.0 s from process to readiness (imports 10.0 s, weights_and_kv_cache 30.0 s)" in text
+    )
+
+
+def test_requests_that_do_not_fit_the_context_are_not_promised() -> None:
+    text = report(made(), FIT, Knobs(), 2048, None)
+
+    assert "512 + 128" in text
+    assert "2048 + 256" not in text
+    assert "not measured yet" in text
+
+
+def test_a_target_that_an_empty_replica_misses_is_told() -> None:
+    text = report(made(), FIT, Knobs(itl_target_s=0.01), 16_384, COLD)
+
+    assert "ITL of 11.7 ms on an empty replica misses the target, which is left out" in text

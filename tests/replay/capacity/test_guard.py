@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from replay.capacity.capacity_error import MeasurementError
+from replay.capacity.exposition import Scrape, read_scrape
+from replay.capacity.guard import TrafficGuard, check_alone
+from replay.capacity.server import Readiness
+from serve_app.settings.knobs import Knobs
+from tests.replay.capacity.fake_application import exposition
+
+
+def scrape(steps: float = 0.0, arrivals: float = 0.0, replica: str = "a", busy: float = 0.0) -> Scrape:
+    text = exposition("tide", replica, llm_steps_total=steps, llm_step_seconds_total=steps / 100)
+    text += exposition("tide", replica, llm_running_requests=busy)
+    return read_scrape(text + exposition("tide", "i", llm_arrivals_total=arrivals), "tide")
+
+
+def seen(replicas: int, target: int, **more: str) -> Readiness:
+    return Readiness(state="up", replicas=replicas, target_replicas=target, **more)
+
+
+@pytest.mark.parametrize("knobs", [Knobs(), Knobs(min_replicas=0), Knobs(max_replicas=5, mode="advise")])
+def test_one_replica_that_stays_alone_may_be_measured(knobs: Knobs) -> None:
+    check_alone("tide", seen(1, 1), knobs)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "target", "told"),
+    [
+        (0, 0, "tide has 0 ready replicas and 0 running or on their way"),
+        (0, 1, "tide has 0 ready replicas and 1 running or on their way"),
+        (1, 2, "tide has 1 ready replicas and 2 running or on their way"),
+        (2, 2, "tide has 2 ready replicas"),
+    ],
+)
+def test_any_other_number_is_refused_and_the_message_pins_one(replicas: int, target: int, told: str) -> None:
+    with pytest.raises(MeasurementError) as caught:
+        check_alone("tide", seen(replicas, target), Knobs())
+
+    assert str(caught.value).startswith(told)
+    assert "tideserve knobs set tide min_replicas=1 max_replicas=1" in str(caught.value)
+
+
+def test_a_replica_that_cannot_start_says_why() -> None:
+    with pytest.raises(MeasurementError, match=r"pending_capacity \(no free GPU\)"):
+        check_alone("tide", seen(0, 1, phase="pending_capacity", reason="no free GPU"), Knobs())
+
+
+def test_a_policy_that_would_scale_under_the_load_is_refused() -> None:
+    with pytest.raises(MeasurementError, match="max_replicas of tide is 3, and the load would start more"):
+        check_alone("tide", seen(1, 1), Knobs(max_replicas=3))
+
+
+def test_requests_under_way_at_the_start_are_others() -> None:
+    with pytest.raises(MeasurementError, match="tide has 4 requests under way"):
+        TrafficGuard("tide", scrape(busy=4))
+
+
+def test_scrapes_become_samples() -> None:
+    guard = TrafficGuard("tide", scrape(steps=50, arrivals=10))
+
+    assert guard.add(scrape(steps=50, arrivals=10), sent=1) is None
+    sample = guard.add(scrape(steps=150, arrivals=11), sent=3)
+
+    assert sample is not None
+    assert sample.step_s == pytest.approx(0.01)
+
+
+def test_more_arrivals_than_were_sent_are_others() -> None:
+    guard = TrafficGuard("tide", scrape(arrivals=10))
+    guard.add(scrape(arrivals=14), sent=4)
+
+    with pytest.raises(MeasurementError, match="2 requests of others reached tide meanwhile"):
+        guard.add(scrape(arrivals=19), sent=7)
+
+
+def test_steps_of_another_replica_are_told() -> None:
+    guard = TrafficGuard("tide", scrape())
+    guard.add(scrape(steps=10), sent=1)
+
+    with pytest.raises(MeasurementError, match="another replica of tide took steps meanwhile: b beside a"):
+        guard.add(scrape(steps=10, replica="b"), sent=1)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadtests.record import Outcome, Record, Timekeeping
+from replay.capacity.knee import Rate, Targets, curve, hold_s, judge, knee, next_rps, targets
+from serve_app.policy.capacity_model import Mix, StepTime
+from serve_app.settings.knobs import Knobs
+
+TARGETS = Targets(95, 0.2, 0.025)
+IN_TIME = Timekeeping(1.0, 2.0, 1.0, 2.0, 0.2)
+LATE = Timekeeping(30.0, 80.0, 1.0, 2.0, 0.9)
+
+
+def request(
+    at_s: float,
+    ttft_s: float | None = 0.05,
+    itl_s: float = 0.01,
+    tokens: int = 4,
+    outcome: Outcome = "answered",
+) -> Record:
+    """One whole answer, unless it says otherwise."""
+    first_s = at_s + (ttft_s or 0.0)
+    pieces = () if ttft_s is None else tuple(first_s + itl_s * number for number in range(tokens))
+    ended_s = pieces[-1] if pieces else at_s + 1.0
+    return Record(0, "k", "m", at_s, at_s, ended_s, outcome, 200, pieces_s=pieces)
+
+
+def load(rps: float = 10.0, for_s: float = 20.0, **each: float) -> list[Record]:
+    return [request(number / rps, **each) for number in range(round(rps * for_s))]  # type: ignore[arg-type]
+
+
+def test_a_rate_within_its_targets_is_held() -> None:
+    rate = judge(10.0, 20.0, load(), IN_TIME, TARGETS)
+
+    assert rate.held
+    assert (rate.rps, rate.requests) == (10.0, 150)
+    assert rate.ttft_s == pytest.approx(0.05)
+    assert rate.itl_s == pytest.approx(0.01)
+    assert rate.attained == 1.0
+
+
+def test_the_first_quarter_does_not_count() -> None:
+    records = load()
+    records[:30] = [request(record.at_s, ttft_s=1.0, itl_s=0.3) for record in records[:30]]
+
+    assert judge(10.0, 20.0, records, IN_TIME, TARGETS).held
+
+
+def test_one_request_in_ten_without_an_answer_is_more_than_p95_allows() -> None:
+    records = [
+        request(record.at_s, ttft_s=None, outcome="rejected") if number % 10 == 0 else record
+        for number, record in enumerate(load())
+    ]
+
+    rate = judge(10.0, 20.0, records, IN_TIME, TARGETS)
+
+    assert (rate.miss, rate.ttft_s) == ("TTFT", math.inf)
+    assert rate.attained == pytest.approx(0.9)
+
+
+def test_each_target_is_missed_by_its_own_name() -> None:
+    assert judge(10.0, 20.0, load(ttft_s=0.25), IN_TIME, TARGETS).miss == "TTFT"
+    assert judge(10.0, 20.0, load(itl_s=0.03), IN_TIME, TARGETS).miss == "ITL"
+    assert judge(10.0, 20.0, load(itl_s=0.03), IN_TIME, replace(TARGETS, itl_s=None)).held
+
+
+def test_a_queue_that_grows_is_missed_however_wide_the_targets() -> None:
+    # Half as many are answered as come.
+    growing = [request(number / 10.0, ttft_s=number / 10.0) for number in range(200)]
+
+    assert judge(10.0, 20.0, growing, IN_TIME, WIDE).miss == "queue"
+    assert judge(10.0, 20.0, load(ttft_s=5.0), IN_TIME, WIDE).held
+
+
+def served_by(slots: int, rps: float, service_s: float, seed: int, for_s: float = 13.9) -> list[Record]:
+    """Requests at random times, of which so many are served at once, first come first served."""
+    draw = random.Random(seed)
+    free_s = [0.0] * slots
+    records = []
+    for at_s in sorted(draw.uniform(0.0, for_s) for _ in range(round(rps * for_s))):
+        begin_s = max(at_s, heapq.heappop(free_s))
+        heapq.heappush(free_s, begin_s + service_s)
+        records.append(Record(0, "k", "m", at_s, at_s, begin_s + service_s, "answered", pieces_s=(begin_s,)))
+    return records
+
+
+WIDE = Targets(95, 60.0, 1.0)
+
+
+def test_random_arrivals_are_taken_for_a_queue_in_hardly_any_rate() -> None:
+    grown = [judge(9.2, 13.9, served_by(1000, 9.2, 1.3, seed), IN_TIME, WIDE).miss for seed in range(300)]
+
+    assert grown.count("queue") <= 3
+
+
+def test_half_more_than_is_served_is_taken_for_a_queue_however_wide_the_targets() -> None:
+    # 12 slots of 1.3 s serve 9.2 a second.
+    grown = [judge(13.8, 13.9, served_by(12, 13.8, 1.3, seed), IN_TIME, WIDE).miss for seed in range(100)]
+
+    assert grown.count("queue") >= 95
+
+
+def test_a_client_that_was_late_holds_nothing() -> None:
+    rate = judge(10.0, 20.0, load(), LATE, TARGETS)
+
+    assert (rate.miss, rate.lag_s) == ("client", 0.03)
+    assert judge(10.0, 20.0, load(), LATE, Targets(95, 0.5, 0.025)).held  # 30 of 500 ms
+
+
+def test_what_is_decoded_after_the_last_arrival_does_not_count() -> None:
+    slow_to_the_end = [request(record.at_s, itl_s=0.02) for record in load()]
+    slow_to_the_end[-1] = request(19.9, itl_s=9.0, tokens=100)
+
+    assert judge(10.0, 20.0, slow_to_the_end, IN_TIME, TARGETS).itl_s == pytest.approx(0.02)
+
+
+def test_nothing_at_all_is_nothing_held() -> None:
+    assert judge(10.0, 20.0, [], IN_TIME, TARGETS).miss == "TTFT"
+
+
+def test_a_rate_is_kept_for_a_hundred_requests_within_reason() -> None:
+    assert hold_s(9.0, 20.0) == 20.0
+    assert hold_s(2.0, 20.0) == pytest.approx(66.7, abs=0.1)
+    assert hold_s(0.01, 20.0) == 300.0
+
+
+def test_a_target_that_an_empty_replica_misses_is_left_out() -> None:
+    step = StepTime(0.03, 0.0, 0.0, 1e-5)
+
+    assert targets(step, Mix(), Knobs()) == Targets(95, 0.2, None)
+    assert targets(step, Mix(), Knobs(itl_target_s=0.05)) == Targets(95, 0.2, 0.05)
+    assert targets(step, Mix(prompt_tokens=1e6), Knobs(itl_target_s=0.05)) == Targets(95, None, 0.05)
+
+
+def came_to(rps: float, miss: str = "") -> Rate:
+    return Rate(rps, 100, 0.1, 0.01, 1.0, miss, 0.001)  # type: ignore[arg-type]
+
+
+def search(first_rps: float, true_rps: float) -> list[Rate]:
+    """All tries against a replica that holds everything below `true_rps`."""
+    tried: list[Rate] = []
+    while (rps := next_rps(tried, first_rps)) is not None:
+        tried.append(came_to(rps, "" if rps <= true_rps else "TTFT"))
+    return tried
+
+
+def test_a_search_goes_up_by_a_quarter_and_then_between() -> None:
+    tried = search(4.0, 7.0)
+
+    assert [round(rate.rps, 2) for rate in tried] == [4.0, 5.0, 6.25, 7.81, 6.99, 7.39, 7.19]
+    found = knee(tried)
+    assert found is not None
+    assert found.rps == pytest.approx(6.99, abs=0.01)
+
+
+def test_a_first_rate_too_high_is_halved() -> None:
+    assert [rate.rps for rate in search(4.0, 1.2)][:3] == [4.0, 2.0, 1.0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0.1, 100), st.floats(0.05, 20))
+def test_the_knee_is_found_to_five_percent_in_few_tries(first_rps: float, ratio: float) -> None:
+    tried = search(first_rps, first_rps * ratio)
+    found = knee(tried)
+
+    assert len(tried) <= 20
+    assert found is not None
+    assert found.rps <= first_rps * ratio < found.rps * 1.0501
+
+
+def test_a_search_ends_where_nothing_is_held_or_nothing_missed() -> None:
+    assert knee(search(4.0, 0.001)) is None
+    assert len(search(4.0, 0.001)) == 6
+    assert len(search(4.0, math.inf)) == 15
+
+
+def test_a_queue_that_grew_within_the_targets_gets_a_second_and_longer_look() -> None:
+    first = [came_to(4.0), came_to(5.0, "queue")]
+
+    assert next_rps(first, 4.0) == 5.0
+    assert hold_s(5.0, 20.0, again=True) == 2 * hold_s(5.0, 20.0)
+    assert next_rps([*first, came_to(5.0)], 4.0) == 6.25
+    between = next_rps([*first, came_to(5.0, "queue")], 4.0)
+    assert between is not None
+    assert 4.0 < between < 5.0
+
+
+def test_a_client_that_was_late_gets_a_second_chance_at_the_same_rate() -> None:
+    first = [came_to(4.0), came_to(5.0, "client")]
+    assert next_rps(first, 4.0) == 5.0
+    assert next_rps([*first, came_to(5.0)], 4.0) == 6.25
+    again = [*first, came_to(5.0, "client")]
+    assert next_rps(again, 4.0) == pytest.approx(math.sqrt(20.0))
+    assert [rate.held for rate in curve([*first, came_to(5.0)])] == [True, True]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadtests.traces.trace import Ints
+from replay.hindsight.timetable import Timetable, ahead, filled, seconds
+
+
+def ints(text: str) -> Ints:
+    return np.array([int(digit) for digit in text], dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "slots", "kept"),
+    [
+        ("1001", 3, "1111"),  # two slots of silence are less than three
+        ("10001", 3, "10001"),
+        ("312013", 2, "322113"),
+        ("33133", 1, "33133"),
+        ("0010", 4, "0010"),  # what lies before the first and after the last is no gap
+        ("21012", 4, "22222"),
+    ],
+)
+def test_a_valley_is_filled_where_it_is_shorter_than_what_a_start_costs(
+    replicas: str, slots: int, kept: str
+) -> None:
+    assert filled(ints(replicas), slots).tolist() == ints(kept).tolist()
+
+
+def test_what_is_asked_for_is_the_most_that_is_needed_up_to_a_cold_start_later() -> None:
+    assert ahead(ints("0002100"), 2).tolist() == ints("0222100").tolist()
+
+
+def test_a_start_is_asked_for_one_cold_start_before_and_a_stop_when_it_is_due() -> None:
+    timetable = Timetable(slot_s=10.0, cold_start_s=25.0, ready=ints("1111311"))
+
+    # Three are ready at 40 s: the two more are asked for 25 s before; two go at 50 s, and one stays.
+    assert timetable.steps == [(0.0, 1), (15.0, 3), (50.0, 1), (70.0, 1)]
+
+
+def test_a_replica_needed_before_it_could_start_is_paid_for_as_if_asked_for_before() -> None:
+    timetable = Timetable(slot_s=10.0, cold_start_s=75.0, ready=ints("1122200"))
+
+    # The first is needed at once, the second at 20 s; with one that is there anyway only 55 s are left.
+    assert timetable.steps[0] == (0.0, 2)
+    assert timetable.prepaid(warm=0) == (2, 75.0 + 55.0)
+    assert timetable.prepaid(warm=1) == (1, 55.0)
+    assert timetable.prepaid(warm=2) == (0, 0.0)
+    assert timetable.prepaid(warm=5) == (0, 0.0)
+
+
+def test_the_bill_is_the_slots_and_the_starts() -> None:
+    assert seconds(ints("112010"), slot_s=10.0, start_s=75.0) == 50.0 + 2 * 75.0

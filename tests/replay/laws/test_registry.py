@@ -1,0 +1,111 @@
+"""Baselines by specification, and what must hold of every one of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.peers.laws import PUBLISHED
+from replay.laws.registry import SpecError, make, names
+from replay.sample import Autoscaler
+from tests.benchmarks.peers.build import A100_7B, drive, sample, spread
+
+ALL = (*PUBLISHED, "kpa", "static:12", "schedule")
+
+
+def build(spec: str) -> Autoscaler:
+    return make(spec, fit=A100_7B, schedule=[(0.0, 3)])
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_a_policys_name_is_its_specification(spec: str) -> None:
+    assert build(spec).name == spec
+    assert build(build(spec).name).name == spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("ray:2", "ray"),
+        (" ray:5.0 ", "ray:5"),
+        ("wva:1", "wva"),
+        ("dynamo:interval=180,itl=0.02", "dynamo:itl=0.02"),
+        ("hpa: ongoing = 4", "hpa:ongoing=4"),
+        ("static:007", "static:7"),
+        ("hpa", "hpa:ongoing=10"),
+        ("apa", "apa:5"),
+    ],
+)
+def test_names_are_canonical(spec: str, name: str) -> None:
+    assert build(spec).name == name
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("rays", r"'rays'.*no such baseline; there are ray\[:TARGET\], kpa.*hpa.*:waiting=TARGET.*schedule"),
+        ("", "no such baseline"),
+        ("ray:x", "'x': must be a number above 0"),
+        ("ray:0", "above 0"),
+        ("ray:nan", "above 0"),
+        ("ray:inf", "above 0"),
+        ("ray:2,3", "'3' has no place"),
+        ("ray:target=2", "'target=2' has no place"),
+        ("hpa:1", "'1' has no place"),
+        ("hpa:waiting=1,ongoing=2", r"one setting is enough; written hpa\[:waiting=TARGET"),
+        ("wva:3", "3 must be a whole number from 1 to 2"),
+        ("static", "a whole number is needed"),
+        ("static:1.5", "1.5 must be a whole number"),
+        ("dynamo:itl=-1", "itl = '-1': must be a number above 0"),
+        ("schedule:3", "has no place"),
+    ],
+)
+def test_what_is_wrong_with_a_specification_is_told(spec: str, problem: str) -> None:
+    with pytest.raises(SpecError, match=problem):
+        build(spec)
+
+
+def test_what_a_law_needs_is_asked_for() -> None:
+    with pytest.raises(SpecError, match="profile of the engines"):
+        make("dynamo")
+    with pytest.raises(SpecError, match="timetable"):
+        make("schedule")
+
+
+def test_every_baseline_is_named_and_can_be_made() -> None:
+    assert {spec.partition(":")[0] for spec in ALL} == set(names())
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_memory_is_not_shared(spec: str) -> None:
+    drive(build(spec), 600.0, 50, target=1)
+    assert drive(build(spec), 600.0, 7, target=2) == drive(build(spec), 600.0, 7, target=2)
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_no_fleet_and_no_traffic_make_it_stumble(spec: str) -> None:
+    policy = build(spec)
+    fleets = [
+        {"running": (), "target": 0},
+        {"running": (), "target": 0, "held": 30},
+        {"running": (), "target": 4, "held": 30},
+        {"running": spread(30, 3), "target": 4, "waiting": spread(90, 3), "kv_usage": [0.0, 0.9, 1.0]},
+        {"running": spread(0, 3), "target": 3},
+        {"running": spread(0, 3), "target": 1},
+    ]
+    at = 0.0
+    with np.errstate(all="raise"):
+        for turn in range(600):
+            count = turn * (1.0 if turn % 200 > 100 else 0.0)
+            totals = {"arrivals": count, "arrived_tokens": 9 * count, "finished": count}
+            wish = policy.decide(sample(at, **fleets[turn // 7 % len(fleets)], **totals))
+            assert isinstance(wish, int)
+            assert 0 <= wish < 10_000
+            at += policy.interval_s
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_a_steady_load_settles(spec: str) -> None:
+    changes = drive(build(spec), 3600.0, 40, target=2)
+    late = [change for change in changes if change[0] > 1800.0]
+    assert late == []

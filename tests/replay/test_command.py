@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serve_app.cli.main import main
+
+CONFIG = Path(__file__).parents[2] / "config" / "serve.a100.yaml"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Two minutes at two requests a second."""
+    path = tmp_path / "trace.csv"
+    rows = (f"{at:g},400,20" for at in np.arange(0.0, 120.0, 0.5))
+    path.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows, ""]))
+    return path
+
+
+def documents(out: Path) -> dict[str, Any]:
+    known: dict[str, Any] = json.loads(out.read_text())
+    return known
+
+
+def test_the_production_policy_is_replayed_and_told(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--trace", str(trace)]) == 0
+
+    told = capsys.readouterr()
+    assert told.out.startswith("ours on trace.csv\n240 requests in 120 s; a100-80gb; seed 0\n")
+    assert "default knobs with 0 to 32 replicas" in told.err
+    assert "ours " in told.err
+    assert "GPU-s, 100.00 % attained" in told.err
+
+
+def test_knobs_and_profile_are_those_of_the_configuration(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+
+    given = ["--config", str(CONFIG), "--knob", "headroom=2", "--knob", "ttft_target_s=0.3"]
+    assert main(["replay", "--trace", str(trace), *given, "--json", str(out)]) == 0
+
+    known = documents(out)
+    assert (known["profile"], known["targets"]["ttft_s"]) == ("a100-80gb", 0.3)
+    assert (known["knobs"]["headroom"], known["knobs"]["max_replicas"]) == (2.0, 8)
+    assert known["oracle_ratio"] is None
+    assert "results" not in known
+
+
+def test_several_policies_are_compared_with_the_first(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+
+    given = ["--policy", "static:2,static", "--policy", "hpa:ongoing=10", "--oracle", "--json", str(out)]
+    assert main(["replay", "--trace", str(trace), *given]) == 0
+
+    known = documents(out)
+    names = ["static:2", "static:1", "hpa:ongoing=10", "oracle"]
+    assert known["policy"] == names[0]
+    assert [result["policy"] for result in known["results"]] == names
+    assert list(known["peers"]) == names[1:]
+    assert known["peers"]["static:1"]["ratio"] == pytest.approx(2.0, rel=0.01)
+    assert all(result["oracle_ratio"] is not None for result in known["results"])
+    assert known["results"][-1]["oracle_ratio"] == 1.0
+    assert capsys.readouterr().out.startswith("Policies on trace.csv\n")
+
+
+def test_json_on_standard_output_is_all_there_is(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--trace", str(trace), "--policy", "static:1", "--json", "-"]) == 0
+
+    assert json.loads(capsys.readouterr().out)["policy"] == "static:1"
+
+
+def test_the_trace_is_scaled_as_asked_for(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+
+    given = ["--policy", "static:1", "--rate", "2", "--time", "0.5", "--seed", "4", "--json", str(out)]
+    assert main(["replay", "--trace", str(trace), *given]) == 0
+
+    known = documents(out)
+    assert (known["requests"], known["seed"]) == (480, 4)
+    assert known["duration_s"] < 62.0
+
+
+def test_an_oracle_that_misses_the_goal_says_so(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hopeless = ["--knob", "itl_target_s=0.005", "--oracle"]
+
+    assert main(["replay", "--trace", str(trace), "--policy", "static:1", *hopeless]) == 0
+
+    assert (
+        "found no schedule of this fleet that attains 99 %; the best attains 0.00 %"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["--policy", "luck"], "policy 'luck': no such policy"),
+        (["--policy", "ours,static:99"], "'static:99': must be from min_replicas = 0 to max_replicas = 32"),
+        (["--knob", "head=1"], "knob.head = 1: no such knob"),
+        (["--capacity", "0"], "capacity = 0: must be from 1 to 10000"),
+        (["--cold-start", "90:60"], "--cold-start = '90:60': the first must be at most the second"),
+        (["--fleet", "abacus"], "profile = 'abacus': must be one of"),
+        (["--json", "no/such/out.json"], "--json = no/such/out.json: no/such is no folder"),
+        (["--rate", "0"], "rate = 0.0: must be above 0"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_replayed(
+    trace: Path,
+    given: list[str],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("replay.run.replay", unreachable)
+
+    assert main(["replay", "--trace", str(trace), *given]) == 2
+
+    assert problem in capsys.readouterr().err
+
+
+def test_a_line_that_is_no_request_is_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace.write_text(trace.read_text() + "200,many,1\n")
+
+    assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 2
+
+    assert "line 242: input_tokens = 'many'" in capsys.readouterr().err
+
+
+def test_interrupted_it_writes_nothing(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("replay.run.replay", interrupted)
+    out = tmp_path / "out.json"
+
+    assert main(["replay", "--trace", str(trace), "--json", str(out)]) == 130
+
+    assert "interrupted; nothing was written" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.csv"]
+
+
+def test_decisions_that_raise_are_told(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("serve_app.controller.serve_policy.decide", wrong)
+
+    assert main(["replay", "--trace", str(trace)]) == 0
+
+    assert "decisions raised, and kept the target" in capsys.readouterr().err
+
+
+def test_it_says_that_it_compiles(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("replay.fleet.compiled.is_compiled", lambda: False)
+
+    assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 0
+
+    assert "compiling the simulator, once (about 10 s)" in capsys.readouterr().err
+
+
+def unreachable(*_: Any, **__: Any) -> None:
+    pytest.fail("replayed all the same")

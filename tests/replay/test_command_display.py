@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import io
+
+from replay.command_display import Display
+from replay.run import replay
+from tests.replay.traffic import steady
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_there_is_a_line_for_each_run() -> None:
+    stream = io.StringIO()
+    display = Display(stream)
+
+    with display.running("static:1") as progress:
+        progress(0.5)
+        result = replay(steady(duration_s=60.0), policy="static:1")
+    display.ended(result, 1.25)
+
+    assert stream.getvalue() == "static:1                   60 GPU-s, 100.00 % attained, in 1.2 s\n"
+
+
+def test_on_a_terminal_a_bar_comes_and_goes() -> None:
+    stream = Terminal()
+
+    with Display(stream).running("a[b]") as progress:
+        progress(0.25)
+
+    assert "a[b]" in stream.getvalue()
+    assert stream.getvalue().endswith("\x1b[2K")

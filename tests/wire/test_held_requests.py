@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from serve_app.wire import held_requests as ingress_reports
+from serve_app.wire.documents import NAMESPACE
+from serve_app.wire.held_requests import IngressReport, forget_report, publish_report, read_reports
+from tests.stub_kv import StubKv
+
+
+def test_a_report_is_read_as_it_was_written_until_it_is_forgotten(kv: StubKv) -> None:
+    publish_report("shop", "i1", {"Engine-a:held_requests": 9.0}, 100.0)
+    publish_report("shop", "i1", {"Engine-a:held_requests": 8.0}, 100.5)
+    publish_report("shop", "i2", {"Engine-a:held_requests": 1.0}, 100.0)
+    publish_report("another", "i1", {}, 100.0)
+
+    assert read_reports("shop") == {
+        "i1": IngressReport(100.5, {"Engine-a:held_requests": 8.0}),
+        "i2": IngressReport(100.0, {"Engine-a:held_requests": 1.0}),
+    }
+    forget_report("shop", "i1")
+    assert set(read_reports("shop")) == {"i2"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"\x00",
+        b"[]",
+        b"{}",
+        b'{"at": "soon", "values": {}}',
+        b'{"at": 1, "values": {"a": "b"}}',
+        b'{"at": NaN}',
+    ],
+)
+def test_what_another_version_wrote_is_no_report_and_costs_the_others_nothing(
+    kv: StubKv, document: bytes
+) -> None:
+    publish_report("shop", "i1", {}, 100.0)
+    kv._internal_kv_put("ingress/shop/i0", document, overwrite=True, namespace=NAMESPACE)
+
+    assert set(read_reports("shop")) == {"i1"}
+
+
+def test_it_is_plain_json(kv: StubKv) -> None:
+    publish_report("shop", "i1", {"a": 1.0}, 2.0)
+
+    assert json.loads(kv.kept[NAMESPACE, b"ingress/shop/i1"]) == {"at": 2.0, "values": {"a": 1.0}}
+
+
+async def turns(kv: StubKv, count: int) -> None:
+    """Until so many more reports have been written."""
+    enough = len(kv.written) + count
+    async with asyncio.timeout(10):
+        while len(kv.written) < enough:
+            await asyncio.sleep(0)
+
+
+async def test_a_replica_reports_for_as_long_as_it_holds_requests(
+    kv: StubKv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ingress_reports, "_INTERVAL_S", 0.0)
+    held = 3
+    keeping = asyncio.create_task(
+        ingress_reports.keep_report("shop", "i1", lambda: held > 0, lambda: {"held": float(held)})
+    )
+    await turns(kv, 2)
+    assert read_reports("shop")["i1"].values == {"held": 3.0}
+
+    kv.fails = ConnectionError("no GCS")  # which costs a warning, and no more
+    async with asyncio.timeout(10):
+        while not caplog.records:
+            await asyncio.sleep(0)
+    kv.fails = None
+    await turns(kv, 2)
+
+    held = 0
+    async with asyncio.timeout(10):
+        while read_reports("shop"):
+            await asyncio.sleep(0)
+    assert [record.message for record in caplog.records] == ["the report of held requests cannot be written"]
+    keeping.cancel()

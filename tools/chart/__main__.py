@@ -1,0 +1,75 @@
+"""Write the chart's generated files; run it through `make chart`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from serve_app.settings.engine_arguments import OWNED, known_arguments
+from tools.chart.manifests import FOLDER, manifests
+from tools.chart.readme import readme
+from tools.chart.schema import ValuesSchema
+from tools.chart.values_comments import Comments
+
+CHART = Path(__file__).parents[2] / "helm/tideserve"
+
+
+def generated() -> dict[Path, str]:
+    """The text of every generated file of the chart, by its path."""
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    comments = Comments.read(text)
+    values = yaml.safe_load(text)
+    schema = json.dumps(ValuesSchema(comments, values).build(), indent=1, ensure_ascii=False)
+    introduction = (CHART / "README.introduction.md").read_text(encoding="utf-8")
+    return {
+        CHART / "values.schema.json": schema + "\n",
+        CHART / "README.md": readme(introduction, values, comments),
+        CHART / "files/engine-arguments.yaml": _engine_arguments(),
+    }
+
+
+def _engine_arguments() -> str:
+    """What `engine_args` of a model may and may not name, for the chart's checks.
+
+    Raises:
+        RuntimeError: without vLLM, whose source has the names.
+    """
+    known = known_arguments()
+    if known is None:
+        raise RuntimeError("vLLM is not installed: its source has the names of its arguments")
+    names = {"settings": sorted(OWNED), "known": sorted(known)}
+    return "# Written by `make chart`: settings of Tideserve's own, and vLLM's arguments.\n" + yaml.safe_dump(
+        names
+    )
+
+
+def main() -> None:
+    """Write them."""
+    _write(generated())
+    rendered = manifests()  # with the schema that has just been written
+    _write(rendered)
+    for path in stale(rendered):
+        path.unlink()
+        print(f"removed {path.relative_to(CHART.parents[1])}")
+
+
+def stale(rendered: Mapping[Path, str]) -> list[Path]:
+    """Files that look like rendered manifests and are none any more."""
+    return [
+        path
+        for path in sorted(FOLDER.glob("*.yaml"))
+        if path not in rendered and path.name not in ("values.yaml", "kustomizeconfig.yaml")
+    ]
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.relative_to(CHART.parents[1])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""JSON schemas of Tideserve's own settings, from the pydantic models that check them in the application."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from pydantic import BaseModel
+
+from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
+
+FROM_PROFILE = ("device", "accelerator_type", "gpus_per_replica", "resources")
+"""Settings of a model that its GPU profile decides."""
+
+
+class SettingsTypes:
+    """Collects the definitions that the models' schemas share."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Any] = {}
+
+    def knobs(self) -> dict[str, Any]:
+        """A model's `autoscaling`."""
+        return self._of(Knobs)
+
+    def ingress_knobs(self) -> dict[str, Any]:
+        """The ingress's `autoscaling`."""
+        return self._of(IngressKnobs)
+
+    def http(self) -> dict[str, Any]:
+        """`app.http`; the chart sets the file of keys itself."""
+        return self._of(HttpSettings, without=("api_keys_file",))
+
+    def request_log(self) -> dict[str, Any]:
+        """`app.request_log`."""
+        return self._of(RequestLogSettings)
+
+    def ingress(self) -> dict[str, Any]:
+        """`app.ingress`, with its knobs."""
+        schema = self._of(IngressSettings, without=("resources",))
+        schema["properties"]["autoscaling"] = self.ingress_knobs()
+        return schema
+
+    def model(self) -> dict[str, Any]:
+        """An entry of `models`: the settings, and the two keys of the chart's own."""
+        schema = self._of(ModelSettings, without=FROM_PROFILE)
+        schema["required"] = ["gpuProfile"]
+        schema["properties"] |= {"gpuProfile": {"type": "string"}, "autoscaling": self.knobs()}
+        self.definitions["Schedule"]["properties"]["timezone"] = {"type": "string", "enum": timezones()}
+        return schema
+
+    def _of(self, settings: type[BaseModel], without: tuple[str, ...] = ()) -> dict[str, Any]:
+        schema: dict[str, Any] = _without_titles(
+            settings.model_json_schema(ref_template="#/definitions/{model}")
+        )
+        self.definitions |= schema.pop("$defs", {})
+        for name in without:
+            schema["properties"].pop(name, None)
+        schema.pop("description", None)
+        return schema
+
+
+def timezones() -> list[str]:
+    """Names of the IANA database, from the package that the image has it from too."""
+    return (resources.files("tzdata") / "zones").read_text(encoding="utf-8").split()
+
+
+def _without_titles(schema: Any) -> Any:
+    """Pydantic's titles repeat the names, and its defaults are the application's business."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            plain[key] = {name: _without_titles(field) for name, field in value.items()}
+        elif key not in ("title", "default", "description"):
+            plain[key] = _without_titles(value)
+    return merged(plain)
+
+
+def merged(schema: dict[str, Any]) -> dict[str, Any]:
+    """Alternatives as one list of types, where they are no more: Helm tells of `anyOf` and of each part.
+
+    A null beside a reference goes: Helm takes a key that is null away before it looks at the schema.
+    """
+    for key in ("anyOf", "oneOf"):
+        parts = [part for part in schema.get(key, ()) if part != {"type": "null"}]
+        null = ["null"] if len(parts) < len(schema.get(key, ())) else []
+        rest = {name: value for name, value in schema.items() if name != key}
+        if len(parts) == 1 and "$ref" in parts[0]:
+            return {**rest, **parts[0]}
+        if len(parts) == 1:
+            enum = {"enum": [*parts[0]["enum"], *([None] if null else [])]} if "enum" in parts[0] else {}
+            return {**rest, **parts[0], **enum, "type": _types(parts, null)}
+        if parts and all(set(part) == {"type"} for part in parts):
+            return {**rest, "type": _types(parts, null)}
+    return schema
+
+
+def _types(parts: list[dict[str, Any]], null: list[str]) -> list[str]:
+    names = [part["type"] if isinstance(part["type"], list) else [part["type"]] for part in parts]
+    return list(dict.fromkeys([*(name for some in names for name in some), *null]))
