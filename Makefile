@@ -50,7 +50,6 @@ bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
 chart: setup-dev
-	@$(BIN)/python -m tools.dashboards
 	@$(BIN)/python -m tools.chart
 
 setup: .venv/cpu.done

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.dashboards.files import FOLDER
+from tests.kubernetes.tools import CHART
 
+FOLDER = CHART / "files/dashboards"
 PRICE_PLACEHOLDER = "__GPU_HOUR_PRICE__"
 _LABEL_VALUES = re.compile(r"label_values\((?P<series>.*), (?P<label>\w+)\)")
 

@@ -7,21 +7,23 @@ from typing import Any, get_args
 
 import pytest
 
-from serve_app.api.outcome import OUTCOMES as COUNTED_OUTCOMES
+from serve_app.api.outcome import OUTCOMES
 from serve_app.policy.decide import NOTHING
 from serve_app.policy.decision import Clamped
-from tests.kubernetes.dashboards_queries import PRICE_PLACEHOLDER, DashboardQuery, documents, queries
+from serve_app.settings.knobs import Knobs
+from tests.kubernetes.dashboards_queries import FOLDER, PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made
 from tests.kubernetes.promql_labels import Labels, labels_of
 from tests.kubernetes.tools import PROJECT
-from tools.dashboards.colours import OUTCOMES, PARTS, PERCENTILES, STATES, TERMS
-from tools.dashboards.files import FOLDER, contents, write
-from tools.dashboards.targets import HUNDRED_TOKENS_S, ITL_S, TTFT_S
 
 DOCUMENTS = documents()
 QUERIES = queries()
 UNITS = {"short", "none", "s", "percentunit", "percent", "reqps", "mbytes"}
 KINDS = {"row", "stat", "timeseries", "state-timeline", "bargauge"}
+STATES = {"ready", "starting", "pending", "draining", "wanted", "target", "in pods"}
+"""States of replicas, and of the GPUs they hold."""
+KNOBS = Knobs()
+HUNDRED_TOKENS_S = 3.0
 TO_EITHER_GROUND = 3.0
 """Contrast of a line, by WCAG 2.2, 1.4.11."""
 
@@ -40,20 +42,6 @@ def panels(*kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def shown() -> Iterator[tuple[str, dict[str, Any]]]:
     return panels(*KINDS - {"row"})
-
-
-def test_the_files_are_what_the_code_writes() -> None:
-    assert {path.name: path.read_text("utf-8") for path in FOLDER.iterdir()} == contents(), (
-        "run python -m tools.dashboards"
-    )
-
-
-def test_writing_removes_a_dashboard_that_is_no_more(tmp_path: Any) -> None:
-    (tmp_path / "old.json").write_text("{}")
-
-    write(tmp_path)
-
-    assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == contents()
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
@@ -184,8 +172,21 @@ def test_a_panel_says_what_it_is(title: str, panel: dict[str, Any]) -> None:
         assert len(legends) == 1
 
 
+def coloured() -> Iterator[tuple[str, dict[str, Any], str, str]]:
+    """Title, panel, series and colour wherever a series has a colour of its own."""
+    for title, panel in shown():
+        for override in panel["fieldConfig"]["overrides"]:
+            for found in override["properties"]:
+                if found["id"] == "color":
+                    yield title, panel, override["matcher"]["options"], found["value"]["fixedColor"]
+
+
+def terms_with_a_colour() -> set[str]:
+    return {name for title, _, name, _ in coloured() if title == "autoscaling: What set the target"}
+
+
 def test_a_look_is_for_a_series_there_may_be() -> None:
-    values = {*STATES, *TERMS, *OUTCOMES, *PERCENTILES, *PARTS}
+    values = STATES | terms_with_a_colour()
     for title, panel in shown():
         legends = {target["legendFormat"] for target in panel["targets"]}
         by_label = any(re.fullmatch(r"\{\{(term|state)\}\}", legend) for legend in legends)
@@ -196,13 +197,9 @@ def test_a_look_is_for_a_series_there_may_be() -> None:
 
 def test_a_name_has_one_colour_wherever_it_means_the_same() -> None:
     colours: dict[str, set[str]] = {}
-    for _, panel in panels("timeseries", "bargauge"):  # a term may be called what a line is
-        for override in panel["fieldConfig"]["overrides"]:
-            for found in override["properties"]:
-                if found["id"] == "color":
-                    colours.setdefault(override["matcher"]["options"], set()).add(
-                        found["value"]["fixedColor"]
-                    )
+    for _, panel, name, colour in coloured():
+        if panel["type"] in ("timeseries", "bargauge"):  # a term may be called what a line is
+            colours.setdefault(name, set()).add(colour)
 
     assert {name: found for name, found in colours.items() if len(found) > 1} == {}
 
@@ -214,13 +211,18 @@ def test_what_can_set_a_target_has_a_colour() -> None:
     clamps = set(get_args(Clamped)) - {"bounds", "capacity"}
 
     assert named >= {"arrivals", "queue", "wake", "schedule"}
-    assert set(TERMS) == named | clamps | {"min_replicas", "max_replicas", NOTHING.name}
-    assert set(OUTCOMES) == set(COUNTED_OUTCOMES)
+    assert terms_with_a_colour() == named | clamps | {"min_replicas", "max_replicas", NOTHING.name}
+
+
+def test_every_outcome_of_a_request_has_a_colour() -> None:
+    assert {name for _, _, name, _ in coloured()} >= set(OUTCOMES)
 
 
 def test_colours_can_be_seen_on_a_light_and_on_a_dark_ground() -> None:
-    used = {*STATES.values(), *TERMS.values(), *OUTCOMES.values(), *PERCENTILES.values(), *PARTS.values()}
-    for colour in used - {"text"}:
+    used = {colour for _, _, _, colour in coloured()} - {"text"}
+
+    assert len(used) > 5
+    for colour in used:
         for ground in ("#ffffff", "#181b1f"):
             assert contrast(colour, ground) >= TO_EITHER_GROUND, f"{colour} on {ground}"
 
@@ -240,8 +242,11 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize(
     ("titles", "target"),
     [
-        (("service: TTFT, warm", "service: TTFT P95 by model", "service: Parts of TTFT, P95"), TTFT_S),
-        (("service: ITL", "service: ITL P95 by model", "engine: Step time"), ITL_S),
+        (
+            ("service: TTFT, warm", "service: TTFT P95 by model", "service: Parts of TTFT, P95"),
+            Knobs().ttft_target_s,
+        ),
+        (("service: ITL", "service: ITL P95 by model", "engine: Step time"), Knobs().itl_target_s),
         (("service: 100 tokens",), HUNDRED_TOKENS_S),
     ],
 )
@@ -254,8 +259,8 @@ def test_a_line_is_where_the_target_is(titles: tuple[str, ...], target: float) -
 
 
 def test_the_price_is_left_for_the_chart_to_fill_in() -> None:
-    for name, text in contents().items():
-        assert (PRICE_PLACEHOLDER in text) == (name == "cost.json")
+    for path in FOLDER.iterdir():
+        assert (PRICE_PLACEHOLDER in path.read_text("utf-8")) == (path.name == "cost.json")
     price = DOCUMENTS["cost"]["templating"]["list"][-1]
 
     assert price["type"] == "textbox"
