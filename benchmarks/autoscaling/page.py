@@ -72,20 +72,16 @@ def page(
 
 
 _INTRODUCTION = f"""\
-Every policy decides over the same simulated fleet, under the same recorded requests, cold starts and routing
-(`tideserve replay`). The routing is that of our ingress for the peers too. Ours is the code that runs in
-production, the peers' laws are written anew from what they publish. This page, its picture and its verdict
-are made by one command.
+Every policy decides over the same simulated fleet, under the same recorded requests, cold starts and our
+ingress's routing (`tideserve replay`). Ours is the production code; the peers' laws are written anew.
 
 - **Attainment**: the share of requests in one-minute windows in which both P95 TTFT and P95 inter-token
-  latency are within their targets, 200 ms and 25 ms.
-- **GPU-seconds**: from the start asked for to the end of the drain, cold starts included.
-- **Oracle**: a schedule that knows the requests beforehand and is made to attain 99 %; a bound to compare
-  with, not a policy. **Static**: the fewest replicas that attain 99 % without autoscaling, known only in
-  hindsight.
+  latency are within 200 ms and 25 ms. **GPU-seconds**: from a start asked for to the end of the drain.
+- **Oracle**: a schedule that knows the requests beforehand and is made to attain 99 %; a bound, not a
+  policy. **Static**: the fewest replicas that attain 99 %, known only in hindsight.
 - **Smooth**: the busiest minute has at most {SMOOTH_PEAK_TO_MEAN:g} times the mean rate. The goal is
-  {SMOOTH_GOAL:.0%} attainment there; on bursty windows, where cold starts cannot be hidden,
-  {BURSTY_GOAL:.0%} and {BURSTY_TTFT_OK:.0%} of requests with TTFT within its target."""
+  {SMOOTH_GOAL:.0%} attainment there; on bursty windows, {BURSTY_GOAL:.0%} and {BURSTY_TTFT_OK:.0%}
+  of requests with TTFT in time."""
 
 
 def _facts(facts: Facts) -> str:
