@@ -23,8 +23,8 @@ from benchmarks.autoscaling.targets import Target, met, targets
 from benchmarks.autoscaling.windows import find_windows
 from loadtests.machine import machine
 
-_NOTES = [Path(__file__).with_name(name) for name in ("tried.md", "known_needs.md")]
-"""What the page ends with: the first is written by hand, the second by `known_needs`."""
+_NOTES = Path(__file__).parent
+"""The folder of `tried.md`, written by hand, and of `known_needs.md`, which `known_needs` writes."""
 _INTERRUPTED = 130
 
 
@@ -100,8 +100,7 @@ def _write(options: Options, results: Results, found: Sequence[Target], facts: F
     from benchmarks.autoscaling.picture import write_picture  # noqa: PLC0415
 
     write_picture(results, options.picture)
-    tried = "\n".join(note.read_text(encoding="utf-8") for note in _NOTES if note.exists())
-    text = page(results, found, facts, options.picture, options.page, tried)
+    text = page(results, found, facts, options.picture, options.page, _NOTES)
     options.page.parent.mkdir(parents=True, exist_ok=True)
     options.page.write_text(text, encoding="utf-8")
     document = {

@@ -1,7 +1,7 @@
 """What a policy could do that knew exactly what every minute that is over had needed.
 
-`python -m benchmarks.autoscaling.known_needs` writes known_needs.md beside this file, which the page takes
-over. A minute's need is the fewest replicas with which it is attained, found by replaying every static
+`python -m benchmarks.autoscaling.known_needs` writes known_needs.md beside this file, which the page links
+to. A minute's need is the fewest replicas with which it is attained, found by replaying every static
 fleet. The policies searched hold a quantile of the needs of the last minutes, times a factor, and at least
 the last need. They learn nothing wrongly and start replicas in no time: what they cannot do, no policy
 that goes by the same past can be asked for.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.autoscaling.plan import BASE, GRID, ORACLE, OURS, STATIC, VARIANTS
+from benchmarks.autoscaling.plan import BASE, GRID, ORACLE, OURS, STATIC, VARIANTS, Variant
 from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, Spread, family
 from benchmarks.autoscaling.targets import Target, met, signed, strain
 from benchmarks.autoscaling.windows import SMOOTH_PEAK_TO_MEAN, Window
@@ -33,7 +33,9 @@ class Facts:
     """Of all replays, added up."""
 
 
-def page(results: Results, found: Sequence[Target], facts: Facts, picture: Path, at: Path, tried: str) -> str:
+def page(
+    results: Results, found: Sequence[Target], facts: Facts, picture: Path, at: Path, notes: Path
+) -> str:
     """The page as Markdown.
 
     Args:
@@ -41,45 +43,45 @@ def page(results: Results, found: Sequence[Target], facts: Facts, picture: Path,
         found: The targets.
         facts: About the benchmark's run.
         picture: The file of the picture.
-        at: Where the page will be, for the link to it.
-        tried: What was tried, as Markdown.
+        at: Where the page will be, for the links on it.
+        notes: The folder of `tried.md` and `known_needs.md`.
     """
-    link = Path(os.path.relpath(picture, at.parent)).as_posix()
+
+    def link(target: Path) -> str:
+        return Path(os.path.relpath(target, at.parent)).as_posix()
+
     parts = [
         "# Autoscaling policies on recorded traffic",
         _INTRODUCTION,
         _facts(facts),
-        f"![GPU-seconds over the oracle's and attainment of every policy on every window]({link})",
+        f"![GPU-seconds over the oracle's and attainment of every policy on every window]({link(picture)})",
         "## Targets",
         _targets(found),
         "## The windows",
         _windows(results),
-        *_per_window(results),
+        _per_window(results),
         "## Peers tuned to each window",
         _tuned(results),
         "## Robustness",
         _robustness(results),
-        "## Ablations, and what was tried and did not help",
-        tried.strip() or "Nothing is noted yet.",
+        "## What was tried, and what could be known",
+        f"Ablations, and what did not help: [tried.md]({link(notes / 'tried.md')}). What a policy could do "
+        f"that knew the needs of every past minute: [known_needs.md]({link(notes / 'known_needs.md')}).",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 _INTRODUCTION = f"""\
-Every policy decides over the same simulated fleet, under the same recorded requests, cold starts and routing
-(`tideserve replay`). The routing is that of our ingress for the peers too. Ours is the code that runs in
-production, the peers' laws are written anew from what they publish. This page, its picture and its verdict
-are made by one command.
+Every policy decides over the same simulated fleet, under the same recorded requests, cold starts and our
+ingress's routing (`tideserve replay`). Ours is the production code; the peers' laws are written anew.
 
 - **Attainment**: the share of requests in one-minute windows in which both P95 TTFT and P95 inter-token
-  latency are within their targets, 200 ms and 25 ms.
-- **GPU-seconds**: from the start asked for to the end of the drain, cold starts included.
-- **Oracle**: a schedule that knows the requests beforehand and is made to attain 99 %; a bound to compare
-  with, not a policy. **Static**: the fewest replicas that attain 99 % without autoscaling, known only in
-  hindsight.
+  latency are within 200 ms and 25 ms. **GPU-seconds**: from a start asked for to the end of the drain.
+- **Oracle**: a schedule that knows the requests beforehand and is made to attain 99 %; a bound, not a
+  policy. **Static**: the fewest replicas that attain 99 %, known only in hindsight.
 - **Smooth**: the busiest minute has at most {SMOOTH_PEAK_TO_MEAN:g} times the mean rate. The goal is
-  {SMOOTH_GOAL:.0%} attainment there; on bursty windows, where cold starts cannot be hidden,
-  {BURSTY_GOAL:.0%} and {BURSTY_TTFT_OK:.0%} of requests with TTFT within its target."""
+  {SMOOTH_GOAL:.0%} attainment there; on bursty windows, {BURSTY_GOAL:.0%} and {BURSTY_TTFT_OK:.0%}
+  of requests with TTFT in time."""
 
 
 def _facts(facts: Facts) -> str:
@@ -137,21 +139,19 @@ def _windows(results: Results) -> str:
     )
 
 
-def _per_window(results: Results) -> list[str]:
-    parts = []
+def _per_window(results: Results) -> str:
+    rows = []
     for window in results.windows:
         names = [name for name in (ORACLE, OURS, STATIC) if results.of(window, name)]
         peers = [name for name in results.peers() if name not in GRID and results.of(window, name)]
         names += sorted(peers, key=lambda name: results.cost(window, name))
-        if names:
-            rows = [_row(results, window, name) for name in names]
-            parts += [f"### {window.name}", table(_COLUMNS, rows)]
-    return parts
+        rows += [_row(results, window, name) for name in names]
+    return table(_COLUMNS, rows)
 
 
 _COLUMNS = [
-    "policy", "GPU-seconds", "over oracle", "attainment %", "warm %", "TTFT in time %", "warm %", "held cold",
-    "their TTFT P95", "starts", "changes", "peak",
+    "window", "policy", "GPU-seconds", "over oracle", "attainment %", "warm %", "TTFT in time %", "warm %",
+    "held cold", "their TTFT P95", "starts", "changes", "peak",
 ]  # fmt: skip
 
 
@@ -163,6 +163,7 @@ def _row(results: Results, window: Window, name: str) -> list[str]:
     shown = runs[0].name if name == STATIC else name
     held = results.spread(window, name, "cold")
     return [
+        window.name,
         f"**{shown}**" if name == OURS else f"`{shown}`",
         of("gpu_seconds", formats.whole),
         _with_range(results.ratio(window, name, ORACLE), "{:.2f}".format),
@@ -236,31 +237,28 @@ def _median(results: Results, window: Window, policy: str, figure: str) -> float
 def _robustness(results: Results) -> str:
     rows = []
     for variant in VARIANTS:
-        for window in results.windows:
-            found = strain(results, window, variant)
-            if found is None:
-                continue
-            cost = "-" if found.extra_cost is None else f"{signed(100 * found.extra_cost)}%"
-            attained = results.spread(window, OURS, "attainment", variant.name)
-            rows.append(
-                [
-                    variant.title,
-                    window.name,
-                    formats.whole(_of(results.spread(window, OURS, "gpu_seconds", variant.name))),
-                    cost,
-                    _points(_of(attained)),
-                    signed(-100 * found.lost_attainment),
-                ]
-            )
+        cells = [_strained(results, window, variant) for window in results.windows]
+        if any(cells):
+            rows.append([variant.title, *(cell or "-" for cell in cells)])
     if not rows:
         return "Not run."
-    header = ["circumstances", "window", "GPU-seconds", "cost", "attainment %", "points"]
+    header = ["circumstances", *(window.name for window in results.windows)]
     return (
-        "Ours, at the same settings, under other circumstances. With another prior the cost is GPU-seconds "
-        "against the usual run on the same seed; with other cold starts or another GPU it is the ratio to "
-        "the oracle under them, against the usual ratio. Points are attainment gained or lost.\n\n"
-        + table(header, rows)
+        "Ours, at the same settings, under other circumstances: GPU-seconds (cost), attainment % (points). "
+        "With another prior the cost is GPU-seconds against the usual run on the same seed; with other cold "
+        "starts or another GPU it is the ratio to the oracle under them, against the usual ratio. Points are "
+        "attainment gained or lost.\n\n" + table(header, rows)
     )
+
+
+def _strained(results: Results, window: Window, variant: Variant) -> str:
+    found = strain(results, window, variant)
+    if found is None:
+        return ""
+    cost = "-" if found.extra_cost is None else f"{signed(100 * found.extra_cost)}%"
+    gpu_seconds = formats.whole(_of(results.spread(window, OURS, "gpu_seconds", variant.name)))
+    attained = _points(_of(results.spread(window, OURS, "attainment", variant.name)))
+    return f"{gpu_seconds} ({cost}), {attained} ({signed(-100 * found.lost_attainment)})"
 
 
 def _of(spread: Spread | None) -> float:

@@ -1,4 +1,4 @@
-"""What the documents say of the chart is so: commands render, files, values and links exist."""
+"""What the documents say of the chart is so: commands render, and values exist."""
 
 from __future__ import annotations
 
@@ -16,27 +16,13 @@ import yaml
 
 from tests.kubernetes.chart import of_kind
 from tests.kubernetes.tools import CHART, PROJECT, PROMTOOL, helm, needs_promtool
+from tests.markdown import INLINE, blocks, prose
 
 KUBERNETES = PROJECT / "docs/kubernetes.md"
 DOCUMENTS = [KUBERNETES, PROJECT / "k8s/README.md", CHART / "README.md"]
 PLACEHOLDER = "my-values.yaml"
 """The reader's own values in the commands: those of an example here."""
 EXAMPLE = CHART / "examples/zero-to-n.yaml"
-
-_FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_INLINE = re.compile(r"`([^`\n]+)`")
-_OWN_FOLDERS = ("benchmarks/", "config/", "docs/", "helm/", "k8s/", "requirements/", "serve_app/", "tests/")
-
-
-def blocks(document: Path, language: str) -> list[str]:
-    """The fenced blocks of a language, or of none."""
-    return [body for found, body in _FENCE.findall(document.read_text("utf-8")) if found == language]
-
-
-def prose(document: Path) -> str:
-    """All but the fenced blocks."""
-    return _FENCE.sub("", document.read_text("utf-8"))
 
 
 def chart_commands() -> list[tuple[str, ...]]:
@@ -133,16 +119,10 @@ def _snake(name: str) -> str:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)
-def test_files_that_are_named_exist(document: Path) -> None:
-    named = [name for name in _INLINE.findall(prose(document)) if name.startswith(_OWN_FOLDERS)]
-    assert [name for name in named if not any(PROJECT.glob(name.rstrip("/")))] == []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
 def test_values_that_are_named_exist(document: Path) -> None:
     top = "|".join(yaml.safe_load((CHART / "values.yaml").read_text("utf-8")))
     named = re.compile(rf"({top})(\.[\w*-]+)+(?=$|[:= ])")
-    found = [match[0] for name in _INLINE.findall(prose(document)) if (match := named.match(name))]
+    found = [match[0] for name in INLINE.findall(prose(document)) if (match := named.match(name))]
     assert [path for path in found if not _has(path)] == []
     if document == KUBERNETES:
         assert len(found) > 20
@@ -165,23 +145,3 @@ def _has(path: str) -> bool:
 def _schema() -> dict[str, Any]:
     schema: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     return schema
-
-
-@pytest.mark.parametrize("document", [*DOCUMENTS, PROJECT / "docs/architecture.md"], ids=str)
-def test_links_lead_somewhere(document: Path) -> None:
-    broken = []
-    for target in _LINK.findall(_FENCE.sub("", document.read_text("utf-8"))):
-        if re.match(r"[a-z]+://", target):
-            continue
-        name, _, anchor = target.partition("#")
-        path = (document.parent / name).resolve() if name else document
-        if not path.exists() or (anchor and anchor not in anchors(path)):
-            broken.append(target)
-    assert broken == []
-
-
-@cache
-def anchors(document: Path) -> frozenset[str]:
-    """What GitHub makes of the headings."""
-    headings = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
-    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)

@@ -1,0 +1,95 @@
+"""The documents name only what exists: links, anchors, files, make targets, modules, commands, options."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from serve_app.cli.main import main
+from tests.markdown import INLINE, LINK, anchors, commands, prose
+
+PROJECT = Path(__file__).parents[1]
+_PLACES = ("*.md", "docs/**/*.md", "loadtests/*.md", "benchmarks/**/*.md", "helm/**/*.md", "k8s/*.md")
+DOCUMENTS = sorted(
+    path for pattern in _PLACES for path in PROJECT.glob(pattern) if "results" not in path.parts
+)
+_FOLDERS = (
+    "benchmarks/", "config/", "docs/", "helm/", "k8s/", "loadtests/", "replay/", "requirements/",
+    "serve_app/", "tests/", "tools/",
+)  # fmt: skip
+_WRITTEN = ("benchmarks/results/", "requirements/wheels")
+"""What a command writes, or the reader puts there."""
+
+
+def names(document: Path) -> str:
+    return str(document.relative_to(PROJECT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = []
+    for target in LINK.findall(prose(document)):
+        if re.match(r"[a-z]+://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (document.parent / name).resolve() if name else document
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_files_that_are_named_exist(document: Path) -> None:
+    named = [
+        name
+        for name in INLINE.findall(prose(document))
+        if name.startswith(_FOLDERS) and not name.startswith(_WRITTEN) and " " not in name
+    ]
+    places = (PROJECT, document.parent)
+    assert [name for name in named if not any(any(p.glob(name.rstrip("/"))) for p in places)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_make_targets_and_modules_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    missing = []
+    for command in commands(document):
+        if (make := re.match(r"make ([a-z-]+)", command)) and make[1] not in targets:
+            missing.append(command)
+        module = re.search(r"python -m ((?:serve_app|loadtests|replay|benchmarks|tools)[\w.]*)", command)
+        if module and find_spec(module[1]) is None:
+            missing.append(command)
+    assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_commands_and_their_options_exist(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unknown = []
+    for command in commands(document):
+        said = re.match(r"(?:\.venv/bin/)?tideserve ([a-z]+)\b(?! [|/])(.*)", command.partition(" # ")[0])
+        if said is None:
+            continue
+        options = {option.partition("=")[0] for option in re.findall(r"(?<=\s)--[a-z-]+", said[2])}
+        known = _options(said[1], capsys)
+        if not known or options - known:
+            unknown.append(command)
+    assert unknown == []
+
+
+_BELOW = {"knobs": ("set",)}
+
+
+def _options(command: str, capsys: pytest.CaptureFixture[str]) -> frozenset[str]:
+    """The options in the help of a command and of the commands below it; none if there is no such command."""
+    found: set[str] = set()
+    for words in ([command], *([command, below] for below in _BELOW.get(command, ()))):
+        try:
+            main([*words, "--help"])
+        except SystemExit as end:
+            if end.code:
+                return frozenset()
+        found |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    return frozenset(found)
