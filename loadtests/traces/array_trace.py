@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.traces.chunks import in_arrival_order, part
-from loadtests.traces.errors import TraceError
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk
-from loadtests.traces.values import LONGEST_S, MOST_TOKENS, chunk_of_columns
+from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, TraceError
+from loadtests.traces.values import LONGEST_S, MOST_TOKENS
 
 
 class ArrayTrace:
@@ -57,7 +56,9 @@ class ArrayTrace:
                     f"{name}: {key}[{at}] = {column[at]}: must be {kind}from {least:.12g} to {most:.12g}"
                 )
         arrivals, inputs, outputs = (column for column, _, _ in columns.values())
-        self._requests = in_arrival_order(chunk_of_columns(arrivals, inputs, outputs, LONGEST_S))
+        outputs = np.maximum(outputs, 1)
+        chunk = Chunk(arrivals.astype(np.float64), inputs.astype(np.int64), outputs.astype(np.int64))
+        self._requests = in_arrival_order(chunk)
         self._given = 0
 
     @property

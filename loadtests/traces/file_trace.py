@@ -6,17 +6,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from loadtests.traces.chunks import pieces
-from loadtests.traces.detect import AUTO, FORMATS, detect
-from loadtests.traces.errors import TraceError, shown
-from loadtests.traces.formats import Format
-from loadtests.traces.json_formats import RequestLogFormat, arrived_at, parsed
-from loadtests.traces.lines import LineFile
+from loadtests.traces.files import LineFile, TracePath, name_of, trace_files
+from loadtests.traces.formats import AUTO, FORMATS, Format, detect, read
+from loadtests.traces.json_formats import RequestLogFormat
 from loadtests.traces.order import Source, in_order, merged
-from loadtests.traces.paths import TracePath, name_of, trace_files
-from loadtests.traces.reader import read
 from loadtests.traces.scale import at_rate, capped, from_zero, stretched, window
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Trace
+from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Trace, TraceError, shown
 
 _MOST = 1_000.0
 
@@ -143,19 +141,14 @@ class FileTrace:
             raise self._nothing(recorded_until_s)
 
     def _sources(self) -> list[Source]:
+        layout, several = self._layout, len(self._files) > 1
         return [
             Source(
-                self._not_before_s(file) if len(self._files) > 1 else -math.inf,
-                in_order(read(file, self._layout), self._layout.disorder_s, str(file.path)),
+                layout.not_before_s(file) if several and isinstance(layout, RequestLogFormat) else -math.inf,
+                in_order(_in_file_order(file, layout), layout.disorder_s, str(file.path)),
             )
             for file in self._files
         ]
-
-    def _not_before_s(self, file: LineFile) -> float:
-        """When the first request of a request log can have arrived, told from its first line."""
-        number, line = next(file.first_lines())
-        place = file.place(number)
-        return arrived_at(parsed(line, place), place) - self._layout.disorder_s
 
     def _scaled(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         scaling = self._scaling
@@ -183,6 +176,30 @@ class FileTrace:
                 f"{scaling.rate:g}; it was read up to {recorded_until_s:.12g} s"
             )
         return TraceError(f"{self._name}: rate = {scaling.rate:g} leaves no request")
+
+
+def _in_file_order(file: LineFile, layout: Format) -> Iterator[Chunk]:
+    """Chunks of requests in the order of their lines.
+
+    Raises:
+        TraceError: for a line that is wrong, or that stands later than the format's `disorder_s` allows.
+    """
+    newest = -math.inf
+    for lines in file.blocks(skip=layout.header_lines):
+        chunk, index = read(lines, layout)
+        if not len(chunk):
+            continue
+        before = np.maximum(np.maximum.accumulate(chunk.arrival_s), newest)
+        late_s = before - chunk.arrival_s
+        if np.any(late_s > layout.disorder_s):
+            at = int(np.argmax(late_s > layout.disorder_s))
+            raise lines.error(
+                int(index[at]),
+                f"arrived {late_s[at]:.12g} s before a line above it, and {layout.disorder_s:g} s is the "
+                "most that is put in order; sort the file by arrival",
+            )
+        newest = float(before[-1])
+        yield chunk
 
 
 def _within(key: str, value: float, above: float, most: float) -> None:

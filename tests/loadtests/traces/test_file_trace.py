@@ -103,6 +103,15 @@ def test_requests_of_several_sequences_are_replayed_side_by_side(tmp_path: Path)
     assert (read.inputs, read.outputs) == ([100, 4, 3, 3], [8, 1, 1, 1])
 
 
+def test_even_shares_leave_the_rest_to_the_first_sequences(tmp_path: Path) -> None:
+    content = json_lines([log_line(1e9, 7, 3, sequences=4), log_line(1e9 + 1, 1, 0, sequences=2)])
+
+    read = requests(open_trace(written(tmp_path, content)))
+
+    assert read.inputs == [2, 2, 2, 1, 1, 1]
+    assert read.outputs == [1, 1, 1, 1, 1, 1]
+
+
 def test_failed_requests_are_not_replayed_and_abandoned_ones_are(tmp_path: Path) -> None:
     content = json_lines(
         [
@@ -122,24 +131,6 @@ def test_one_model_of_a_log_can_be_chosen(tmp_path: Path) -> None:
 
     assert requests(open_trace(written(tmp_path, content), model="tide")).inputs == [1, 3]
     assert requests(open_trace(written(tmp_path, content), model="other")).inputs == [2]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [log_line(1e9, 7, 3, sequences=4), log_line(1e9 + 1, 1, 0, sequences=2), log_line(1e9 + 2, 3, 9)],
-        [log_line(1e9, outcome="failed"), log_line(1e9 + 5, 6, model="other"), log_line(1e9 + 6, 8)],
-    ],
-)
-def test_a_log_read_line_by_line_is_what_it_is_read_at_once(tmp_path: Path, rows: list[dict]) -> None:  # type: ignore[type-arg]
-    """A whole number with a fraction of zero is not plain enough to be read at once."""
-    at_once = requests(open_trace(written(tmp_path, json_lines(rows), "a"), model="tide"))
-    slow = [*rows, log_line(1e9 + 9, 1, model="tide") | {"output_tokens": 1.0}]
-    by_line = requests(open_trace(written(tmp_path, json_lines(slow), "b"), model="tide"))
-
-    assert by_line.inputs[:-1] == at_once.inputs
-    assert by_line.outputs[:-1] == at_once.outputs
-    assert by_line.arrivals[:-1] == at_once.arrivals
 
 
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz", "trace"])
