@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -49,7 +50,7 @@ class Percentiles:
         )
 
 
-def percentile(ordered: Floats, at: float) -> float:
+def percentile(ordered: Floats | Sequence[float], at: float) -> float:
     """The value below which a share `at` (0 to 1) lies, in a straight line between the two nearest.
 
     Definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), which numpy has too;

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.serving_overhead.process import REPOSITORY
+from benchmarks import REPOSITORY
 
 MODEL = "stub"
 TOKENIZER = REPOSITORY / "serve_app" / "weights" / "tideserve_tiny"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.serving_overhead.process import REPOSITORY
+from benchmarks import REPOSITORY
 from benchmarks.serving_overhead.servers import KINDS, Engine
 
 _RESULTS = REPOSITORY / "benchmarks" / "results" / "serving_overhead"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks.common.server_process import ServerProcess
 from benchmarks.serving_overhead.load import Load, Measured, measure, wait_answer
-from benchmarks.serving_overhead.process import ServerProcess
 from benchmarks.serving_overhead.servers import Kind, Setup, start
 
 

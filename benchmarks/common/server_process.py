@@ -14,11 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.serving_overhead import proc, supervise
+import psutil
+
+from benchmarks import REPOSITORY
+from benchmarks.common import process_tree, supervise
 
 HOST = "127.0.0.1"
-REPOSITORY = Path(__file__).resolve().parents[2]
-_STOP_S = supervise.POLITE_S + supervise.TERM_S + supervise.KILL_S + 10.0
+_STOP_S = supervise.POLITE_S + supervise.TERM_S + 20.0
 
 
 class ServerError(Exception):
@@ -90,20 +92,17 @@ class ServerProcess:
 
     def cpu_seconds(self) -> float:
         """CPU the whole tree has used so far, user and system, ended and reaped processes included."""
-        return sum(process.cpu_s for process in self._tree())
+        return process_tree.cpu_s(self._tree())
 
     def memory_bytes(self) -> int:
         """Proportional set size of the tree: memory shared between its processes is counted once."""
         tree = self._tree()
-        self._note_shared_memory(tree)
-        return sum(proc.pss_bytes(process.pid) for process in tree)
+        self._shared_memory |= process_tree.shared_memory(tree)
+        return process_tree.pss_bytes(tree)
 
-    def _note_shared_memory(self, tree: list[proc.Process]) -> None:
-        self._shared_memory |= proc.shared_memory(process.pid for process in tree)
-
-    def _tree(self) -> list[proc.Process]:
+    def _tree(self) -> list[psutil.Process]:
         self.check_alive()
-        return proc.tree(self._supervisor.pid)
+        return process_tree.tree(self._supervisor.pid)
 
     def check_alive(self) -> None:
         """ServerError with the log's end if the server has ended."""
@@ -122,15 +121,15 @@ class ServerProcess:
     def _stop(self) -> None:
         if self._supervisor.poll() is not None:
             return  # It ended by itself, and its supervisor has cleaned up.
-        self._note_shared_memory(proc.tree(self._supervisor.pid))
+        self._shared_memory |= process_tree.shared_memory(process_tree.tree(self._supervisor.pid))
         self._supervisor.send_signal(signal.SIGTERM)
         try:
             code = self._supervisor.wait(_STOP_S)
         except subprocess.TimeoutExpired:
-            left = [process.pid for process in proc.tree(self._supervisor.pid) if not process.ended]
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            left = process_tree.tree(self._supervisor.pid)
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
             raise ServerError(
                 f"{self.name} did not stop within {_STOP_S:.0f} s; killed {len(left)} processes"
             ) from None
