@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.chaos.conduct import Attack, Timing
+from benchmarks.chaos.attack import Attack, Timing
 from benchmarks.chaos.roles import NODE, ROLES, Signal
 
 _CONFIG = Path(__file__).with_name("serve.yaml")

@@ -22,10 +22,11 @@ def tree(root: int) -> list[psutil.Process]:
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
     """User and system time of `processes` and of the children that they have reaped."""
-    return sum(
+    seconds = (
         times.user + times.system + times.children_user + times.children_system
         for times in _each(processes, lambda process: process.cpu_times())
     )
+    return float(sum(seconds))
 
 
 def resident_bytes(processes: Iterable[psutil.Process]) -> int:

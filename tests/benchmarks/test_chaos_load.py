@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.chaos.outcome import Received, stream
+from benchmarks.chaos.load import Received, stream
 
 WHOLE = Received(
     10.0, 12.0, asked_tokens=3, status=200, pieces_s=(10.5, 11.0, 11.5), done=True, output_tokens=3

@@ -17,16 +17,15 @@ import psutil
 import pytest
 from aiohttp import web
 
-from benchmarks.chaos.conduct import Attack, Conductor, Timing
+from benchmarks.chaos.attack import Attack, Conductor, Timing
 from benchmarks.chaos.engines import pairs
 from benchmarks.chaos.load import Job
 from benchmarks.chaos.observed import Event, Trace
+from benchmarks.chaos.observer import observing
 from benchmarks.chaos.probes import ready_answer
 from benchmarks.chaos.processes import Processes, go_on, send, strength
-from benchmarks.chaos.running import Given
-from benchmarks.chaos.server import ChaosError
+from benchmarks.chaos.servers import ChaosError, Given
 from benchmarks.chaos.verdicts import rows
-from benchmarks.chaos.watch import watching
 
 MODEL = "stub"
 TOKENS = 20
@@ -131,9 +130,9 @@ class Server:
 async def attacked(stub: Stub, processes: Processes, *attacks: Attack) -> Trace:
     await full(processes)
     trace = Trace()
-    async with watching(processes, Job(stub.url, {}, MODEL, 4, TOKENS), trace) as watch:
+    async with observing(processes, Job(stub.url, {}, MODEL, 4, TOKENS), trace) as observer:
         timing = Timing(load_s=0.5, watch_s=1.0, recovery_s=20.0, stop_s=0.5)
-        await Conductor(Server(), watch, timing, random.Random(0), print).sequence(attacks)
+        await Conductor(Server(), observer, timing, random.Random(0), print).sequence(attacks)
     return trace
 
 
@@ -170,8 +169,8 @@ async def test_what_has_no_process_is_skipped(stub: Stub, processes: Processes) 
 async def test_at_random_every_event_lasts_until_the_next(stub: Stub, processes: Processes) -> None:
     await full(processes)
     trace = Trace()
-    async with watching(processes, Job(stub.url, {}, MODEL, 4, TOKENS), trace) as watch:
-        conductor = Conductor(Server(), watch, Timing(stop_s=0.2), random.Random(1), print)
+    async with observing(processes, Job(stub.url, {}, MODEL, 4, TOKENS), trace) as observer:
+        conductor = Conductor(Server(), observer, Timing(stop_s=0.2), random.Random(1), print)
         attacks = [Attack("dashboard-agent", "kill"), Attack("controller", "stop")]
         await conductor.at_random(attacks, minutes=0.15, pause_s=(0.1, 0.3))
     found = rows(trace)

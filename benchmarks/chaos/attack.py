@@ -13,9 +13,9 @@ from typing import Protocol
 
 from benchmarks.chaos.engines import pairs
 from benchmarks.chaos.observed import Event, Look, Process
+from benchmarks.chaos.observer import Observer
 from benchmarks.chaos.processes import go_on, send, strength
 from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HAPROXY, NODE, Signal
-from benchmarks.chaos.watch import Watch
 
 _POLL_S = 0.1
 _STEADY_S = 2.0
@@ -83,12 +83,12 @@ class Conductor:
     def __init__(
         self,
         server: Server,
-        watch: Watch,
+        observer: Observer,
         timing: Timing,
         chance: random.Random,
         say: Callable[[str], None],
     ) -> None:
-        self._server, self._watch, self._timing = server, watch, timing
+        self._server, self._observer, self._timing = server, observer, timing
         self._chance, self._say = chance, say
         self._full: frozenset[tuple[str, str]] = frozenset()
         """The roles that have a process at full strength, with its node."""
@@ -98,18 +98,18 @@ class Conductor:
         """One after the other, each on an application at full strength with all its streams open."""
         for attack in attacks:
             await self.full_strength()
-            self._watch.open()
-            await self._until(lambda: self._watch.streaming >= self._watch.job.streams, _OPEN_S)
+            self._observer.open()
+            await self._until(lambda: self._observer.streaming >= self._observer.job.streams, _OPEN_S)
             await asyncio.sleep(_BASELINE_S)
             event = self._attack(attack)
             if event is None:
                 self._say(f"no process of role {attack.role}: skipped")
-                await self._watch.close(_STREAM_S)
+                await self._observer.close(_STREAM_S)
                 continue
             async with self._continued(event):
                 back_s = await self._recovered(event)
             watched_s = time.monotonic() - event.at_s
-            await self._watch.close(_STREAM_S)
+            await self._observer.close(_STREAM_S)
             self._end(event, back_s, watched_s)
 
     async def at_random(
@@ -118,7 +118,7 @@ class Conductor:
         """Drawn from `attacks` with pauses between these two, whether it has recovered or not."""
         end = time.monotonic() + 60 * minutes
         await self.full_strength()
-        self._watch.open()
+        self._observer.open()
         async with AsyncExitStack() as continued:
             while time.monotonic() < end:
                 await self._replace_lost()
@@ -130,9 +130,9 @@ class Conductor:
                 await self._server.restore(event)
                 await self._until(lambda: self._server.ended() is not None, pause_s[0])
                 self._end(event, None, time.monotonic() - event.at_s, final=False)
-        await self._watch.close(_STREAM_S)
+        await self._observer.close(_STREAM_S)
         await self.full_strength()
-        trace = self._watch.trace
+        trace = self._observer.trace
         trace.ends_s = [*(event.at_s for event in trace.events[1:]), time.monotonic()][: len(trace.events)]
 
     async def full_strength(self) -> None:
@@ -144,7 +144,7 @@ class Conductor:
         await self._replace_lost()
         if not await self._until(self._steady(), _FULL_S):
             raise TimeoutError(f"the application is not at full strength after {_FULL_S:g} s")
-        self._full = self._full or _present(self._watch.look)
+        self._full = self._full or _present(self._observer.look)
 
     async def _replace_lost(self) -> None:
         if self._lost:
@@ -154,20 +154,20 @@ class Conductor:
             self._lost, self._full = False, frozenset()
 
     def _attack(self, attack: Attack) -> Event | None:
-        look = self._watch.look_now()
+        look = self._observer.look_now()
         pids = self._victims(look, attack)
         if not pids:
             return None
         send(pids, attack.signal)
         event = Event(time.monotonic(), attack.role, attack.signal, pids, attack.node)
-        self._watch.trace.events.append(event)
-        self._watch.look_now()
+        self._observer.trace.events.append(event)
+        self._observer.look_now()
         self._say(f"{attack.name}: {'killed' if attack.signal == 'kill' else 'stopped'}")
         return event
 
     def _victims(self, look: Look, attack: Attack) -> tuple[int, ...]:
         if attack.role == "node":
-            return self._watch.processes.everything(attack.node)
+            return self._observer.processes.everything(attack.node)
         found = [
             one
             for one in look.processes
@@ -207,7 +207,7 @@ class Conductor:
                 return None
             if passed > self._timing.load_s and not closed and not self._holds_on(event):
                 closed = True
-                self._watch.open_no_more()
+                self._observer.open_no_more()
             if not self._well():
                 since = None
             elif since is None:
@@ -221,10 +221,10 @@ class Conductor:
         """Whether what was attacked is still missing, and is none of those whose loading needs the cores."""
         role = BY_NAME[event.role]
         loads = (ENGINE_CORE, ENGINE_REPLICA, NODE.name)
-        return role.name not in loads and role.name not in strength(self._watch.look)
+        return role.name not in loads and role.name not in strength(self._observer.look)
 
     def _end(self, event: Event, back_s: float | None, watched_s: float, *, final: bool = True) -> None:
-        trace = self._watch.trace
+        trace = self._observer.trace
         ended = self._server.ended()
         note = "" if ended is None else f"{ended} after {watched_s:.1f} s"
         lost = ended is not None or (final and back_s is None)
@@ -237,7 +237,7 @@ class Conductor:
         self._lost = self._lost or lost
 
     def _well(self) -> bool:
-        look, trace = self._watch.look, self._watch.trace
+        look, trace = self._observer.look, self._observer.trace
         if len(pairs(look)) < self._server.engines or not self._full <= _present(look):
             return False
         if not trace.readies or not trace.answers:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.observed import Memory
-from benchmarks.chaos.record import document, read_results
-from benchmarks.chaos.table import goals, markdown, notes, table
+from benchmarks.chaos.results import document, goals, notes, read_results, table
 from benchmarks.chaos.verdicts import Row, rows
 from tests.benchmarks.test_chaos_verdicts import trace
 
@@ -29,12 +28,6 @@ def test_the_goals_name_what_missed_them() -> None:
     text = goals([ROW, replace(LOST, signal="stop")])
     assert "MISS in 1 of 2: gcs (SIGSTOP)" in text
     assert text.count("PASS") == 3
-
-
-def test_columns_are_aligned() -> None:
-    assert markdown(("a", "long"), [("wide cell", "1")]) == (
-        "| a         | long |\n| --------- | ---- |\n| wide cell | 1    |"
-    )
 
 
 def test_a_result_is_read_back_as_it_was(tmp_path: Path) -> None:

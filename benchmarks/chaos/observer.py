@@ -21,7 +21,7 @@ _MEMORY_S = 5.0
 _LINE_BYTES = 1 << 20
 
 
-class Watch:
+class Observer:
     """What is seen now, and a trace of what has been."""
 
     def __init__(
@@ -88,8 +88,8 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(processes: Processes, job: Job, trace: Trace) -> AsyncIterator[Watch]:
-    """Watch while the block runs, and write what is seen into `trace`.
+async def observing(processes: Processes, job: Job, trace: Trace) -> AsyncIterator[Observer]:
+    """Observer while the block runs, and write what is seen into `trace`.
 
     Raises:
         RuntimeError: if the process of the load ended before the block did.
@@ -98,12 +98,12 @@ async def watching(processes: Processes, job: Job, trace: Trace) -> AsyncIterato
         sys.executable, "-m", "benchmarks.chaos.load", json.dumps(asdict(job)),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES,
     )  # fmt: skip
-    watch = Watch(processes, job, trace, child)
-    watch.look_now()
-    prober = Prober(job.url, job.model, job.headers, watch.trace)
-    tasks = [asyncio.create_task(work) for work in (watch.follow(), watch.look_around(), prober.run())]
+    observer = Observer(processes, job, trace, child)
+    observer.look_now()
+    prober = Prober(job.url, job.model, job.headers, observer.trace)
+    tasks = [asyncio.create_task(work) for work in (observer.follow(), observer.look_around(), prober.run())]
     try:
-        yield watch
+        yield observer
     finally:
         ended_before = child.returncode
         if child.stdin is not None:
