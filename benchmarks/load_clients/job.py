@@ -56,9 +56,6 @@ class Client(Protocol):
 
     name: str
 
-    def version(self) -> str:
-        """As its distribution has it."""
-
     def command(self, job: Job) -> list[str]:
         """Write its input files; the command that sends `job.planned` and then ends by itself."""
 
