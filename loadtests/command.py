@@ -83,10 +83,10 @@ def run_loadtest(options: argparse.Namespace) -> int:
 
 def _test(name: str, options: argparse.Namespace) -> int:
     # numpy, aiohttp and rich: a second that no other command should take.
+    from loadtests.live_view import view_for  # noqa: PLC0415
     from loadtests.plan import plan  # noqa: PLC0415
     from loadtests.runner import Order, run  # noqa: PLC0415
     from loadtests.server import ServerError  # noqa: PLC0415
-    from loadtests.view import view_for  # noqa: PLC0415
 
     headers = _headers(options.header)
     path = _scenario_path(name)

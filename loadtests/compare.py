@@ -10,15 +10,14 @@ from typing import Literal
 import numpy as np
 
 from loadtests.columns import Columns
-from loadtests.comparing.blocks import Cells
-from loadtests.comparing.cut import cut
+from loadtests.comparing.blocks import Cells, cut
 from loadtests.comparing.differences import asked_unlike, differences, same_arrivals
 from loadtests.comparing.measures import Measure, Side, measures
 from loadtests.comparing.resampling import Draws, cell_weights, interval
 from loadtests.record import Run
 from loadtests.summary import summarize
+from loadtests.units import Unit
 from loadtests.verdicts import judge
-from loadtests.words import Unit
 from serve_app.cli.formats import count
 
 Word = Literal["better", "worse", "within the noise", "no noise known", "not comparable"]

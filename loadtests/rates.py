@@ -8,8 +8,7 @@ import numpy as np
 
 from loadtests.columns import Columns
 from loadtests.record import Record, Run
-from loadtests.scenario import Scenario
-from loadtests.slos import Bounds
+from loadtests.scenario import Bounds, Scenario
 
 
 @dataclass(frozen=True, slots=True)

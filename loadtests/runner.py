@@ -15,17 +15,16 @@ from typing import Protocol
 import aiohttp
 
 from loadtests.client.processes import ClientProcesses
-from loadtests.client.target import Target
-from loadtests.fleet_watch import Observer
+from loadtests.client.prompts import Target
 from loadtests.interrupts import stop_on_signals
 from loadtests.machine import machine, versions
+from loadtests.observer import Observer
 from loadtests.plan import endless
 from loadtests.planned import Planned
 from loadtests.progress import Progress
 from loadtests.record import Run, Sample, Timekeeping
 from loadtests.scenario import Scenario
 from loadtests.server import Served, check_plan, choose_model, served
-from loadtests.vocabulary import TOKEN_IDS, TOKENS_PER_WORD, WORDS
 from serve_app.cli.proxy import proxy_for
 
 _LOOK_S = 1.0
@@ -108,9 +107,6 @@ class _Runner:
             url=order.url,
             headers=order.headers or {},
             model=model,
-            token_ids=TOKEN_IDS,
-            words=WORDS,
-            tokens_per_word=TOKENS_PER_WORD,
             seed=order.scenario.seed,
         )
         self._progress = Progress(tuple(p.at_s for p in order.planned), order.planned_s)

@@ -10,10 +10,9 @@ from typing import Literal
 from loadtests.fleet import Fleet
 from loadtests.percentiles import Percentiles
 from loadtests.record import Run
-from loadtests.scenario import Client, Scenario
-from loadtests.slos import Bounds
+from loadtests.scenario import Bounds, Client, Scenario
 from loadtests.summary import Summary
-from loadtests.words import figure
+from loadtests.units import figure
 from serve_app.cli.formats import count
 
 Overall = Literal["pass", "fail", "invalid"]

@@ -17,8 +17,7 @@ from typing import Any
 import uvloop
 
 from loadtests.client.drive import drive
-from loadtests.client.prompts import Prompts
-from loadtests.client.target import Target
+from loadtests.client.prompts import Prompts, Target
 from loadtests.planned import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client

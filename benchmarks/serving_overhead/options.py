@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 
 from benchmarks import REPOSITORY
@@ -72,7 +71,6 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    seconds = partial(add, metavar="S", type=float)
     add(
         "--servers",
         default="bare,bare-uniproc,tideserve,ray-llm,ray-llm-direct",

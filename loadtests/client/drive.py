@@ -8,14 +8,11 @@ import functools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 
-from loadtests.client.bodies import Bodies, made
-from loadtests.client.memory import short_collections
+from loadtests.client.connection import allow_many_connections, open_session
 from loadtests.client.pacer import Pacer
-from loadtests.client.prompts import Prompts
+from loadtests.client.prompts import Bodies, Prompts, Target, made
 from loadtests.client.request import Exchange, Site, SpoiledError
-from loadtests.client.sessions import allow_many_connections, open_session
-from loadtests.client.target import Target
-from loadtests.client.timekeeping import Clock
+from loadtests.client.timekeeping import Clock, short_collections
 from loadtests.planned import Planned
 from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client, Closed

@@ -13,10 +13,9 @@ from multiprocessing.context import SpawnProcess
 from typing import Self
 
 from loadtests.client import child
-from loadtests.client.child import ClosedShare, Job, OpenShare
-from loadtests.client.target import Target
+from loadtests.client.child import ClosedShare, Job, OpenShare, Unpacker
+from loadtests.client.prompts import Target
 from loadtests.client.timekeeping import worst
-from loadtests.client.wire import Unpacker
 from loadtests.planned import Planned
 from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client, Closed
@@ -74,15 +73,13 @@ class _Child:
                 self._over()
                 break
             for message in self._unpacker.feed(data):
-                match message:
-                    case Record():
-                        found.append(message)
-                    case Timekeeping():
-                        self.timekeeping = message
-                    case str():
-                        self.failed = f"client process {self.number} failed: {message}"
-                    case None:
-                        self.ready = True
+                self.ready = True
+                if message.record is not None:
+                    found.append(message.record)
+                elif message.timekeeping is not None:
+                    self.timekeeping = message.timekeeping
+                elif message.failed:
+                    self.failed = f"client process {self.number} failed: {message.failed}"
         self.records += len(found)
         return found
 

@@ -4,23 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import io
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 import aiohttp
 
-from loadtests.client.arrival import Stream
-from loadtests.client.refusals import REFUSED, wait_s
+from loadtests.client.connection import Stream
+from loadtests.client.prompts import Target
 from loadtests.client.sse import Scanner
-from loadtests.client.target import Target
 from loadtests.client.timekeeping import Clock
 from loadtests.planned import Planned
 from loadtests.record import Outcome, Record
 from loadtests.scenario import Client
 from serve_app.cli.error_words import error_words
+
+REFUSED = frozenset((429, 503))
+LONGEST_WAIT_S = 300.0
+"""Cap on `Retry-After`: a cold start of a large model takes minutes; beyond, a client asks in between."""
+_FIRST_S = 0.5
+_MOST_S = 8.0
+
+
+def wait_s(retry_after: str | None, attempt: int, source: str, unix_s: float) -> float:
+    """Seconds until attempt `attempt` + 1, with attempts counted from 1.
+
+    As the server says, seconds or a date, up to `LONGEST_WAIT_S`. Without a word of it 0.5 s, doubled each
+    time up to 8 s, less up to a quarter drawn from `source`, so that requests refused together do not
+    come back together: as the `openai` client does.
+    """
+    told = _told_s(retry_after, unix_s)
+    if told is not None:
+        return min(max(told, 0.0), LONGEST_WAIT_S)
+    drawn = hashlib.blake2b(f"{source}/{attempt}".encode(), digest_size=4).digest()
+    less = int.from_bytes(drawn, "big") / 2**32 / 4
+    return min(_FIRST_S * 2.0 ** min(attempt - 1, 10), _MOST_S) * (1 - less)
+
+
+def _told_s(retry_after: str | None, unix_s: float) -> float | None:
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        pass
+    else:
+        return seconds if math.isfinite(seconds) else None
+    try:
+        return parsedate_to_datetime(retry_after).timestamp() - unix_s
+    except (ValueError, OverflowError):  # No date, or one that no calendar reaches.
+        return None
+
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _ONE_PIECE_BYTES = 256 * 2**10

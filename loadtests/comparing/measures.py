@@ -18,7 +18,7 @@ from loadtests.comparing.resampling import (
 )
 from loadtests.percentiles import Floats, percentile
 from loadtests.summary import Summary
-from loadtests.words import Unit
+from loadtests.units import Unit
 
 FEWEST_SPREAD = 5.0
 """Blocks over which what decides a figure must be spread, in effect, on a side of one run. Of five, a

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from loadtests.live_view import LineView, LiveView, panel, view_for
 from loadtests.progress import Progress
 from loadtests.record import Outcome, Record, Sample
-from loadtests.view import LineView, LiveView, panel, view_for
 
 DECISION = {"at": 5.0, "kind": "change", "old_target": 0, "new_target": 3, "reason": "queue: 24 wait"}
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from loadtests.words import difference, figure, seconds
+from loadtests.units import difference, figure, seconds
 from serve_app.cli.formats import count
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import resource
 
-from loadtests.client.sessions import allow_many_connections
+from loadtests.client.connection import allow_many_connections
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:

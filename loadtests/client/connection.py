@@ -1,4 +1,4 @@
-"""When bytes arrived, taken before anything is done with them.
+"""The HTTP connections of a client process, and when bytes arrived on them.
 
 aiohttp wakes a task for each read, and the task would look at the clock when its turn comes: behind all that
 arrived in the same iteration of the loop, which for the tokens of one engine step is everything. So a tap
@@ -9,6 +9,7 @@ came out. That also spares the task a wake-up a token.
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import Callable
 
@@ -17,7 +18,9 @@ from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
+from loadtests.client.prompts import Target
 from loadtests.client.sse import Scanner
+from serve_app.cli.proxy import proxy_for
 
 
 class Tap(asyncio.Protocol):
@@ -133,3 +136,39 @@ def tap_of(response: aiohttp.ClientResponse) -> Tap | None:
         return None
     protocol = transport.get_protocol()
     return protocol if isinstance(protocol, Tap) else None
+
+
+_KEEP_ALIVE_S = 3.0
+"""Idle connections are reused for so long: less than any common server keeps them (uvicorn: 5 s), since a
+request on a connection that is just being closed fails."""
+_DNS_S = 300.0
+_OPEN_FILES = 2**20
+"""Asked for where the system sets no limit."""
+
+
+def allow_many_connections() -> int:
+    """Raise the soft limit of open files to the hard one; the limit then. Each stream needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def open_session(target: Target) -> aiohttp.ClientSession:
+    """Without limits of its own on connections, and without timeouts: requests have their own."""
+    headers = {
+        "Accept": "text/event-stream",
+        "Accept-Encoding": "identity",  # A compressed stream would arrive in blocks.
+        "Content-Type": "application/json",
+        "User-Agent": "tideserve-loadtest",
+        **target.headers,
+    }
+    return aiohttp.ClientSession(
+        connector=TappedConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ttl_dns_cache=int(_DNS_S)),
+        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        proxy=proxy_for(target.url),
+    )

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from loadtests.fleet_watch import Observer, counts
+from loadtests.observer import Observer, counts
 from loadtests.record import Sample
 
 EXPOSITION = """
