@@ -11,11 +11,13 @@ Rate = Annotated[float, Field(gt=0, le=100_000)]
 Spacing = Literal["poisson", "even"]
 
 
-class _Stretch(BaseModel):
+class ScenarioPart(BaseModel):
+    """A part of a scenario's file: unknown keys, infinities and NaN are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Steady(_Stretch):
+class Steady(ScenarioPart):
     """So many requests a second."""
 
     shape: Literal["steady"]
@@ -24,7 +26,7 @@ class Steady(_Stretch):
     spacing: Spacing = "poisson"
 
 
-class Ramp(_Stretch):
+class Ramp(ScenarioPart):
     """A rate that changes in a straight line."""
 
     shape: Literal["ramp"]
@@ -40,7 +42,7 @@ class Ramp(_Stretch):
         return self
 
 
-class Wave(_Stretch):
+class Wave(ScenarioPart):
     """A day and night: rate * (1 + swing * sin(2 pi t / period_s - pi / 2)), which begins at its least."""
 
     shape: Literal["wave"]
@@ -53,7 +55,7 @@ class Wave(_Stretch):
     spacing: Spacing = "poisson"
 
 
-class Burst(_Stretch):
+class Burst(ScenarioPart):
     """So many requests within `over_s`, from the start of the stretch on, and nothing after."""
 
     shape: Literal["burst"]
@@ -69,14 +71,14 @@ class Burst(_Stretch):
         return self
 
 
-class Idle(_Stretch):
+class Idle(ScenarioPart):
     """Nothing."""
 
     shape: Literal["idle"]
     for_s: Seconds
 
 
-class Recorded(_Stretch):
+class Recorded(ScenarioPart):
     """A trace in any format that `tideserve replay` reads, with the lengths of its prompts and answers."""
 
     shape: Literal["trace"]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from loadtests.arrivals import ScenarioPart
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Between(_Part):
+class Between(ScenarioPart):
     """Evenly drawn, both ends included."""
 
     least: Tokens
@@ -26,7 +24,7 @@ class Between(_Part):
         return self
 
 
-class LogNormal(_Part):
+class LogNormal(ScenarioPart):
     """As lengths of real prompts and answers spread: exp of a normal law, cut to least and most."""
 
     median: Tokens
@@ -59,7 +57,7 @@ Length = Annotated[
 LENGTH_TAGS = frozenset(("number", "range", "spread"))
 
 
-class Leave(_Part):
+class Leave(ScenarioPart):
     """Clients that close the connection before the answer is whole."""
 
     share: Annotated[float, Field(gt=0, le=1)]
@@ -75,7 +73,7 @@ class Leave(_Part):
         return self
 
 
-class Kind(_Part):
+class Kind(ScenarioPart):
     """One kind of request."""
 
     kind: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")] = "default"

@@ -88,7 +88,12 @@ def panel(name: str, progress: Progress) -> Group:
     if progress.decision:
         lines.append(Text(decision_line(progress), style="dim"))
     if progress.problem:
-        lines.append(Text(f"cannot look: {formats.plain(progress.problem, _MOST_REASON)}", style="yellow"))
+        lines.append(
+            Text(
+                f"cannot read the server's state: {formats.plain(progress.problem, _MOST_REASON)}",
+                style="yellow",
+            )
+        )
     return Group(*lines)
 
 
@@ -96,7 +101,7 @@ def _stage(progress: Progress) -> str:
     if progress.stage == "waiting":
         return f"waiting for {progress.waiting_for or 'the server'}"
     if progress.stage == "watching":
-        return f"all sent and answered; waiting for {progress.waiting_for or 'the last figures'}"
+        return f"every request has ended; waiting for {progress.waiting_for or 'the last figures'}"
     return f"{max(0.0, progress.at_s):.0f} of {progress.planned_s:.0f} s"
 
 

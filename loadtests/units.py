@@ -41,11 +41,11 @@ def seconds(value: float | None) -> str:
 
 
 def left_waiting(number: int) -> str:
-    """What percentiles of TTFT do not hold; empty for none."""
+    """A note on the clients in TTFT that left before their first token; empty if there were none."""
     if not number:
         return ""
     clients = formats.count(number, "client")
-    return f"TTFT has {clients} that left before the first token, with what they had waited."
+    return f"TTFT includes {clients} that left before the first token, each with the time it had waited."
 
 
 def difference(value: float | None, unit: Unit) -> str:

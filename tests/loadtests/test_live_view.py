@@ -72,7 +72,7 @@ def test_the_panel_tells_requests_latencies_replicas_and_the_newest_decision() -
     assert "4 held, 0 waiting, 7 running" in told
     assert "at most 2.0 ms late" in told
     assert "0 -> 3 replicas: queue: 24 wait" in told
-    assert "cannot look: /metrics answers 503" in told
+    assert "cannot read the server's state: /metrics answers 503" in told
 
 
 def test_the_panel_tells_what_is_waited_for() -> None:
