@@ -18,7 +18,7 @@ class ScenarioPart(BaseModel):
 
 
 class Steady(ScenarioPart):
-    """So many requests a second."""
+    """A constant number of requests per second."""
 
     shape: Literal["steady"]
     for_s: Seconds
@@ -56,7 +56,7 @@ class Wave(ScenarioPart):
 
 
 class Burst(ScenarioPart):
-    """So many requests within `over_s`, from the start of the stretch on, and nothing after."""
+    """A number of requests within `over_s` of the start of the stretch, and none after."""
 
     shape: Literal["burst"]
     for_s: Seconds
@@ -89,9 +89,9 @@ class Recorded(ScenarioPart):
     for_s: Seconds
     """How much of it, in seconds of the trace before `time`."""
     time: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Over so many times as long: 0.1 is ten times faster."""
+    """Factor on the time between requests: 0.1 replays ten times faster."""
     rate: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """So many times as many requests over the same time."""
+    """Factor on the number of requests over the same time."""
     tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor on prompt and answer lengths, for a model with a short context."""
     most_prompt_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000

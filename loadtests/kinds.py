@@ -29,7 +29,7 @@ class LogNormal(ScenarioPart):
 
     median: Tokens
     sigma: Annotated[float, Field(gt=0, le=4)]
-    """Of the logarithm: 0.7 puts P95 at 3.2 times the median, 1.0 at 5.2 times."""
+    """Standard deviation of the logarithm: 0.7 puts P95 at 3.2 times the median, 1.0 at 5.2 times."""
     least: Tokens = 1
     most: Tokens
 
@@ -62,9 +62,9 @@ class Leave(ScenarioPart):
 
     share: Annotated[float, Field(gt=0, le=1)]
     after_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Once so many pieces of the answer have come."""
+    """After this many pieces of the answer."""
     after_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
-    """So long after the intended time, whatever has come."""
+    """This long after the intended time, whatever has arrived."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -86,7 +86,7 @@ class Kind(ScenarioPart):
     prompt_tokens: Length = 64
     """All of the prompt, `shared_prefix_tokens` included. A trace's own lengths win."""
     output_tokens: Length = 32
-    """The answer has exactly so many (`ignore_eos`)."""
+    """The answer has exactly this many (`ignore_eos`)."""
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """A system prompt that the first tokens of each prompt of this kind repeat."""
     prefixes: Annotated[int, Field(ge=1, le=1_000_000)] = 1

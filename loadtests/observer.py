@@ -72,7 +72,7 @@ class Observer:
         return sorted(self._decisions.values(), key=lambda record: float(record["at"]))
 
     async def replicas(self, model: str) -> tuple[int, int] | None:
-        """Ready replicas, and those that run or are on their way; None where nobody tells."""
+        """The ready replicas and the target; None where the server does not report them."""
         document = await self._json("/ready")
         try:
             state = document["models"][model]

@@ -23,7 +23,7 @@ class Percentiles:
     count: int
     """Measured, those that never came included."""
     never: int
-    """Of these, such as never came."""
+    """How many of these never came."""
     mean: float
     p50: float
     p90: float
@@ -33,7 +33,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Floats) -> Self | None:
-        """Of `values` in any order, none of them NaN; None without any."""
+        """The percentiles of `values`, in any order and none of them NaN; None if there are none."""
         if not len(values):
             return None
         ordered = np.sort(values)

@@ -28,7 +28,7 @@ class Progress:
     """In words, where the stage is `waiting` or `watching`."""
     at_s: float = 0.0
     records: list[Record] = field(default_factory=list)
-    """Of the requests that have ended, in the order in which they did."""
+    """The requests that have ended, in the order in which they ended."""
     samples: dict[str, Sample] = field(default_factory=dict)
     """The newest by model."""
     decision: Mapping[str, Any] | None = None

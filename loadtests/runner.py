@@ -56,12 +56,12 @@ class Order:
 
     scenario: Scenario
     planned: tuple[Planned, ...]
-    """Of an open loop; empty in a closed one."""
+    """The requests of an open loop; empty in a closed one."""
     planned_s: float
     """How long requests come for."""
     url: str
     model: str | None = None
-    """Of requests that name none."""
+    """The model of requests that name none."""
     headers: Mapping[str, str] | None = None
 
 
@@ -235,7 +235,7 @@ class _Runner:
             self._progress.decision = changes[-1]
 
     def _decisions(self) -> list[Mapping[str, object]]:
-        """Of the run's time and models. A heartbeat before it tells what it began with."""
+        """The decisions on this run's models during it, and a heartbeat before it: its first state."""
         return [
             record
             for record in self._observer.decisions

@@ -35,9 +35,9 @@ class Slos(ScenarioPart):
     """The defaults are for a GPU; a scenario overrides what it runs on. None is not judged."""
 
     ttft_ms: Bounds | None = Bounds(p50=100, p95=200, p99=500)
-    """Of all requests, cold ones included, from the intended time on."""
+    """For all requests, cold ones included, counted from the intended time."""
     warm_ttft_ms: Bounds | None = None
-    """Of the requests that were not held for want of a replica."""
+    """For requests that were not held for want of a replica."""
     cold_wait_s: Bounds | None = None
     """How long the others were held."""
     itl_ms: Bounds | None = Bounds(p50=15, p95=25, p99=40)

@@ -1,4 +1,4 @@
-"""The load: so many streams open at once, in a process of its own that its parent directs.
+"""The load: a number of streams open at once, in a process of its own that its parent directs.
 
 `python -m benchmarks.chaos.load` reads orders from its standard input, one a line, and writes a JSON
 document a line to its standard output: `{"streaming": 16}` when the number of streams that receive tokens
@@ -47,7 +47,7 @@ class Received:
     output_tokens: int | None = None
     """As the final usage says."""
     failure: str = ""
-    """Of the connection, in words."""
+    """What went wrong with the connection, in words."""
     given_up: bool = False
     """Closed by us, because the event was over."""
 

@@ -19,7 +19,7 @@ FLAT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of one role, resident bytes of one process on average."""
+    """Resident memory of one role: bytes per process, on average."""
 
     role: str
     first: float

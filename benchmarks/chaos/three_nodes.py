@@ -3,7 +3,7 @@
 The head has no CPUs, so that only Ray's and Serve's own processes are on it; each of the other two has room
 for one ingress replica and half of the engines. The workers' HAProxys listen on one port (SO_REUSEPORT),
 whose connections the kernel deals out among those that live: the part that a Service has on Kubernetes. The
-head's listens on another, which nobody asks. What is lost is started again by us, as the operator would.
+head's listens on another port, which gets no requests. A lost node is started again, as an operator would.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from benchmarks.serving_overhead.servers import Kind, Setup, start
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run, and how patiently."""
+    """What to run, and how long to wait for it."""
 
     kinds: tuple[Kind, ...]
     load: Load

@@ -104,7 +104,7 @@ class Job:
 
 
 def main(orders: Connection, results: Connection) -> None:
-    """Take a `Job` and a beginning from `orders`, and send messages to `results` until all is over.
+    """Take a `Job` and a start time from `orders`, and send messages to `results` until all is over.
 
     `orders` closes when the parent dies, however it does; this process then ends too.
     """
@@ -168,7 +168,7 @@ def _ordered(orders: Connection, stop: asyncio.Event) -> None:
     try:
         orders.recv()
     except (EOFError, OSError):
-        os._exit(1)  # The parent is gone: nobody is left to tell, and every stream is to be closed.
+        os._exit(1)  # The parent has died, and every stream is to be closed.
     stop.set()
 
 

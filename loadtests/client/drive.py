@@ -96,9 +96,9 @@ async def drive_closed(
                     await _pause(stop, closed.think_s)
 
         async with _beside(_interrupt(stop, state)), asyncio.TaskGroup() as streams:
-            beginning = asyncio.create_task(pacer.until(begin))
-            state.starting.add(beginning)
-            await asyncio.wait((beginning,))
+            waiting = asyncio.create_task(pacer.until(begin))
+            state.starting.add(waiting)
+            await asyncio.wait((waiting,))
             for _ in range(closed.streams):
                 streams.create_task(stream())
         return state.clock.result()

@@ -22,7 +22,7 @@ from loadtests.scenario import Client, Closed
 
 _READ_BYTES = 2**20
 _READS = 16
-"""Of one process in one poll: 16 MiB, some 0.2 s of work, so that a screen is drawn in between."""
+"""Reads from one process in one poll: 16 MiB, some 0.2 s of work, so that the screen is drawn in between."""
 _GRACE_S = 2.0
 
 
@@ -52,7 +52,7 @@ class _Child:
         os.set_blocking(self._results.fileno(), False)
 
     def send(self, order: object) -> None:
-        """Its job, its beginning, or the order to stop. If it is dead, `poll` tells."""
+        """Send its job, its start time, or the order to stop. `poll` notices a process that has died."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._orders.send(order)
 
@@ -166,7 +166,7 @@ class ClientProcesses:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the processes started."""
+        """The ids of the processes that were started."""
         return tuple(one.process.pid for one in self._children if one.process.pid is not None)
 
     def begin(self, at: float) -> None:

@@ -44,7 +44,7 @@ WORDS = tuple(_TEXT.split())
 SLICE_TOKENS = 2048
 """Drawn and written at once, in about 0.15 ms: what a client does between two looks at its sockets."""
 _CACHED_BYTES = 32 * 2**20
-"""Of shared prefixes; past this they are written anew."""
+"""Shared prefixes are kept up to this size; beyond it the cache starts anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _written(slices: Iterator[list[int]], pool: Sequence[bytes], between: bytes)
 AHEAD_S = 5.0
 """A body is made this long before its time: one of 100,000 tokens takes 10 ms, which would delay others."""
 HELD_BYTES = 128 * 2**20
-"""Of bodies that wait; one is made however large it is."""
+"""Finished bodies may take this much memory; one body is made however large it is."""
 
 
 async def made(prompts: Prompts, planned: Planned) -> bytes:

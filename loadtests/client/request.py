@@ -66,7 +66,7 @@ _ONE_PIECE_BYTES = 256 * 2**10
 """aiohttp hands bytes to the socket in one piece; larger bodies go in blocks."""
 _REFUSAL_BYTES = 64 * 2**10
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
-"""Of a connection that this machine could not open: it ran out of files, of memory, or of ports."""
+"""Errors of this machine, not of the server: it ran out of files, memory or ports."""
 _SETTLE_S = 1.0
 """How long the end of a chunked body may come after `[DONE]` before its connection is given up."""
 

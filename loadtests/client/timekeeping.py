@@ -26,12 +26,12 @@ class Lateness:
         self.max_s = 0.0
 
     def add(self, late_s: float) -> None:
-        """One that was so late."""
+        """Count one thing that was this late."""
         self._counts[min(int(max(late_s, 0.0) / _BIN_S), _BINS)] += 1
         self.max_s = max(self.max_s, late_s)
 
     def p99_s(self) -> float:
-        """99 % were at most this late; 0 of none."""
+        """The lateness that 99 % did not exceed; 0 if nothing was counted."""
         total = int(self._counts.sum())
         if not total:
             return 0.0
@@ -46,7 +46,7 @@ class Clock:
     def __init__(self, pacer: Pacer, begin: float) -> None:
         self._pacer, self._begin = pacer, begin
         self.sent = Lateness()
-        """Of the requests."""
+        """How late requests were sent."""
         self._noticed = Lateness()
         self._due = begin
         self._cpu_s = time.process_time()
@@ -80,7 +80,7 @@ class Clock:
 
 
 def worst(parts: Sequence[Timekeeping]) -> Timekeeping:
-    """Of several processes: of each figure the worst. ValueError without any."""
+    """The worst value of each figure among several processes. ValueError if there are none."""
     return Timekeeping(
         sent_p99_ms=max(part.sent_p99_ms for part in parts),
         sent_max_ms=max(part.sent_max_ms for part in parts),

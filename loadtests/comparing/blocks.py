@@ -18,15 +18,15 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The time of a run, cut into equal cells; blocks are so many cells in a row."""
+    """The time of a run, cut into equal cells; a block is a number of cells in a row."""
 
     count: int
     width_s: float
     block: int
     """Cells of a block."""
     memory: int = 1
-    """The block that differences between the sides ask for. Where it is more than `block`, blocks of so many
-    would have been too few."""
+    """The block length that differences between the sides ask for. Where it exceeds `block`, blocks of that
+    length would have been too few."""
     missed: float = 1.0
     """Factor from the deviation that resampled blocks show to that of the runs, where their past is
     longer."""
@@ -77,7 +77,7 @@ def circular_blocks(rng: np.random.Generator, cells: Cells, draws: int) -> Float
 
 MOST_CELLS = 400
 FEWEST_BLOCKS = 10
-"""Of a run: longer blocks would leave too few to draw from."""
+"""A run has at least this many blocks: longer ones would leave too few to draw from."""
 REQUESTS_A_CELL = 2
 """On average, at least: with fewer, cells would be empty more often than not."""
 
@@ -86,7 +86,7 @@ def cut(a: Sequence[Columns], b: Sequence[Columns]) -> Cells:
     """Cells over the longest run, in blocks as long as differences between the sides depend on their past.
 
     A block has at least the cube root of the cells, the order that Künsch (1989) found best for a variance,
-    and at most so many that `FEWEST_BLOCKS` remain.
+    and is short enough that `FEWEST_BLOCKS` remain.
     """
     ends = [float(one.ended_s.max()) for one in (*a, *b) if len(one.at_s)]
     requests = min(len(one.at_s) for one in (*a, *b))

@@ -15,7 +15,7 @@ from loadtests.traces.values import DISORDER_S, LATEST_UNIX_S, LONGEST_S, MOST_T
 from serve_app.wire.request_line import FAILED
 
 MOST_SEQUENCES = 10_000
-"""Of one request, as `max_sequences_per_request` allows."""
+"""The most sequences of one request, as `max_sequences_per_request` allows."""
 _MOST_MODELS = 1_000
 """Names of models that are remembered for an error message."""
 _MOST_ID = (1 << 63) - 1

@@ -79,7 +79,7 @@ def at_rate(
             yield _moved(picked(chunk, index), copy, jitter_draws, end_s)
 
     if whole < 1 or rate == 1.0:
-        return copies()  # nobody is moved
+        return copies()  # no request changes its time
     return in_order(copies(), 2 * JITTER_S, f"{name} at rate = {rate:g}")
 
 

@@ -11,7 +11,7 @@ from loadtests.traces.files import Lines
 from loadtests.traces.trace import Chunk, Floats, Ints, shown
 
 MOST_TOKENS = 10_000_000
-"""Of one prompt or one answer: ten times the longest context there is."""
+"""The most tokens of one prompt or one answer: ten times the longest context there is."""
 LONGEST_S = 10 * 365 * 86_400.0
 """Ten years, for times that count from the start of a trace. A Unix time in their place is 55 years."""
 LATEST_UNIX_S = 4_102_444_800.0
