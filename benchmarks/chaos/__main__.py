@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from benchmarks.chaos.results import document, goals, notes, read_results, table
 from benchmarks.chaos.servers import ChaosError, Given, OneNode, read
 from benchmarks.chaos.three_nodes import ThreeNodes
 from benchmarks.chaos.verdicts import Row
+from benchmarks.common.progress import say
 from loadtests.machine import machine, versions
 from serve_app.cli.api_key import authorization
 from serve_app.cli.descendants import adopt_orphans
@@ -34,12 +34,6 @@ from serve_app.settings.settings_error import SettingsError
 
 _PAUSE_S = (5.0, 20.0)
 """Between two attacks at random."""
-_BEGAN = time.monotonic()
-
-
-def say(text: str) -> None:
-    """One line of progress, with the seconds since the start."""
-    print(f"[{time.monotonic() - _BEGAN:6.1f} s] {text}", flush=True)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,12 +7,12 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError
 from benchmarks.common.supervise import TERM_S
 from benchmarks.serving_overhead import chart, priority, ray_llm
@@ -24,13 +24,6 @@ from benchmarks.serving_overhead.rounds import Outcome, Plan, Rounds
 from benchmarks.serving_overhead.servers import KINDS, Engine, Kind, Setup
 from loadtests.machine import machine, versions
 from serve_app.cli.descendants import adopt_orphans, stop_descendants
-
-_BEGAN = time.monotonic()
-
-
-def say(text: str) -> None:
-    """One line of progress, with the seconds since the start."""
-    print(f"[{time.monotonic() - _BEGAN:6.1f} s] {text}", flush=True)
 
 
 def choose(names: tuple[str, ...], setup: Setup) -> tuple[tuple[Kind, ...], dict[str, str]]:

@@ -128,8 +128,8 @@ def to_markdown(report: Report) -> str:
     parts = ["# Serving overhead", _facts(report)]
     for concurrency in report.concurrencies:
         parts.append(f"## {concurrency} concurrent request{'s' if concurrency != 1 else ''}")
-        parts.append(_medians(report, concurrency))
-        parts.append(_spreads(report, concurrency))
+        parts.append(_metrics(report, concurrency, "", lambda spread, form: format(spread.median, form)))
+        parts.append(_metrics(report, concurrency, "lowest-highest", _range))
     parts += ["## How sound the measurement is", _soundness(report), _starts(report)]
     if doubts := warnings(report):
         parts.append("\n".join(f"- {doubt}" for doubt in doubts))
@@ -148,58 +148,41 @@ def _facts(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _medians(report: Report, concurrency: int) -> str:
+def _range(spread: Spread, form: str) -> str:
+    return f"{spread.low:{form}}-{spread.high:{form}}"
+
+
+def _metrics(report: Report, concurrency: int, first: str, shown: Callable[[Spread, str], str]) -> str:
     rows = []
     for server, title in report.titles.items():
         cells = [title]
         for metric in METRICS:
             cell = report.cell(server, concurrency, metric)
-            ratio = f" ({cell.ratio.median:.2f})" if cell.ratio and server != report.base else ""
-            cells.append(f"{cell.value.median:,.{metric.digits}f}{ratio}")
+            ratio = f" ({shown(cell.ratio, '.2f')})" if cell.ratio and server != report.base else ""
+            cells.append(shown(cell.value, f",.{metric.digits}f") + ratio)
         rows.append(cells)
-    return table(["", *(metric.title for metric in METRICS)], rows)
-
-
-def _spreads(report: Report, concurrency: int) -> str:
-    rows = []
-    for server, title in report.titles.items():
-        cells = [title]
-        for metric in METRICS:
-            cell = report.cell(server, concurrency, metric)
-            low, high = (f"{bound:,.{metric.digits}f}" for bound in (cell.value.low, cell.value.high))
-            ratio = ""
-            if cell.ratio and server != report.base:
-                ratio = f" ({cell.ratio.low:.2f}-{cell.ratio.high:.2f})"
-            cells.append(f"{low}-{high}{ratio}")
-        rows.append(cells)
-    return table(["lowest-highest", *(metric.title for metric in METRICS)], rows)
+    return table([first, *(metric.title for metric in METRICS)], rows)
 
 
 def _soundness(report: Report) -> str:
-    header = ["", "at once", "requests a round", "tokens/arrival", "longest gap p95 ms"]
-    header += ["server cores", "client cores", "client waits", "other cores"]
+    header = ["", "at once", "requests a round", *(title for title, _, _ in _SOUNDNESS)]
     rows = []
     for concurrency in report.concurrencies:
         for server, title in report.titles.items():
             mine = report.of(server, concurrency)
-
-            def middle(read: Callable[[Measured], float], of: Sequence[Measured] = mine) -> float:
-                return median(read(m) for m in of)
-
-            rows.append(
-                [
-                    title,
-                    str(concurrency),
-                    str(mine[0].requests),
-                    f"{middle(lambda m: m.tokens_per_arrival):.2f}",
-                    f"{middle(lambda m: m.longest_gap_p95_s * 1e3):.0f}",
-                    f"{middle(lambda m: m.server_cores):.2f}",
-                    f"{middle(lambda m: m.client_cores):.2f}",
-                    f"{middle(lambda m: m.client_wait):.1%}",
-                    f"{middle(lambda m: m.other_cores):.2f}",
-                ]
-            )
+            medians = [format(median(map(read, mine)), form) for _, read, form in _SOUNDNESS]
+            rows.append([title, str(concurrency), str(mine[0].requests), *medians])
     return table(header, rows)
+
+
+_SOUNDNESS: tuple[tuple[str, Callable[[Measured], float], str], ...] = (
+    ("tokens/arrival", lambda m: m.tokens_per_arrival, ".2f"),
+    ("longest gap p95 ms", lambda m: m.longest_gap_p95_s * 1e3, ".0f"),
+    ("server cores", lambda m: m.server_cores, ".2f"),
+    ("client cores", lambda m: m.client_cores, ".2f"),
+    ("client waits", lambda m: m.client_wait, ".1%"),
+    ("other cores", lambda m: m.other_cores, ".2f"),
+)
 
 
 def _starts(report: Report) -> str:

@@ -80,7 +80,7 @@ def test_the_panel_tells_what_is_waited_for() -> None:
     progress.stage, progress.waiting_for = "waiting", "0 replicas to begin with: tide has 1 of 1"
     assert text_of(progress).strip() == "burst  waiting for 0 replicas to begin with: tide has 1 of 1"
     progress.stage, progress.waiting_for = "watching", "0 replicas; 99 s are left"
-    assert "all sent and answered; waiting for 0 replicas; 99 s are left" in text_of(progress)
+    assert "every request has ended; waiting for 0 replicas; 99 s are left" in text_of(progress)
 
 
 def test_a_server_that_tells_no_replicas_is_shown_all_the_same() -> None:
