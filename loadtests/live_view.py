@@ -100,7 +100,7 @@ def panel(name: str, progress: Progress) -> Group:
 def _stage(progress: Progress) -> str:
     if progress.stage == "waiting":
         return f"waiting for {progress.waiting_for or 'the server'}"
-    if progress.stage == "watching":
+    if progress.stage == "scaling down":
         return f"every request has ended; waiting for {progress.waiting_for or 'the last figures'}"
     return f"{max(0.0, progress.at_s):.0f} of {progress.planned_s:.0f} s"
 

@@ -120,7 +120,7 @@ class _Runner:
         if not unmet and not self._stopping.is_set():
             timekeeping, failure = await self._drive()
             if not self._stopping.is_set() and not failure:
-                await self._watch_return()
+                await self._await_scale_down()
         interrupted = failure or ("it was interrupted" if self._stopping.is_set() else "")
         self._progress.stage = "done"
         self._view.show(self._progress)
@@ -183,7 +183,7 @@ class _Runner:
         source = partial(endless, scenario)
         return ClientProcesses.of_closed_loop(scenario.closed, source, target, scenario.client)
 
-    async def _watch_return(self) -> None:
+    async def _await_scale_down(self) -> None:
         """Go on looking until the replicas are gone as the scenario has it, or its time is up."""
         if not self._samples:  # The server tells nothing, and will not begin to.
             return
@@ -191,7 +191,7 @@ class _Runner:
         end = time.monotonic() + self._scenario.scaling.within_s
         # Metrics are behind: right after the last answer they may not even show the replica that gave it.
         told_from_s = self._now() + _AFTER_S
-        self._progress.stage = "watching"
+        self._progress.stage = "scaling down"
         async with self._observing():
             while goal is not None and not self._stopping.is_set() and time.monotonic() < end:
                 newest = [self._progress.samples.get(model) for model in self._models]

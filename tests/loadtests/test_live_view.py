@@ -79,7 +79,7 @@ def test_the_panel_tells_what_is_waited_for() -> None:
     progress = running()
     progress.stage, progress.waiting_for = "waiting", "0 replicas to begin with: tide has 1 of 1"
     assert text_of(progress).strip() == "burst  waiting for 0 replicas to begin with: tide has 1 of 1"
-    progress.stage, progress.waiting_for = "watching", "0 replicas; 99 s are left"
+    progress.stage, progress.waiting_for = "scaling down", "0 replicas; 99 s are left"
     assert "every request has ended; waiting for 0 replicas; 99 s are left" in text_of(progress)
 
 
