@@ -1,1 +1,5 @@
-"""Side-by-side measurements of Tideserve against its peers."""
+"""Measurements of Tideserve, and of it beside others."""
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]

@@ -11,12 +11,14 @@ Rate = Annotated[float, Field(gt=0, le=100_000)]
 Spacing = Literal["poisson", "even"]
 
 
-class _Stretch(BaseModel):
+class ScenarioPart(BaseModel):
+    """A part of a scenario's file: unknown keys, infinities and NaN are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Steady(_Stretch):
-    """So many requests a second."""
+class Steady(ScenarioPart):
+    """A constant number of requests per second."""
 
     shape: Literal["steady"]
     for_s: Seconds
@@ -24,7 +26,7 @@ class Steady(_Stretch):
     spacing: Spacing = "poisson"
 
 
-class Ramp(_Stretch):
+class Ramp(ScenarioPart):
     """A rate that changes in a straight line."""
 
     shape: Literal["ramp"]
@@ -40,7 +42,7 @@ class Ramp(_Stretch):
         return self
 
 
-class Wave(_Stretch):
+class Wave(ScenarioPart):
     """A day and night: rate * (1 + swing * sin(2 pi t / period_s - pi / 2)), which begins at its least."""
 
     shape: Literal["wave"]
@@ -53,8 +55,8 @@ class Wave(_Stretch):
     spacing: Spacing = "poisson"
 
 
-class Burst(_Stretch):
-    """So many requests within `over_s`, from the start of the stretch on, and nothing after."""
+class Burst(ScenarioPart):
+    """A number of requests within `over_s` of the start of the stretch, and none after."""
 
     shape: Literal["burst"]
     for_s: Seconds
@@ -69,14 +71,14 @@ class Burst(_Stretch):
         return self
 
 
-class Idle(_Stretch):
+class Idle(ScenarioPart):
     """Nothing."""
 
     shape: Literal["idle"]
     for_s: Seconds
 
 
-class Recorded(_Stretch):
+class Recorded(ScenarioPart):
     """A trace in any format that `tideserve replay` reads, with the lengths of its prompts and answers."""
 
     shape: Literal["trace"]
@@ -87,9 +89,9 @@ class Recorded(_Stretch):
     for_s: Seconds
     """How much of it, in seconds of the trace before `time`."""
     time: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Over so many times as long: 0.1 is ten times faster."""
+    """Factor on the time between requests: 0.1 replays ten times faster."""
     rate: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """So many times as many requests over the same time."""
+    """Factor on the number of requests over the same time."""
     tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor on prompt and answer lengths, for a model with a short context."""
     most_prompt_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000

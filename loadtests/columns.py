@@ -39,7 +39,7 @@ class Columns:
     """From the intended time to the first piece; of an answer without any, to its end."""
     cold: Flags
     cold_wait_s: Floats
-    """Of cold requests alone; never, where an error came before the first piece."""
+    """For cold requests only; infinity where an error came before the first piece."""
     tpot_s: Floats
     """Mean time per output token after the first: (last piece - first piece) / (tokens - 1)."""
     e2e_s: Floats
@@ -65,7 +65,7 @@ class Columns:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Self:
-        """Of `records` in any order."""
+        """The columns of `records`, which may be in any order."""
         at = _column(record.at_s for record in records)
         ended = _column(record.ended_s for record in records)
         count = np.array([len(record.pieces_s) for record in records], dtype=np.int64)

@@ -53,15 +53,29 @@ def add_command(commands: Any) -> None:
         help="instead of --url: serve this configuration on a free port, as `tideserve run` does, and stop "
         "it at the end",
     )  # fmt: skip
-    add("--model", metavar="M", help="of requests that name none, where several models are served")
-    add("--seed", type=int, metavar="N", help="in place of the scenario's")
-    add("--trace", metavar="FILE", help="in place of the files that `shape: trace` names")
+    add(
+        "--model",
+        metavar="M",
+        help="the model of requests that name none, where several are served",
+    )
+    add("--seed", type=int, metavar="N", help="the seed, instead of the scenario's")
+    add("--trace", metavar="FILE", help="the trace, instead of the files that `shape: trace` names")
     add(
         "--header", action="append", default=[], metavar="NAME: VALUE",
-        help=f"sent with every request; may be repeated. {env.API_KEY} is sent as a bearer token if set",
+        help=f"a header of every request; may be repeated. {env.API_KEY} is sent as a bearer token if set",
     )  # fmt: skip
-    add("--price", type=float, metavar="DOLLARS", help="of one GPU for an hour, in place of the scenario's")
-    add("--out", type=Path, metavar="FOLDER", help="for the report; by default loadtest-results/NAME-TIME")
+    add(
+        "--price",
+        type=float,
+        metavar="DOLLARS",
+        help="the price of one GPU for an hour, instead of the scenario's",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="the report's folder; by default loadtest-results/NAME-TIME",
+    )
     add("--force", action="store_true", help="write into a folder that has a run already")
     parser.set_defaults(command=run_loadtest)
 
@@ -83,10 +97,10 @@ def run_loadtest(options: argparse.Namespace) -> int:
 
 def _test(name: str, options: argparse.Namespace) -> int:
     # numpy, aiohttp and rich: a second that no other command should take.
+    from loadtests.live_view import view_for  # noqa: PLC0415
     from loadtests.plan import plan  # noqa: PLC0415
     from loadtests.runner import Order, run  # noqa: PLC0415
     from loadtests.server import ServerError  # noqa: PLC0415
-    from loadtests.view import view_for  # noqa: PLC0415
 
     headers = _headers(options.header)
     path = _scenario_path(name)

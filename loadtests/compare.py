@@ -10,20 +10,19 @@ from typing import Literal
 import numpy as np
 
 from loadtests.columns import Columns
-from loadtests.comparing.blocks import Cells
-from loadtests.comparing.cut import cut
+from loadtests.comparing.blocks import Cells, cut
 from loadtests.comparing.differences import asked_unlike, differences, same_arrivals
 from loadtests.comparing.measures import Measure, Side, measures
 from loadtests.comparing.resampling import Draws, cell_weights, interval
 from loadtests.record import Run
 from loadtests.summary import summarize
+from loadtests.units import Unit
 from loadtests.verdicts import judge
-from loadtests.words import Unit
 from serve_app.cli.formats import count
 
 Word = Literal["better", "worse", "within the noise", "no noise known", "not comparable"]
 _SEED = 20_260_301
-"""Of the resampling: the same runs always compare alike."""
+"""Seed of the resampling: comparing the same runs always gives the same result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Metric:
 
     name: str
     unit: Unit
-    """Of all figures; see `words.figure`."""
+    """See `units.figure`."""
     higher_is_better: bool
     a: float | None
     """Over all requests of the side, or on average of its runs; None where nothing applies."""
@@ -46,7 +45,7 @@ class Metric:
     high: float | None
     word: Word
     why: str = ""
-    """Of `no noise known` and `not comparable`."""
+    """Why the word is `no noise known` or `not comparable`; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,29 +181,29 @@ def _method(cells: Cells, a: int, b: int, paired: bool, metrics: Sequence[Metric
     judged = sum(metric.low is not None for metric in metrics)
     blocks = f"{count(cells.blocks, 'block')} of {cells.block_s:.3g} s"
     if min(a, b) > 1:
-        how = f"runs and then {blocks} were drawn anew, so noise between runs is in them"
+        how = f"runs and then {blocks} were resampled, so they include the noise between runs"
     else:
         how = (
-            f"{blocks} were drawn anew; noise between runs is not in them: "
-            f"only several runs of each side tell it"
+            f"{blocks} were resampled, so they do not include the noise between runs, which only "
+            f"several runs per side show"
         )
     alone = sum(metric.word == "no noise known" for metric in metrics)
     notes = [f"The intervals are 95 % ones: {how}."]
     if not paired:
-        notes.append("Requests came at other times on the two sides, so blocks were drawn apart.")
+        notes.append("Requests came at other times on the two sides, so each side was resampled on its own.")
     if alone and min(a, b) < 2:
         notes.append(
-            f"{count(alone, 'figure')} cannot be told from noise by one run a side, however far apart: "
-            f"repeat the runs, and compare several with several."
+            f"For {count(alone, 'figure')}, one run per side cannot tell a difference from noise: repeat the "
+            f"runs, and compare several with several."
         )
     if cells.memory > cells.block:
         notes.append(
-            f"What differs between the sides lasts about {cells.memory * cells.width_s:.3g} s, longer than a "
-            f"block: the intervals are too narrow, and a longer run would tell more."
+            f"Differences between the sides persist for about {cells.memory * cells.width_s:.3g} s, longer "
+            f"than a block: the intervals are too narrow, and longer runs would give better ones."
         )
     if judged > 1:
         notes.append(
-            f"Of {count(judged, 'figure')} with an interval, about one in twenty is called better or worse "
-            f"even where nothing differs."
+            f"About one in twenty of the {count(judged, 'figure')} with an interval is called better or "
+            f"worse even where nothing differs."
         )
     return notes

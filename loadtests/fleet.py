@@ -63,7 +63,7 @@ class Fleet:
 
 
 def fleets(run: Run, scenario: Scenario) -> tuple[Fleet, ...]:
-    """Of the models asked, by name. One whose ready replicas the server never told has no fleet."""
+    """The fleets of the models that were asked, by name. A model without reported replicas has none."""
     asked = {record.model for record in run.records}
     models = sorted({sample.model for sample in run.samples if sample.ready >= 0 and sample.model in asked})
     return tuple(_fleet(model, run, scenario) for model in models)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from loadtests.arrivals import ScenarioPart
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Between(_Part):
+class Between(ScenarioPart):
     """Evenly drawn, both ends included."""
 
     least: Tokens
@@ -26,12 +24,12 @@ class Between(_Part):
         return self
 
 
-class LogNormal(_Part):
+class LogNormal(ScenarioPart):
     """As lengths of real prompts and answers spread: exp of a normal law, cut to least and most."""
 
     median: Tokens
     sigma: Annotated[float, Field(gt=0, le=4)]
-    """Of the logarithm: 0.7 puts P95 at 3.2 times the median, 1.0 at 5.2 times."""
+    """Standard deviation of the logarithm: 0.7 puts P95 at 3.2 times the median, 1.0 at 5.2 times."""
     least: Tokens = 1
     most: Tokens
 
@@ -59,14 +57,14 @@ Length = Annotated[
 LENGTH_TAGS = frozenset(("number", "range", "spread"))
 
 
-class Leave(_Part):
+class Leave(ScenarioPart):
     """Clients that close the connection before the answer is whole."""
 
     share: Annotated[float, Field(gt=0, le=1)]
     after_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Once so many pieces of the answer have come."""
+    """After this many pieces of the answer."""
     after_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
-    """So long after the intended time, whatever has come."""
+    """This long after the intended time, whatever has arrived."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -75,7 +73,7 @@ class Leave(_Part):
         return self
 
 
-class Kind(_Part):
+class Kind(ScenarioPart):
     """One kind of request."""
 
     kind: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")] = "default"
@@ -88,7 +86,7 @@ class Kind(_Part):
     prompt_tokens: Length = 64
     """All of the prompt, `shared_prefix_tokens` included. A trace's own lengths win."""
     output_tokens: Length = 32
-    """The answer has exactly so many (`ignore_eos`)."""
+    """The answer has exactly this many (`ignore_eos`)."""
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """A system prompt that the first tokens of each prompt of this kind repeat."""
     prefixes: Annotated[int, Field(ge=1, le=1_000_000)] = 1

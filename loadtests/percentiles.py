@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,7 +23,7 @@ class Percentiles:
     count: int
     """Measured, those that never came included."""
     never: int
-    """Of these, such as never came."""
+    """How many of these never came."""
     mean: float
     p50: float
     p90: float
@@ -32,7 +33,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Floats) -> Self | None:
-        """Of `values` in any order, none of them NaN; None without any."""
+        """The percentiles of `values`, in any order and none of them NaN; None if there are none."""
         if not len(values):
             return None
         ordered = np.sort(values)
@@ -49,7 +50,7 @@ class Percentiles:
         )
 
 
-def percentile(ordered: Floats, at: float) -> float:
+def percentile(ordered: Floats | Sequence[float], at: float) -> float:
     """The value below which a share `at` (0 to 1) lies, in a straight line between the two nearest.
 
     Definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), which numpy has too;

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from loadtests.record import ERRORS, Record, Sample
 
-Stage = Literal["waiting", "running", "watching", "done"]
-"""For the replicas to begin with; for answers; for the replicas to go; for nothing."""
+Stage = Literal["waiting", "running", "scaling down", "done"]
+"""Waiting for the first replicas; sending requests; waiting for replicas to go; done."""
 RECENT_S = 10.0
 
 
@@ -25,10 +25,10 @@ class Progress:
     """How long requests come for."""
     stage: Stage = "waiting"
     waiting_for: str = ""
-    """In words, where the stage is `waiting` or `watching`."""
+    """In words, where the stage is `waiting` or `scaling down`."""
     at_s: float = 0.0
     records: list[Record] = field(default_factory=list)
-    """Of the requests that have ended, in the order in which they did."""
+    """The requests that have ended, in the order in which they ended."""
     samples: dict[str, Sample] = field(default_factory=dict)
     """The newest by model."""
     decision: Mapping[str, Any] | None = None

@@ -8,8 +8,7 @@ import numpy as np
 
 from loadtests.columns import Columns
 from loadtests.record import Record, Run
-from loadtests.scenario import Scenario
-from loadtests.slos import Bounds
+from loadtests.scenario import Bounds, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +19,13 @@ class Rates:
     """How long requests came by the scenario, or until the run ended early."""
     span_s: float
     """From the run's start to the end of the last request, and at least `arrivals_s`: what comes out is over
-    no less time than what came in, so that nobody answers more than was offered."""
+    no less time than what came in, so that a server never seems to answer more than was offered."""
     offered_rps: float
     """Requests by intended time, over `arrivals_s`."""
     answered_rps: float
     """Whole answers, over `span_s`."""
     output_tokens: int
-    """Of all requests, those of answers that broke off included."""
+    """Tokens of all requests, including answers that broke off."""
     output_tokens_per_s: float
     """Over `span_s`."""
     goodput: float | None

@@ -104,7 +104,7 @@ class Timekeeping:
     """By a heartbeat: how late the client noticed that something was due."""
     noticed_max_ms: float
     cpu_share: float
-    """Of one core, of the busiest client process."""
+    """CPU time of the busiest client process, as a share of one core."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,16 @@ from typing import Protocol
 import aiohttp
 
 from loadtests.client.processes import ClientProcesses
-from loadtests.client.target import Target
-from loadtests.fleet_watch import Observer
+from loadtests.client.prompts import Target
 from loadtests.interrupts import stop_on_signals
 from loadtests.machine import machine, versions
+from loadtests.observer import Observer
 from loadtests.plan import endless
 from loadtests.planned import Planned
 from loadtests.progress import Progress
 from loadtests.record import Run, Sample, Timekeeping
 from loadtests.scenario import Scenario
 from loadtests.server import Served, check_plan, choose_model, served
-from loadtests.vocabulary import TOKEN_IDS, TOKENS_PER_WORD, WORDS
 from serve_app.cli.proxy import proxy_for
 
 _LOOK_S = 1.0
@@ -57,12 +56,12 @@ class Order:
 
     scenario: Scenario
     planned: tuple[Planned, ...]
-    """Of an open loop; empty in a closed one."""
+    """The requests of an open loop; empty in a closed one."""
     planned_s: float
     """How long requests come for."""
     url: str
     model: str | None = None
-    """Of requests that name none."""
+    """The model of requests that name none."""
     headers: Mapping[str, str] | None = None
 
 
@@ -108,9 +107,6 @@ class _Runner:
             url=order.url,
             headers=order.headers or {},
             model=model,
-            token_ids=TOKEN_IDS,
-            words=WORDS,
-            tokens_per_word=TOKENS_PER_WORD,
             seed=order.scenario.seed,
         )
         self._progress = Progress(tuple(p.at_s for p in order.planned), order.planned_s)
@@ -124,7 +120,7 @@ class _Runner:
         if not unmet and not self._stopping.is_set():
             timekeeping, failure = await self._drive()
             if not self._stopping.is_set() and not failure:
-                await self._watch_return()
+                await self._await_scale_down()
         interrupted = failure or ("it was interrupted" if self._stopping.is_set() else "")
         self._progress.stage = "done"
         self._view.show(self._progress)
@@ -187,7 +183,7 @@ class _Runner:
         source = partial(endless, scenario)
         return ClientProcesses.of_closed_loop(scenario.closed, source, target, scenario.client)
 
-    async def _watch_return(self) -> None:
+    async def _await_scale_down(self) -> None:
         """Go on looking until the replicas are gone as the scenario has it, or its time is up."""
         if not self._samples:  # The server tells nothing, and will not begin to.
             return
@@ -195,7 +191,7 @@ class _Runner:
         end = time.monotonic() + self._scenario.scaling.within_s
         # Metrics are behind: right after the last answer they may not even show the replica that gave it.
         told_from_s = self._now() + _AFTER_S
-        self._progress.stage = "watching"
+        self._progress.stage = "scaling down"
         async with self._observing():
             while goal is not None and not self._stopping.is_set() and time.monotonic() < end:
                 newest = [self._progress.samples.get(model) for model in self._models]
@@ -239,7 +235,7 @@ class _Runner:
             self._progress.decision = changes[-1]
 
     def _decisions(self) -> list[Mapping[str, object]]:
-        """Of the run's time and models. A heartbeat before it tells what it began with."""
+        """The decisions on this run's models during it, and a heartbeat before it: its first state."""
         return [
             record
             for record in self._observer.decisions

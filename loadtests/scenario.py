@@ -4,24 +4,58 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import pairwise
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from loadtests.arrivals import Arrivals
+from loadtests.arrivals import Arrivals, ScenarioPart
 from loadtests.kinds import Kind
-from loadtests.slos import Slos
+
+Bound = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class Bounds(ScenarioPart):
+    """Percentiles that must stay below a bound; None is not judged."""
+
+    p50: Bound | None = None
+    p95: Bound | None = None
+    p99: Bound | None = None
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        known = [(name, bound) for name, bound in self if bound is not None]
+        for (lower, low), (upper, high) in pairwise(known):
+            if low > high:
+                raise ValueError(f"{lower} = {low:g} must be at most {upper} = {high:g}")
+        return self
+
+
+class Slos(ScenarioPart):
+    """The defaults are for a GPU; a scenario overrides what it runs on. None is not judged."""
+
+    ttft_ms: Bounds | None = Bounds(p50=100, p95=200, p99=500)
+    """For all requests, cold ones included, counted from the intended time."""
+    warm_ttft_ms: Bounds | None = None
+    """For requests that were not held for want of a replica."""
+    cold_wait_s: Bounds | None = None
+    """How long the others were held."""
+    itl_ms: Bounds | None = Bounds(p50=15, p95=25, p99=40)
+    """Time between two pieces of an answer, over all answers."""
+    hundred_tokens_s: Bounds | None = Bounds(p50=2, p95=3, p99=5)
+    """From the intended time to the hundredth token, of answers that have as many."""
+    error_rate: Annotated[float, Field(gt=0, le=1)] | None = 0.01
+    """Rejected, failed, broken and abandoned requests, of all."""
+
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,59}$")]
 
 
-class Closed(BaseModel):
+class Closed(ScenarioPart):
     """A closed loop: each stream sends its next request when its last is answered.
 
     It hides queueing, because a slow server is asked less often; so it is never the default.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     streams: Annotated[int, Field(ge=1, le=10_000)]
     for_s: Annotated[float, Field(gt=0, le=604_800)]
@@ -29,10 +63,8 @@ class Closed(BaseModel):
     """Pause of a stream between an answer and its next request."""
 
 
-class Scaling(BaseModel):
+class Scaling(ScenarioPart):
     """What the replicas of a model must do. None is not looked at."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     starts_at: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Ready replicas before the first request. The run waits for them, and is invalid without."""
@@ -44,10 +76,8 @@ class Scaling(BaseModel):
     """Bound on the wait for `starts_at`, and on that for `returns_to`."""
 
 
-class Client(BaseModel):
+class Client(ScenarioPart):
     """How requests are sent, and how late the client itself may be before its figures mean nothing."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     lag_p99_ms: Annotated[float, Field(gt=0, le=60_000)] = 10.0
     """99 % of requests leave, and 99 % of the time arrivals are noticed, at most this much too late."""
@@ -61,20 +91,16 @@ class Client(BaseModel):
     """Client processes that share the requests: one keeps time at some hundred streams."""
 
 
-class Cost(BaseModel):
+class Cost(ScenarioPart):
     """What a replica costs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     gpus_per_replica: Annotated[int, Field(ge=1, le=1024)] = 1
     price_per_gpu_hour: Annotated[float, Field(ge=0, le=10_000)] = 0.0
     """US dollars; 0 where no price is known."""
 
 
-class Scenario(BaseModel):
+class Scenario(ScenarioPart):
     """One load test. Times in seconds unless a name says otherwise."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Name
     about: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,42 @@ from loadtests.percentiles import Percentiles
 from loadtests.rates import Rates, rates
 from loadtests.record import ERRORS, Outcome, Record, Run
 from loadtests.scenario import Scenario
-from loadtests.troubles import Trouble, troubles
 from loadtests.windows import Window, windows
+
+_NUMBER = re.compile(r"\b(?=[0-9a-f]*[0-9])[0-9a-f]+(?:\.[0-9]+)?\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Requests that ended in the same way."""
+
+    outcome: Outcome
+    status: int
+    """The last HTTP status; 0 without one."""
+    words: str
+    """As the first of them said it."""
+    count: int
+    first_index: int
+    first_s: float
+    """When the first of them ended."""
+
+
+def troubles(records: Sequence[Record]) -> tuple[Trouble, ...]:
+    """`records` by outcome, status and words, the most frequent first.
+
+    Words that differ in numbers and hexadecimal ids alone are the same: 30 messages that each name their own
+    request are one kind of trouble.
+    """
+    groups: dict[tuple[Outcome, int, str], list[Record]] = {}
+    for record in records:
+        key = (record.outcome, record.status, _NUMBER.sub("#", record.error))
+        groups.setdefault(key, []).append(record)
+    kinds = []
+    for (outcome, status, _), group in groups.items():
+        first = min(group, key=lambda record: (record.ended_s, record.index))
+        kinds.append(Trouble(outcome, status, first.error, len(group), first.index, first.ended_s))
+    return tuple(sorted(kinds, key=lambda kind: (-kind.count, kind.first_s, kind.first_index)))
+
 
 SLOWEST = 5
 
@@ -37,8 +72,8 @@ class Counts:
     cold: int
     """Held for over 0.5 s for want of a replica, whatever became of them."""
     left_waiting: int
-    """Of those that left, before the first piece. They count in TTFT with what they had waited, so that with
-    many of them its percentiles are lower bounds."""
+    """How many of those that left did so before the first piece. They count in TTFT with the time they had
+    waited, so with many of them its percentiles are lower bounds."""
 
     @property
     def errors(self) -> int:
@@ -52,7 +87,7 @@ class Counts:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Self:
-        """Of `records`."""
+        """The counts of `records`."""
         by: Counter[Outcome] = Counter(record.outcome for record in records)
         return cls(
             requests=len(records),
@@ -77,9 +112,9 @@ class Latencies:
 
     ttft: Percentiles | None
     ttft_warm: Percentiles | None
-    """Of the requests that were not held for want of a replica, or for at most 0.5 s."""
+    """For requests that were not held for want of a replica, or for at most 0.5 s."""
     ttft_cold: Percentiles | None
-    """Of the others."""
+    """For the other requests."""
     cold_wait: Percentiles | None
     """How long the others were held."""
     itl: Percentiles | None
@@ -112,7 +147,7 @@ class Latencies:
 
     @classmethod
     def of(cls, columns: Columns) -> Self:
-        """Of `columns`."""
+        """The latencies of `columns`."""
         return cls(
             ttft=Percentiles.of(columns.ttft_s),
             ttft_warm=Percentiles.of(columns.ttft_s[~columns.cold]),
@@ -147,12 +182,12 @@ class Summary:
 
     @property
     def gpu_seconds(self) -> float | None:
-        """Of all models; None where no replicas were told."""
+        """GPU-seconds of all models; None where no replica counts were reported."""
         return sum(fleet.gpu_seconds.total for fleet in self.fleets) if self.fleets else None
 
     @property
     def dollars(self) -> float | None:
-        """Of all models; None where no replicas were told, 0 where the scenario has no price."""
+        """Cost of all models; None where no replicas were reported, 0 where the scenario has no price."""
         return sum(fleet.dollars for fleet in self.fleets) if self.fleets else None
 
 
@@ -185,7 +220,7 @@ def _by(records: Sequence[Record], name: Callable[[Record], str]) -> dict[str, C
 
 
 def _slowest(records: Sequence[Record], columns: Columns) -> tuple[Record, ...]:
-    """Of those with a first piece: what never came is among the troubles."""
+    """Requests without a first piece are left out: they are among the troubles."""
     order = np.argsort(-columns.ttft_s, kind="stable").tolist()
     came = (records[at] for at in order if records[at].pieces_s)
     return tuple(record for record, _ in zip(came, range(SLOWEST), strict=False))

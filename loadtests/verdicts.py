@@ -10,15 +10,14 @@ from typing import Literal
 from loadtests.fleet import Fleet
 from loadtests.percentiles import Percentiles
 from loadtests.record import Run
-from loadtests.scenario import Client, Scenario
-from loadtests.slos import Bounds
+from loadtests.scenario import Bounds, Client, Scenario
 from loadtests.summary import Summary
-from loadtests.words import figure
+from loadtests.units import figure
 from serve_app.cli.formats import count
 
 Overall = Literal["pass", "fail", "invalid"]
 EXIT_STATUS: dict[Overall, int] = {"pass": 0, "fail": 3, "invalid": 4}
-"""Of the command; 1 and 2 are those of a command that itself failed, or was used wrongly."""
+"""Exit statuses of the command; 1 and 2 mean that the command itself failed, or was used wrongly."""
 _MOST_NAMED = 3
 PERCENTILE_NAMES = ("p50", "p95", "p99")
 
@@ -30,12 +29,12 @@ class Verdict:
     name: str
     """As the scenario's file has it: `slos.ttft_ms.p95`; with the model, where several have replicas."""
     unit: str
-    """Of `bound` and `value`; see `words.figure`."""
+    """The unit of `bound` and `value`; see `units.figure`."""
     bound: float
     value: float | None
     """What was measured, infinity for what never came; None where nothing was."""
     ok: bool | None
-    """None: there was nothing to judge, which fails nobody; `words` says why."""
+    """None: there was nothing to judge, which is no failure; `words` says why."""
     words: str
 
 
@@ -206,7 +205,7 @@ def _late(run: Run, client: Client) -> Iterator[str]:
 
 
 def _unseen(scenario: Scenario, summary: Summary) -> Iterator[str]:
-    """Demands on replicas that nobody could look at, and a beginning that was not as told."""
+    """Demands on replicas whose counts the server did not report, and a wrong number at the start."""
     asked = {
         name: value
         for name in ("starts_at", "reaches", "returns_to")
@@ -217,7 +216,7 @@ def _unseen(scenario: Scenario, summary: Summary) -> Iterator[str]:
         for model in summary.by_model:
             if model not in seen:
                 demands = ", ".join(f"scaling.{name} = {value}" for name, value in asked.items())
-                yield f"the server told no replicas of {model}, of which {demands} asks"
+                yield f"the server reported no replica counts for {model}, which {demands} needs"
     for fleet in summary.fleets:
         if "starts_at" in asked and fleet.starts_at != asked["starts_at"]:
             yield (

@@ -28,11 +28,11 @@ class Window:
     rate_rps: float
     """The same a second."""
     ttft_s: Percentiles | None
-    """Of these requests; infinity where it never came. None without any."""
+    """TTFT of these requests; infinity where it never came. None if there are no requests."""
     itl_s: Percentiles | None
-    """Of the pieces that arrived in it; None without any."""
+    """Gaps before the pieces that arrived in it; None if there are none."""
     errors: int
-    """Of these requests, such as were rejected, failed, broken or abandoned, whenever that was."""
+    """How many of these requests were rejected, failed, broken or abandoned, at any time."""
     open_streams: float
     """Requests sent and not ended, on average over the window."""
 

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import REPOSITORY
 from benchmarks.autoscaling.plan import GRID, ORACLE, OURS, PARTS, STATIC
 from benchmarks.peers.laws import PUBLISHED
-from benchmarks.serving_overhead.process import REPOSITORY
 from replay.laws.registry import SpecError, make
 from replay.profile_files import load_profile
 

@@ -11,7 +11,7 @@ from benchmarks.autoscaling.plan import BASE, GRID, ORACLE, OURS, STATIC, VARIAN
 from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, Spread, family
 from benchmarks.autoscaling.targets import Target, met, signed, strain
 from benchmarks.autoscaling.windows import SMOOTH_PEAK_TO_MEAN, Window
-from benchmarks.serving_overhead.report import table
+from benchmarks.common.markdown import table
 from serve_app.cli import formats
 
 

@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from importlib import metadata
 
-from benchmarks.serving_overhead.process import REPOSITORY
+from benchmarks import REPOSITORY
 from loadtests.machine import versions
 
 _FOLDERS = ("serve_app/policy", "replay")

@@ -7,9 +7,9 @@ import logging
 import sys
 from pathlib import Path
 
+from benchmarks import REPOSITORY
 from benchmarks.autoscaling_overhead.measure import measure
 from benchmarks.autoscaling_overhead.report import Report, missed, to_markdown, write
-from benchmarks.serving_overhead.process import REPOSITORY
 from loadtests.machine import machine, versions
 
 _RESULTS = REPOSITORY / "benchmarks" / "results" / "autoscaling_overhead"

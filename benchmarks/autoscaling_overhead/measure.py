@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from benchmarks.autoscaling_overhead.fleet import ENGINE, Fleet, PeerFleet
-from benchmarks.serving_overhead.stats import percentile
+from loadtests.percentiles import percentile
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.serve_policy import INGRESS
 from serve_app.policy.decide import decide
@@ -123,5 +123,5 @@ def _timed(part: Callable[[], T]) -> tuple[float, T]:
 def _timing(part: str, replicas: int, seconds: list[float]) -> Timing:
     ascending = sorted(seconds)
     return Timing(
-        part, replicas, len(ascending), percentile(ascending, 50), percentile(ascending, 95), ascending[0]
+        part, replicas, len(ascending), percentile(ascending, 0.5), percentile(ascending, 0.95), ascending[0]
     )

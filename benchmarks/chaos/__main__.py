@@ -10,24 +10,22 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.conduct import Conductor, Server
+from benchmarks.chaos.attack import Conductor, Server
 from benchmarks.chaos.load import Job
 from benchmarks.chaos.memory import Growth, memory_table
 from benchmarks.chaos.observed import Trace
+from benchmarks.chaos.observer import observing
 from benchmarks.chaos.options import Options, parse
 from benchmarks.chaos.processes import Processes
-from benchmarks.chaos.record import document, read_results
-from benchmarks.chaos.running import Given
-from benchmarks.chaos.server import ChaosError, OneNode, read
-from benchmarks.chaos.table import goals, notes, table
+from benchmarks.chaos.results import document, goals, notes, read_results, table
+from benchmarks.chaos.servers import ChaosError, Given, OneNode, read
 from benchmarks.chaos.three_nodes import ThreeNodes
 from benchmarks.chaos.verdicts import Row
-from benchmarks.chaos.watch import watching
+from benchmarks.common.progress import say
 from loadtests.machine import machine, versions
 from serve_app.cli.api_key import authorization
 from serve_app.cli.descendants import adopt_orphans
@@ -36,12 +34,6 @@ from serve_app.settings.settings_error import SettingsError
 
 _PAUSE_S = (5.0, 20.0)
 """Between two attacks at random."""
-_BEGAN = time.monotonic()
-
-
-def say(text: str) -> None:
-    """One line of progress, with the seconds since the start."""
-    print(f"[{time.monotonic() - _BEGAN:6.1f} s] {text}", flush=True)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -98,8 +90,8 @@ async def _attack(options: Options, headers: dict[str, str], trace: Trace) -> No
         say("starting the server")
         await server.start()
         job = Job(url, headers, model, options.streams, options.tokens)
-        async with watching(processes, job, trace) as watch:
-            conductor = Conductor(server, watch, options.timing, random.Random(options.seed), say)
+        async with observing(processes, job, trace) as observer:
+            conductor = Conductor(server, observer, options.timing, random.Random(options.seed), say)
             attacks = options.attacks(nodes)
             if options.minutes is None:
                 await conductor.sequence(attacks)

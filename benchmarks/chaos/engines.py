@@ -30,7 +30,7 @@ def pairs(look: Look) -> set[Pair]:
 class Engines:
     """How many engines could serve, over time.
 
-    A process that has only begun to load serves nobody, and nothing outside tells when it has loaded. So an
+    A process that is still loading serves no request, and nothing outside shows when it has loaded. So an
     engine counts from when `/ready` counts as many as there are, or from when a request is answered and no
     other engine is there to have done it. One that counts does so while it is whole.
     """

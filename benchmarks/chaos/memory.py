@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.chaos.observed import Memory
 from benchmarks.chaos.roles import ROLES
-from benchmarks.chaos.table import markdown
+from benchmarks.common import markdown
 
 JUDGED_S = 3600.0
 """Shorter runs show numbers and no verdict: a process's first minutes grow in any case."""
@@ -19,7 +19,7 @@ FLAT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of one role, resident bytes of one process on average."""
+    """Resident memory of one role: bytes per process, on average."""
 
     role: str
     first: float
@@ -57,11 +57,12 @@ def _each(samples: Sequence[Memory], role: str) -> list[float]:
 def memory_table(found: Sequence[Growth]) -> str:
     """In MiB."""
     verdicts = {True: "PASS", False: "MISS", None: "not judged: under an hour"}
-    return markdown(
+    return markdown.table(
         ("role", "processes", "at the start, MiB", "at the end, MiB", "flat"),
         [
             [one.role, f"{one.processes:g}", f"{one.first / 2**20:.0f}", f"{one.last / 2**20:.0f}",
              verdicts[one.flat]]
             for one in found
         ],
+        numbers=False,
     )  # fmt: skip

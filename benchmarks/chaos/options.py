@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.chaos.conduct import Attack, Timing
+from benchmarks.chaos.attack import Attack, Timing
 from benchmarks.chaos.roles import NODE, ROLES, Signal
 
 _CONFIG = Path(__file__).with_name("serve.yaml")
@@ -31,7 +31,7 @@ class Options:
     tokens: int
     timing: Timing
     out: Path
-    show: tuple[Path, ...]
+    show: Sequence[Path]
 
     def attacks(self, nodes: Sequence[str] = ()) -> list[Attack]:
         """Everything that is asked for, in order; `nodes` are those that can be lost."""
@@ -74,24 +74,13 @@ def parse(argv: Sequence[str]) -> Options:
                         help="print the tables of these results, and attack nothing")  # fmt: skip
     given = parser.parse_args(argv)
     _check(parser, given)
-    roles = tuple(given.only.split(",")) if given.only else _all(given.nodes)
     signals: dict[str, tuple[Signal, ...]] = {"kill": ("kill",), "stop": ("stop",), "both": ("kill", "stop")}
-    return Options(
-        roles=roles,
-        signals=signals[given.signal],
-        minutes=given.minutes,
-        seed=given.seed,
-        nodes=given.nodes,
-        config=given.config,
-        url=given.url.rstrip("/") if given.url else None,
-        pids=tuple(given.pid),
-        model=given.model,
-        streams=given.streams,
-        tokens=given.tokens,
-        timing=Timing(given.load, given.watch, given.recovery, given.stop),
-        out=given.out,
-        show=tuple(given.show),
-    )
+    values = vars(given)
+    only, signal = values.pop("only"), values.pop("signal")
+    timing = Timing(**{f"{name}_s": values.pop(name) for name in _TIMES})
+    values |= {"url": given.url.rstrip("/") if given.url else None, "pids": tuple(values.pop("pid"))}
+    roles = tuple(only.split(",")) if only else _all(given.nodes)
+    return Options(roles=roles, signals=signals[signal], timing=timing, **values)
 
 
 _TIMES = {

@@ -42,7 +42,7 @@ class Processes:
         return Look(time.monotonic(), self._latest)
 
     def memory(self, look: Look) -> Memory:
-        """Of the processes of a look."""
+        """The memory of the processes in `look`."""
         sizes: Counter[str] = Counter()
         counts: Counter[str] = Counter()
         for process in look.processes:

@@ -3,7 +3,7 @@
 The head has no CPUs, so that only Ray's and Serve's own processes are on it; each of the other two has room
 for one ingress replica and half of the engines. The workers' HAProxys listen on one port (SO_REUSEPORT),
 whose connections the kernel deals out among those that live: the part that a Service has on Kubernetes. The
-head's listens on another, which nobody asks. What is lost is started again by us, as the operator would.
+head's listens on another port, which gets no requests. A lost node is started again, as an operator would.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import yaml
 from benchmarks.chaos.observed import Event
 from benchmarks.chaos.processes import Processes
 from benchmarks.chaos.roles import BY_NAME, NODE
-from benchmarks.chaos.server import ChaosError, Served, end_all, ready, tail
+from benchmarks.chaos.servers import ChaosError, Served, end_all, ready, tail
 from serve_app import env
 from serve_app.cli.ports import free_port
 from serve_app.cli.run_environment import environment

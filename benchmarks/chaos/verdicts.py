@@ -26,11 +26,11 @@ class Row:
     signal: str
     node: str
     at_s: float
-    """Since the run's beginning."""
+    """Since the start of the run."""
     streams: Mapping[str, int]
     """By outcome: those that ended while the event was watched."""
     longest_pause_s: float
-    """Of a stream that was not cut."""
+    """The longest pause of a stream that was not cut."""
     unanswered_s: float
     """The longest time without a new answer, less what no engine was there to give."""
     unanswered_all_s: float

@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from benchmarks.common.markdown import table
+from benchmarks.common.process_tree import cpu_s, tree
+from benchmarks.common.server_process import HOST, free_ports
 from benchmarks.load_clients.clients import clients
 from benchmarks.load_clients.job import Client, Job, Planned, poisson
 from benchmarks.load_clients.measure import Usage, errors, lags, run, stub, truths
-from benchmarks.serving_overhead import proc
-from benchmarks.serving_overhead.process import HOST, free_ports
-from benchmarks.serving_overhead.report import table
-from benchmarks.serving_overhead.stats import percentile
 
 _AFTER_S = 180.0
 """For starting, for the last replies, and for the client's own report."""
@@ -99,7 +100,7 @@ def _load(client: Client, planned: Sequence[Planned], directory: Path) -> list[s
         f"{load:.2f}",
         str(usage.exit_code),
         f"{sum(truth.outcome == 'done' for truth in found)}/{len(planned)}",
-        "/".join(f"{value * 1e3:.1f}" for value in (percentile(late, 50), percentile(late, 99), late[-1])),
+        "/".join(f"{value * 1e3:.1f}" for value in np.percentile(late, (50, 99, 100)).tolist()),
         *(milliseconds(apart[name]) for name in ("ttft", "itl", "mean itl")),
         *(f"{value:.1f}" for value in (usage.cpu_s, usage.startup_cpu_s, server_cpu_s)),
         *(f"{value / 2**20:.0f}" for value in (usage.peak_rss, usage.peak_pss)),
@@ -122,7 +123,7 @@ def _one(
     log = where / "served.jsonl"
     with stub(port, log) as server:
         usage = run(client, job, log, planned[-1].at_s + _AFTER_S)
-        server_cpu_s = sum(process.cpu_s for process in proc.tree(server.pid))
+        server_cpu_s = cpu_s(tree(server.pid))
     return job, log, usage, server_cpu_s
 
 

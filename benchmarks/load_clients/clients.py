@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load_clients import vllm_bench
+from benchmarks.load_clients import tideserve_drive, vllm_bench
 from benchmarks.load_clients.job import MODEL, TOKENIZER, Client, Job, Planned, Seen, order_of
-from benchmarks.load_clients.tideserve_client import Tideserve
 
 
 def clients(environments: Path) -> dict[str, Client]:
@@ -25,11 +23,6 @@ def clients(environments: Path) -> dict[str, Client]:
 def _write_lines(path: Path, rows: Iterable[Mapping[str, object]]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
-
-
-def _version(python: Path | str, name: str) -> str:
-    code = f"from importlib.metadata import version; print(version({name!r}))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _body(planned: Planned, script: Mapping[str, object]) -> dict[str, object]:
@@ -50,10 +43,6 @@ class Aiperf:
 
     def __init__(self, environments: Path) -> None:
         self._bin = environments / self.name / "bin"
-
-    def version(self) -> str:
-        """See `Client`."""
-        return _version(self._bin / "python", self.name)
 
     def command(self, job: Job) -> list[str]:
         """See `Client`."""
@@ -110,10 +99,6 @@ class Guidellm:
     def __init__(self, environments: Path) -> None:
         self._bin = environments / self.name / "bin"
 
-    def version(self) -> str:
-        """See `Client`."""
-        return _version(self._bin / "python", self.name)
-
     def command(self, job: Job) -> list[str]:
         """See `Client`."""
         rows = (
@@ -165,10 +150,6 @@ class VllmBench:
 
     name = "vllm-bench"
 
-    def version(self) -> str:
-        """See `Client`."""
-        return vllm_bench.version()
-
     def command(self, job: Job) -> list[str]:
         """See `Client`."""
         rows = (
@@ -212,10 +193,6 @@ class Locust:
     def __init__(self, environments: Path) -> None:
         self._bin = environments / self.name / "bin"
 
-    def version(self) -> str:
-        """See `Client`."""
-        return _version(self._bin / "python", self.name)
-
     def command(self, job: Job) -> list[str]:
         """See `Client`."""
         plan = {
@@ -247,3 +224,44 @@ class Locust:
             tokens=len(tokens),
             error=row["error"],
         )
+
+
+class Tideserve:
+    """Our own, which `tideserve loadtest` uses, in one process and this environment."""
+
+    name = "tideserve"
+
+    def command(self, job: Job) -> list[str]:
+        """See `Client`."""
+        plan = {
+            "url": job.url,
+            "model": MODEL,
+            "planned": [
+                {"at_s": one.at_s, "max_tokens": one.max_tokens, "body": _body(one, job.script)}
+                for one in job.planned
+            ],
+            "leave_after_s": job.cancel_after_s,
+            "retries": 1,
+            "out": str(job.directory / "out.jsonl"),
+        }
+        file = job.directory / "plan.json"
+        file.write_text(json.dumps(plan))
+        return [sys.executable, tideserve_drive.__file__, str(file)]
+
+    def seen(self, job: Job) -> list[Seen]:
+        """See `Client`. Latencies count from the intended time, which is what it reports."""
+        return [_seen_by_tideserve(json.loads(line)) for line in (job.directory / "out.jsonl").open()]
+
+
+def _seen_by_tideserve(row: dict[str, Any]) -> Seen:
+    pieces = row["pieces_s"]
+    gaps = tuple(after - before for before, after in itertools.pairwise(pieces))
+    success = row["outcome"] in ("answered", "left")
+    return Seen(
+        order=row["index"],
+        ttft_s=pieces[0] - row["at_s"] if pieces else None,
+        gaps_s=gaps,
+        mean_gap_s=sum(gaps) / len(gaps) if gaps else None,
+        tokens=len(pieces),
+        error=None if success else f"{row['outcome']}: {row['error']}",
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.serving_overhead.process import REPOSITORY
+from benchmarks import REPOSITORY
 
 MODEL = "stub"
 TOKENIZER = REPOSITORY / "serve_app" / "weights" / "tideserve_tiny"
@@ -55,9 +55,6 @@ class Client(Protocol):
     """A load generator in an environment of its own."""
 
     name: str
-
-    def version(self) -> str:
-        """As its distribution has it."""
 
     def command(self, job: Job) -> list[str]:
         """Write its input files; the command that sends `job.planned` and then ends by itself."""

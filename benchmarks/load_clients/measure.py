@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import psutil
+
+from benchmarks import REPOSITORY
+from benchmarks.common.process_tree import cpu_s, pss_bytes, resident_bytes, tree
 from benchmarks.load_clients import stub_server
 from benchmarks.load_clients.job import Client, Job, Seen, order_of
-from benchmarks.serving_overhead import proc
-from benchmarks.serving_overhead.process import REPOSITORY
-from benchmarks.serving_overhead.stats import percentile
 
 PERCENTS = (50, 95, 99)
 _SAMPLE_S = 0.5
@@ -80,8 +81,9 @@ def run(client: Client, job: Job, log: Path, timeout_s: float) -> Usage:
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            for below in reversed(proc.tree(process.pid)):
-                os.kill(below.pid, signal.SIGKILL)
+            for below in reversed(tree(process.pid)):
+                with suppress(psutil.NoSuchProcess):
+                    below.kill()
             raise
         finally:
             ended.set()
@@ -100,19 +102,9 @@ def run(client: Client, job: Job, log: Path, timeout_s: float) -> Usage:
 
 
 def _sample(pid: int, samples: list[tuple[float, float, int, int]], ended: threading.Event) -> None:
-    page = os.sysconf("SC_PAGE_SIZE")
     while not ended.wait(_SAMPLE_S):
-        tree = proc.tree(pid)
-        cpu = sum(process.cpu_s for process in tree)
-        rss = sum(_resident_pages(process.pid) * page for process in tree)
-        samples.append((time.monotonic(), cpu, rss, sum(proc.pss_bytes(process.pid) for process in tree)))
-
-
-def _resident_pages(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:  # It ended meanwhile.
-        return 0
+        now = tree(pid)
+        samples.append((time.monotonic(), cpu_s(now), resident_bytes(now), pss_bytes(now)))
 
 
 def truths(log: Path) -> list[Truth]:
@@ -146,22 +138,21 @@ def lags(job: Job, found: Sequence[Truth]) -> list[float]:
 def errors(found: Sequence[Truth], seen: Sequence[Seen]) -> dict[str, list[float] | None]:
     """How far the client's percentiles (50, 95, 99) are from the server's, seconds; None: not recorded."""
 
-    def apart(said: list[float], true: list[float]) -> list[float] | None:
+    def difference(said: list[float], true: list[float]) -> list[float] | None:
         if not said or not true:
             return None
-        said.sort()
-        true.sort()
-        return [percentile(said, p) - percentile(true, p) for p in PERCENTS]
+        apart: list[float] = (np.percentile(said, PERCENTS) - np.percentile(true, PERCENTS)).tolist()
+        return apart
 
     return {
-        "ttft": apart(
+        "ttft": difference(
             [one.ttft_s for one in seen if one.ttft_s is not None],
             [one.ttft_s for one in found if one.ttft_s is not None],
         ),
-        "itl": apart(
+        "itl": difference(
             [gap for one in seen for gap in one.gaps_s], [gap for one in found for gap in one.gaps_s]
         ),
-        "mean itl": apart(
+        "mean itl": difference(
             [one.mean_gap_s for one in seen if one.mean_gap_s is not None],
             [sum(one.gaps_s) / len(one.gaps_s) for one in found if one.gaps_s],
         ),

@@ -1,6 +1,6 @@
 """Send the requests of a plan with Tideserve's own load client: `tideserve_drive.py PLAN`.
 
-PLAN is what `tideserve_client.Tideserve` writes. Run as a script, so that it starts as the others do.
+PLAN is what `clients.Tideserve` writes. Run as a script, so that it starts as the others do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 import uvloop
 
 from loadtests.client.drive import drive
-from loadtests.client.prompts import Prompts
-from loadtests.client.target import Target
+from loadtests.client.prompts import Prompts, Target
 from loadtests.planned import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client

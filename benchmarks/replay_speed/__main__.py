@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks import REPOSITORY
+from benchmarks.common.markdown import table
 from benchmarks.replay_speed.timed import Timed
-from benchmarks.serving_overhead.process import REPOSITORY
-from benchmarks.serving_overhead.report import table
 from loadtests.machine import machine, versions
 
 GOAL_S = 60.0

@@ -7,28 +7,23 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from benchmarks.serving_overhead import chart, priority, ray_llm, supervise
+from benchmarks.common.progress import say
+from benchmarks.common.server_process import ServerError
+from benchmarks.common.supervise import TERM_S
+from benchmarks.serving_overhead import chart, priority, ray_llm
 from benchmarks.serving_overhead.client import LoadError
 from benchmarks.serving_overhead.load import Level, Load, Measured
 from benchmarks.serving_overhead.options import Options, parse
-from benchmarks.serving_overhead.process import ServerError
 from benchmarks.serving_overhead.report import Report, to_markdown, write
 from benchmarks.serving_overhead.rounds import Outcome, Plan, Rounds
 from benchmarks.serving_overhead.servers import KINDS, Engine, Kind, Setup
 from loadtests.machine import machine, versions
-
-_BEGAN = time.monotonic()
-
-
-def say(text: str) -> None:
-    """One line of progress, with the seconds since the start."""
-    print(f"[{time.monotonic() - _BEGAN:6.1f} s] {text}", flush=True)
+from serve_app.cli.descendants import adopt_orphans, stop_descendants
 
 
 def choose(names: tuple[str, ...], setup: Setup) -> tuple[tuple[Kind, ...], dict[str, str]]:
@@ -117,7 +112,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's `&` has it ignored.
     for which in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(which, _interrupt)
-    supervise.become_subreaper()  # Should a supervisor be killed, its server still comes back to us.
+    adopt_orphans()  # Should a supervisor be killed, its server still comes back to us.
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="so-", dir="/tmp"))  # Short: see Setup.work.
     try:
@@ -131,9 +126,7 @@ def main(argv: list[str]) -> int:
         say("interrupted")
         return 130
     finally:
-        left = supervise.end_descendants()
-        if left:
-            say(f"could not end {', '.join(left)}")
+        stop_descendants(TERM_S)
     shutil.rmtree(work, ignore_errors=True)
     write(report, options.out)
     print(to_markdown(report))

@@ -10,11 +10,12 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import httptools
 
-from benchmarks.serving_overhead.sse import SseScanner, StreamError
+from loadtests.client.sse import Scanner
 
 
 class LoadError(Exception):
@@ -67,7 +68,7 @@ class ChatConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
-        self._scanner = SseScanner()
+        self._scanner = Scanner("chat")
         self._now = 0.0
         self._status = 0
         self._refusal = b""
@@ -80,29 +81,33 @@ class ChatConnection(asyncio.Protocol):
         if self._transport is None or self._waiter is not None:
             raise LoadError("the connection is not free")
         waiter = self._waiter = asyncio.get_running_loop().create_future()
-        scanner = self._scanner = SseScanner()
+        scanner = self._scanner = Scanner("chat")
         self._status, self._refusal, self._received = 0, b"", 0
         sent_at = time.perf_counter()
         self._transport.write(request)
         await waiter
         if self._status != 200:
             raise LoadError(f"HTTP {self._status}: {self._refusal[:1000]!r}")
-        try:
-            tokens = scanner.completion_tokens()
-        except StreamError as error:
-            raise LoadError(str(error)) from None
+        if scanner.error:
+            raise LoadError(f"an error in the stream: {scanner.error}")
+        if not scanner.done:
+            raise LoadError(f"the stream ended without [DONE], after {len(scanner.pieces)} pieces")
+        tokens = scanner.usage().output_tokens
+        if tokens is None:
+            raise LoadError("no usage.completion_tokens in the last frame before [DONE]")
         if tokens != expected_tokens:
             raise LoadError(
                 f"a short reply: {tokens} completion tokens where {expected_tokens} were asked for"
             )
-        if scanner.first_content_at is None or scanner.last_token_at is None:
+        pieces = scanner.pieces
+        if not pieces:
             raise LoadError(f"{tokens} completion tokens but not one frame with text")
         return Reply(
-            ttft_s=scanner.first_content_at - sent_at,
-            token_span_s=scanner.last_token_at - scanner.first_content_at,
-            longest_gap_s=scanner.longest_gap_s,
+            ttft_s=pieces[0] - sent_at,
+            token_span_s=pieces[-1] - pieces[0],
+            longest_gap_s=max((after - before for before, after in pairwise(pieces)), default=0.0),
             tokens=tokens,
-            arrivals=scanner.arrivals,
+            arrivals=len(set(pieces)),
         )
 
     def close(self) -> None:
@@ -133,7 +138,7 @@ class ChatConnection(asyncio.Protocol):
         self.reusable = False
         self._fail(
             f"the connection was lost ({exc!r}) after {self._received} bytes of a reply with status "
-            f"{self._status or 'not received'}, {self._scanner.arrivals} arrivals of text"
+            f"{self._status or 'not received'}, {len(self._scanner.pieces)} pieces of text"
         )
 
     def _fail(self, message: str) -> None:

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.serving_overhead import priority, proc
+import numpy as np
+
+from benchmarks.common.process_tree import machine_busy_s, waited_s
+from benchmarks.common.server_process import HOST, ServerProcess
+from benchmarks.serving_overhead import priority
 from benchmarks.serving_overhead.client import ChatConnection, LoadError, Reply, chat_request
-from benchmarks.serving_overhead.process import HOST, ServerProcess
-from benchmarks.serving_overhead.stats import percentile
 
 _TOPICS = ("the tide", "a lighthouse", "small boats", "the moon", "salt", "a harbour", "gulls", "the weather")
 
@@ -192,7 +194,7 @@ class _Clocks:
 
     @classmethod
     def read(cls) -> _Clocks:
-        return cls(time.perf_counter(), time.process_time(), proc.machine_busy_s(), proc.waited_s())
+        return cls(time.perf_counter(), time.process_time(), machine_busy_s(), waited_s())
 
     def since(self, before: _Clocks) -> _Clocks:
         return _Clocks(
@@ -207,8 +209,8 @@ def _summary(
     server: str, round_number: int, concurrency: int, replies: list[Reply], used: _Clocks, server_cpu_s: float
 ) -> Measured:
     tokens = sum(reply.tokens for reply in replies)
-    ttft = sorted(reply.ttft_s for reply in replies)
-    itl = sorted(reply.itl_s for reply in replies)
+    ttft_p50_s, ttft_p95_s = np.percentile([reply.ttft_s for reply in replies], (50, 95)).tolist()
+    itl_p50_s, itl_p95_s = np.percentile([reply.itl_s for reply in replies], (50, 95)).tolist()
     return Measured(
         server=server,
         round=round_number,
@@ -217,11 +219,11 @@ def _summary(
         tokens=tokens,
         wall_s=used.wall_s,
         tokens_per_s=tokens / used.wall_s,
-        ttft_p50_s=percentile(ttft, 50),
-        ttft_p95_s=percentile(ttft, 95),
-        itl_p50_s=percentile(itl, 50),
-        itl_p95_s=percentile(itl, 95),
-        longest_gap_p95_s=percentile(sorted(reply.longest_gap_s for reply in replies), 95),
+        ttft_p50_s=ttft_p50_s,
+        ttft_p95_s=ttft_p95_s,
+        itl_p50_s=itl_p50_s,
+        itl_p95_s=itl_p95_s,
+        longest_gap_p95_s=float(np.percentile([reply.longest_gap_s for reply in replies], 95)),
         tokens_per_arrival=tokens / sum(reply.arrivals for reply in replies),
         server_cpu_s_per_token=server_cpu_s / tokens,
         server_cores=server_cpu_s / used.wall_s,

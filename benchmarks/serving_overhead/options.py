@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from benchmarks.serving_overhead.process import REPOSITORY
+from benchmarks import REPOSITORY
 from benchmarks.serving_overhead.servers import KINDS, Engine
 
 _RESULTS = REPOSITORY / "benchmarks" / "results" / "serving_overhead"
@@ -57,30 +57,11 @@ def parse(argv: list[str]) -> Options:
         parser.error("--rounds must be at least 1, --warmup at least 0, --max-tokens at least 2 (for ITL)")
     if not (given.model / "config.json").exists():
         parser.error(f"--model: no config.json in {given.model}")
-    return Options(
-        servers=servers,
-        concurrency=concurrency,
-        requests=requests,
-        rounds=given.rounds,
-        warmup=given.warmup,
-        max_tokens=given.max_tokens,
-        engine=Engine(
-            model=given.model.resolve(),
-            served_model_name=given.served_model_name,
-            max_model_len=given.max_model_len,
-            max_num_seqs=given.max_num_seqs,
-            dtype=given.dtype,
-            enforce_eager=given.enforce_eager,
-            kv_cache_gib=given.kv_cache_gib,
-        ),
-        exclusive=given.exclusive,
-        settle_s=given.settle,
-        start_timeout_s=given.start_timeout,
-        level_timeout_s=given.level_timeout,
-        tideserve_config=given.tideserve_config,
-        extra_env=_environment(parser, given.env),
-        out=given.out,
-    )
+    values = vars(given) | {"servers": servers, "concurrency": concurrency, "requests": requests}
+    values["model"] = given.model.resolve()
+    values["engine"] = Engine(**{field.name: values.pop(field.name) for field in fields(Engine)})
+    values["extra_env"] = _environment(parser, values.pop("env"))
+    return Options(**values)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,9 +82,30 @@ def _parser() -> argparse.ArgumentParser:
     add("--warmup", type=int, default=4, help="requests per worker before each level, not counted")
     add("--max-tokens", type=int, default=64, help="tokens of every reply")
     add("--exclusive", action=argparse.BooleanOptionalAction, default=True, help="one server up at a time")
-    add("--settle", type=float, default=10.0, help="seconds between a server's first reply and its load")
-    add("--start-timeout", type=float, default=240.0, help="seconds a server may take to its first reply")
-    add("--level-timeout", type=float, default=300.0, help="seconds one level of load may take")
+    add(
+        "--settle",
+        dest="settle_s",
+        metavar="S",
+        type=float,
+        default=10.0,
+        help="seconds between a server's first reply and its load",
+    )
+    add(
+        "--start-timeout",
+        dest="start_timeout_s",
+        metavar="S",
+        type=float,
+        default=240.0,
+        help="seconds a server may take to its first reply",
+    )
+    add(
+        "--level-timeout",
+        dest="level_timeout_s",
+        metavar="S",
+        type=float,
+        default=300.0,
+        help="seconds one level of load may take",
+    )
     add("--out", type=Path, default=_RESULTS, help="folder for results and logs")
     add(
         "--env",

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
+from benchmarks.common.markdown import table
 from benchmarks.serving_overhead.load import Measured
 from benchmarks.serving_overhead.rounds import Started
-from benchmarks.serving_overhead.stats import Spread, paired_ratios
 
 CLIENT_LIMIT_CORES = 0.5
 CLIENT_LIMIT_WAIT = 0.02
@@ -34,6 +35,20 @@ METRICS = (
     Metric("itl_p95_ms", "ITL p95 ms", lambda m: m.itl_p95_s * 1e3, 2),
     Metric("server_cpu_ms_per_token", "CPU ms/token", lambda m: m.server_cpu_s_per_token * 1e3, 3),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A value over several rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Median, minimum and maximum. ValueError on no values."""
+        return cls(median(values), min(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,8 @@ class Report:
         """Median and spread of a metric and of its ratio to the base."""
         values = [metric.read(m) for m in self.of(server, concurrency)]
         base = [metric.read(m) for m in self.of(self.base, concurrency)]
-        ratio = Spread.of(paired_ratios(values, base)) if all(base) else None
+        # Round by round: what drifts slowly on the machine cancels out.
+        ratio = Spread.of([v / b for v, b in zip(values, base, strict=True)]) if all(base) else None
         return Cell(server, concurrency, metric.key, Spread.of(values), ratio)
 
     def cells(self) -> list[Cell]:
@@ -112,8 +128,8 @@ def to_markdown(report: Report) -> str:
     parts = ["# Serving overhead", _facts(report)]
     for concurrency in report.concurrencies:
         parts.append(f"## {concurrency} concurrent request{'s' if concurrency != 1 else ''}")
-        parts.append(_medians(report, concurrency))
-        parts.append(_spreads(report, concurrency))
+        parts.append(_metrics(report, concurrency, "", lambda spread, form: format(spread.median, form)))
+        parts.append(_metrics(report, concurrency, "lowest-highest", _range))
     parts += ["## How sound the measurement is", _soundness(report), _starts(report)]
     if doubts := warnings(report):
         parts.append("\n".join(f"- {doubt}" for doubt in doubts))
@@ -132,67 +148,49 @@ def _facts(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _medians(report: Report, concurrency: int) -> str:
+def _range(spread: Spread, form: str) -> str:
+    return f"{spread.low:{form}}-{spread.high:{form}}"
+
+
+def _metrics(report: Report, concurrency: int, first: str, shown: Callable[[Spread, str], str]) -> str:
     rows = []
     for server, title in report.titles.items():
         cells = [title]
         for metric in METRICS:
             cell = report.cell(server, concurrency, metric)
-            ratio = f" ({cell.ratio.median:.2f})" if cell.ratio and server != report.base else ""
-            cells.append(f"{cell.value.median:,.{metric.digits}f}{ratio}")
+            ratio = f" ({shown(cell.ratio, '.2f')})" if cell.ratio and server != report.base else ""
+            cells.append(shown(cell.value, f",.{metric.digits}f") + ratio)
         rows.append(cells)
-    return table(["", *(metric.title for metric in METRICS)], rows)
-
-
-def _spreads(report: Report, concurrency: int) -> str:
-    rows = []
-    for server, title in report.titles.items():
-        cells = [title]
-        for metric in METRICS:
-            cell = report.cell(server, concurrency, metric)
-            low, high = (f"{bound:,.{metric.digits}f}" for bound in (cell.value.low, cell.value.high))
-            ratio = ""
-            if cell.ratio and server != report.base:
-                ratio = f" ({cell.ratio.low:.2f}-{cell.ratio.high:.2f})"
-            cells.append(f"{low}-{high}{ratio}")
-        rows.append(cells)
-    return table(["lowest-highest", *(metric.title for metric in METRICS)], rows)
+    return table([first, *(metric.title for metric in METRICS)], rows)
 
 
 def _soundness(report: Report) -> str:
-    header = ["", "at once", "requests a round", "tokens/arrival", "longest gap p95 ms"]
-    header += ["server cores", "client cores", "client waits", "other cores"]
+    header = ["", "at once", "requests a round", *(title for title, _, _ in _SOUNDNESS)]
     rows = []
     for concurrency in report.concurrencies:
         for server, title in report.titles.items():
             mine = report.of(server, concurrency)
-
-            def median(read: Callable[[Measured], float], of: Sequence[Measured] = mine) -> float:
-                return Spread.of([read(m) for m in of]).median
-
-            rows.append(
-                [
-                    title,
-                    str(concurrency),
-                    str(mine[0].requests),
-                    f"{median(lambda m: m.tokens_per_arrival):.2f}",
-                    f"{median(lambda m: m.longest_gap_p95_s * 1e3):.0f}",
-                    f"{median(lambda m: m.server_cores):.2f}",
-                    f"{median(lambda m: m.client_cores):.2f}",
-                    f"{median(lambda m: m.client_wait):.1%}",
-                    f"{median(lambda m: m.other_cores):.2f}",
-                ]
-            )
+            medians = [format(median(map(read, mine)), form) for _, read, form in _SOUNDNESS]
+            rows.append([title, str(concurrency), str(mine[0].requests), *medians])
     return table(header, rows)
+
+
+_SOUNDNESS: tuple[tuple[str, Callable[[Measured], float], str], ...] = (
+    ("tokens/arrival", lambda m: m.tokens_per_arrival, ".2f"),
+    ("longest gap p95 ms", lambda m: m.longest_gap_p95_s * 1e3, ".0f"),
+    ("server cores", lambda m: m.server_cores, ".2f"),
+    ("client cores", lambda m: m.client_cores, ".2f"),
+    ("client waits", lambda m: m.client_wait, ".1%"),
+    ("other cores", lambda m: m.other_cores, ".2f"),
+)
 
 
 def _starts(report: Report) -> str:
     rows = []
     for server, title in report.titles.items():
         mine = [s for s in report.starts if s.server == server]
-        start = Spread.of([s.start_s for s in mine]).median
-        idle = Spread.of([s.idle_cores for s in mine]).median
-        memory = Spread.of([s.memory_bytes / 2**30 for s in mine]).median
+        start, idle = median(s.start_s for s in mine), median(s.idle_cores for s in mine)
+        memory = median(s.memory_bytes / 2**30 for s in mine)
         rows.append([title, str(len(mine)), f"{start:.1f}", f"{idle:.3f}", f"{memory:.2f}"])
     return table(["", "starts", "first reply after s", "idle cores", "memory GiB (PSS)"], rows)
 
@@ -211,20 +209,6 @@ def warnings(report: Report) -> list[str]:
         if m.other_cores > OTHER_LIMIT_CORES:
             found.append(f"**Doubtful:** {where}: others on this machine used {m.other_cores:.2f} cores")
     return found
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns also line up as plain text; numbers to the right."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "| " + " | ".join(padded) + " |"
-
-    rule = ["-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    return "\n".join([line(header), line(rule), *(line(row) for row in rows)])
 
 
 def write(report: Report, folder: Path) -> None:

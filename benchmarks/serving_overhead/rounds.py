@@ -11,14 +11,14 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks.common.server_process import ServerProcess
 from benchmarks.serving_overhead.load import Load, Measured, measure, wait_answer
-from benchmarks.serving_overhead.process import ServerProcess
 from benchmarks.serving_overhead.servers import Kind, Setup, start
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run, and how patiently."""
+    """What to run, and how long to wait for it."""
 
     kinds: tuple[Kind, ...]
     load: Load

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import REPOSITORY
+from benchmarks.common.server_process import HOST, ServerProcess, free_ports
 from benchmarks.serving_overhead import ray_llm
-from benchmarks.serving_overhead.process import HOST, REPOSITORY, ServerProcess, free_ports
 
 _UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 

@@ -6,20 +6,64 @@ import asyncio
 import itertools
 import os
 import signal
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import cast
 
+import msgspec
 import uvloop
 
 from loadtests.client.drive import drive, drive_closed
+from loadtests.client.prompts import Target
 from loadtests.client.request import SpoiledError
-from loadtests.client.target import Target
-from loadtests.client.wire import packed
 from loadtests.planned import Planned
-from loadtests.record import Timekeeping
+from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client, Closed
+
+_LENGTH = struct.Struct("<I")
+
+
+class Message(msgspec.Struct, array_like=True):
+    """What a client process tells the process that started it. Without any field it is ready to begin."""
+
+    record: Record | None = None
+    timekeeping: Timekeeping | None = None
+    """Comes at the end."""
+    failed: str = ""
+    """Why it failed."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Message).decode
+
+
+def packed(message: Message) -> bytes:
+    """One message in bytes: its length, and MessagePack."""
+    data = _encode(message)
+    return _LENGTH.pack(len(data)) + data
+
+
+class Unpacker:
+    """Messages out of bytes cut anywhere."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that are complete now. msgspec.DecodeError for bytes that are none."""
+        data = self._rest + data
+        at = 0
+        while len(data) - at >= _LENGTH.size:
+            begin = at + _LENGTH.size
+            end = begin + _LENGTH.unpack_from(data, at)[0]
+            if end > len(data):
+                break
+            yield _decode(data[begin:end])
+            at = end
+        self._rest = data[at:]
+
 
 STOP = b"stop"
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -60,7 +104,7 @@ class Job:
 
 
 def main(orders: Connection, results: Connection) -> None:
-    """Take a `Job` and a beginning from `orders`, and send messages to `results` until all is over.
+    """Take a `Job` and a start time from `orders`, and send messages to `results` until all is over.
 
     `orders` closes when the parent dies, however it does; this process then ends too.
     """
@@ -68,7 +112,7 @@ def main(orders: Connection, results: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)
     try:
         job = cast(Job, orders.recv())
-        _tell(results, packed(None))
+        _tell(results, packed(Message()))
         begin = orders.recv()
     except (EOFError, OSError):
         return
@@ -99,13 +143,13 @@ async def _run(job: Job, begin: float, orders: Connection, results: Connection) 
     stop = asyncio.Event()
     loop.add_reader(orders.fileno(), _ordered, orders, stop)
     try:
-        timekeeping = await _driven(job, begin, lambda record: transport.write(packed(record)), stop)
-        transport.write(packed(timekeeping))
+        timekeeping = await _driven(job, begin, lambda record: transport.write(packed(Message(record))), stop)
+        transport.write(packed(Message(timekeeping=timekeeping)))
     except SpoiledError as error:
-        transport.write(packed(str(error)))
+        transport.write(packed(Message(failed=str(error))))
     except Exception as error:
         first = _first(error)
-        transport.write(packed(f"{type(first).__name__}: {first}"[:_SHOWN]))
+        transport.write(packed(Message(failed=f"{type(first).__name__}: {first}"[:_SHOWN])))
         raise
     finally:
         transport.close()  # After all that is written is read.
@@ -124,7 +168,7 @@ def _ordered(orders: Connection, stop: asyncio.Event) -> None:
     try:
         orders.recv()
     except (EOFError, OSError):
-        os._exit(1)  # The parent is gone: nobody is left to tell, and every stream is to be closed.
+        os._exit(1)  # The parent has died, and every stream is to be closed.
     stop.set()
 
 

@@ -8,14 +8,11 @@ import functools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 
-from loadtests.client.bodies import Bodies, made
-from loadtests.client.memory import short_collections
+from loadtests.client.connection import allow_many_connections, open_session
 from loadtests.client.pacer import Pacer
-from loadtests.client.prompts import Prompts
-from loadtests.client.request import Exchange, Site, SpoiledError
-from loadtests.client.sessions import allow_many_connections, open_session
-from loadtests.client.target import Target
-from loadtests.client.timekeeping import Clock
+from loadtests.client.prompts import Bodies, Prompts, Target, made
+from loadtests.client.request import ClientState, RunningRequest, SpoiledError
+from loadtests.client.timekeeping import Clock, short_collections
 from loadtests.planned import Planned
 from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client, Closed
@@ -53,18 +50,18 @@ async def drive(
     """
     ordered = sorted(planned, key=lambda one: one.at_s)
     bodies = Bodies(prompts or Prompts(target), ordered, begin)
-    async with _site(target, settings, begin, emit) as (site, pacer):
-        async with _beside(bodies.keep_ahead()), _beside(_interrupt(stop, site)):
+    async with _state(target, settings, begin, emit) as (state, pacer):
+        async with _beside(bodies.keep_ahead()), _beside(_interrupt(stop, state)):
             async with asyncio.TaskGroup() as requests:
 
                 async def start() -> None:
                     for one in ordered:
                         await pacer.until(begin + one.at_s)
-                        requests.create_task(Exchange(site, one, one.at_s).run(bodies.take))
+                        requests.create_task(RunningRequest(state, one, one.at_s).run(bodies.take))
 
                 if not stop.is_set():
-                    site.starting.add(requests.create_task(start()))
-        return site.clock.result()
+                    state.starting.add(requests.create_task(start()))
+        return state.clock.result()
 
 
 async def drive_closed(
@@ -84,7 +81,7 @@ async def drive_closed(
     that of a record is when it was sent. The rest is as for `drive`.
     """
     writing = prompts or Prompts(target)
-    async with _site(target, settings, begin, emit) as (site, pacer):
+    async with _state(target, settings, begin, emit) as (state, pacer):
 
         async def stream() -> None:
             for one in planned:
@@ -92,32 +89,32 @@ async def drive_closed(
                 sent_s = time.monotonic() - begin
                 if stop.is_set() or sent_s >= closed.for_s:
                     return
-                await Exchange(site, one, sent_s).run(functools.partial(_given, body))
+                await RunningRequest(state, one, sent_s).run(functools.partial(_given, body))
                 if time.monotonic() - begin + closed.think_s >= closed.for_s:
                     return
                 if closed.think_s:
                     await _pause(stop, closed.think_s)
 
-        async with _beside(_interrupt(stop, site)), asyncio.TaskGroup() as streams:
-            beginning = asyncio.create_task(pacer.until(begin))
-            site.starting.add(beginning)
-            await asyncio.wait((beginning,))
+        async with _beside(_interrupt(stop, state)), asyncio.TaskGroup() as streams:
+            waiting = asyncio.create_task(pacer.until(begin))
+            state.starting.add(waiting)
+            await asyncio.wait((waiting,))
             for _ in range(closed.streams):
                 streams.create_task(stream())
-        return site.clock.result()
+        return state.clock.result()
 
 
 @contextlib.asynccontextmanager
-async def _site(
+async def _state(
     target: Target, settings: Client, begin: float, emit: Callable[[Record], None]
-) -> AsyncIterator[tuple[Site, Pacer]]:
+) -> AsyncIterator[tuple[ClientState, Pacer]]:
     allow_many_connections()
     with short_collections(), Pacer(asyncio.get_running_loop()) as pacer:
         async with open_session(target) as session:
-            site = Site(session, target, settings, begin, emit, Clock(pacer, begin))
-            yield site, pacer
-    if site.spoiled:
-        raise SpoiledError(f"this machine could not open every connection: {site.spoiled}")
+            state = ClientState(session, target, settings, begin, emit, Clock(pacer, begin))
+            yield state, pacer
+    if state.spoiled:
+        raise SpoiledError(f"this machine could not open every connection: {state.spoiled}")
 
 
 @contextlib.asynccontextmanager
@@ -132,12 +129,12 @@ async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
             await task
 
 
-async def _interrupt(stop: asyncio.Event, site: Site) -> None:
+async def _interrupt(stop: asyncio.Event, state: ClientState) -> None:
     await stop.wait()
-    for task in site.starting:
+    for task in state.starting:
         task.cancel()
-    for exchange in tuple(site.open):
-        exchange.end("abandoned", INTERRUPTED)
+    for request in tuple(state.open):
+        request.end("abandoned", INTERRUPTED)
 
 
 async def _given(body: bytes, _: Planned) -> bytes:

@@ -13,17 +13,16 @@ from multiprocessing.context import SpawnProcess
 from typing import Self
 
 from loadtests.client import child
-from loadtests.client.child import ClosedShare, Job, OpenShare
-from loadtests.client.target import Target
+from loadtests.client.child import ClosedShare, Job, OpenShare, Unpacker
+from loadtests.client.prompts import Target
 from loadtests.client.timekeeping import worst
-from loadtests.client.wire import Unpacker
 from loadtests.planned import Planned
 from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client, Closed
 
 _READ_BYTES = 2**20
 _READS = 16
-"""Of one process in one poll: 16 MiB, some 0.2 s of work, so that a screen is drawn in between."""
+"""Reads from one process in one poll: 16 MiB, some 0.2 s of work, so that the screen is drawn in between."""
 _GRACE_S = 2.0
 
 
@@ -53,7 +52,7 @@ class _Child:
         os.set_blocking(self._results.fileno(), False)
 
     def send(self, order: object) -> None:
-        """Its job, its beginning, or the order to stop. If it is dead, `poll` tells."""
+        """Send its job, its start time, or the order to stop. `poll` notices a process that has died."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._orders.send(order)
 
@@ -74,15 +73,13 @@ class _Child:
                 self._over()
                 break
             for message in self._unpacker.feed(data):
-                match message:
-                    case Record():
-                        found.append(message)
-                    case Timekeeping():
-                        self.timekeeping = message
-                    case str():
-                        self.failed = f"client process {self.number} failed: {message}"
-                    case None:
-                        self.ready = True
+                self.ready = True
+                if message.record is not None:
+                    found.append(message.record)
+                elif message.timekeeping is not None:
+                    self.timekeeping = message.timekeeping
+                elif message.failed:
+                    self.failed = f"client process {self.number} failed: {message.failed}"
         self.records += len(found)
         return found
 
@@ -169,7 +166,7 @@ class ClientProcesses:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the processes started."""
+        """The ids of the processes that were started."""
         return tuple(one.process.pid for one in self._children if one.process.pid is not None)
 
     def begin(self, at: float) -> None:

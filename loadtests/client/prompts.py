@@ -1,24 +1,69 @@
-"""The body of a request: a pure function of the seed, the request's place in the plan and its prefix.
+"""The bodies of requests, made before their time.
 
-Tokens are drawn with SHAKE-128 rather than a library's random generator: the same scenario asks for the
-same prompts whatever version of Python or numpy runs it, and any part can be drawn without those before.
+A body is a pure function of the seed, the request's place in the plan and its prefix. Tokens are drawn with
+SHAKE-128 rather than a library's random generator: the same scenario asks for the same prompts whatever
+version of Python or numpy runs it, and any part can be drawn without those before. They are drawn from a
+vocabulary that every model has; no tokenizer is asked, because that would wake a model at zero.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.client.target import Target
 from loadtests.planned import Planned
+
+TOKEN_IDS = tuple(range(1000, 2000))
+"""Ordinary tokens of every vocabulary there is. Below may lie special and byte tokens (a thousand of them in
+Mistral's Tekken); the smallest vocabularies end above."""
+
+_TEXT = """
+about above across after again air all almost along also always an and animals another answer any
+are around as asked at away back be because been began best better between both but by called came
+can change city come could day days did do does down each end enough even every eyes far feet few
+find first five food for found four from good had hard has have hear heard help here home house how
+if important in into is it its keep kind knew know land large last learn left let life light like
+little live long look looked made make man many may me means more most much must my name near need
+never new next night no now number of often old on once one only or other others our out over own
+part parts people place play put read room said same saw say sea second see sentence set she should
+show side small so some something soon sound still story such sun take tell than that the their them
+then there they things think this thought three through time times to today together told too took
+toward try turned two under until up us use used very want was water way we well went were what when
+where which while white who whole will with without words work world would write year years young
+your
+"""
+WORDS = tuple(_TEXT.split())
+"""Frequent enough in English to be one token each, with the space before them."""
 
 SLICE_TOKENS = 2048
 """Drawn and written at once, in about 0.15 ms: what a client does between two looks at its sockets."""
 _CACHED_BYTES = 32 * 2**20
-"""Of shared prefixes; past this they are written anew."""
+"""Shared prefixes are kept up to this size; beyond it the cache starts anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that speaks the OpenAI API, and the vocabulary of its model."""
+
+    url: str
+    """Without the path `/v1/...`."""
+    headers: Mapping[str, str]
+    """Sent with every request, `Authorization` for instance."""
+    model: str
+    """For requests that name none."""
+    token_ids: tuple[int, ...] = TOKEN_IDS
+    """What prompts of the completions API are drawn from: no special tokens."""
+    words: tuple[str, ...] = WORDS
+    """What prompts of the chat API are drawn from."""
+    tokens_per_word: float = 1.0
+    """About how many tokens each of the words is."""
+    seed: int = 0
 
 
 def body(planned: Planned, target: Target) -> bytes:
@@ -124,3 +169,58 @@ def _written(slices: Iterator[list[int]], pool: Sequence[bytes], between: bytes)
     for number, drawn in enumerate(slices):
         text = between.join([pool[one] for one in drawn])
         yield between + text if number else text
+
+
+AHEAD_S = 5.0
+"""A body is made this long before its time: one of 100,000 tokens takes 10 ms, which would delay others."""
+HELD_BYTES = 128 * 2**20
+"""Finished bodies may take this much memory; one body is made however large it is."""
+
+
+async def made(prompts: Prompts, planned: Planned) -> bytes:
+    """One body, with a look at the sockets after each slice."""
+    parts = []
+    for part in prompts.parts(planned):
+        parts.append(part)
+        await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+class Bodies:
+    """Makes the bodies of a plan `AHEAD_S` before they are due. `begin` is the plan's start, monotonic."""
+
+    def __init__(self, prompts: Prompts, ordered: Sequence[Planned], begin: float) -> None:
+        self._prompts, self._ordered, self._begin = prompts, ordered, begin
+        self._ready: dict[int, bytes] = {}
+        self._held = 0
+        self._late: set[int] = set()
+        self._room = asyncio.Event()
+
+    async def keep_ahead(self) -> None:
+        """Make them all, in order."""
+        for planned in self._ordered:
+            while self._held > HELD_BYTES:
+                self._room.clear()
+                await self._room.wait()
+            early_s = self._begin + planned.at_s - time.monotonic() - AHEAD_S
+            if early_s > 0:
+                await asyncio.sleep(early_s)
+            if planned.index in self._late:
+                self._late.discard(planned.index)
+                continue
+            body = await made(self._prompts, planned)
+            if planned.index in self._late:
+                self._late.discard(planned.index)
+                continue
+            self._ready[planned.index] = body
+            self._held += len(body)
+
+    async def take(self, planned: Planned) -> bytes:
+        """The body of a request that is due: at once, or made now if its turn had not come."""
+        body = self._ready.pop(planned.index, None)
+        if body is None:
+            self._late.add(planned.index)
+            return await made(self._prompts, planned)
+        self._held -= len(body)
+        self._room.set()
+        return body

@@ -4,30 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import io
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 import aiohttp
 
-from loadtests.client.arrival import Stream
-from loadtests.client.refusals import REFUSED, wait_s
+from loadtests.client.connection import Stream
+from loadtests.client.prompts import Target
 from loadtests.client.sse import Scanner
-from loadtests.client.target import Target
 from loadtests.client.timekeeping import Clock
 from loadtests.planned import Planned
 from loadtests.record import Outcome, Record
 from loadtests.scenario import Client
 from serve_app.cli.error_words import error_words
 
+REFUSED = frozenset((429, 503))
+LONGEST_WAIT_S = 300.0
+"""Cap on `Retry-After`: a cold start of a large model takes minutes; beyond, a client asks in between."""
+_FIRST_S = 0.5
+_MOST_S = 8.0
+
+
+def wait_s(retry_after: str | None, attempt: int, source: str, unix_s: float) -> float:
+    """Seconds until attempt `attempt` + 1, with attempts counted from 1.
+
+    As the server says, seconds or a date, up to `LONGEST_WAIT_S`. Without a word of it 0.5 s, doubled each
+    time up to 8 s, less up to a quarter drawn from `source`, so that requests refused together do not
+    come back together: as the `openai` client does.
+    """
+    told = _told_s(retry_after, unix_s)
+    if told is not None:
+        return min(max(told, 0.0), LONGEST_WAIT_S)
+    drawn = hashlib.blake2b(f"{source}/{attempt}".encode(), digest_size=4).digest()
+    less = int.from_bytes(drawn, "big") / 2**32 / 4
+    return min(_FIRST_S * 2.0 ** min(attempt - 1, 10), _MOST_S) * (1 - less)
+
+
+def _told_s(retry_after: str | None, unix_s: float) -> float | None:
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        pass
+    else:
+        return seconds if math.isfinite(seconds) else None
+    try:
+        return parsedate_to_datetime(retry_after).timestamp() - unix_s
+    except (ValueError, OverflowError):  # No date, or one that no calendar reaches.
+        return None
+
+
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _ONE_PIECE_BYTES = 256 * 2**10
 """aiohttp hands bytes to the socket in one piece; larger bodies go in blocks."""
 _REFUSAL_BYTES = 64 * 2**10
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
-"""Of a connection that this machine could not open: it ran out of files, of memory, or of ports."""
+"""Errors of this machine, not of the server: it ran out of files, memory or ports."""
 _SETTLE_S = 1.0
 """How long the end of a chunked body may come after `[DONE]` before its connection is given up."""
 
@@ -37,7 +76,7 @@ class SpoiledError(Exception):
 
 
 @dataclass(slots=True)
-class Site:
+class ClientState:
     """What the requests of one client share."""
 
     session: aiohttp.ClientSession
@@ -49,16 +88,16 @@ class Site:
     clock: Clock
     spoiled: str = ""
     """What this machine lacked for a request to be sent, in words."""
-    open: set[Exchange] = field(default_factory=set)
+    open: set[RunningRequest] = field(default_factory=set)
     starting: set[asyncio.Task[None]] = field(default_factory=set)
     """What sends requests: cancelled when the run is stopped."""
 
 
-class Exchange:
+class RunningRequest:
     """Sends one request, again where it is refused, and emits its record, whatever comes."""
 
-    def __init__(self, site: Site, planned: Planned, at_s: float) -> None:
-        self._site, self._planned, self._at_s = site, planned, at_s
+    def __init__(self, state: ClientState, planned: Planned, at_s: float) -> None:
+        self._state, self._planned, self._at_s = state, planned, at_s
         self._scanner = Scanner(planned.api)
         self._response: aiohttp.ClientResponse | None = None
         self._status = 0
@@ -67,7 +106,7 @@ class Exchange:
         self._sent = 0.0
         self._task: asyncio.Task[object] | None = None
         self._verdict: tuple[Outcome, str] | None = None
-        site.open.add(self)
+        state.open.add(self)
 
     def end(self, outcome: Outcome, error: str = "") -> None:
         """Close the connection now, with this outcome; nothing if the request is over."""
@@ -79,7 +118,7 @@ class Exchange:
     async def run(self, take: Callable[[Planned], Awaitable[bytes]]) -> None:
         """All of it. `take` gives the body. Any outcome is recorded and none raised."""
         self._sent = time.monotonic()
-        site = self._site
+        state = self._state
         self._task = asyncio.current_task()
         timers = self._timers()
         try:
@@ -103,18 +142,18 @@ class Exchange:
             self._task = None
             for timer in timers:
                 timer.cancel()
-            site.open.discard(self)
+            state.open.discard(self)
         outcome, error = self._verdict
         if outcome != "answered":
             self._close()
-        site.clock.sent.add(self._sent - site.begin - self._at_s)
-        site.emit(self._record(outcome, error))
+        state.clock.sent.add(self._sent - state.begin - self._at_s)
+        state.emit(self._record(outcome, error))
         await self._settle()
 
     def _timers(self) -> list[asyncio.TimerHandle]:
         loop = asyncio.get_running_loop()
-        passed = time.monotonic() - self._site.begin - self._at_s
-        timeout_s = self._site.settings.timeout_s
+        passed = time.monotonic() - self._state.begin - self._at_s
+        timeout_s = self._state.settings.timeout_s
         timers = [loop.call_later(max(0.0, timeout_s - passed), self._abandon, timeout_s)]
         if self._planned.leave_after_s is not None:
             timers.append(loop.call_later(max(0.0, self._planned.leave_after_s - passed), self.end, "left"))
@@ -133,13 +172,13 @@ class Exchange:
         self.end("abandoned", f"not whole {timeout_s:g} s after its intended time: {state}")
 
     async def _answer(self, body: bytes) -> tuple[Outcome, str]:
-        site, planned = self._site, self._planned
-        url = site.target.url.rstrip("/") + PATHS[planned.api]
+        state, planned = self._state, self._planned
+        url = state.target.url.rstrip("/") + PATHS[planned.api]
         while True:
             self._attempts += 1
             self._scanner = Scanner(planned.api)
             try:
-                self._response = response = await site.session.post(
+                self._response = response = await state.session.post(
                     url,
                     data=body if len(body) < _ONE_PIECE_BYTES else io.BytesIO(body),
                     allow_redirects=False,
@@ -150,13 +189,13 @@ class Exchange:
                 error = await _refusal(response)
             except (aiohttp.ClientError, OSError) as failure:
                 if isinstance(failure, OSError) and failure.errno in _OURS:
-                    site.spoiled = _words(failure)
+                    state.spoiled = _words(failure)
                 return "failed", _words(failure)
             if response.status not in REFUSED:
                 return "failed", error
-            if self._attempts > site.settings.retries:
+            if self._attempts > state.settings.retries:
                 return "rejected", error
-            source = f"{site.target.seed}/{planned.index}"
+            source = f"{state.target.seed}/{planned.index}"
             retry_after = response.headers.get("Retry-After")
             await asyncio.sleep(wait_s(retry_after, self._attempts, source, time.time()))
 
@@ -198,12 +237,12 @@ class Exchange:
             response.close()
 
     def _record(self, outcome: Outcome, error: str) -> Record:
-        begin, planned, scanner = self._site.begin, self._planned, self._scanner
+        begin, planned, scanner = self._state.begin, self._planned, self._scanner
         usage = scanner.usage()
         return Record(
             index=planned.index,
             kind=planned.kind,
-            model=planned.model or self._site.target.model,
+            model=planned.model or self._state.target.model,
             at_s=self._at_s,
             sent_s=self._sent - begin,
             ended_s=self._ended - begin,

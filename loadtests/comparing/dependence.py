@@ -29,7 +29,7 @@ class Dependence:
 
     @classmethod
     def of(cls, series: Floats) -> Self:
-        """Of `series`, one element a cell of time.
+        """The dependence of `series`, which has one element per cell of time.
 
         Politis and White, "Automatic block-length selection for the dependent bootstrap" (2004), with the
         correction of Patton, Politis and White (2009), for blocks on a circle:

@@ -18,15 +18,15 @@ from loadtests.comparing.resampling import (
 )
 from loadtests.percentiles import Floats, percentile
 from loadtests.summary import Summary
-from loadtests.words import Unit
+from loadtests.units import Unit
 
 FEWEST_SPREAD = 5.0
 """Blocks over which what decides a figure must be spread, in effect, on a side of one run. Of five, a
 resampled run has none with probability e^-5 = 0.7 %, so that they are in its middle 95 %. Of fewer, a
 stretch of time or two decides, and a single run cannot tell how these would come out again."""
-_ONE_STRETCH = "what decides it came within one stretch of time or a few, and there is one run of it"
-_ONE_FIGURE = "it is one figure a run, and there is one run of it"
-_LARGEST = "a largest value says nothing of the next run's"
+_ONE_STRETCH = "the requests that decide it came within a few stretches of time, and there is only one run"
+_ONE_FIGURE = "it has one value per run, and there is only one run"
+_LARGEST = "the maximum of one run does not predict that of the next"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ MOST_BINS = 1200
 TAIL = 0.08
 """Share of the observations, the largest, that half of the bins are for: P95 and P99 lie there."""
 CONFIDENCE_Z = 1.959964
-"""Of a normal law, 95 % lie within so many standard deviations."""
+"""95 % of a normal distribution lie within this many standard deviations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,10 +32,10 @@ class Draws:
 
     @classmethod
     def of(cls, rng: np.random.Generator, weights: Floats, runs: int) -> Self:
-        """Of a side with so many `runs`, over the cells that `weights` has drawn.
+        """The draws of a side with this many `runs`, over the cells that `weights` has drawn.
 
-        Of R runs, R - 1 are drawn: so many make the variance of the drawn means that of means of R runs,
-        and R of R would make it too small by (R - 1) / R. Rao and Wu, "Resampling inference with complex
+        R - 1 of R runs are drawn: then the variance of the drawn means is that of means of R runs, where
+        drawing R of R would make it too small by (R - 1) / R. Rao and Wu, "Resampling inference with complex
         survey data" (1988).
         """
         if runs == 1:

@@ -11,11 +11,10 @@ from loadtests.record import OUTCOMES, Run
 from loadtests.report.chart_data import distributions, queue_series, replica_series, window_series
 from loadtests.report.document import iso, plain
 from loadtests.report.request_data import holds, points
-from loadtests.scenario import Scenario
-from loadtests.slos import Bounds
+from loadtests.scenario import Bounds, Scenario
 from loadtests.summary import Counts, Summary
+from loadtests.units import figure, left_waiting
 from loadtests.verdicts import Verdicts
-from loadtests.words import figure, left_waiting
 from serve_app.cli.formats import plain as one_line
 from serve_app.cli.formats import short
 

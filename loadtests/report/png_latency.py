@@ -21,7 +21,7 @@ from loadtests.report.chart_data import distributions
 from loadtests.report.page_data import bounds_s
 from loadtests.report.png_axes import label_axis, limits, round_ticks
 from loadtests.scenario import Scenario
-from loadtests.words import seconds
+from loadtests.units import seconds
 
 _SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 _MOST_TAIL = 4.2

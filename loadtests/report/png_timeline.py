@@ -22,8 +22,8 @@ from loadtests.report.png_axes import latency_axis
 from loadtests.report.story import story
 from loadtests.scenario import Scenario
 from loadtests.summary import Summary
+from loadtests.units import seconds
 from loadtests.verdicts import PERCENTILE_NAMES, Verdicts
-from loadtests.words import seconds
 from serve_app.cli.formats import plain
 
 _MOST_MODELS = 3

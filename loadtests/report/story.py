@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from loadtests.fleet import Fleet
 from loadtests.record import Run
 from loadtests.summary import Summary
-from loadtests.words import seconds
+from loadtests.units import seconds
 from serve_app.cli.formats import count
 
 

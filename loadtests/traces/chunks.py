@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from loadtests.traces.trace import Chunk, Floats, Ints
+from loadtests.traces.trace import Chunk, Ints
 
 
 def empty_chunk() -> Chunk:
@@ -76,11 +76,6 @@ def in_arrival_order(chunk: Chunk) -> Chunk:
     if np.all(arrival_s[1:] >= arrival_s[:-1]):
         return chunk
     return picked(chunk, np.argsort(arrival_s, kind="stable"))
-
-
-def at(chunk: Chunk, arrival_s: Floats) -> Chunk:
-    """The same requests at other times."""
-    return Chunk(arrival_s, chunk.input_tokens, chunk.output_tokens, chunk.block_starts, chunk.blocks)
 
 
 def with_inputs(chunk: Chunk, input_tokens: Ints, block_tokens: int) -> Chunk:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from loadtests.traces.chunks import at, part, picked, pieces, with_inputs
+from loadtests.traces.chunks import part, picked, pieces, with_inputs
 from loadtests.traces.order import in_order
 from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Ints
 
@@ -24,7 +25,7 @@ def from_zero(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     for chunk in chunks:
         if start_s is None:
             start_s = float(chunk.arrival_s[0])
-        yield at(chunk, np.round(chunk.arrival_s - start_s, 6))
+        yield replace(chunk, arrival_s=np.round(chunk.arrival_s - start_s, 6))
 
 
 def window(chunks: Iterable[Chunk], start_s: float, duration_s: float | None) -> Iterator[Chunk]:
@@ -34,7 +35,7 @@ def window(chunks: Iterable[Chunk], start_s: float, duration_s: float | None) ->
         first, end = (int(i) for i in np.searchsorted(chunk.arrival_s, (start_s, end_s)))
         if first < end:
             cut = part(chunk, first, end)
-            yield at(cut, cut.arrival_s - start_s) if start_s else cut
+            yield replace(cut, arrival_s=cut.arrival_s - start_s) if start_s else cut
         if end < len(chunk):
             return
 
@@ -42,7 +43,7 @@ def window(chunks: Iterable[Chunk], start_s: float, duration_s: float | None) ->
 def stretched(chunks: Iterable[Chunk], time: float) -> Iterator[Chunk]:
     """Over `time` times as long."""
     for chunk in chunks:
-        yield at(chunk, chunk.arrival_s * time)
+        yield replace(chunk, arrival_s=chunk.arrival_s * time)
 
 
 def at_rate(
@@ -79,7 +80,7 @@ def at_rate(
             yield _moved(picked(chunk, index), copy, jitter_draws, end_s)
 
     if whole < 1 or rate == 1.0:
-        return copies()  # nobody is moved
+        return copies()  # no request changes its time
     return in_order(copies(), 2 * JITTER_S, f"{name} at rate = {rate:g}")
 
 

@@ -13,6 +13,17 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 CHUNK_REQUESTS = 16_384
+_SHOWN = 80  # characters of a wrong value that an error repeats
+
+
+class TraceError(ValueError):
+    """A trace that cannot be replayed. Names the file and, where there is one, line, key, value and bound."""
+
+
+def shown(value: object) -> str:
+    """A value as it stands in the file, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def _no_ints() -> Ints:

@@ -1,121 +1,90 @@
-"""What a value of a trace may be."""
+"""The values of a trace: columns of numbers, each within its bounds."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from loadtests.traces.chunks import empty_chunk, starts_of
-from loadtests.traces.errors import Place, shown
-from loadtests.traces.trace import Chunk
+from loadtests.traces.files import Lines
+from loadtests.traces.trace import Chunk, Floats, Ints, shown
 
 MOST_TOKENS = 10_000_000
-"""Of one prompt or one answer: ten times the longest context there is."""
+"""The most tokens of one prompt or one answer: ten times the longest context there is."""
 LONGEST_S = 10 * 365 * 86_400.0
-"""A trace that counts from its start: ten years. A Unix time in its place is 55."""
+"""Ten years, for times that count from the start of a trace. A Unix time in their place is 55 years."""
 LATEST_UNIX_S = 4_102_444_800.0
 """The year 2100."""
+DISORDER_S = 60.0
+"""Lines of a published trace may stand this much too late."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One request of a trace, as a line has it. `arrival_s` counts from wherever the trace does."""
+class Key:
+    """One column of a trace, with the bounds of its values."""
 
-    arrival_s: float
-    input_tokens: int
-    output_tokens: int
-    blocks: tuple[int, ...] = ()
+    name: str
+    least: float
+    most: float
+    whole: bool = True
 
+    def column(self, lines: Lines, values: Sequence[object] | Floats) -> Floats:
+        """The `values` of `lines`, numbers or their text, as an array.
 
-def number(place: Place, key: str, given: object, least: float, most: float) -> float:
-    """A value as a number within its bounds.
+        Raises:
+            LineError: for the first value that is not a number within the bounds, with
+                key, value and bound.
+        """
+        column = _floats(values)
+        wrong = ~((column >= self.least) & (column <= self.most))  # true for NaN
+        if self.whole:
+            wrong |= column != np.floor(column)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise lines.error(at, f"{self.name} = {shown(values[at])}: {self._fault(values[at])}")
+        return column
 
-    Args:
-        place: Where it stands.
-        key: What it is called there.
-        given: A number, or the text of one.
-        least: The smallest it may be.
-        most: The largest.
-
-    Raises:
-        TraceError: naming all of these.
-    """
-    value = math.nan
-    if isinstance(given, str) and "_" not in given:
-        try:
-            value = float(given)
-        except ValueError:
-            raise place.error(f"{key} = {shown(given)}: not a number") from None
-    elif isinstance(given, int | float) and not isinstance(given, bool):
-        value = given
-    else:
-        raise place.error(f"{key} = {shown(given)}: not a number")
-    if not least <= value <= most:
-        raise place.error(f"{key} = {shown(given)}: must be from {least:.12g} to {most:.12g}")
-    return value
+    def _fault(self, given: object) -> str:
+        value = _float(given)
+        if value is None:
+            return "not a number"
+        if not self.least <= value <= self.most:
+            return f"must be from {self.least:.12g} to {self.most:.12g}"
+        return "must be a whole number"
 
 
-def count(place: Place, key: str, given: object, least: int, most: int = MOST_TOKENS) -> int:
-    """The same for a whole number.
-
-    Raises:
-        TraceError: also where it has a fraction.
-    """
-    value = number(place, key, given, least, most)
-    if value != int(value):
-        raise place.error(f"{key} = {shown(given)}: must be a whole number")
-    return int(value)
-
-
-def chunk_of_columns(
-    arrival_s: npt.ArrayLike, inputs: npt.ArrayLike, outputs: npt.ArrayLike, latest_s: float
-) -> Chunk:
-    """A chunk of columns read at once. An answer of 0 tokens becomes one of 1: its prefill made a token.
-
-    Raises:
-        ValueError: if any value is out of bounds. Which one, reading line by line tells.
-    """
-    arrivals = np.asarray(arrival_s, dtype=np.float64)
-    input_tokens, output_tokens = _whole(inputs), _whole(outputs)
-    # A comparison with NaN is false.
-    if not (
-        np.all((arrivals >= 0.0) & (arrivals <= latest_s))
-        and np.all((input_tokens >= 1) & (input_tokens <= MOST_TOKENS))
-        and np.all((output_tokens >= 0) & (output_tokens <= MOST_TOKENS))
-    ):
-        raise ValueError("a value is out of bounds")
-    return Chunk(arrivals, input_tokens, np.maximum(output_tokens, 1))
+def _floats(values: Sequence[object] | Floats) -> Floats:
+    """NaN where a value is not a number."""
+    if isinstance(values, np.ndarray):
+        return values
+    kinds = set(map(type, values))
+    try:
+        if kinds <= {int, float} or (kinds == {str} and "_" not in "".join(values)):  # type: ignore[arg-type]
+            return np.fromiter(map(float, values), np.float64, len(values))  # type: ignore[arg-type]
+    except (ValueError, OverflowError):
+        pass
+    return np.array([_float(value) for value in values], dtype=np.float64)
 
 
-def chunk_of_rows(rows: Sequence[Row], *, with_blocks: bool) -> Chunk:
-    """A chunk of requests that were read one by one."""
-    if not rows:
-        return empty_chunk()
-    chunk = Chunk(
-        np.array([row.arrival_s for row in rows]),
-        np.array([row.input_tokens for row in rows], dtype=np.int64),
-        np.array([max(1, row.output_tokens) for row in rows], dtype=np.int64),
+def _float(given: object) -> float | None:
+    """A number, or the text of one. Python's float() would also take `True` and `1_0`."""
+    if isinstance(given, bool) or not isinstance(given, int | float | str) or "_" in str(given):
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        return None
+    except OverflowError:
+        return np.inf
+
+
+def requests_of(
+    lines: Lines, keys: tuple[Key, Key, Key], columns: tuple[Sequence[object] | Floats, ...]
+) -> tuple[Chunk, Ints]:
+    """One request a line. An answer of 0 tokens becomes one of 1: its prefill made a token."""
+    arrival_s, inputs, outputs = (
+        key.column(lines, values) for key, values in zip(keys, columns, strict=True)
     )
-    return blocked(chunk, [row.blocks for row in rows]) if with_blocks else chunk
-
-
-def blocked(chunk: Chunk, blocks: Sequence[Sequence[int]]) -> Chunk:
-    """`chunk` with the prefix blocks of each of its requests."""
-    lengths = np.array([len(ids) for ids in blocks], dtype=np.int64)
-    flat = np.array([block for ids in blocks for block in ids], dtype=np.int64)
-    return Chunk(chunk.arrival_s, chunk.input_tokens, chunk.output_tokens, starts_of(lengths), flat)
-
-
-def _whole(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    given = np.asarray(values)
-    if given.dtype == np.int64:
-        return given
-    with np.errstate(invalid="ignore"):  # a NaN becomes some integer, which it does not equal
-        whole = given.astype(np.int64)
-    if not np.array_equal(whole, given):
-        raise ValueError("a value is not a whole number")
-    return whole
+    chunk = Chunk(arrival_s, inputs.astype(np.int64), np.maximum(outputs, 1).astype(np.int64))
+    return chunk, np.arange(len(arrival_s))

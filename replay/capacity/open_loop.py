@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from loadtests.client.drive import drive
-from loadtests.client.target import Target
+from loadtests.client.prompts import Target
 from loadtests.planned import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client

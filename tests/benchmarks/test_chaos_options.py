@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.conduct import Attack
+from benchmarks.chaos.attack import Attack
 from benchmarks.chaos.options import parse
 from benchmarks.chaos.roles import ROLES
-from benchmarks.chaos.server import ChaosError, read
+from benchmarks.chaos.servers import ChaosError, read
 from benchmarks.chaos.three_nodes import pinned
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.serving_overhead.options import parse
-from benchmarks.serving_overhead.proc import parse_stat
 from benchmarks.serving_overhead.servers import Engine, tideserve_config
 from serve_app.cli.config_file import read_config
 
@@ -72,12 +71,3 @@ def test_what_tideserve_gets_is_a_valid_configuration_of_one_replica(tmp_path: P
     knobs = config.knobs["tideserve"]["tiny"]
     assert (knobs.mode, knobs.min_replicas, knobs.max_replicas) == ("act", 1, 1)
     assert config.applications["tideserve"].models[0].kv_cache_memory_bytes == 1 << 30
-
-
-def test_a_process_name_with_spaces_and_brackets_is_read() -> None:
-    stat = "42 (VLLM) (x)) S 7 42 42 0 -1 4194304 1 2 3 4 100 50 30 20 20 0 9 0 1 2 3"
-
-    process = parse_stat(stat)
-
-    assert (process.pid, process.parent, process.name, process.ended) == (42, 7, "VLLM) (x)", False)
-    assert process.cpu_s == pytest.approx(2.0)  # 200 ticks of 10 ms.

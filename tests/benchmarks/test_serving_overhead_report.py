@@ -4,10 +4,9 @@ import json
 from dataclasses import replace
 
 from benchmarks.serving_overhead.load import Measured, prompts
-from benchmarks.serving_overhead.report import METRICS, Report, to_json, to_markdown, warnings
+from benchmarks.serving_overhead.report import METRICS, Report, Spread, to_json, to_markdown, warnings
 from benchmarks.serving_overhead.rounds import Started, rotated
 from benchmarks.serving_overhead.servers import KINDS
-from benchmarks.serving_overhead.stats import Spread
 
 BARE = Measured(
     server="bare",
@@ -58,6 +57,10 @@ def test_ratios_pair_rounds_whatever_the_order_they_ran_in() -> None:
     assert cell.value == Spread(1300.0, 800.0, 1800.0)
     assert cell.ratio is not None
     assert (cell.ratio.low, cell.ratio.high) == (0.8, 0.9)
+
+
+def test_a_spread_is_of_unsorted_values() -> None:
+    assert Spread.of([3.0, 1.0, 2.0]) == Spread(median=2.0, low=1.0, high=3.0)
 
 
 def test_a_zero_in_the_base_has_no_ratio() -> None:

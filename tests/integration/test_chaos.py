@@ -10,14 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.chaos.conduct import Attack, Conductor, Timing
+from benchmarks.chaos.attack import Attack, Conductor, Timing
 from benchmarks.chaos.load import Job
 from benchmarks.chaos.observed import Trace
+from benchmarks.chaos.observer import watching
 from benchmarks.chaos.processes import Processes
-from benchmarks.chaos.running import Given
-from benchmarks.chaos.table import notes, table
+from benchmarks.chaos.results import notes, table
+from benchmarks.chaos.servers import Given
 from benchmarks.chaos.verdicts import Row, rows
-from benchmarks.chaos.watch import watching
 from serve_app import env
 from tests.integration.cluster import Running, application, engine_settings
 

@@ -60,7 +60,7 @@ def test_several_runs_a_side_show_what_is_slower_too() -> None:
 
     assert named(told, "ITL P50").word == named(told, "ITL P95").word == "worse"
     assert named(told, "GPU-seconds").low == named(told, "GPU-seconds").high == 0.0
-    assert any("noise between runs is in them" in note for note in told.notes)
+    assert any("include the noise between runs" in note for note in told.notes)
 
 
 def test_runs_that_differ_among_themselves_make_a_difference_noise() -> None:
@@ -180,7 +180,7 @@ def test_other_seeds_and_other_scenarios_are_told_apart() -> None:
     assert "The seeds differ: 1 on A, 2 on B." in seeds
     assert not any("scenarios" in note for note in seeds)
     assert any("differ in arrivals" in note for note in scenarios)
-    assert any("drawn apart" in note for note in scenarios)
+    assert any("resampled on its own" in note for note in scenarios)
 
 
 def test_runs_that_were_asked_different_things_cannot_be_trusted_to_compare() -> None:

@@ -135,7 +135,7 @@ def test_demands_on_replicas_that_nobody_saw_are_invalid() -> None:
     verdicts = scaled([], reaches=1)
 
     assert verdicts.overall == "invalid"
-    assert f"told no replicas of {MODEL}" in verdicts.words
+    assert f"reported no replica counts for {MODEL}" in verdicts.words
 
 
 def test_each_of_several_models_must_scale() -> None:

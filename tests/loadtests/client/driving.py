@@ -13,8 +13,7 @@ from typing import Any
 import uvloop
 
 from loadtests.client.drive import drive
-from loadtests.client.prompts import Prompts
-from loadtests.client.target import Target
+from loadtests.client.prompts import Prompts, Target
 from loadtests.planned import Planned
 from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client

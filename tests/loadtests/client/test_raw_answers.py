@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadtests.client.arrival import TappedConnector
+from loadtests.client.child import packed
+from loadtests.client.connection import TappedConnector
 from loadtests.client.drive import drive, drive_closed
 from loadtests.client.request import SpoiledError
-from loadtests.client.wire import packed
 from loadtests.planned import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client, Closed

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import uvloop
 
-from loadtests.client.memory import short_collections
 from loadtests.client.pacer import Pacer
-from loadtests.client.timekeeping import BEAT_S, Clock, Lateness, worst
+from loadtests.client.timekeeping import BEAT_S, Clock, Lateness, short_collections, worst
 from loadtests.record import Timekeeping
 
 

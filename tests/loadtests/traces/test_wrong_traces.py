@@ -61,6 +61,12 @@ def test_a_line_far_into_the_file_has_its_right_number(tmp_path: Path) -> None:
     assert ", line 50002: 1 columns" in refusal(written(tmp_path, PLAIN + "".join(lines), zipped=True))
 
 
+def test_of_several_wrong_lines_the_first_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, PLAIN + GOOD + "1,1,x\n1,0,1\n-1,1,1\n")
+
+    assert refusal(path) == f"{path}, line 3: output_tokens = 'x': not a number"
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

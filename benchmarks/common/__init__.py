@@ -1,0 +1,1 @@
+"""What several benchmarks need: servers as processes, their resources, and tables."""

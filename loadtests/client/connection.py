@@ -1,0 +1,174 @@
+"""The HTTP connections of a client process, and when bytes arrived on them.
+
+aiohttp wakes a task for each read, and the task would look at the clock when its turn comes: behind all that
+arrived in the same iteration of the loop, which for the tokens of one engine step is everything. So a tap
+stands before aiohttp's protocol of each connection, takes the time, lets aiohttp decode, and hands on what
+came out. That also spares the task a wake-up a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp.client_reqrep import ClientRequest
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
+
+from loadtests.client.prompts import Target
+from loadtests.client.sse import Scanner
+from serve_app.cli.proxy import proxy_for
+
+
+class Tap(asyncio.Protocol):
+    """Passes everything on to the protocol behind it, and then tells `sink` when it came."""
+
+    __slots__ = ("_behind", "arrived_s", "sink")
+
+    def __init__(self, behind: asyncio.Protocol) -> None:
+        self._behind = behind
+        self.arrived_s = 0.0
+        """When bytes last arrived, `time.monotonic`."""
+        self.sink: Callable[[float, bool], None] | None = None
+        """Called with the time, and whether the connection is lost."""
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes arrived."""
+        now = self.arrived_s = time.monotonic()
+        self._behind.data_received(data)
+        if self.sink is not None:
+            self.sink(now, False)
+
+    def eof_received(self) -> bool | None:
+        """asyncio: the server has half-closed."""
+        return self._behind.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection is closed."""
+        now = self.arrived_s = time.monotonic()
+        self._behind.connection_lost(exc)
+        if self.sink is not None:
+            self.sink(now, True)
+
+    def pause_writing(self) -> None:
+        """asyncio: the send buffer is full."""
+        self._behind.pause_writing()
+
+    def resume_writing(self) -> None:
+        """asyncio: it has room again."""
+        self._behind.resume_writing()
+
+
+class TappedConnector(aiohttp.TCPConnector):
+    """Connections with a tap."""
+
+    async def connect(
+        self,
+        req: ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
+    ) -> Connection:
+        """A new connection, or one from the pool."""
+        connection = await super().connect(req, traces, timeout)
+        transport, protocol = connection.transport, connection.protocol
+        if transport is not None and protocol is not None:
+            transport.set_protocol(Tap(protocol))
+        return connection
+
+
+class Stream:
+    """The body of one answer, on its way into a scanner."""
+
+    __slots__ = ("_content", "_enough", "_over", "_scanner", "_tap", "content_type", "cut")
+
+    def __init__(self, response: aiohttp.ClientResponse, scanner: Scanner, enough: int | None) -> None:
+        """`enough` pieces end the wait; None: only the end does."""
+        self._content, self._scanner, self._enough = response.content, scanner, enough
+        self._over: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.content_type = response.content_type
+        """As the headers say."""
+        self.cut: Exception | None = None
+        """What broke the connection."""
+        self._tap = tap_of(response)
+        if self._tap is None:  # All of it came at once: its connection is free again, or lost.
+            self._received(time.monotonic(), True)
+        else:
+            self._received(self._tap.arrived_s, False)
+            if not self._over.done():
+                self._tap.sink = self._received
+
+    async def over(self) -> float:
+        """Wait for the end, an error, a cut, or enough pieces; when that came, `time.monotonic`."""
+        return await self._over
+
+    def leave(self) -> None:
+        """Read no more."""
+        if self._tap is not None and not self._over.done():
+            self._tap.sink = None
+
+    def _received(self, now: float, lost: bool) -> None:
+        if self._over.done():
+            return
+        try:
+            data = self._content.read_nowait()
+        except (aiohttp.ClientError, OSError) as error:
+            self.cut = error
+        else:
+            if data:
+                self._scanner.feed(data, now)
+        if lost and self.cut is None and not self._content.is_eof():
+            # aiohttp leaves a body open if what follows is not HTTP, and closes the connection.
+            self.cut = ConnectionError("what came was not HTTP")
+        enough = self._enough is not None and len(self._scanner.pieces) >= self._enough
+        if self._scanner.over_s is not None or enough or self.cut is not None or self._content.is_eof():
+            # Before the task wakes: by then another request may have the connection.
+            self.leave()
+            self._over.set_result(now)
+
+
+def tap_of(response: aiohttp.ClientResponse) -> Tap | None:
+    """The tap of its connection; None if it has given that back."""
+    transport = response.connection.transport if response.connection is not None else None
+    if transport is None:
+        return None
+    protocol = transport.get_protocol()
+    return protocol if isinstance(protocol, Tap) else None
+
+
+_KEEP_ALIVE_S = 3.0
+"""Idle connections are reused for so long: less than any common server keeps them (uvicorn: 5 s), since a
+request on a connection that is just being closed fails."""
+_DNS_S = 300.0
+_OPEN_FILES = 2**20
+"""Asked for where the system sets no limit."""
+
+
+def allow_many_connections() -> int:
+    """Raise the soft limit of open files to the hard one; the limit then. Each stream needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def open_session(target: Target) -> aiohttp.ClientSession:
+    """Without limits of its own on connections, and without timeouts: requests have their own."""
+    headers = {
+        "Accept": "text/event-stream",
+        "Accept-Encoding": "identity",  # A compressed stream would arrive in blocks.
+        "Content-Type": "application/json",
+        "User-Agent": "tideserve-loadtest",
+        **target.headers,
+    }
+    return aiohttp.ClientSession(
+        connector=TappedConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ttl_dns_cache=int(_DNS_S)),
+        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        proxy=proxy_for(target.url),
+    )

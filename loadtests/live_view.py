@@ -1,0 +1,173 @@
+"""What a run looks like while it goes on: a live panel on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from loadtests.progress import RECENT_S, Progress
+from loadtests.record import Record, Sample
+from serve_app.cli import formats
+
+_LINE_EVERY_S = 10.0
+_MOST_REASON = 160
+
+
+def view_for(console: Console, name: str) -> LiveView | LineView:
+    """The view that suits where `console` writes."""
+    return LiveView(console, name) if console.is_terminal else LineView(console)
+
+
+class LiveView:
+    """A panel that is drawn over, four times a second."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._name = name
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Draw it."""
+        self._live.update(panel(self._name, progress), refresh=True)
+
+
+class LineView:
+    """A line every ten seconds, at each new stage, and at each decision."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stage = ""
+        self._decided: object = None
+        self._next_s = float("-inf")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def show(self, progress: Progress) -> None:
+        """Print what is new."""
+        decided = progress.decision["at"] if progress.decision else None
+        if decided != self._decided:
+            self._decided = decided
+            self._say(decision_line(progress))
+        if progress.stage == self._stage and progress.at_s < self._next_s:
+            return
+        self._stage = progress.stage
+        self._next_s = progress.at_s + _LINE_EVERY_S
+        if progress.stage == "waiting":
+            self._say(f"waiting for {progress.waiting_for}")
+        elif progress.stage != "done":
+            self._say(f"{max(0.0, progress.at_s):6.1f} s  {requests_line(progress)}; {fleet_line(progress)}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+
+def panel(name: str, progress: Progress) -> Group:
+    """The lines of the live view."""
+    lines: list[Text | Table] = [Text.assemble((name, "bold"), f"  {_stage(progress)}")]
+    if progress.stage != "waiting":
+        lines.append(_figures(progress))
+    if progress.decision:
+        lines.append(Text(decision_line(progress), style="dim"))
+    if progress.problem:
+        lines.append(
+            Text(
+                f"cannot read the server's state: {formats.plain(progress.problem, _MOST_REASON)}",
+                style="yellow",
+            )
+        )
+    return Group(*lines)
+
+
+def _stage(progress: Progress) -> str:
+    if progress.stage == "waiting":
+        return f"waiting for {progress.waiting_for or 'the server'}"
+    if progress.stage == "scaling down":
+        return f"every request has ended; waiting for {progress.waiting_for or 'the last figures'}"
+    return f"{max(0.0, progress.at_s):.0f} of {progress.planned_s:.0f} s"
+
+
+def _figures(progress: Progress) -> Table:
+    table = Table.grid(padding=(0, 2))
+    recent = progress.recent()
+    share = min(1.0, progress.at_s / progress.planned_s) if progress.planned_s else 1.0
+    table.add_row("time", ProgressBar(total=1.0, completed=max(0.0, share), width=60))
+    table.add_row("requests", requests_line(progress))
+    table.add_row("last 10 s", f"{_latencies(recent)}, {_rate(recent, progress.at_s)}")
+    for model, sample in progress.samples.items():
+        table.add_row("replicas", f"{_replicas(sample)}  {formats.plain(model)}")
+        table.add_row("queues", _queues(sample))
+    table.add_row("client", f"at most {1000 * progress.worst_lag_s:.1f} ms late")
+    return table
+
+
+def requests_line(progress: Progress) -> str:
+    """`120 sent, 96 answered, 20 open, 1 left, 3 errors`."""
+    parts = [f"{progress.outcomes['answered']} answered"]
+    if progress.planned_at:  # what a closed loop has sent is told by what it has answered
+        parts = [f"{progress.due} sent", *parts, f"{progress.open} open"]
+    if progress.outcomes["left"]:
+        parts.append(f"{progress.outcomes['left']} left")
+    parts.append(f"{progress.errors} errors")
+    return ", ".join(parts)
+
+
+def fleet_line(progress: Progress) -> str:
+    """The replicas of every model on one line."""
+    if not progress.samples:
+        return "no replicas seen yet"
+    told = [f"{_replicas(sample)}, {_queues(sample)}" for sample in progress.samples.values()]
+    return "; ".join(told)
+
+
+def decision_line(progress: Progress) -> str:
+    """The newest decision: `2 -> 3 replicas: queue: …`."""
+    record = progress.decision
+    if record is None:
+        return ""
+    reason = formats.plain(str(record.get("reason", "")), _MOST_REASON)
+    return f"{record.get('old_target')} -> {record.get('new_target')} replicas: {reason}"
+
+
+def _replicas(sample: Sample) -> str:
+    states = [("ready", sample.ready), ("starting", sample.starting), ("pending", sample.pending)]
+    states += [("draining", sample.draining)]
+    shown = ", ".join(f"{count} {name}" for name, count in states if count > 0 or name == "ready")
+    wanted = f" (target {sample.target})" if sample.target >= 0 else ""
+    return f"{shown}{wanted}".replace("-1 ready", "ready unknown")
+
+
+def _queues(sample: Sample) -> str:
+    parts = [("held", sample.held), ("waiting", sample.waiting), ("running", sample.running)]
+    return ", ".join(f"{max(0, count)} {name}" for name, count in parts)
+
+
+def _latencies(records: Sequence[Record]) -> str:
+    times = sorted(record.ttft_s for record in records if record.ttft_s is not None)
+    if not times:
+        return "no first token"
+    at95 = times[min(len(times) - 1, int(0.95 * len(times)))]
+    return f"TTFT {formats.seconds(times[len(times) // 2])} median, {formats.seconds(at95)} at P95"
+
+
+def _rate(records: Sequence[Record], at_s: float) -> str:
+    tokens = sum(record.output_tokens or len(record.pieces_s) for record in records)
+    return f"{tokens / min(RECENT_S, max(1.0, at_s)):.0f} tokens/s"

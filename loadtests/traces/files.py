@@ -1,0 +1,199 @@
+"""The files that a trace is made of, compressed or not, read in blocks of whole lines."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from loadtests.traces.trace import TraceError
+
+TracePath = str | PathLike[str]
+
+LOG_SUFFIXES = (".jsonl", ".jsonl.gz")
+"""How the names of request logs end; other files in a folder are ignored."""
+_GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_BLOCK_BYTES = 1 << 20
+LONGEST_LINE_BYTES = 1 << 20
+"""A prompt of a million tokens has two thousand prefix blocks, or 20 KB in a line; this is 50 times that."""
+
+
+class LineError(TraceError):
+    """A line that is wrong. `index` is its place in the `Lines` it was read with."""
+
+    def __init__(self, message: str, index: int) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines of a file that are not blank, with their numbers in the file, counted from 1."""
+
+    file: Path
+    numbers: Sequence[int]
+    texts: Sequence[str]
+
+    def error(self, index: int, what: str) -> LineError:
+        """The error that `what` is wrong with the line at `index`."""
+        return LineError(f"{self.file}, line {self.numbers[index]}: {what}", index)
+
+    def before(self, index: int) -> Lines:
+        """The lines before the one at `index`."""
+        return Lines(self.file, self.numbers[:index], self.texts[:index])
+
+
+class LineFile:
+    """Reads a file from its start, as often as asked. Memory does not depend on its length.
+
+    Args:
+        path: A regular file; gzip is recognised by its first bytes.
+
+    Raises:
+        TraceError: if it cannot be read, or is empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.read_bytes = 0
+        """Bytes of the file on disk that the latest `blocks` has read."""
+        if not path.exists():
+            raise TraceError(f"{path}: no such file")
+        if not path.is_file():
+            raise TraceError(f"{path}: must be a file, because it is read more than once")
+        try:
+            self.size = path.stat().st_size
+            with path.open("rb") as file:
+                self._compressed = file.read(len(_GZIP)) == _GZIP
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+        if self.size == 0:
+            raise TraceError(f"{path}: is empty")
+
+    def first(self) -> Lines:
+        """The first lines, at least one.
+
+        Raises:
+            TraceError: where all lines are blank, or one is not text.
+        """
+        found = next(self.blocks(), None)
+        if found is None:
+            raise TraceError(f"{self.path}: has blank lines only")
+        return found
+
+    def blocks(self, skip: int = 0) -> Iterator[Lines]:
+        """Every line after the first `skip`, about a megabyte at a time.
+
+        Raises:
+            TraceError: for a damaged or truncated gzip file, a line that is too long or not text, and what
+                the disk reports.
+        """
+        for first, block in self._blocks():
+            numbers, texts = [], []
+            for number, text in enumerate(self._texts(first, block), first):
+                if text and number > skip:
+                    numbers.append(number)
+                    texts.append(text)
+            if texts:
+                yield Lines(self.path, numbers, texts)
+
+    def _texts(self, first: int, block: bytes) -> list[str]:
+        try:
+            if b"\0" not in block:
+                return [line.strip() for line in block.decode().split("\n")]
+        except UnicodeDecodeError:
+            pass
+        for number, line in enumerate(block.split(b"\n"), first):
+            try:
+                text = line.decode()
+            except UnicodeDecodeError:
+                raise self._error(number, "not text (UTF-8)") from None
+            if "\0" in text:
+                raise self._error(number, "not text: it has a zero byte")
+        raise AssertionError("a block that cannot be decoded has a line that cannot be")
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Blocks of whole lines, each with the number of its first line."""
+        self.read_bytes = 0
+        number = 1
+        rest = b""
+        try:
+            with self.path.open("rb") as raw:
+                file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if self._compressed else raw
+                while data := file.read(_BLOCK_BYTES):
+                    self.read_bytes = raw.tell()
+                    whole, newline, rest = (rest + data).rpartition(b"\n")
+                    if len(rest) > LONGEST_LINE_BYTES:
+                        last = number + whole.count(b"\n") + len(newline)
+                        raise self._error(
+                            last, f"longer than {LONGEST_LINE_BYTES} bytes; this is not a trace"
+                        )
+                    if newline:
+                        yield number, whole.removeprefix(_BOM) if number == 1 else whole
+                        number += whole.count(b"\n") + 1
+        except EOFError as error:
+            what = "the gzip file is truncated somewhere after this line; copy it again"
+            raise self._error(number, what) from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            what = f"the gzip file is damaged somewhere after this line: {error}"
+            raise self._error(number, what) from error
+        except OSError as error:
+            raise TraceError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        if rest:
+            yield number, rest.removeprefix(_BOM) if number == 1 else rest
+        self.read_bytes = self.size
+
+    def _error(self, number: int, what: str) -> TraceError:
+        return TraceError(f"{self.path}, line {number}: {what}")
+
+
+def trace_files(path: TracePath | Sequence[TracePath]) -> list[LineFile]:
+    """The files that `path` names: a file, the files a pattern matches, the request logs of a folder, or a
+    list of these.
+
+    Of several files, empty ones are left out: a replica creates its log before its first request.
+
+    Raises:
+        TraceError: if there are none, or one cannot be read.
+    """
+    paths = [path] if isinstance(path, str | PathLike) else path
+    found = [file for one in paths for file in _named(one)]
+    if not found:
+        raise TraceError("no trace given")
+    if len(found) == 1:
+        return [LineFile(found[0])]
+    filled = [file for file in dict.fromkeys(found) if not file.is_file() or file.stat().st_size > 0]
+    if not filled:
+        raise TraceError(f"{name_of(path)}: all {len(found)} files are empty")
+    return [LineFile(file) for file in filled]
+
+
+def name_of(path: TracePath | Sequence[TracePath]) -> str:
+    """The name of a trace in reports."""
+    if isinstance(path, str | PathLike):
+        return Path(path).name or str(path)
+    names = [name_of(one) for one in path]
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _named(path: TracePath) -> list[Path]:
+    given = Path(path)
+    if given.is_dir():
+        logs = sorted(file for file in given.iterdir() if file.is_file() and file.name.endswith(LOG_SUFFIXES))
+        if not logs:
+            raise TraceError(
+                f"{given}: a folder without request logs: no file in it ends with {' or '.join(LOG_SUFFIXES)}"
+            )
+        return logs
+    if not given.exists() and glob.has_magic(str(given)):
+        matched = sorted(Path(file) for file in glob.glob(str(given)) if not Path(file).is_dir())
+        if not matched:
+            raise TraceError(f"{given}: no file matches this pattern")
+        return matched
+    return [given]

@@ -1,0 +1,149 @@
+"""What a run looks like while it goes on."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from loadtests.live_view import LineView, LiveView, panel, view_for
+from loadtests.progress import Progress
+from loadtests.record import Outcome, Record, Sample
+
+DECISION = {"at": 5.0, "kind": "change", "old_target": 0, "new_target": 3, "reason": "queue: 24 wait"}
+
+
+def record(index: int, outcome: Outcome = "answered", ended_s: float = 2.0) -> Record:
+    return Record(index, "a", "tide", 1.0, 1.002, ended_s, outcome, pieces_s=(1.1, 1.2), output_tokens=2)
+
+
+def running(at_s: float = 10.0) -> Progress:
+    progress = Progress(tuple(float(i) for i in range(30)), 30.0, "running", at_s=at_s)
+    progress.samples = {"tide": Sample(9.0, "tide", target=3, ready=1, starting=2, held=4, running=7)}
+    return progress
+
+
+def written(terminal: bool = False) -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, force_terminal=terminal, width=100, color_system=None), text
+
+
+def text_of(progress: Progress) -> str:
+    console, text = written()
+    console.print(panel("burst", progress))
+    return text.getvalue()
+
+
+def test_progress_counts_what_is_due_open_and_wrong() -> None:
+    progress = running(at_s=9.5)
+    progress.add([record(0), record(1, "left"), record(2, "rejected"), record(3, "broken")])
+
+    assert (progress.due, progress.open, progress.errors, progress.tokens) == (10, 6, 2, 8)
+    assert round(progress.worst_lag_s, 6) == 0.002
+
+
+def test_only_what_ended_within_ten_seconds_is_recent() -> None:
+    progress = running(at_s=20.0)
+    progress.add([record(0, ended_s=9.0), record(1, ended_s=11.0)])
+
+    assert [request.index for request in progress.recent()] == [1]
+
+
+def test_a_closed_loop_has_nothing_due_but_what_has_ended() -> None:
+    progress = Progress(stage="running", at_s=10.0)
+    progress.add([record(0)])
+
+    assert (progress.due, progress.open) == (1, 0)
+
+
+def test_the_panel_tells_requests_latencies_replicas_and_the_newest_decision() -> None:
+    progress = running()
+    progress.add([record(0), record(1, "failed")])
+    progress.decision = DECISION
+    progress.problem = "/metrics answers 503"
+
+    told = text_of(progress)
+
+    assert "burst  10 of 30 s" in told
+    assert "11 sent, 1 answered, 9 open, 1 errors" in told
+    assert "TTFT 100 ms median, 100 ms at P95" in told
+    assert "1 ready, 2 starting (target 3)  tide" in told
+    assert "4 held, 0 waiting, 7 running" in told
+    assert "at most 2.0 ms late" in told
+    assert "0 -> 3 replicas: queue: 24 wait" in told
+    assert "cannot read the server's state: /metrics answers 503" in told
+
+
+def test_the_panel_tells_what_is_waited_for() -> None:
+    progress = running()
+    progress.stage, progress.waiting_for = "waiting", "0 replicas to begin with: tide has 1 of 1"
+    assert text_of(progress).strip() == "burst  waiting for 0 replicas to begin with: tide has 1 of 1"
+    progress.stage, progress.waiting_for = "scaling down", "0 replicas; 99 s are left"
+    assert "every request has ended; waiting for 0 replicas; 99 s are left" in text_of(progress)
+
+
+def test_a_server_that_tells_no_replicas_is_shown_all_the_same() -> None:
+    progress = running()
+    progress.samples = {"tide": Sample(9.0, "tide", running=3)}
+
+    assert "ready unknown" in text_of(progress)
+
+
+def test_lines_come_every_ten_seconds_and_at_each_decision() -> None:
+    console, text = written()
+    view = LineView(console)
+    progress = running(at_s=0.0)
+    for tick in range(48):  # twelve seconds
+        progress.at_s = tick / 4
+        if tick == 20:
+            progress.decision = DECISION
+        view.show(progress)
+
+    lines = text.getvalue().splitlines()
+    assert [line.split("s", 1)[0].strip() for line in lines if " sent" in line] == ["0.0", "10.0"]
+    assert sum("0 -> 3 replicas" in line for line in lines) == 1
+    assert "1 ready, 2 starting (target 3), 4 held" in lines[0]
+
+
+def test_a_terminal_gets_the_panel_and_a_file_lines() -> None:
+    assert isinstance(view_for(written(terminal=True)[0], "burst"), LiveView)
+    assert isinstance(view_for(written()[0], "burst"), LineView)
+
+
+def test_the_live_view_leaves_nothing_behind() -> None:
+    console, text = written(terminal=True)
+
+    with LiveView(console, "burst") as view:
+        view.show(running())
+
+    assert "burst" in text.getvalue()
+    assert text.getvalue().endswith("\x1b[2K")
+
+
+def test_a_decision_of_any_server_is_shown_on_one_line() -> None:
+    progress = running()
+    progress.decision = {**DECISION, "reason": "a\nb\x1b[31m"}
+    progress.samples = {model: replace(progress.samples["tide"], model=model) for model in ("a", "b")}
+
+    [line] = [line for line in text_of(progress).splitlines() if "0 -> 3" in line]
+    assert "\x1b" not in line
+
+
+def test_every_line_of_the_panel_fits_a_small_terminal() -> None:
+    progress = running()
+    progress.add([record(0)])
+    text = io.StringIO()
+    Console(file=text, width=80, color_system=None).print(panel("burst", progress))
+
+    assert any(
+        line.startswith("requests   11 sent, 1 answered, 10 open, 0 errors")
+        for line in text.getvalue().splitlines()
+    )
+
+
+def test_the_rate_of_a_run_that_has_just_begun_is_of_its_own_time() -> None:
+    progress = running(at_s=2.0)
+    progress.add([record(index) for index in range(10)])
+
+    assert "10 tokens/s" in text_of(progress)

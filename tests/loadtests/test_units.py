@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from loadtests.units import difference, figure, seconds
+from serve_app.cli.formats import count
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "told"),
+    [
+        (182.4, "ms", "182 ms"),
+        (12_345.6, "ms", "12.3 s"),
+        (19.84, "s", "19.8 s"),
+        (0.0123, "share", "1.23 %"),
+        (0.0, "share", "0 %"),
+        (3.0, "replicas", "3"),
+        (208.9, "per_s", "209/s"),
+        (570.2, "gpu_s", "570 GPU-s"),
+        (0.396, "usd", "$0.40"),
+        (-0.0012, "usd", "-$0.0012"),
+        (math.inf, "ms", "never"),
+        (None, "ms", "-"),
+        (math.nan, "ms", "-"),
+    ],
+)
+def test_figures_have_their_unit(value: float | None, unit: str, told: str) -> None:
+    assert figure(value, unit) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0.00912, "9.12 ms"),
+        (0.0, "0 s"),
+        (1.254, "1.25 s"),
+        (121.0, "121 s"),
+        (900.0, "15 min"),
+        (10_800.0, "3 h"),
+    ],
+)
+def test_latencies_have_the_unit_they_are_read_in(value: float, told: str) -> None:
+    assert seconds(value) == told
+
+
+def test_what_never_came_is_never() -> None:
+    assert seconds(math.inf) == difference(math.inf, "s") == "never"
+    assert seconds(None) == "-"
+
+
+def test_differences_have_a_sign_and_nothing_has_none() -> None:
+    assert difference(0.012, "s") == "+12 ms"
+    assert difference(-0.003, "share") == "-0.3 %"
+    assert difference(0.0, "s") == "0 s"
+
+
+def test_one_is_singular() -> None:
+    assert (count(1, "run"), count(1200, "run")) == ("1 run", "1,200 runs")
