@@ -20,7 +20,7 @@ _POLICY_VIOLATION = 1008
 class ApiKeyMiddleware:
     """Answers 401 to requests without a key of `keys`, before their path or body is looked at.
 
-    What passes is handed on as it is, with the name of its client in the request's state: a stream pays
+    What passes is handed on as it is, with a short name of the key in the request's state: a stream pays
     nothing for it.
     """
 
@@ -44,7 +44,7 @@ class ApiKeyMiddleware:
             else:
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
-        scope.setdefault("state", {})["client"] = f"API key {hashlib.sha256(key).hexdigest()[:8]}"
+        scope.setdefault("state", {})["api_key"] = f"API key {hashlib.sha256(key).hexdigest()[:8]}"
         await self._app(scope, receive, send)
 
 

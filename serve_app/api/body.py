@@ -20,7 +20,7 @@ class Peek(msgspec.Struct):
     """Whatever stands there: whether it is valid is for the engine replica to say."""
 
     @property
-    def streams(self) -> bool:
+    def wants_stream(self) -> bool:
         """Whether the client asked for a stream, and may be sent comments while it waits."""
         return self.stream is True
 

@@ -101,12 +101,12 @@ class DataPlane:
         operation = request.match_info["operation"]
         if operation not in OPERATIONS:
             return web.Response(status=404, text=f"no operation {operation!r}\n")
-        call = EngineRequest(
+        call = EngineRequest.handed_over(
             operation,
             await request.content.read(),
             request.headers.get(REQUEST_ID_HEADER, ""),
             float(request.headers.get(WAITED_HEADER, "0")),
-            held_s=float(request.headers.get(HELD_HEADER, "0")),
+            float(request.headers.get(HELD_HEADER, "0")),
         )
         self.open_requests += 1
         try:

@@ -1,4 +1,4 @@
-"""Keeps the outlook of a deployment current, while somebody wants to know it."""
+"""Keeps a deployment's cold-start progress current while requests wait for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.ingress.cold_start_progress import UNKNOWN, Outlook, foresee
+from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress, cold_start_progress
 from serve_app.ingress.stored_state import StoredState
 
 _INTERVAL_S = 1.0
@@ -15,8 +15,8 @@ _BELIEVED_S = 10.0
 """A reading older than this, of a store that does not answer, no longer says what a request waits for."""
 
 
-class OutlookReader:
-    """Between `start` and `stop`, keeps the outlook of one deployment at most about a second old.
+class ProgressReader:
+    """Between `start` and `stop`, keeps the progress of one deployment at most about a second old.
 
     Args:
         stored: What the replicas and the policy of the application have written down.
@@ -27,21 +27,21 @@ class OutlookReader:
         self._stored = stored
         self._deployment = deployment
         self._task: asyncio.Task[None] | None = None
-        self._last: Outlook = UNKNOWN
+        self._last: ColdStartProgress = UNKNOWN
 
     @property
-    def current(self) -> Outlook:
-        """The newest outlook there is; unknown once what it goes by is 10 s old."""
+    def current(self) -> ColdStartProgress:
+        """The newest progress there is; unknown once what it was read from is 10 s old."""
         age_s = self._stored.age_s()
         return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
 
     def start(self) -> None:
-        """Read from now on, unless that is going on."""
+        """Read from now on. Nothing, if that is going on."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Read no more, and forget what was read."""
+        """Stop reading, and forget what was read."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -54,5 +54,5 @@ class OutlookReader:
                 now = time.time()
                 state = answer.value
                 phases = state.phases.get(self._deployment, {})
-                self._last = foresee(state.of(self._deployment, now), phases, now)
+                self._last = cold_start_progress(state.of(self._deployment, now), phases, now)
             await asyncio.sleep(_INTERVAL_S)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
 
-from serve_app.ingress.pick import ReplicaSet, replica_set
+from serve_app.ingress.replica_set import ReplicaSet, replica_set
 
 
 class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]

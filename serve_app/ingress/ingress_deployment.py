@@ -15,15 +15,15 @@ from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.cluster.placement import custom_and_cpus
-from serve_app.ingress.cold_start_reader import OutlookReader
+from serve_app.ingress.cold_start_reader import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.heartbeats import Heartbeats
 from serve_app.ingress.hold import HeldRequests
 from serve_app.ingress.ingress_signals import IngressCounters, ingress_report
 from serve_app.ingress.knob_store import AutoscalingDesk
 from serve_app.ingress.observer import ServeObserver
-from serve_app.ingress.pick import replica_set
 from serve_app.ingress.relay_client import RelayClient
+from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.stored_state import stored_state
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.live_knobs import LiveKnobs
@@ -82,12 +82,12 @@ class Ingress:
         )
 
     def _client(self, model: ModelSettings, handle: DeploymentHandle) -> tuple[EngineClient, HeldRequests]:
-        outlooks = OutlookReader(self._stored, model.deployment_name)
+        progress = ProgressReader(self._stored, model.deployment_name)
 
         def knobs() -> Knobs:
             return self._live.of(model.name)
 
-        held = HeldRequests(model, handle, knobs, outlooks)
+        held = HeldRequests(model, handle, knobs, progress)
         if self._settings.ingress.data_plane == "relay":
             return RelayClient(model, held), held
         return HandleClient(model, handle, held, knobs), held

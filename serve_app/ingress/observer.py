@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from serve_app.api.health import ControlPlane, ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
-from serve_app.ingress.pick import replica_set
 from serve_app.ingress.readiness import Known, LiveReplicas, judge
+from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.stored_state import StoredState
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import ModelSettings

@@ -35,7 +35,7 @@ def test_the_model_is_read_off_a_body(body: bytes, model: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "streams"),
+    ("stream", "wants_stream"),
     [
         (b"true", True),
         (b"false", False),
@@ -46,12 +46,12 @@ def test_the_model_is_read_off_a_body(body: bytes, model: str | None) -> None:
         (b'{"a":[1]}', False),
     ],
 )
-def test_whether_a_stream_is_asked_for_is_read_off_a_body(stream: bytes, streams: bool) -> None:
-    assert peek(b'{"model":"a","stream":' + stream + b"}").streams is streams
+def test_whether_a_stream_is_asked_for_is_read_off_a_body(stream: bytes, wants_stream: bool) -> None:
+    assert peek(b'{"model":"a","stream":' + stream + b"}").wants_stream is wants_stream
 
 
 def test_without_a_word_no_stream_is_asked_for() -> None:
-    assert not peek(b'{"model":"a"}').streams
+    assert not peek(b'{"model":"a"}').wants_stream
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.ingress import cold_start_reader as outlook_reader
-from serve_app.ingress.cold_start_progress import UNKNOWN, Outlook
-from serve_app.ingress.cold_start_reader import OutlookReader
+from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
+from serve_app.ingress.cold_start_reader import ProgressReader
 from serve_app.ingress.stored_state import StoredState
 from tests.stub_engine import LIMIT_S
 
@@ -67,25 +67,25 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def reader(store: Store) -> OutlookReader:
-    return OutlookReader(store.stored, "Engine-tide")
+def reader(store: Store) -> ProgressReader:
+    return ProgressReader(store.stored, "Engine-tide")
 
 
 async def test_the_outlook_is_read_while_somebody_wants_it_and_off_the_event_loop(
-    store: Store, reader: OutlookReader
+    store: Store, reader: ProgressReader
 ) -> None:
     assert (reader.current, store.reads) == (UNKNOWN, 0)
 
     reader.start()
     await store.next_read()
 
-    assert reader.current == Outlook("pending_capacity", 40.0)
+    assert reader.current == ColdStartProgress("pending_capacity", 40.0)
     assert threading.main_thread() not in store.threads
     reader.stop()
     assert reader.current == UNKNOWN
 
 
-async def test_once_nobody_wants_it_nothing_is_read(store: Store, reader: OutlookReader) -> None:
+async def test_once_nobody_wants_it_nothing_is_read(store: Store, reader: ProgressReader) -> None:
     reader.start()
     await store.next_read()
     task = reader._task
@@ -97,7 +97,7 @@ async def test_once_nobody_wants_it_nothing_is_read(store: Store, reader: Outloo
     assert task.cancelled()
 
 
-async def test_it_is_read_once_however_many_want_it(store: Store, reader: OutlookReader) -> None:
+async def test_it_is_read_once_however_many_want_it(store: Store, reader: ProgressReader) -> None:
     before = asyncio.all_tasks()
 
     for _ in range(5):
@@ -108,14 +108,14 @@ async def test_it_is_read_once_however_many_want_it(store: Store, reader: Outloo
 
 
 async def test_a_store_that_fails_leaves_the_outlook_as_it_was_for_ten_seconds_and_is_asked_again(
-    store: Store, reader: OutlookReader
+    store: Store, reader: ProgressReader
 ) -> None:
     reader.start()
     await store.next_read()
 
     store.fails = ConnectionError("no GCS")
     await store.next_read()
-    assert reader.current == Outlook("pending_capacity", 40.0)
+    assert reader.current == ColdStartProgress("pending_capacity", 40.0)
     store.now += 10.5
     assert reader.current == UNKNOWN  # what it was, it may not be any more
 
@@ -132,7 +132,7 @@ async def test_a_store_that_fails_leaves_the_outlook_as_it_was_for_ten_seconds_a
     ids=["no policy", "another model's", "a policy that is gone"],
 )
 async def test_where_the_policy_has_said_nothing_yet_the_outlook_is_unknown(
-    store: Store, reader: OutlookReader, status: Any
+    store: Store, reader: ProgressReader, status: Any
 ) -> None:
     store.state = StoredState(status)
 
