@@ -19,6 +19,7 @@ from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.structure import check_structure
+from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
@@ -30,12 +31,10 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
 _STREAMABLE: tuple[Operation, ...] = ("chat_completions", "completions")
 
 
-def openai_router(
-    models: ModelDirectory, max_body_bytes: int, body_timeout_s: float, max_body_memory_bytes: int
-) -> APIRouter:
+def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
     """Completions, embeddings, tokenization, the model list and `/generate`."""
     router = APIRouter()
-    memory = BodyMemory(max_body_memory_bytes)
+    memory = BodyMemory(bounds.max_body_memory_bytes)
 
     async def answered(
         http: Request, operation: Operation, read: Callable[[bytes], tuple[ServedModel, bool]]
@@ -44,7 +43,7 @@ def openai_router(
         state = http.state
         share = memory.share(getattr(state, "api_key", None))
         try:
-            body = await read_body(http, max_body_bytes, body_timeout_s, share)
+            body = await read_body(http, bounds.max_body_bytes, bounds.body_timeout_s, share)
             await check_structure(body)
             model, wants_stream = read(body)
             request = EngineRequest(operation, body, state.request_id, state.arrived, wants_stream)

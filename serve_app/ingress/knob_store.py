@@ -28,8 +28,8 @@ _ADOPT_WAIT_S = 5.0
 """A replica that starts has nothing else to go by."""
 
 
-class AutoscalingDesk:
-    """Takes knobs in, hands them to the policy, and reads what the policy wrote.
+class KnobStore:
+    """Takes knobs from Ray, publishes them for the policy, and reads what the policy wrote.
 
     Args:
         app: The Serve application.

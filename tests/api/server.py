@@ -14,6 +14,7 @@ from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.api.traffic import Traffic
+from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
 MAX_BODY_BYTES = 4096
@@ -56,9 +57,11 @@ class Server:
         app = create_app(
             directory,
             self.observer,
-            MAX_BODY_BYTES,
-            60.0,
-            max_body_memory_bytes,
+            HttpSettings.model_construct(
+                max_body_bytes=MAX_BODY_BYTES,
+                body_timeout_s=60.0,
+                max_body_memory_bytes=max_body_memory_bytes,
+            ),
             api_keys=api_keys,
             autoscaling=autoscaling,
             behind_ray=behind_ray,
