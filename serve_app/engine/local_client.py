@@ -27,12 +27,12 @@ class LocalEngine:
     Args:
         serving: vLLM's handlers around the engine.
         model: The settings the engine was started with.
-        on_error: Told of every failed call, before or within a stream.
+        on_error: Called with the error of every failed call, before or within a stream.
     """
 
     def __init__(self, serving: Serving, model: ModelSettings, on_error: Callable[[ApiError], None]) -> None:
         self.request_log: RequestLog | None = None
-        """Told of every request that has ended. None until the warm-up is over, and where there is no log."""
+        """Gets a line for each request that has ended. None during the warm-up, and where there is no log."""
         self._model = model.name
         self._unlogged = False
         self._on_error = on_error

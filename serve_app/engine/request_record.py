@@ -17,7 +17,7 @@ _current: ContextVar[RequestRecord | None] = ContextVar("request_record", defaul
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One call of the engine, from its hand-over to its end. It is abandoned until something else is said."""
+    """One call of the engine, from its hand-over to its end: abandoned until another outcome is noted."""
 
     request: EngineRequest
     arrived_at: float
@@ -35,16 +35,16 @@ class RequestRecord:
         return record
 
     def answering(self, status: int) -> None:
-        """Its status is known."""
+        """Note the HTTP status of the answer."""
         self.status = status
 
     def completed(self) -> None:
-        """All of its answer is there, unless it has failed already."""
+        """Note that all of the answer has been generated, unless the request has failed already."""
         if self.outcome != FAILED:
             self.outcome = COMPLETED
 
     def failed(self, status: int) -> None:
-        """An error ended it; `status` is what the client is told where it has been told nothing yet."""
+        """Note that an error ended the request, with the status for a client that has not been sent one."""
         self.outcome = FAILED
         if self.status is None:
             self.status = status

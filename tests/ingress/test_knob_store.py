@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from serve_app.ingress import knob_publisher
 from serve_app.ingress import knob_store as knob_store_module
 from serve_app.ingress.knob_store import KnobStore
 from serve_app.settings import ModelSettings, SettingsError
@@ -286,7 +285,7 @@ async def test_knobs_are_in_force_at_once_and_published_once_the_store_answers(
 async def test_a_write_that_failed_is_made_up_for_and_logged_once(
     replica: Replica, kv: StubKv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(knob_publisher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(knob_store_module, "_RETRY_S", 0.0)
     monkeypatch.setattr(knob_store_module, "_PUBLISH_WAIT_S", LIMIT_S)
     put, failures = kv._internal_kv_put, iter(range(3))
 
