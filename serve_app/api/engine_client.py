@@ -51,7 +51,7 @@ class ColdWait:
 
 @dataclass(slots=True)
 class EngineRequest:
-    """One API call, from its arrival to its end: all that is known of it, for whoever handles it.
+    """One API call, from its arrival to its end, with all that is known of it.
 
     The HTTP API creates it. Each stage on the way to the engine reads what it needs and writes down what it
     measures. An engine replica has a request of its own, with the times that the ingress handed over.
@@ -59,7 +59,7 @@ class EngineRequest:
 
     operation: Operation
     body: bytes
-    """The JSON body, untouched. Empty once an answer has begun: nobody will send the request again, and a
+    """The JSON body, untouched. Empty once an answer has begun: it is not sent to another replica then, and a
     body may be megabytes."""
     request_id: str
     arrived: float = field(default_factory=time.perf_counter, compare=False)

@@ -1,4 +1,4 @@
-"""What the HTTP API tells whoever counts requests."""
+"""What the HTTP API tells the counters of requests."""
 
 from __future__ import annotations
 

@@ -78,6 +78,7 @@ class LocalEngine:
                     record.failed(failure.status)
                 self._on_error(failure)
                 raise failure from error
+            request.body = b""  # parsed, and maybe megabytes; the answer may take minutes
             yield reply
         finally:
             self._log(record)

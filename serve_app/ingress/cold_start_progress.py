@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
+
+from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.ingress.stored_state import StoredState
 
 _NOT_STARTING = ("ready", "failed", "draining")
 # From a replica's own readiness to Ray's putting it into service it takes a second or two.
 _INTO_SERVICE_S = 5.0
 _STATUS_AGE_S = 10.0
 """The policy writes its status at least this often."""
+_INTERVAL_S = 1.0
+_WAIT_S = 1.0
+_BELIEVED_S = 10.0
+"""A reading older than this, of a store that does not answer, no longer says what a request waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +88,46 @@ def _remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now
     order = list(expected)
     later = sum(expected[name] for name in order[order.index(phase) + 1 :])
     return max(0.0, expected[phase] - (now - float(document["since"]))) + later
+
+
+class ProgressReader:
+    """Between `start` and `stop`, keeps the progress of one deployment at most about a second old.
+
+    Args:
+        stored: What the replicas and the policy of the application have written down.
+        deployment: The engine deployment.
+    """
+
+    def __init__(self, stored: BoundedCall[StoredState], deployment: str) -> None:
+        self._stored = stored
+        self._deployment = deployment
+        self._task: asyncio.Task[None] | None = None
+        self._last: ColdStartProgress = UNKNOWN
+
+    @property
+    def current(self) -> ColdStartProgress:
+        """The newest progress there is; unknown once what it was read from is 10 s old."""
+        age_s = self._stored.age_s()
+        return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
+
+    def start(self) -> None:
+        """Read from now on. Nothing, if that is going on."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """Stop reading, and forget what was read."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._last = UNKNOWN
+
+    async def _run(self) -> None:
+        while True:
+            answer = await self._stored.get(_WAIT_S)
+            if answer is not None:
+                now = time.time()
+                state = answer.value
+                phases = state.phases.get(self._deployment, {})
+                self._last = cold_start_progress(state.of(self._deployment, now), phases, now)
+            await asyncio.sleep(_INTERVAL_S)

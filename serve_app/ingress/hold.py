@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import ColdWait, EngineRequest
-from serve_app.ingress.cold_start_reader import ProgressReader
+from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.hold_queue import HeldRequest, HoldQueue
 from serve_app.ingress.pick import Slot
 from serve_app.ingress.prefill import MOST_PROMPT_TOKENS, PREFILL_BUDGET_SHARE, estimated_prompt_tokens
@@ -42,7 +42,7 @@ class HeldRequests:
         model: The model's settings.
         handle: Its engine deployment.
         knobs: The model's knobs, as they are now.
-        progress: What to tell those who wait.
+        progress: What to tell the clients that wait.
         clock: Seconds, as `time.perf_counter` gives them.
     """
 

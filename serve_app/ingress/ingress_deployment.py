@@ -16,7 +16,7 @@ from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.cluster.placement import custom_and_cpus
-from serve_app.ingress.cold_start_reader import ProgressReader
+from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.heartbeats import Heartbeats
 from serve_app.ingress.hold import HeldRequests

@@ -95,7 +95,7 @@ class Slot:
     pending_prompt_tokens: int
     """0 once the replica has answered."""
     group: int = -1
-    """The request's prefill group; -1 for one that is not streamed, the end of whose prefill nobody sees."""
+    """Its prefill group; -1 for a request that is not streamed, since the end of its prefill is not seen."""
     tokens_before: int = 0
     """Prompt tokens that the replica had to prefill when the request was sent, its own included."""
     sent: float = 0.0

@@ -90,14 +90,12 @@ class ReplicaSet:
     ) -> Slot | None:
         """A slot on one of the replicas with fewer than `limit` requests in flight.
 
-        A stream goes where its prefill makes the fewest tokens late (`least_late`), of the replicas where it
-        is expected to have its first token within `prefill_budget_s`, and within what a full group and one
-        request more of the mean length take: to wait longer would make hardly a token less late. If it would
-        wait longer everywhere, if nothing is known of the pace of prefill, or if the budget is 0, the request
-        goes to the replica with the least load. Of equals, the one with the fewest prompt tokens to prefill
-        is picked, then the one with the fewest requests in flight, then the longest unused. A replica that
-        could not be reached comes after every one that could, even if those are full: Ray will drop it, or
-        the fault was here.
+        A stream goes where its prefill makes the fewest tokens late (`least_late`), if it is expected to have
+        its first token within `prefill_budget_s`, and within what a full group and one request more of the
+        mean length take: to wait longer would make hardly a token less late. Otherwise, and where the pace of
+        prefill is not known, a request goes to the replica with the least load. Of equals, the longest unused
+        is picked. A replica that could not be reached comes after every one that could, even if those are
+        full: Ray will drop it, or the fault was here.
 
         Args:
             limit: Requests of this process that a replica may have.

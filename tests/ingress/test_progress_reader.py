@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.ingress import cold_start_reader as outlook_reader
-from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
-from serve_app.ingress.cold_start_reader import ProgressReader
+from serve_app.ingress import cold_start_progress as progress
+from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress, ProgressReader
 from serve_app.ingress.stored_state import StoredState
 from tests.stub_engine import LIMIT_S
 
@@ -60,9 +59,9 @@ class Store:
 
 @pytest.fixture
 async def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(outlook_reader, "_WAIT_S", LIMIT_S)
-    monkeypatch.setattr(outlook_reader, "_INTERVAL_S", 0.0)
-    monkeypatch.setattr(outlook_reader, "time", Clock())
+    monkeypatch.setattr(progress, "_WAIT_S", LIMIT_S)
+    monkeypatch.setattr(progress, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(progress, "time", Clock())
     return Store()
 
 
