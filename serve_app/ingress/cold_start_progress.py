@@ -29,7 +29,8 @@ class ColdStartProgress:
 
     Phases are those of a replica's start-up, and where none is known: `requested` (no replica has been
     started yet), `pending_capacity` (the cluster has no room for it), `process` (its process starts), `busy`
-    (replicas are up and full) or `unknown`."""
+    (replicas are up and full) or `unknown`.
+    """
 
     phase: str
     eta_s: float | None

@@ -45,9 +45,9 @@ def test_what_remains_is_the_rest_of_the_phase_and_all_later_ones(
 
 
 def test_a_clock_ahead_of_the_replicas_makes_no_phase_longer_than_it_would_be() -> None:
-    outlook = progress(status(starting=1), {"a": phase("imports", -1.0)}, NOW)
+    soonest = progress(status(starting=1), {"a": phase("imports", -1.0)}, NOW)
 
-    assert outlook.eta_s == pytest.approx(34.0)
+    assert soonest.eta_s == pytest.approx(34.0)
 
 
 def test_of_several_replicas_the_nearest_counts() -> None:

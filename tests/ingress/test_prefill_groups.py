@@ -67,20 +67,20 @@ def test_a_group_has_so_many_requests_and_no_more() -> None:
     assert went == ["a"] * (GROUP_REQUESTS + 1) + ["b"]
 
 
-def test_nobody_joins_a_group_beyond_its_patience() -> None:
+def test_nobody_joins_a_group_beyond_its_prefill_budget() -> None:
     """0.16 s are 3,200 tokens, its own included."""
     ingress = Ingress("a", "b", running=2)
 
     assert ingress.burst(1500, 1500, 300) == ["a", "a", "b"]
 
 
-def test_a_prompt_too_long_for_its_patience_anywhere_goes_to_the_least_load() -> None:
+def test_a_prompt_too_long_for_its_prefill_budget_anywhere_goes_to_the_least_load() -> None:
     ingress = Ingress("a", "b", running=2)
 
     assert ingress.burst(500, 5000, 5000) == ["a", "b", "a"]
 
 
-def test_patience_ends_where_another_prompt_in_the_group_is_worth_little() -> None:
+def test_waiting_ends_where_another_prompt_in_the_group_is_worth_little() -> None:
     """At a lax target: a full group and one request more, of the mean length, are 5,000 tokens."""
     ingress = Ingress("a", "b", running=2)
 

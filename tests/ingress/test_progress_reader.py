@@ -29,7 +29,7 @@ class Clock:
 
 
 class Store:
-    """Ray's key-value store, as far as the outlook needs it."""
+    """Ray's key-value store, as far as the progress needs it."""
 
     def __init__(self) -> None:
         self.state = StoredState({"at": 1_700_000_000.0, "models": {"Engine-tide": MODEL}})
@@ -70,7 +70,7 @@ def reader(store: Store) -> ProgressReader:
     return ProgressReader(store.stored, "Engine-tide")
 
 
-async def test_the_outlook_is_read_while_somebody_wants_it_and_off_the_event_loop(
+async def test_the_progress_is_read_while_somebody_wants_it_and_off_the_event_loop(
     store: Store, reader: ProgressReader
 ) -> None:
     assert (reader.current, store.reads) == (UNKNOWN, 0)
@@ -106,7 +106,7 @@ async def test_it_is_read_once_however_many_want_it(store: Store, reader: Progre
     reader.stop()
 
 
-async def test_a_store_that_fails_leaves_the_outlook_as_it_was_for_ten_seconds_and_is_asked_again(
+async def test_a_store_that_fails_leaves_the_progress_as_it_was_for_ten_seconds_and_is_asked_again(
     store: Store, reader: ProgressReader
 ) -> None:
     reader.start()
@@ -130,7 +130,7 @@ async def test_a_store_that_fails_leaves_the_outlook_as_it_was_for_ten_seconds_a
     [None, {"at": 1_700_000_000.0, "models": {}}, {"at": 1_699_999_940.0, "models": {"Engine-tide": MODEL}}],
     ids=["no policy", "another model's", "a policy that is gone"],
 )
-async def test_where_the_policy_has_said_nothing_yet_the_outlook_is_unknown(
+async def test_where_the_policy_has_said_nothing_yet_the_progress_is_unknown(
     store: Store, reader: ProgressReader, status: Any
 ) -> None:
     store.state = StoredState(status)
