@@ -162,8 +162,6 @@ class Production:
             "held_requests": totals["held"],
             "held_bytes": totals["held_bytes"],
             "oldest_held_s": fleet.now - fleet.memory.requests["arrived"][head] if head >= 0 else 0.0,
-            "admitted_total": totals["admitted"],
-            "rejected_total": totals["rejected"],
             ONGOING: totals["open"],
         }
         if not self._ingress:

@@ -18,7 +18,7 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import EMBEDDED
 
 _HEALTH_CHECK_PERIOD_S = 1.0
-# Three checks in a row must fail: a process that answers nobody is replaced after some 18 s, not after 90.
+# Three checks in a row must fail: a process that does not answer is replaced after some 18 s, not after 90.
 _HEALTH_CHECK_TIMEOUT_S = 5.0
 ENGINE_INTERVAL_S = 1.0
 # The ingress reports twice a second: a request at zero replicas waits for its report.
@@ -27,7 +27,7 @@ _MOST_REPLICAS = 10_000
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application for the `args:` of a configuration file.
+    """Return the application for the `args:` of a configuration file.
 
     Raises:
         SettingsError: naming each key, its value and the bound it breaks.
@@ -39,7 +39,7 @@ def build(args: dict[str, Any]) -> Application:
 def build_application(
     settings: AppSettings, knobs: Mapping[str, Knobs], engine_class: type = Engine
 ) -> Application:
-    """One engine deployment a model, behind one ingress.
+    """Return one engine deployment for each model, behind one ingress.
 
     Args:
         settings: What to build.
@@ -67,7 +67,7 @@ def build_application(
 
 
 def open_bounds(least: int, interval_s: float) -> dict[str, Any]:
-    """Ray's own autoscaling settings, out of the way of the policy, which keeps to the knobs.
+    """Return autoscaling settings of Ray that leave every decision to the policy, which keeps to the knobs.
 
     Bounds here could not follow knobs that change; delays and factors would be applied to what the
     policy has decided already.
@@ -85,7 +85,7 @@ def open_bounds(least: int, interval_s: float) -> dict[str, Any]:
 def engine_deployment(
     model: ModelSettings, request_log: RequestLogSettings, engine_class: type = Engine
 ) -> Application:
-    """The engine deployment of one model."""
+    """Return the engine deployment of one model."""
     options = placement(model)
     embedded = EMBEDDED_MODEL if model.model == EMBEDDED else {}
     eager = EAGER_CPU if model.device == "cpu" and model.enforce_eager else {}

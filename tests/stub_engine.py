@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 
@@ -21,13 +21,15 @@ class StubEngine:
 
     answer: Answer
     requests: list[EngineRequest] = field(default_factory=list)
+    """As they were when they came."""
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
-        self.requests.append(request)
+        self.requests.append(replace(request))
+        self.request = request
         self.entered.set()
         try:
             yield await self._reply()

@@ -97,12 +97,7 @@ class Reports:
 
     def _ingress(self) -> IngressSignals:
         arrived = 2.0 * self.engines / self.ingress * self._second
-        return IngressSignals(
-            arrivals_total=arrived,
-            arrived_bytes_total=4000.0 * arrived,
-            admitted_total=arrived,
-            ttft_count=60,
-        )
+        return IngressSignals(arrivals_total=arrived, arrived_bytes_total=4000.0 * arrived)
 
 
 class _Exchange:

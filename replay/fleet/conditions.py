@@ -10,8 +10,13 @@ import numpy as np
 from replay.fleet.layout import RULES, WINDOW_S, Records
 from replay.profile import Profile
 from serve_app.ingress.ingress_signals import COLD_AFTER_S
-from serve_app.ingress.pick import GROUP_REQUESTS, PACE_FADE, PATIENCE_SHARE, SEQUENCE_TOKENS
-from serve_app.ingress.prompt_tokens import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS
+from serve_app.ingress.pick import GROUP_REQUESTS, SEQUENCE_TOKENS
+from serve_app.ingress.prefill import (
+    BYTES_PER_TOKEN,
+    MOST_PROMPT_TOKENS,
+    PACE_FADE,
+    PREFILL_BUDGET_SHARE,
+)
 
 ROUTINGS = ("grouped", "tokens", "two-choices")
 
@@ -98,7 +103,9 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         "most_in_flight": conditions.max_ongoing_requests,
         "sequence_tokens": SEQUENCE_TOKENS,
         "two_choices": conditions.routing == "two-choices",
-        "patience_s": PATIENCE_SHARE * conditions.ttft_target_s if conditions.routing == "grouped" else 0.0,
+        "patience_s": PREFILL_BUDGET_SHARE * conditions.ttft_target_s
+        if conditions.routing == "grouped"
+        else 0.0,
         "group_requests": GROUP_REQUESTS,
         "pace_fade": PACE_FADE,
         "bytes_per_token": conditions.bytes_per_token,

@@ -20,7 +20,7 @@ logger = logging.getLogger("ray.serve")
 
 SETTING = "http.api_keys_file"
 _LOOK_S = 1.0
-_PATIENCE_S = 1.0
+_LOOK_WAIT_S = 1.0
 """How long a request waits for a look at the file; a network file system may never answer."""
 _MOST_BYTES = 1 << 20
 _MOST_KEYS = 1000
@@ -32,17 +32,17 @@ _Signature = tuple[int, int, int, int, int]
 
 
 class _UnusableError(Exception):
-    """A file without keys that could be gone by. In words, without its path and its content."""
+    """A file has no usable keys. The message tells why, without the file's path and content."""
 
 
 class ApiKeys:
     """The keys in force.
 
-    A file that vanishes, or becomes empty or invalid, leaves those before in force: it may be in the middle
-    of a change, and neither locking every client out nor letting everybody in would be right.
+    A file that vanishes, or becomes empty or invalid, leaves the previous keys in force: it may be in the
+    middle of a change, and neither locking every client out nor letting every client in would be right.
 
     Args:
-        path: One key a line. Blank lines, and lines that begin with `#`, are skipped.
+        path: A file with one key per line. Blank lines, and lines that begin with `#`, are skipped.
         clock: Seconds on a clock that never goes back.
 
     Raises:
@@ -68,7 +68,7 @@ class ApiKeys:
             await self._look_aside()
         given = sha256(key).digest()
         found = 0
-        for digest in self._digests:  # All of them, so that the time says nothing of which it was.
+        for digest in self._digests:  # All of them, so that the time does not tell which one it was.
             found |= hmac.compare_digest(digest, given)
         return bool(found)
 
@@ -76,7 +76,7 @@ class ApiKeys:
         """In a thread: even a local disk may take its time, and every stream is in this loop."""
         self._looking = True
         looking = asyncio.get_running_loop().run_in_executor(None, self._look)
-        await asyncio.wait([looking], timeout=_PATIENCE_S)
+        await asyncio.wait([looking], timeout=_LOOK_WAIT_S)
 
     def _look(self) -> None:
         try:
@@ -94,12 +94,12 @@ class ApiKeys:
 
     def _say(self, trouble: str) -> None:
         if trouble != self._trouble:
-            logger.error(f"{SETTING} = {self._path!r}: {trouble}; the keys before stay in force")
+            logger.error(f"{SETTING} = {self._path!r}: {trouble}; the previous keys stay in force")
         self._trouble = trouble
 
 
 def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
-    """The digests of a file's keys, and by what a change of it is known."""
+    """Return the digests of a file's keys, and the signature by which a change of it is noticed."""
     try:
         with open(path, "rb") as file:
             signature = _signature(os.fstat(file.fileno()))
@@ -114,10 +114,10 @@ def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
         if not key or key.startswith(b"#"):
             continue
         if not _KEY.fullmatch(key):
-            raise _UnusableError(f"line {number} is no key: printable ASCII without spaces, one key a line")
+            raise _UnusableError(f"line {number} is not a key: printable ASCII without spaces, one per line")
         keys[key] = None
     if not keys:
-        raise _UnusableError("has no key; one a line is needed")
+        raise _UnusableError("has no keys; it needs one per line")
     if len(keys) > _MOST_KEYS:
         raise _UnusableError(f"has {len(keys):,} keys; at most {_MOST_KEYS:,} are allowed")
     return tuple(sha256(key).digest() for key in keys), signature

@@ -1,4 +1,4 @@
-"""Only clients with a key get in, where the settings name a file of keys."""
+"""Lets in only clients with an API key, where the settings name a file of keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POLICY_VIOLATION = 1008
 class ApiKeyMiddleware:
     """Answers 401 to requests without a key of `keys`, before their path or body is looked at.
 
-    What passes is handed on as it is, with the name of its client in the request's state: a stream pays
+    What passes is handed on as it is, with a short name of the key in the request's state: a stream pays
     nothing for it.
     """
 
@@ -44,7 +44,7 @@ class ApiKeyMiddleware:
             else:
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
-        scope.setdefault("state", {})["client"] = f"API key {hashlib.sha256(key).hexdigest()[:8]}"
+        scope.setdefault("state", {})["api_key"] = f"API key {hashlib.sha256(key).hexdigest()[:8]}"
         await self._app(scope, receive, send)
 
 
@@ -59,7 +59,7 @@ def _key(scope: Scope) -> bytes:
     """The client's key, a bearer token (RFC 6750, 2.1). Raises ApiError where there is not exactly one."""
     given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(given) != 1:
-        what = f"given {len(given)} times" if given else "required, with an API key"
+        what = f"given {len(given)} times; it must be given once" if given else "an API key is required"
         raise _refusal(f"{what}: Authorization: Bearer KEY")
     scheme, _, key = given[0].strip().partition(b" ")
     if scheme.lower() != b"bearer" or not key.strip():

@@ -1,4 +1,4 @@
-"""What the autoscaling policy decided and why, and the knobs it goes by, seen from HTTP."""
+"""The autoscaling policy's decisions and the knobs in force, over HTTP."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from serve_app.api.errors import ApiError
 
 
 class AutoscalingView(Protocol):
-    """What the HTTP API asks of whatever keeps the decisions."""
+    """Where the HTTP API finds the decisions and the knobs."""
 
     async def status(self) -> dict[str, Any] | None:
-        """Where every model stands, as the policy said last; None while no policy has said anything."""
+        """The state of every model, as the policy wrote it last; None while no policy has written any."""
         ...
 
     async def decisions(self) -> list[dict[str, Any]]:
@@ -21,7 +21,7 @@ class AutoscalingView(Protocol):
         ...
 
     def age_s(self) -> float | None:
-        """How old what `status` and `decisions` tell is, in seconds; None while nothing is known."""
+        """Seconds since what `status` and `decisions` return was read; None while nothing has been."""
         ...
 
     def knobs(self) -> dict[str, Any]:

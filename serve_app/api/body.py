@@ -17,10 +17,10 @@ class Peek(msgspec.Struct):
 
     model: str | None = None
     stream: Any = None
-    """Whatever stands there: whether it is valid is for the engine replica to say."""
+    """Any JSON value: the engine replica decides whether it is valid."""
 
     @property
-    def streams(self) -> bool:
+    def wants_stream(self) -> bool:
         """Whether the client asked for a stream, and may be sent comments while it waits."""
         return self.stream is True
 
@@ -28,15 +28,15 @@ class Peek(msgspec.Struct):
 _peek = msgspec.json.Decoder(Peek)
 
 SLOWEST_BYTES_PER_S = 16_384
-"""A body may take a second longer for each of these: 8 MiB that arrive at 131 kbit/s are still read."""
+"""A body may take a second longer for so many bytes received: 8 MiB at 131 kbit/s are still read."""
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float, share: BodyShare) -> bytes:
     """The whole body.
 
     Args:
-        request: Whose body it is.
-        max_bytes: Bound on its size.
+        request: The request to read.
+        max_bytes: Bound on the body's size.
         timeout_s: Seconds it may take, and one more for each `SLOWEST_BYTES_PER_S` bytes received: a client
             that trickles a body would keep its connection and its memory for as long as it likes.
         share: Takes its bytes as they come; the caller releases them.
@@ -69,7 +69,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
 
 
 def peek(body: bytes) -> Peek:
-    """What the ingress needs of a body. Raises ApiError 400 when it is not a JSON object."""
+    """Return what the ingress needs to know of a body. Raises ApiError 400 when it is not a JSON object."""
     try:
         return _peek.decode(body)
     except msgspec.ValidationError as error:
@@ -83,8 +83,8 @@ def peek(body: bytes) -> Peek:
 
 def _too_slow(timeout_s: float, received: int) -> ApiError:
     message = (
-        f"The body is incomplete: {received} bytes came within the {timeout_s:g} s, and one more for each "
-        f"{SLOWEST_BYTES_PER_S} bytes received, that this server waits for one."
+        f"The body is incomplete: {received} bytes arrived in time. This server waits {timeout_s:g} s for a "
+        f"body, and one second more for each {SLOWEST_BYTES_PER_S} bytes received."
     )
     # The rest of the body may still come: it must not be taken for the next request.
     return ApiError(408, message, code="body_timeout", headers={"Connection": "close"})

@@ -11,18 +11,18 @@ _UNREAD = "other requests that are being read"
 
 
 class BodyMemory:
-    """Counts the bytes of bodies being read and of those whose requests nothing has answered yet.
+    """Counts the bytes of bodies that are being read, and of those whose requests have no answer yet.
 
     No group of requests may have more than what is free beside it (dynamic thresholds: Choudhury and Hahne,
     "Dynamic queue length thresholds for shared-memory packet switches", 1998). So one alone gets half of
-    the limit, two get a third each, n of them 1/(n + 1), and a newcomer always finds that much free. The
-    groups are the API key of a request, where keys are needed, and its model; until the body has told the
-    model, the requests that are being read without a key.
+    the limit, two get a third each, n of them 1/(n + 1), and a newcomer always finds that much free. A
+    request belongs to the group of its API key, where keys are needed, and to the group of its model. Until
+    its body has told the model, a request without a key belongs to the group of those that are being read.
 
     For one event loop.
 
     Args:
-        limit_bytes: Of all bodies together.
+        limit_bytes: Bound on all bodies together.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -30,9 +30,9 @@ class BodyMemory:
         self.used_bytes = 0
         self.by_group: Counter[str] = Counter()
 
-    def share(self, client: str | None) -> BodyShare:
-        """A share for one request, of `client` if clients are told apart. `release` it in the end."""
-        return BodyShare(self, _UNREAD if client is None else client)
+    def share(self, api_key: str | None) -> BodyShare:
+        """A share for one request with `api_key`, if keys are needed. `release` it in the end."""
+        return BodyShare(self, _UNREAD if api_key is None else api_key)
 
 
 class BodyShare:
@@ -44,7 +44,7 @@ class BodyShare:
         self._bytes = 0
 
     def expect(self, length: int) -> None:
-        """Refuse a body of so many bytes that does not fit now, before any of it is read.
+        """Refuse a body of `length` bytes that does not fit now, before any of it is read.
 
         Nothing is reserved: a client that declares a large body and sends none must not keep others out.
 
@@ -61,7 +61,7 @@ class BodyShare:
         self._bytes += more
 
     def belongs_to(self, model: str) -> None:
-        """The body is read, and is for `model`. Raises ApiError 429 where that has its share already."""
+        """Count the body, now read, for `model`. Raises ApiError 429 if its share is used up."""
         group = f"model {model!r}"
         self._check([group], self._bytes, counted=self._bytes)
         if _UNREAD in self._groups:
@@ -71,7 +71,7 @@ class BodyShare:
         self._groups.append(group)
 
     def release(self) -> None:
-        """Give everything back. Again is nothing."""
+        """Give everything back. A second call does nothing."""
         self._count(self._groups, -self._bytes)
         self._memory.used_bytes -= self._bytes
         self._bytes = 0
@@ -99,7 +99,7 @@ def _no_room(memory: BodyMemory, group: str, more: int) -> ApiError:
     return ApiError(
         429,
         f"This ingress replica has {memory.used_bytes} bytes of request bodies in memory, "
-        f"{memory.by_group[group]} of them of {group}, which may not have more than it leaves free "
+        f"{memory.by_group[group]} of them of {group}, which may have no more than is free beside it "
         f"(max_body_memory_bytes = {memory.limit_bytes}); this body would add {more}.",
         code="body_memory_full",
         # What has not been read of the body must not be taken for the next request.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from serve_app.api.outcome import Outcome
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
 OPERATIONS: tuple[Operation, ...] = (
@@ -46,33 +49,43 @@ class ColdWait:
         ).encode()
 
 
-class RequestWatch(Protocol):
-    """Told by a transport how a request fares on its way to an engine."""
-
-    async def held(self, wait: ColdWait) -> None:
-        """No replica can take the request yet. Awaited every `keep_alive_interval_s` of its wait."""
-
-    def waited(self, seconds: float) -> None:
-        """A wait for a replica is over after `seconds`, however it ended."""
-
-    def admitted(self) -> None:
-        """The request goes to a replica now; once more for each replica tried after a lost one."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineRequest:
-    """One API call on its way to an engine, its JSON body untouched."""
+    """One API call, from its arrival to its end, with all that is known of it.
+
+    The HTTP API creates it. Each stage on the way to the engine reads what it needs and writes down what it
+    measures. An engine replica has a request of its own, with the times that the ingress handed over.
+    """
 
     operation: Operation
     body: bytes
+    """The JSON body, untouched. Empty once an answer has begun: it is not sent to another replica then, and a
+    body may be megabytes."""
     request_id: str
-    waited_s: float = 0.0
-    """Seconds between the arrival at the ingress and this hand-over; part of the user's TTFT."""
-    watch: RequestWatch | None = field(default=None, compare=False, repr=False)
-    held_s: float = 0.0
-    """Of `waited_s`, the time it was held for want of a replica that could take it."""
-    streams: bool = False
+    arrived: float = field(default_factory=time.perf_counter, compare=False)
+    """When the request arrived at the ingress, by this process's `time.perf_counter`, in seconds."""
+    wants_stream: bool = False
     """Whether the client asked for a stream: its first byte then tells that the prompt is prefilled."""
+    tell_wait: Callable[[ColdWait], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
+    """Awaited every `keep_alive_interval_s` while no replica can take the request."""
+    held_s: float = 0.0
+    """How long the request has been held until a replica could take it. The hold queue adds to it."""
+    ttft_s: float | None = None
+    """From the arrival to the first event of a stream, or to the whole answer. None for a failure."""
+    outcome: Outcome | None = None
+    """How the request ended; None until then."""
+
+    @classmethod
+    def handed_over(
+        cls, operation: Operation, body: bytes, request_id: str, waited_s: float, held_s: float
+    ) -> EngineRequest:
+        """The request on an engine replica, which has arrived at the ingress `waited_s` ago."""
+        return cls(operation, body, request_id, time.perf_counter() - waited_s, held_s=held_s)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the arrival at the ingress."""
+        return time.perf_counter() - self.arrived
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's kind of error: whose fault it is."""
+        """OpenAI's type of error, which tells whose fault it is."""
         return INVALID_REQUEST if self.status < 500 else SERVER_ERROR
 
     def body(self) -> bytes:
@@ -61,10 +61,10 @@ class ApiError(Exception):
 
 
 def internal_error() -> ApiError:
-    """A 500 for a fault of the server's own, before anything was sent. Its cause is for the log."""
+    """A 500 for a fault of the server's own, before anything was sent. Its cause is logged."""
     return ApiError(500, "The server failed to answer this request.", code="internal_error")
 
 
 def stream_failed() -> ApiError:
-    """The same within a stream, whose status is out."""
+    """The same within a stream, whose status has been sent."""
     return ApiError(500, "The server failed while streaming this answer.", code="stream_failed")

@@ -23,7 +23,7 @@ class GenerateTimings(BaseModel):
     """Latency of one generation, in milliseconds."""
 
     cold_wait_ms: float
-    """Of `ttft_ms`, the time the request was held for want of a replica with room."""
+    """The part of `ttft_ms` for which the request was held until a replica had room."""
     ttft_ms: float
     inter_token_ms: float
     total_time_ms: float

@@ -27,7 +27,7 @@ class ModelReadiness:
     reason: str | None = None
     startup_seconds: dict[str, float] = field(default_factory=dict)
     replicas_out: dict[str, str] = field(default_factory=dict)
-    """Replicas that run, as far as Ray knows, and take no requests: what is wrong with each."""
+    """What is wrong with each replica that runs, as far as Ray knows, and takes no requests."""
 
     @property
     def ready(self) -> bool:
@@ -37,9 +37,9 @@ class ModelReadiness:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """How old what is known through Ray is, in seconds; None while nothing is.
+    """The age of what is known through Ray, in seconds; None while nothing is known.
 
-    Engines go on serving without it. Replicas are started, stopped and replaced by it alone.
+    Engines go on serving without Ray's control plane, but only it starts, stops and replaces replicas.
     """
 
     controller_age_s: float | None
@@ -47,11 +47,11 @@ class ControlPlane:
     gcs_age_s: float | None
     """What is in Ray's GCS: phases of starting replicas, and what the autoscaling policy says."""
     limit_s: float
-    """What is older comes from somebody who has been asked since, and has not answered."""
+    """An age above this means that a later question has not been answered."""
 
     @property
     def reason(self) -> str:
-        """Who does not answer, and for how long; "" if all do."""
+        """Which part of Ray does not answer, and for how long; "" if all do."""
         parts = (("Ray Serve's controller", self.controller_age_s), ("Ray's GCS", self.gcs_age_s))
         return "; ".join(
             f"{who} has not answered yet" if age is None else f"{who} has not answered for {age:.1f} s"
@@ -60,7 +60,7 @@ class ControlPlane:
         )
 
     def document(self) -> dict[str, Any]:
-        """As `/ready` tells it."""
+        """The `control_plane` of `/ready`."""
         ages = (self.controller_age_s, self.gcs_age_s)
         known = [age for age in ages if age is not None]
         return {
@@ -82,10 +82,10 @@ class Readiness:
 
 
 class Observer(Protocol):
-    """What the HTTP API asks of whatever watches the engines."""
+    """Where the HTTP API finds readiness and metrics."""
 
     async def readiness(self) -> Readiness:
-        """Every model's readiness, within a second whatever does not answer."""
+        """Every model's readiness, within a second even where Ray does not answer."""
         ...
 
     async def metrics(self) -> bytes:

@@ -22,6 +22,7 @@ from serve_app.api.models import ModelDirectory
 from serve_app.api.openai import openai_router
 from serve_app.api.request_id import RequestIdMiddleware
 from serve_app.api.schemas import component_schemas
+from serve_app.settings.tree import HttpSettings
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
@@ -29,9 +30,7 @@ _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 def create_app(
     models: ModelDirectory,
     observer: Observer,
-    max_body_bytes: int,
-    body_timeout_s: float,
-    max_body_memory_bytes: int,
+    http: HttpSettings,
     *,
     api_keys: ApiKeys | None = None,
     autoscaling: AutoscalingView | None = None,
@@ -42,10 +41,8 @@ def create_app(
     Args:
         models: What is served.
         observer: Answers `/ready` and `/metrics`.
-        max_body_bytes: Bound on a request's body.
-        body_timeout_s: Bound on the time a body takes, as `read_body` has it.
-        max_body_memory_bytes: Bound on the bodies in memory at once, as `BodyMemory` has it.
-        api_keys: Those of the clients that are let in; None lets everybody in.
+        http: The bounds on request bodies.
+        api_keys: The keys that clients may use; None lets every client in.
         autoscaling: Answers `/autoscaling/…`; None where nothing scales.
         behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
     """
@@ -54,7 +51,7 @@ def create_app(
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(openai_router(models, max_body_bytes, body_timeout_s, max_body_memory_bytes))
+    app.include_router(openai_router(models, http))
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
@@ -103,7 +100,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    """A fault of ours, in the shape of every other error; Starlette logs it and raises it again."""
+    """An internal error, in the shape of every other one; Starlette logs it and raises it again."""
     return _reply(internal_error())
 
 

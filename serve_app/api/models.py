@@ -1,27 +1,26 @@
-"""The models an application serves, and which of them a request means."""
+"""The models that an application serves, and which of them a request is for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serve_app.api.engine_client import EngineClient
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import UNCOUNTED, Traffic
+from serve_app.api.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model: its public name, when this process began to serve it (Unix time), its engines.
-
-    `traffic` is told what becomes of its requests.
-    """
+    """One model: its public name, and when this process began to serve it (Unix time)."""
 
     name: str
     created: int
-    client: EngineClient
+    engine: EngineClient
+    """Runs its requests."""
     max_model_len: int | None = None
-    traffic: Traffic = UNCOUNTED
+    traffic: Traffic = field(default_factory=Traffic)
+    """Is told what becomes of its requests."""
 
     def card(self) -> dict[str, str | int | None]:
         """The model's entry in `/v1/models`."""

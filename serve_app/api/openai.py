@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.structure import check_structure
+from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
@@ -31,37 +31,28 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
 _STREAMABLE: tuple[Operation, ...] = ("chat_completions", "completions")
 
 
-def engine_request(request: Request, operation: Operation, body: bytes) -> EngineRequest:
-    """The engine's view of an HTTP request."""
-    state = request.state
-    return EngineRequest(operation, body, state.request_id, time.perf_counter() - state.arrived)
-
-
-def openai_router(
-    models: ModelDirectory, max_body_bytes: int, body_timeout_s: float, max_body_memory_bytes: int
-) -> APIRouter:
+def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
     """Completions, embeddings, tokenization, the model list and `/generate`."""
     router = APIRouter()
-    memory = BodyMemory(max_body_memory_bytes)
+    memory = BodyMemory(bounds.max_body_memory_bytes)
 
     async def answered(
-        request: Request, operation: Operation, read: Callable[[bytes], tuple[ServedModel, bool]]
+        http: Request, operation: Operation, read: Callable[[bytes], tuple[ServedModel, bool]]
     ) -> Response:
-        """The engine's answer; `read` says of a body which model it asks, and whether for a stream."""
-        share = memory.share(getattr(request.state, "client", None))
+        """The engine's answer. `read` tells which model a body is for, and whether it asks for a stream."""
+        state = http.state
+        share = memory.share(getattr(state, "api_key", None))
         try:
-            body = await read_body(request, max_body_bytes, body_timeout_s, share)
+            body = await read_body(http, bounds.max_body_bytes, bounds.body_timeout_s, share)
             await check_structure(body)
-            model, stream = read(body)
-            call = engine_request(request, operation, body)
+            model, wants_stream = read(body)
+            request = EngineRequest(operation, body, state.request_id, state.arrived, wants_stream)
             try:
                 share.belongs_to(model.name)
             except ApiError as error:
-                model.traffic.rejected(call, error)
+                model.traffic.rejected(request, error)
                 raise
-            return EngineResponse(
-                model.client, call, model.traffic, stream=stream, release_body=share.release
-            )
+            return EngineResponse(model.engine, request, model.traffic, share.release)
         except BaseException:
             share.release()
             raise
@@ -72,7 +63,7 @@ def openai_router(
         async def endpoint(request: Request) -> Response:
             def read(body: bytes) -> tuple[ServedModel, bool]:
                 seen = peek(body)
-                return models.find(seen.model), streamable and seen.streams
+                return models.find(seen.model), streamable and seen.wants_stream
 
             return await answered(request, operation, read)
 

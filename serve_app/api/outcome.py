@@ -1,4 +1,4 @@
-"""How a request ended, as its client saw it: what an error rate is made of."""
+"""How a request ended, as its client saw it. Error rates count outcomes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def status_outcome(status: int) -> Outcome:
 def stream_outcome(before: bytes, last: bytes) -> Outcome:
     """The outcome of a stream by its last two chunks, each of whole frames; `before` is empty for only one.
 
-    Whoever ends a stream with an error, be it an engine or the relay, sends the error event and `[DONE]` as
-    its last two frames. So this looks at two frames once, when the stream is over, and nobody has to look
-    at those that pass. Within the JSON of a frame there is no line break, so no text can pass for an event.
+    An engine or a relay that ends a stream with an error sends the error event and `[DONE]` as the last two
+    frames. So it is enough to look at two frames, once, when the stream is over. Within the JSON of a frame
+    there is no line break, so no text can be mistaken for an event.
     """
     if not last.endswith(DONE):
         return "error"

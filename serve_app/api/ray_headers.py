@@ -24,7 +24,7 @@ _READ_BY_RAY = frozenset(
 
 
 class RayHeadersMiddleware:
-    """Takes out request ids that are not usable, for which Ray makes a new one, and unreadable headers."""
+    """Removes unreadable headers, and request ids that are not usable: Ray makes new ones."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -38,11 +38,11 @@ class RequestIdMiddleware:
         state["arrived"] = time.perf_counter()
 
         async def send_with_id(message: Message) -> None:
-            if self._add_header and message["type"] == "http.response.start":
+            if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[HEADER] = request_id
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        await self._app(scope, receive, send_with_id if self._add_header else send)
 
 
 def _given(scope: Scope) -> str | None:

@@ -1,8 +1,8 @@
 """How many values a JSON body may hold, counted without building them.
 
 Pydantic holds the GIL while it validates, and what a body costs is not its bytes but its values: up to
-45 µs for each, 9 s for a megabyte of `"input": [[1], [1], …]`. A long text is one value, and a token id
-costs 0.1 µs as long as it is one.
+45 µs for each, 9 s for a megabyte of `"input": [[1], [1], …]`. A long text is one value, and a valid
+token id costs 0.1 µs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from serve_app.api.errors import ApiError
 MAX_CONTAINERS = 4096
 """Objects and lists of a body."""
 MAX_VALUES = 16_384
-"""Members of objects and lists, token ids apart."""
+"""Members of objects and lists, not counting token ids."""
 MAX_TOKEN_IDS = 1 << 18
 """Token ids of a body, in `prompt`, `tokens` or `input`."""
 _IN_THREAD_BYTES = 1 << 16
@@ -26,7 +26,7 @@ _NONE = msgspec.Raw(b"null")
 
 
 class _TokenFields(msgspec.Struct):
-    """Fields that may hold token ids. All others are skipped: to build 400,000 of them took 0.3 s."""
+    """Fields that may hold token ids. All others are skipped: building 400,000 values took 0.3 s."""
 
     prompt: msgspec.Raw = _NONE
     tokens: msgspec.Raw = _NONE
@@ -39,10 +39,10 @@ _batches = msgspec.json.Decoder(list[list[int]])
 
 
 async def check_structure(body: bytes) -> None:
-    """Refuse a body of more values than can be validated without holding up others.
+    """Refuse a body of more values than can be validated without holding up other requests.
 
     Args:
-        body: A JSON object; what is not one passes, for others to refuse.
+        body: A JSON object; anything else passes here, and is refused where it is parsed.
 
     Raises:
         ApiError: 400, which names the count and the bound.

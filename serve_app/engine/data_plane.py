@@ -1,6 +1,6 @@
-"""The HTTP port an engine replica opens for its ingress, and for nobody else.
+"""The HTTP port that an engine replica opens for the ingress only.
 
-Ray's handles cost 0.1 to 0.65 ms an item; a token stream is mostly items. So the ingress picks a
+Ray's handles cost 0.1 to 0.65 ms for each item; a token stream is mostly items. So the ingress picks a
 replica from what Ray pushes to it, and the bytes come over one HTTP connection. The port is bound to
 the node's address and refuses callers that do not carry the replica's token, which only Ray's control
 plane hands out (`record_replica_metadata`).
@@ -38,8 +38,8 @@ class DataPlane:
 
     Args:
         engine: The engine.
-        trouble: Why the engine cannot take requests now, or "" if it can, which is what it says by default.
-            Sent twice a second to whoever listens to the heartbeats.
+        trouble: Returns why the engine cannot take requests now, or "" if it can. It is sent twice a second
+            to every ingress replica that listens to the heartbeats.
     """
 
     def __init__(self, engine: EngineClient, trouble: Callable[[], str] = lambda: "") -> None:
@@ -84,9 +84,9 @@ class DataPlane:
         return hmac.compare_digest(given, self.token.encode())
 
     async def _heartbeats(self, request: web.Request) -> web.StreamResponse:
-        """A line twice a second for as long as this process can: its silence says that it cannot."""
+        """Send a line twice a second. Silence means that this process stands still."""
         if not self._knows_token(request):
-            return web.Response(status=403, text="not for you\n")
+            return web.Response(status=403, text="the data-plane token is missing or wrong\n")
         response = web.StreamResponse()
         await response.prepare(request)
         while not self._stopping.is_set():
@@ -97,16 +97,16 @@ class DataPlane:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if not self._knows_token(request):
-            return web.Response(status=403, text="not for you\n")
+            return web.Response(status=403, text="the data-plane token is missing or wrong\n")
         operation = request.match_info["operation"]
         if operation not in OPERATIONS:
             return web.Response(status=404, text=f"no operation {operation!r}\n")
-        call = EngineRequest(
+        call = EngineRequest.handed_over(
             operation,
             await request.content.read(),
             request.headers.get(REQUEST_ID_HEADER, ""),
             float(request.headers.get(WAITED_HEADER, "0")),
-            held_s=float(request.headers.get(HELD_HEADER, "0")),
+            float(request.headers.get(HELD_HEADER, "0")),
         )
         self.open_requests += 1
         try:

@@ -95,7 +95,7 @@ class Engine:
     ) -> AsyncIterator[Any]:
         """The data plane through Ray's handle: `ACCEPTED`, `(status, content type, headers)`, then bytes."""
         yield ACCEPTED
-        request = EngineRequest(operation, body, request_id, waited_s, held_s=held_s)
+        request = EngineRequest.handed_over(operation, body, request_id, waited_s, held_s)
         with told_as_runtime_errors():
             try:
                 async with self._engine.client.call(request) as reply:

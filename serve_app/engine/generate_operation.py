@@ -56,7 +56,7 @@ class GenerateOperation:
                 400, "This model does not generate text.", param="model", code="unsupported_feature"
             )
         request = GenerateRequest.model_validate_json(call.body)
-        timer = StreamTimer.start(call.waited_s, call.held_s)
+        timer = StreamTimer(call.arrived, call.held_s)
         outputs = await self._start(request, call.request_id)
         if request.stream:
             return self._frames(outputs)

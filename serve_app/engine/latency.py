@@ -13,20 +13,12 @@ import msgspec
 class StreamTimer:
     """Clock of one stream. Seconds throughout; figures are given in milliseconds.
 
-    `waited_s` is the time the request had already spent on its way here, so that `ttft_ms` and
-    `total_time_ms` start at the request's arrival at the ingress. `held_s` of it went by for want of a
-    replica with room.
+    It starts when the request arrived at the ingress, `held_s` of which it was held there.
     """
 
-    waited_s: float
-    started: float
+    arrived: float
     held_s: float = 0.0
     first: float = 0.0
-
-    @classmethod
-    def start(cls, waited_s: float, held_s: float = 0.0) -> StreamTimer:
-        """A clock that starts now."""
-        return cls(waited_s, time.perf_counter(), held_s)
 
     def token(self) -> None:
         """Note that tokens have arrived; only the first call counts."""
@@ -36,12 +28,12 @@ class StreamTimer:
     def figures(self, tokens: int) -> dict[str, float | int]:
         """The extension field of a usage frame, for `tokens` generated tokens."""
         now = time.perf_counter()
-        total = now - self.started + self.waited_s
+        total = now - self.arrived
         first = self.first or now
         between = (now - first) / (tokens - 1) if tokens > 1 else 0.0
         return {
             "cold_wait_ms": round(self.held_s * 1e3, 3),
-            "ttft_ms": round((first - self.started + self.waited_s) * 1e3, 3),
+            "ttft_ms": round((first - self.arrived) * 1e3, 3),
             "inter_token_ms": round(between * 1e3, 3),
             "total_time_ms": round(total * 1e3, 3),
             "tokens_generated": tokens,

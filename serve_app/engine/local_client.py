@@ -12,7 +12,7 @@ from serve_app.api.errors import ApiError, stream_failed
 from serve_app.engine.failures import engine_died, from_exception, from_frame
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.latency import StreamTimer, with_latency
-from serve_app.engine.openai_operations import OpenAIOperations, Outcome
+from serve_app.engine.openai_operations import Answer, OpenAIOperations
 from serve_app.engine.request_record import RequestRecord
 from serve_app.engine.serving import Serving
 from serve_app.settings.tree import ModelSettings
@@ -27,19 +27,19 @@ class LocalEngine:
     Args:
         serving: vLLM's handlers around the engine.
         model: The settings the engine was started with.
-        on_error: Told of every failed call, before or within a stream.
+        on_error: Called with the error of every failed call, before or within a stream.
     """
 
     def __init__(self, serving: Serving, model: ModelSettings, on_error: Callable[[ApiError], None]) -> None:
         self.request_log: RequestLog | None = None
-        """Told of every request that has ended. None until the warm-up is over, and where there is no log."""
+        """Gets a line for each request that has ended. None during the warm-up, and where there is no log."""
         self._model = model.name
         self._unlogged = False
         self._on_error = on_error
         self._engine = serving.engine
         openai = OpenAIOperations(serving, model.max_sequences_per_request)
         generate = GenerateOperation(serving.engine, model.name)
-        self._operations: dict[str, Callable[[EngineRequest], Awaitable[Outcome]]] = {
+        self._operations: dict[str, Callable[[EngineRequest], Awaitable[Answer]]] = {
             "chat_completions": openai.chat_completions,
             "completions": openai.completions,
             "embeddings": openai.embeddings,
@@ -59,18 +59,18 @@ class LocalEngine:
             raise ApiError(
                 503, "The engine of this model has died; it is being replaced.", code="engine_dead"
             )
-        timer = StreamTimer.start(request.waited_s, request.held_s)
+        timer = StreamTimer(request.arrived, request.held_s)
         record = RequestRecord.begin(request)
         frames: AsyncIterator[str | bytes] | None = None
         try:
             try:
-                outcome = await self._operations[request.operation](request)
-                if isinstance(outcome, EngineReply):
-                    reply = outcome
+                answer = await self._operations[request.operation](request)
+                if isinstance(answer, EngineReply):
+                    reply = answer
                     record.answering(reply.status)
                     record.completed()
                 else:
-                    frames = outcome
+                    frames = answer
                     reply = await self._open_stream(frames, timer, record)
             except Exception as error:
                 failure = engine_died() if self._engine.errored else from_exception(error)
@@ -78,6 +78,7 @@ class LocalEngine:
                     record.failed(failure.status)
                 self._on_error(failure)
                 raise failure from error
+            request.body = b""  # parsed, and maybe megabytes; the answer may take minutes
             yield reply
         finally:
             self._log(record)

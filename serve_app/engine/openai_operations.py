@@ -36,7 +36,7 @@ class _Input(msgspec.Struct):
 
 _input = msgspec.json.Decoder(_Input)
 
-Outcome = EngineReply | AsyncIterator[str | bytes]
+Answer = EngineReply | AsyncIterator[str | bytes]
 """A finished reply, or the frames of a stream as vLLM yields them."""
 
 
@@ -53,14 +53,14 @@ class OpenAIOperations:
         self._max_sequences = max_sequences
         self._vocabulary = serving.engine.model_config.get_vocab_size()
 
-    async def chat_completions(self, call: EngineRequest) -> Outcome:
+    async def chat_completions(self, call: EngineRequest) -> Answer:
         """Chat completion: a reply, or the frames of a stream."""
         handler = self._serving.handler("openai_serving_chat", "chat completions")
         request = _chat.validate_json(call.body)
         check_sampling(request, prompts=1, max_sequences=self._max_sequences, vocabulary=self._vocabulary)
-        return _outcome(await handler.create_chat_completion(request, raw_request(call.request_id)))
+        return _answer(await handler.create_chat_completion(request, raw_request(call.request_id)))
 
-    async def completions(self, call: EngineRequest) -> Outcome:
+    async def completions(self, call: EngineRequest) -> Answer:
         """Text completion of one or more prompts: a reply, or the frames of a stream."""
         handler = self._serving.handler("openai_serving_completion", "completions")
         request = _completion.validate_json(call.body)
@@ -68,18 +68,18 @@ class OpenAIOperations:
         check_sampling(
             request, prompts=prompts, max_sequences=self._max_sequences, vocabulary=self._vocabulary
         )
-        return _outcome(await handler.create_completion(request, raw_request(call.request_id)))
+        return _answer(await handler.create_completion(request, raw_request(call.request_id)))
 
-    async def embeddings(self, call: EngineRequest) -> Outcome:
+    async def embeddings(self, call: EngineRequest) -> Answer:
         """Embeddings of the input."""
         handler = self._serving.handler("serving_embedding", "embeddings")
         # First, for pydantic tries each of them as everything that an input may be: 18 µs a text.
         check_inputs("input", _input.decode(call.body).input, _MAX_INPUTS)
         request = _embedding.validate_json(call.body)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
-        return _outcome(await handler(request, raw_request(call.request_id)))
+        return _answer(await handler(request, raw_request(call.request_id)))
 
-    async def tokenize(self, call: EngineRequest) -> Outcome:
+    async def tokenize(self, call: EngineRequest) -> Answer:
         """Text or messages to token ids."""
         handler = self._serving.handler("serving_tokenization", "tokenization")
         request = _tokenize.validate_json(call.body)
@@ -91,9 +91,9 @@ class OpenAIOperations:
             self._serving.engine.model_config.max_model_len,
             self._serving.engine.get_tokenizer(),
         )
-        return _outcome(await handler.create_tokenize(request, raw_request(call.request_id)))
+        return _answer(await handler.create_tokenize(request, raw_request(call.request_id)))
 
-    async def detokenize(self, call: EngineRequest) -> Outcome:
+    async def detokenize(self, call: EngineRequest) -> Answer:
         """Token ids to text."""
         handler = self._serving.handler("serving_tokenization", "tokenization")
         request = _detokenize.validate_json(call.body)
@@ -106,7 +106,7 @@ class OpenAIOperations:
                 param="tokens",
                 code="context_length_exceeded",
             )
-        return _outcome(await handler.create_detokenize(request, raw_request(call.request_id)))
+        return _answer(await handler.create_detokenize(request, raw_request(call.request_id)))
 
 
 def _texts(messages: list[Any]) -> str:
@@ -117,7 +117,7 @@ def _texts(messages: list[Any]) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _outcome(result: Any) -> Outcome:
+def _answer(result: Any) -> Answer:
     if isinstance(result, ErrorResponse):
         raise from_response(result)
     if isinstance(result, BaseModel):

@@ -17,11 +17,11 @@ _current: ContextVar[RequestRecord | None] = ContextVar("request_record", defaul
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One call of the engine, from its hand-over to its end. It is abandoned until something else is said."""
+    """One call of the engine, from its hand-over to its end: abandoned until another outcome is noted."""
 
     request: EngineRequest
-    began_unix_s: float
-    began: float
+    arrived_at: float
+    """When the request arrived at the ingress, in Unix time."""
     sequences: list[Any] = field(default_factory=list)
     """vLLM's states of its sequences, which outlive their removal from the engine."""
     status: int | None = None
@@ -30,21 +30,21 @@ class RequestRecord:
     @classmethod
     def begin(cls, request: EngineRequest) -> RequestRecord:
         """A record of `request`, to which the sequences that this task and its children start belong."""
-        record = cls(request, time.time(), time.perf_counter())
+        record = cls(request, time.time() - request.waited_s)
         _current.set(record)
         return record
 
     def answering(self, status: int) -> None:
-        """Its status is known."""
+        """Note the HTTP status of the answer."""
         self.status = status
 
     def completed(self) -> None:
-        """All of its answer is there, unless it has failed already."""
+        """Note that all of the answer has been generated, unless the request has failed already."""
         if self.outcome != FAILED:
             self.outcome = COMPLETED
 
     def failed(self, status: int) -> None:
-        """An error ended it; `status` is what the client is told where it has been told nothing yet."""
+        """Note that an error ended the request, with the status for a client that has not been sent one."""
         self.outcome = FAILED
         if self.status is None:
             self.status = status
@@ -58,7 +58,6 @@ class RequestRecord:
         if not self.sequences:
             return None
         request = self.request
-        arrived_at = self.began_unix_s - request.waited_s
         # vLLM has the time of a first token relative to when it took the sequence, in Unix time.
         first_at = min(
             (
@@ -69,7 +68,7 @@ class RequestRecord:
             default=None,
         )
         return RequestLine(
-            arrived_at=round(arrived_at, 6),
+            arrived_at=round(self.arrived_at, 6),
             model=model,
             operation=request.operation,
             request_id=request.request_id,
@@ -77,8 +76,8 @@ class RequestRecord:
             cached_tokens=self.cached_tokens(),
             output_tokens=sum(sequence.stats.num_generation_tokens for sequence in self.sequences),
             sequences=len(self.sequences),
-            ttft_s=None if first_at is None else round(first_at - arrived_at, 6),
-            e2e_s=round(time.perf_counter() - self.began + request.waited_s, 6),
+            ttft_s=None if first_at is None else round(first_at - self.arrived_at, 6),
+            e2e_s=round(request.waited_s, 6),
             held_s=round(request.held_s, 6),
             status=self.status,
             outcome=self.outcome,

@@ -1,57 +1,68 @@
-"""How far a model's next replica is, and how long it will still take."""
+"""How far the start of a model's next replica has come, and how long it will still take."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.ingress.stored_state import StoredState
+
 _NOT_STARTING = ("ready", "failed", "draining")
 # From a replica's own readiness to Ray's putting it into service it takes a second or two.
 _INTO_SERVICE_S = 5.0
 _STATUS_AGE_S = 10.0
-"""The policy writes its status at least so often."""
+"""The policy writes its status at least this often."""
+_INTERVAL_S = 1.0
+_WAIT_S = 1.0
+_BELIEVED_S = 10.0
+"""A reading older than this, of a store that does not answer, no longer says what a request waits for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """The phase of the replica nearest to readiness, and the seconds it is expected to take still.
+class ColdStartProgress:
+    """The phase of the replica nearest to readiness, and the seconds that it is expected to take still.
 
-    Phases are those of a replica's start-up, and where none is known: `requested` (nobody has started
-    one yet), `pending_capacity` (the cluster has no place for it), `process` (its process starts),
-    `busy` (replicas are up and full) or `unknown`.
+    Phases are those of a replica's start-up, and where none is known: `requested` (no replica has been
+    started yet), `pending_capacity` (the cluster has no room for it), `process` (its process starts), `busy`
+    (replicas are up and full) or `unknown`.
     """
 
     phase: str
     eta_s: float | None
 
 
-UNKNOWN = Outlook("unknown", None)
+UNKNOWN = ColdStartProgress("unknown", None)
 
 
-def foresee(status: Mapping[str, Any] | None, phases: Mapping[str, Mapping[str, Any]], now: float) -> Outlook:
-    """The outlook of one deployment.
+def cold_start_progress(
+    status: Mapping[str, Any] | None, phases: Mapping[str, Mapping[str, Any]], now: float
+) -> ColdStartProgress:
+    """How far the next replica of one deployment is.
 
     Args:
-        status: What the policy says of it (`documents.STATUS`), or None while it says nothing.
+        status: What the policy says of the deployment (`documents.STATUS`), or None while it says nothing.
         phases: The phase documents of its replicas, by replica. Those of replicas that were killed
-            linger, so only as many as the policy is waiting for are believed, the newest.
+            linger, so only the newest are believed, as many as the policy is waiting for.
         now: Unix time, in seconds.
 
     Returns:
-        An ETA that is a lower bound while the cluster has no place, and None where nothing was measured.
+        Its ETA is a lower bound while the cluster has no room, and None where nothing was measured.
     """
     newest = sorted(phases.values(), key=lambda document: float(document["since"]), reverse=True)
     starting = [document for document in newest if document["phase"] not in _NOT_STARTING]
     if status is None:
-        return Outlook(starting[0]["phase"], None) if starting else UNKNOWN
+        return ColdStartProgress(starting[0]["phase"], None) if starting else UNKNOWN
     expected: Mapping[str, float] = status["phases_s"]
     known, awaited = int(status["starting"]), int(status["starting"]) + int(status["pending"])
-    # A replica that is pending has begun nothing yet, or only just: what lingers of another is not its own.
+    # A replica that is pending has no phase yet, or a new one: an older document is another replica's.
     begun_after = now - _STATUS_AGE_S - float(status.get("pending_s", 0.0))
     candidates = [
-        Outlook(document["phase"], _remaining_s(document, expected, now))
+        ColdStartProgress(document["phase"], _remaining_s(document, expected, now))
         for index, document in enumerate(starting[:awaited])
         if index < known or float(document["since"]) >= begun_after
     ]
@@ -59,15 +70,15 @@ def foresee(status: Mapping[str, Any] | None, phases: Mapping[str, Mapping[str, 
         return min(candidates, key=lambda each: inf if each.eta_s is None else each.eta_s)
     last = newest[0] if newest else None
     if awaited and last and last["phase"] == "ready" and now - float(last["since"]) < _INTO_SERVICE_S:
-        return Outlook("ready", 0.0)
+        return ColdStartProgress("ready", 0.0)
     cold_start_s: float | None = status["cold_start_s"]
     if status["pending"]:
-        return Outlook("pending_capacity", cold_start_s)
+        return ColdStartProgress("pending_capacity", cold_start_s)
     if status["starting"]:
-        return Outlook("process", cold_start_s)
+        return ColdStartProgress("process", cold_start_s)
     if status["ready"]:
-        return Outlook("busy", None)
-    return Outlook("requested", cold_start_s)
+        return ColdStartProgress("busy", None)
+    return ColdStartProgress("requested", cold_start_s)
 
 
 def _remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now: float) -> float | None:
@@ -78,3 +89,46 @@ def _remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now
     order = list(expected)
     later = sum(expected[name] for name in order[order.index(phase) + 1 :])
     return max(0.0, expected[phase] - (now - float(document["since"]))) + later
+
+
+class ProgressReader:
+    """Between `start` and `stop`, keeps the progress of one deployment at most about a second old.
+
+    Args:
+        stored: What the replicas and the policy of the application have written down.
+        deployment: The engine deployment.
+    """
+
+    def __init__(self, stored: BoundedCall[StoredState], deployment: str) -> None:
+        self._stored = stored
+        self._deployment = deployment
+        self._task: asyncio.Task[None] | None = None
+        self._last: ColdStartProgress = UNKNOWN
+
+    @property
+    def current(self) -> ColdStartProgress:
+        """The newest progress there is; unknown once what it was read from is 10 s old."""
+        age_s = self._stored.age_s()
+        return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
+
+    def start(self) -> None:
+        """Read from now on. Nothing, if that is going on."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """Stop reading, and forget what was read."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._last = UNKNOWN
+
+    async def _run(self) -> None:
+        while True:
+            answer = await self._stored.get(_WAIT_S)
+            if answer is not None:
+                now = time.time()
+                state = answer.value
+                phases = state.phases.get(self._deployment, {})
+                self._last = cold_start_progress(state.of(self._deployment, now), phases, now)
+            await asyncio.sleep(_INTERVAL_S)

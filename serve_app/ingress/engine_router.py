@@ -1,6 +1,6 @@
-"""Ray Serve's request router for engine deployments, which also tells the relay who is there.
+"""Ray Serve's request router for engine deployments, which also tells the relay which replicas run.
 
-Reserving a slot on a replica through Ray costs two actor calls, 2.5 ms of one core a request; a burst
+Reserving a slot on a replica through Ray costs two actor calls, 2.5 ms of one core for each request; a burst
 of 32 would wait 80 ms for them. So the relay picks from this process's own view of the running
 replicas, which Ray pushes here the moment it changes, and uses Ray's queue only where there is none.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
 
-from serve_app.ingress.pick import ReplicaSet, replica_set
+from serve_app.ingress.replica_set import ReplicaSet, replica_set
 
 
 class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
@@ -38,7 +38,7 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """One rank a replica: first the one that `HandleClient` has picked, then the least loaded."""
+        """One rank per replica: first the one that `HandleClient` has picked, then the least loaded."""
         known = self._replica_set
         picked = pending_request.metadata.session_id if pending_request is not None else ""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
@@ -16,18 +14,16 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import EVENT_STREAM, EngineReply, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.ingress.frames import first_frames, relay
 from serve_app.ingress.hold import HeldRequests
-from serve_app.ingress.pick import Place
+from serve_app.ingress.pick import Slot
 from serve_app.ingress.refusals import cannot_start, replicas_busy, unavailable
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 
-logger = logging.getLogger("ray.serve")
-
 _LOST = (RayActorError, grpc.aio.AioRpcError)
-"""What Ray says of a replica that is gone. What the replica's own code has raised comes as it was raised: a
-fault of ours, told as such (`internal_error`, `stream_failed`) and logged by whoever answers."""
+"""What Ray raises for a replica that is gone. What the replica's own code has raised comes as it was raised:
+a fault of ours, which the HTTP API logs and answers as such (`internal_error`, `stream_failed`)."""
 
 
 class HandleClient:
@@ -57,42 +53,35 @@ class HandleClient:
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
         """Run `request` on a replica, over Ray."""
-        arrived = time.perf_counter()
-        place = await self._held.place(request)
-        held_s = time.perf_counter() - arrived
+        slot = await self._held.take(request)
         try:
-            if request.watch is not None:
-                request.watch.admitted()
             # Tells `EngineRouter` which replica was picked; Ray asks it.
-            items: Any = self._handle.options(session_id=place.replica.replica_id).remote(
-                request.operation,
-                request.body,
-                request.request_id,
-                request.waited_s + time.perf_counter() - arrived,
-                held_s,
+            items: Any = self._handle.options(session_id=slot.replica.replica_id).remote(
+                request.operation, request.body, request.request_id, request.waited_s, request.held_s
             )
-            del request  # its body is megabytes, and the answer may take minutes
             try:
-                yield await self._open(items, place)
+                yield await self._open(items, slot)
             finally:
                 # An abandoned generator would run to its end in the engine. One that was never assigned
                 # to a replica raises why, which `_open` has reported already.
                 with suppress(DeploymentUnavailableError, BackPressureError):
                     items.cancel()
         finally:
-            self._held.replicas.release(place)
+            self._held.replicas.release(slot)
 
-    async def _open(self, items: Any, place: Place) -> EngineReply:
+    async def _open(self, items: Any, slot: Slot) -> EngineReply:
         # Ray may queue the call once more, and does not tell; so the knob bounds the wait for the replica's
-        # first word, and nothing that comes after it.
+        # first item, and nothing that comes after it.
         limit_s = self._knobs().cold_wait_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 await anext(items)  # `ACCEPTED`
             status, content_type, headers = await anext(items)
             if status < HTTPStatus.BAD_REQUEST:
-                self._held.replicas.answered(place)
-            first = await anext(items)
+                self._held.replicas.answered(slot)
+            if content_type != EVENT_STREAM:
+                return EngineReply(status, await anext(items), headers=headers)
+            first, rest = await first_frames(items)
         except TimeoutError:
             raise unavailable(
                 self._model,
@@ -104,19 +93,6 @@ class HandleClient:
             raise cannot_start(self._model) from None
         except _LOST as error:
             raise unavailable(self._model, "the engine replica was lost.") from error
-        if content_type != EVENT_STREAM:
-            return EngineReply(status, first, headers=headers)
-        return EngineReply(status, stream=self._relay(first, items), headers=headers)
-
-    async def _relay(self, first: bytes, items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        yield first
-        try:
-            async for chunk in items:
-                yield chunk
-        except _LOST as error:
-            logger.warning("model %s: replica lost within a stream: %r", self._model, error)
-            yield ApiError(
-                502,
-                f"Model {self._model!r}: the engine replica was lost while it was generating.",
-                code="replica_lost",
-            ).last_frames()
+        if not first:
+            raise unavailable(self._model, "the stream ended before its first event.")
+        return EngineReply(status, stream=relay(first, rest, items, _LOST, self._model), headers=headers)

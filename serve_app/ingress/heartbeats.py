@@ -1,7 +1,7 @@
 """Listening to the heartbeats of engine replicas, so that no request goes to one that hangs or is dead.
 
-Ray takes a replica out of what it pushes when three health checks have failed: 4 s after the death of an
-engine core, 18 s after a process was stopped. What an ingress replica hears itself is half a second old.
+Ray stops listing a replica when three health checks have failed: 4 s after the death of an engine core, 18 s
+after a process was stopped. What an ingress replica hears itself is half a second old.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from http import HTTPStatus
 
 import aiohttp
 
-from serve_app.ingress.pick import Replica, ReplicaSet
+from serve_app.ingress.pick import Replica
+from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire.data_plane_headers import ALIVE, HEARTBEATS, TOKEN_HEADER
 
 logger = logging.getLogger("ray.serve")
 
 LOOK_INTERVAL_S = 0.25
 SILENT_LOOKS = 12
-"""Looks in a row without a heartbeat until a replica counts as silent: 3 s, six heartbeats. Looks, not
-seconds: while this process stands still, it neither hears nor looks, and nobody is to blame but itself."""
+"""Looks in a row without a heartbeat until a replica counts as silent: 3 s, six heartbeats. They are counted
+in looks, not in seconds: while this process stands still it neither hears nor looks, by its own fault."""
 _CONNECT_TIMEOUT_S = 3.0
 _RETRY_S = 0.5
 
@@ -63,7 +64,7 @@ class Heartbeats:
                     self._forget(listener)
 
     def look(self) -> None:
-        """Begin to listen to new replicas, stop for those that are gone, and notice which ones are silent."""
+        """Listen to new replicas, stop listening to those that are gone, and notice which ones are silent."""
         listed = {replica: known for known in self._deployments for replica in known.listed()}
         for listener in [one for replica, one in self._listeners.items() if replica not in listed]:
             self._forget(listener)
@@ -89,7 +90,7 @@ class Heartbeats:
             while await self._hear(listener, known):
                 pass
         except Exception:
-            # Requests then go by what Ray says alone, as they do where nobody listens.
+            # Requests then go by what Ray says alone.
             logger.exception("replica %s: its heartbeats cannot be listened to", replica.replica_id)
             known.welcome(replica)
 
@@ -102,7 +103,7 @@ class Heartbeats:
         try:
             async with self._session.get(url, headers={TOKEN_HEADER: replica.token}) as response:
                 if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
-                    return False  # of a version without heartbeats, about to be replaced
+                    return False  # a version without heartbeats, about to be replaced
                 response.raise_for_status()
                 async for line in response.content:
                     connected = True
@@ -111,7 +112,7 @@ class Heartbeats:
             trouble = f"its data plane cannot be reached: {error}"
         else:
             trouble = "its data plane has closed"
-        if not connected:  # else it is asked again at once: a connection may break, a dead process refuses
+        if not connected:  # otherwise try again at once: a connection may break, a dead process refuses
             self._keep_away(replica, known, trouble)
             await asyncio.sleep(_RETRY_S)
         return True

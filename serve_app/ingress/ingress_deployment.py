@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -15,15 +16,15 @@ from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.cluster.placement import custom_and_cpus
-from serve_app.ingress.cold_start_reader import OutlookReader
+from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.heartbeats import Heartbeats
 from serve_app.ingress.hold import HeldRequests
 from serve_app.ingress.ingress_signals import IngressCounters, ingress_report
-from serve_app.ingress.knob_store import AutoscalingDesk
+from serve_app.ingress.knob_store import KnobStore
 from serve_app.ingress.observer import ServeObserver
-from serve_app.ingress.pick import replica_set
 from serve_app.ingress.relay_client import RelayClient
+from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.stored_state import stored_state
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.live_knobs import LiveKnobs
@@ -51,66 +52,50 @@ class Ingress:
         self, settings: dict[str, Any], knobs: dict[str, dict[str, Any]], *engines: DeploymentHandle
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
-        file = self._settings.http.api_keys_file
+        models, file = self._settings.models, self._settings.http.api_keys_file
         self._api_keys = None if file is None else ApiKeys(file)
         context = serve.get_replica_context()
-        self._app = context.app_name
+        app, replica = context.app_name, context.replica_tag
         self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
-        models = {model.name: model for model in self._settings.models}
-        ingress = self._settings.ingress
-        self._stored = stored_state(self._app, [model.deployment_name for model in self._settings.models])
-        self._desk = AutoscalingDesk(
-            self._app, models, self._live, custom_and_cpus(ingress.cpus_per_replica, ingress.resources)
+        self._knob_store = KnobStore(
+            app,
+            {model.name: model for model in models},
+            self._live,
+            custom_and_cpus(self._settings.ingress.cpus_per_replica, self._settings.ingress.resources),
         )
-        self._clients: list[EngineClient] = []
+        self._stored = stored_state(app, [model.deployment_name for model in models])
+        self._observer = ServeObserver(app, models, self._live, self._stored)
+        self._served: list[ServedModel] = []
         self._counters: list[IngressCounters] = []
-        for model, handle in zip(self._settings.models, engines, strict=True):
-            client, held = self._client(model, handle)
-            meter = IngressMetrics(model.name, context.replica_tag)
-            self._clients.append(client)
-            self._counters.append(IngressCounters(model.deployment_name, held, meter))
-        self._publisher = asyncio.create_task(self._publish())
-        deployments = [replica_set(model.deployment_name) for model in self._settings.models]
-        self._listener = asyncio.create_task(Heartbeats(deployments).run())
-        self._reporter = asyncio.create_task(
-            keep_report(
-                self._app,
-                context.replica_tag,
-                lambda: any(counters.held_requests for counters in self._counters),
-                lambda: ingress_report(self._counters),
-            )
+        for model, handle in zip(models, engines, strict=True):
+            self._serve(model, handle, IngressMetrics(model.name, replica))
+        heartbeats = Heartbeats([replica_set(model.deployment_name) for model in models])
+        self._tasks = [
+            asyncio.create_task(self._publish_held()),
+            asyncio.create_task(heartbeats.run()),
+            asyncio.create_task(keep_report(app, replica, self._holds, self._report)),
+        ]
+
+    def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
+        knobs = partial(self._live.of, model.name)
+        held = HeldRequests(model, handle, knobs, ProgressReader(self._stored, model.deployment_name))
+        engine: EngineClient = (
+            RelayClient(model, held)
+            if self._settings.ingress.data_plane == "relay"
+            else HandleClient(model, handle, held, knobs)
         )
-
-    def _client(self, model: ModelSettings, handle: DeploymentHandle) -> tuple[EngineClient, HeldRequests]:
-        outlooks = OutlookReader(self._stored, model.deployment_name)
-
-        def knobs() -> Knobs:
-            return self._live.of(model.name)
-
-        held = HeldRequests(model, handle, knobs, outlooks)
-        if self._settings.ingress.data_plane == "relay":
-            return RelayClient(model, held), held
-        return HandleClient(model, handle, held, knobs), held
+        counters = IngressCounters(model.deployment_name, held, metrics)
+        self._counters.append(counters)
+        self._served.append(ServedModel(model.name, int(time.time()), engine, model.max_model_len, counters))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""
-        started = int(time.time())
-        models = self._settings.models
-        directory = ModelDirectory(
-            [
-                ServedModel(model.name, started, client, model.max_model_len, counters)
-                for model, client, counters in zip(models, self._clients, self._counters, strict=True)
-            ]
-        )
-        observer = ServeObserver(self._app, models, self._live, self._stored)
         return create_app(
-            directory,
-            observer,
-            self._settings.http.max_body_bytes,
-            self._settings.http.body_timeout_s,
-            self._settings.http.max_body_memory_bytes,
+            ModelDirectory(self._served),
+            self._observer,
+            self._settings.http,
             api_keys=self._api_keys,
-            autoscaling=self._desk,
+            autoscaling=self._knob_store,
             behind_ray=True,
         )
 
@@ -120,13 +105,19 @@ class Ingress:
         Raises:
             SettingsError: for invalid knobs at the start. Later ones are rejected, logged and shown.
         """
-        await self._desk.apply(user_config)
+        await self._knob_store.apply(user_config)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Ray tells the autoscaling policy of this replica, twice a second: `IngressSignals`."""
+        return self._report()
+
+    def _report(self) -> dict[str, float]:
         return ingress_report(self._counters)
 
-    async def _publish(self) -> None:
+    def _holds(self) -> bool:
+        return any(counters.held_requests for counters in self._counters)
+
+    async def _publish_held(self) -> None:
         while True:
             for counters in self._counters:
                 counters.publish_held()

@@ -1,19 +1,29 @@
-"""An ingress replica's side of autoscaling: the knobs it passes on, and the decisions it can show."""
+"""An ingress replica's side of autoscaling: the knobs it publishes, and the decisions it can show."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import replica_resources
-from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import ModelSettings
-from serve_app.wire.documents import DECISIONS, KNOBS, STATUS, parse_records, parse_status, read_document
+from serve_app.wire.documents import (
+    DECISIONS,
+    KNOBS,
+    STATUS,
+    parse_records,
+    parse_status,
+    put_document,
+    read_document,
+)
 from serve_app.wire.served_models import Served, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
@@ -24,18 +34,19 @@ _FRESH_S = 0.5
 _WAIT_S = 0.4
 """For each of two documents: `/autoscaling/decisions` answers within a second."""
 _PUBLISH_WAIT_S = 1.0
+_RETRY_S = 1.0
 _ADOPT_WAIT_S = 5.0
-"""A replica that starts has nothing else to go by."""
+"""For the knobs of other replicas, which are all that a replica has that starts with invalid ones."""
 
 
-class AutoscalingDesk:
-    """Takes knobs in, hands them to the policy, and reads what the policy wrote.
+class KnobStore:
+    """Takes knobs from Ray, publishes them for the policy, and reads what the policy wrote.
 
     Args:
         app: The Serve application.
         models: Its models' settings.
         live: The knobs, which this object alone changes.
-        ingress_resources: What one ingress replica takes of the cluster, by Ray's resource names.
+        ingress_resources: What one ingress replica takes of the cluster, by Ray's names of resources.
     """
 
     def __init__(
@@ -51,7 +62,7 @@ class AutoscalingDesk:
         self._ingress_resources = dict(ingress_resources or {})
         self._rejected = ""
         self._applied = False
-        self._publisher = KnobPublisher(app)
+        self._publisher = _Publisher(app)
         self._last = self._document(KNOBS, read_served, 0.0)
         self._status = self._document(STATUS, parse_status, _FRESH_S)
         self._decisions = self._document(DECISIONS, parse_records, _FRESH_S)
@@ -82,7 +93,7 @@ class AutoscalingDesk:
         await self._publisher.publish(self._served().document(time.time()), _PUBLISH_WAIT_S)
 
     async def _adopt_last(self) -> bool:
-        """A replica that starts while invalid knobs are deployed goes on with those its peers use."""
+        """Take over the knobs of the other replicas: this one starts while invalid ones are deployed."""
         answer = await self._last.get(_ADOPT_WAIT_S)
         served = answer.value if answer is not None else None
         if served is None:
@@ -107,20 +118,57 @@ class AutoscalingDesk:
         )
 
     def knobs(self) -> dict[str, Any]:
-        """The knobs in force in this process, and what was rejected of those set."""
+        """See `AutoscalingView`."""
         return {**self._live.document(), "rejected": self._rejected}
 
     async def status(self) -> dict[str, Any] | None:
-        """Where every model stands, as the policy said last; half a second old while the GCS answers."""
+        """See `AutoscalingView`. Half a second old while the GCS answers."""
         answer = await self._status.get(_WAIT_S)
         return answer.value if answer is not None else None
 
     async def decisions(self) -> list[dict[str, Any]]:
-        """The decision records kept, oldest first; as old as the status."""
+        """See `AutoscalingView`. As old as the status."""
         answer = await self._decisions.get(_WAIT_S)
         return list(answer.value or ()) if answer is not None else []
 
     def age_s(self) -> float | None:
-        """Seconds since what `status` and `decisions` tell was read; None while nothing has been."""
+        """See `AutoscalingView`."""
         ages = [age for age in (self._status.age_s(), self._decisions.age_s()) if age is not None]
         return max(ages, default=None)
+
+
+class _Publisher:
+    """Writes the newest knobs of one application, however long that takes, in threads.
+
+    Ray hands knobs over in the event loop, which must not wait for Ray's store.
+    """
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._newest: Mapping[str, Any] = {}
+        self._writing = threading.Lock()
+
+    async def publish(self, document: Mapping[str, Any], wait_s: float) -> None:
+        """Have `document` written, and wait for that for at most `wait_s` seconds."""
+        self._newest = document
+        written: Future[None] = Future()
+        threading.Thread(
+            target=self._write, args=(document, written), name=f"knobs of {self._app}", daemon=True
+        ).start()
+        await asyncio.wait((asyncio.wrap_future(written),), timeout=wait_s)
+
+    def _write(self, document: Mapping[str, Any], written: Future[None]) -> None:
+        failed = threading.Event()
+        logged = False
+        # One at a time: of two writes that hang, the older must not be done after the newer.
+        with self._writing:
+            while document is self._newest:
+                try:
+                    put_document(KNOBS, self._app, document)
+                    break
+                except Exception:
+                    if not logged:
+                        logger.exception("the knobs of %s could not be published; trying again", self._app)
+                    logged = True
+                    failed.wait(_RETRY_S)
+        written.set_result(None)

@@ -1,7 +1,7 @@
-"""What the ingress says of its application: readiness, and the metrics of every replica.
+"""What the ingress knows of its application: readiness, and the metrics of every replica.
 
-Neither waits for anybody for more than a second. What this process knows by itself comes first; the rest is
-the last that Ray Serve's controller and Ray's GCS have said, and how old that is.
+Both are answered within a second. What this process knows by itself comes first; the rest is the last that
+Ray Serve's controller and Ray's GCS have said, with its age.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from serve_app.api.health import ControlPlane, ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
-from serve_app.ingress.pick import replica_set
 from serve_app.ingress.readiness import Known, LiveReplicas, judge
+from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.stored_state import StoredState
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.node_metrics import NodeMetrics
 
 _WAIT_S = 0.8
-"""For Ray, which answers within 50 ms where it is not overloaded: an answer of ours takes less than 1 s."""
+"""How long to wait for Ray, which answers within 50 ms unless overloaded: we answer in less than 1 s."""
 _FRESH_S = 0.5
 _UNREACHABLE_S = 2.0
-"""Who has not answered a question that old is told as unreachable."""
+"""The controller or the GCS is reported as unreachable if a question this old has no answer."""
 
 
 class ServeObserver:
@@ -34,7 +34,7 @@ class ServeObserver:
         app: The Serve application.
         models: Its models.
         live: The knobs in force.
-        stored: What its replicas and its policy have written down.
+        stored: What its replicas and its policy have stored.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ServeObserver:
             stored.of(name, now),
             control.reason,
         )
-        # As they are now, after what was waited for.
+        # The replicas as they are now, after the wait.
         return judge(model, self._live.of(model.name).min_replicas, live_replicas(name), known, now)
 
     async def metrics(self) -> bytes:

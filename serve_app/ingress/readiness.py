@@ -23,12 +23,12 @@ class LiveReplicas:
     usable: int = 0
     """Those that requests go to."""
     out: Mapping[str, str] = field(default_factory=dict)
-    """Of the others, what is wrong, by replica."""
+    """What is wrong with each of the others, by replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What others say of one model, each as of its last word."""
+    """What Ray, the replicas and the policy say of one model, each as of its last answer."""
 
     deployment: Any = None
     """Ray Serve's status of its engine deployment; None while Ray Serve has none, or has never answered."""
@@ -37,7 +37,7 @@ class Known:
     scaling: Mapping[str, Any] | None = None
     """What the autoscaling policy says of it, or None while it has said nothing."""
     unreachable: str = ""
-    """What of Ray does not answer, and since when; "" where all of it does."""
+    """Which part of Ray does not answer, and for how long; "" where all do."""
 
 
 def judge(
@@ -45,7 +45,7 @@ def judge(
 ) -> ModelReadiness:
     """Readiness of one model.
 
-    A model with a replica that takes requests is up, whatever else goes on and whoever does not answer.
+    A model with a replica that takes requests is up, even if Ray does not answer.
 
     Args:
         model: Its settings.
@@ -70,7 +70,7 @@ def judge(
     if live.out:
         return _lost(found, newest, live, now)
     if known.unreachable:
-        # A model at zero is no idle one then: nobody would start a replica for a request.
+        # A model at zero is not idle then: without Ray, no replica would be started for a request.
         return _in_phase(found, newest, "waiting_for_ray", known.unreachable, now)
     if known.deployment is None:
         return replace(found, state="loading", phase="deploying")
@@ -89,7 +89,7 @@ def _replica_states(deployment: Any) -> dict[str, int]:
 
 
 def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapping[str, Any] | None:
-    """The document written last, but for those of replicas that drain or are out."""
+    """The document written last, except for those of replicas that drain or are out."""
     candidates = [
         document
         for replica, document in phases.items()
@@ -101,7 +101,7 @@ def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapp
 def _lost(
     found: ModelReadiness, newest: Mapping[str, Any] | None, live: LiveReplicas, now: float
 ) -> ModelReadiness:
-    """Every replica that should run is out. No word of Ray's is needed to say so."""
+    """Every replica that should run is out, which this process knows without Ray."""
     why = "; ".join(f"{replica}: {trouble}" for replica, trouble in live.out.items())
     reason = f"no replica can take requests: {why}"
     return _in_phase(found, newest, "waiting_for_replacement", reason, now)
@@ -125,8 +125,8 @@ def _failure(known: Known, newest: Mapping[str, Any] | None, total: int, min_rep
     reason = str(deployment.message)
     if newest is not None and newest["phase"] == FAILED:
         reason = _why_failed(newest)
-        # What a replica that failed to start wrote stays behind; it says nothing of a model that had
-        # others since, and now rests at zero with Ray content.
+        # The document of a replica that failed to start stays. It says nothing of a model that has had
+        # other replicas since and is at zero, and that Ray reports as healthy.
         if not total and not (min_replicas == 0 and status == "HEALTHY"):
             return reason
     return reason if status in ("UNHEALTHY", "DEPLOY_FAILED") else None

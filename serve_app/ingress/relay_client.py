@@ -1,11 +1,10 @@
-"""The fast data plane: bytes relayed, unparsed, over HTTP from the least loaded replica."""
+"""The fast data plane: bytes relayed, unparsed, over HTTP from the replica that was picked."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
@@ -14,10 +13,10 @@ from typing import NoReturn
 import aiohttp
 
 from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineReply, EngineRequest
-from serve_app.api.errors import ApiError, internal_error
-from serve_app.ingress.frames import whole_frames
+from serve_app.api.errors import internal_error
+from serve_app.ingress.frames import first_frames, relay
 from serve_app.ingress.hold import HeldRequests
-from serve_app.ingress.pick import Place, Replica
+from serve_app.ingress.pick import Replica, Slot
 from serve_app.ingress.refusals import unavailable
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane_headers import HELD_HEADER, REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
@@ -31,7 +30,6 @@ _BACKOFF_S = 0.2
 # An engine that dies with a request may have died of it. One more try, not one replica after another.
 _DEATHS = 2
 _ONE_PIECE_BYTES = 1 << 20
-_HELD_FROM_S = 0.001  # to be given a place at once takes some microseconds
 _LOST = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
 
 
@@ -48,7 +46,7 @@ class RelayClient:
     """
 
     def __init__(self, model: ModelSettings, held: HeldRequests) -> None:
-        self._model = model
+        self._model = model.name
         self._held = held
         self._session: aiohttp.ClientSession | None = None
         self._unanswered: dict[Replica, set[asyncio.Timeout]] = {}
@@ -57,32 +55,27 @@ class RelayClient:
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
         """Run `request` on a replica. As long as nothing has been sent, a lost replica is replaced."""
-        arrived = time.perf_counter()
         lost: Exception | None = None
         deaths = 0
-        held_s = 0.0
         for attempt in range(1, _ATTEMPTS + 1):
             async with AsyncExitStack() as stack:
-                asked = time.perf_counter()
-                place = await self._held.place(request, again=attempt > 1)
-                stack.callback(self._held.replicas.release, place)
-                held_s += time.perf_counter() - asked
+                slot = await self._held.take(request, again=attempt > 1)
+                stack.callback(self._held.replicas.release, slot)
                 try:
-                    async with self._while_well(place.replica):
-                        reply = await self._open(request, place, arrived, held_s, stack)
+                    async with self._while_well(slot.replica):
+                        reply = await self._open(request, slot, stack)
                 except _LOST as error:
                     logger.warning("request %s: replica lost: %r", request.request_id, error)
                     lost = error
                     deaths += not isinstance(error, _NeverBegunError)
                 else:
-                    del request  # its body is megabytes, and the answer may take minutes
                     yield reply
                     return
             if deaths == _DEATHS:
                 break
             # Outside the stack: the lost replica is not counted as busy while Ray finds out about it.
             await asyncio.sleep(_BACKOFF_S * attempt)
-        raise unavailable(self._model.name, "replicas were lost one after another.") from lost
+        raise unavailable(self._model, "replicas were lost one after another.") from lost
 
     @asynccontextmanager
     async def _while_well(self, replica: Replica) -> AsyncIterator[None]:
@@ -107,24 +100,19 @@ class RelayClient:
                 del self._unanswered[replica]
 
     def _give_up(self, replica: Replica) -> None:
-        """Requests are kept away from `replica`: those that it has not answered go to another one."""
+        """Send the requests that `replica` has not answered to another one, if there is another."""
         if len(self._held.replicas):
             now = asyncio.get_running_loop().time()
             for limit in self._unanswered.pop(replica, ()):
                 limit.reschedule(now)
 
-    async def _open(
-        self, request: EngineRequest, place: Place, arrived: float, held_s: float, stack: AsyncExitStack
-    ) -> EngineReply:
-        replica = place.replica
-        if request.watch is not None:
-            request.watch.admitted()
-        waited_s = request.waited_s + time.perf_counter() - arrived
-        response = await self._post(request, replica, waited_s, held_s, stack)
+    async def _open(self, request: EngineRequest, slot: Slot, stack: AsyncExitStack) -> EngineReply:
+        replica = slot.replica
+        response = await self._post(request, replica, stack)
         if response.ok:  # the replica sends its headers with the first event, or with the whole answer
-            self._held.replicas.answered(place)
-        if response.status == HTTPStatus.FORBIDDEN:  # a stranger has the port of a replica that is gone
-            replica.failures += 1  # or it, who always has the least load, would be tried again and again
+            self._held.replicas.answered(slot)
+        if response.status == HTTPStatus.FORBIDDEN:  # another process has the port of a replica that is gone
+            replica.failures += 1  # or it would always have the least load, and be tried again and again
             raise _NeverBegunError(f"{replica.address} is no longer this replica's")
         if response.content_type not in (JSON, EVENT_STREAM):
             _raise_not_an_answer(response, replica)
@@ -134,23 +122,24 @@ class RelayClient:
             if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 _raise_if_dead(body, replica)
             return EngineReply(response.status, body, headers=headers)
-        chunks = whole_frames(_body(response))
-        first = await anext(chunks, b"")
+        chunks = response.content.iter_any()
+        first, rest = await first_frames(chunks)
         if not first:
             raise aiohttp.ClientPayloadError("the stream ended before its first frame")
-        return EngineReply(response.status, stream=self._relay(first, chunks), headers=headers)
+        stream = relay(first, rest, chunks, _LOST, self._model)
+        return EngineReply(response.status, stream=stream, headers=headers)
 
     async def _post(
-        self, request: EngineRequest, replica: Replica, waited_s: float, held_s: float, stack: AsyncExitStack
+        self, request: EngineRequest, replica: Replica, stack: AsyncExitStack
     ) -> aiohttp.ClientResponse:
         headers = {
             TOKEN_HEADER: replica.token,
             REQUEST_ID_HEADER: request.request_id,
-            WAITED_HEADER: f"{waited_s:.6f}",
+            WAITED_HEADER: f"{request.waited_s:.6f}",
         }
-        if held_s >= _HELD_FROM_S:
-            headers[HELD_HEADER] = f"{held_s:.6f}"
-        call = self._client().post(
+        if request.held_s:
+            headers[HELD_HEADER] = f"{request.held_s:.6f}"
+        call = self._connections().post(
             f"http://{replica.address}/{request.operation}",
             # aiohttp sends bytes in one piece, which a large body should not be.
             data=request.body if len(request.body) < _ONE_PIECE_BYTES else io.BytesIO(request.body),
@@ -162,20 +151,7 @@ class RelayClient:
             replica.failures += 1
             raise _NeverBegunError(f"{replica.address}: {error}") from error
 
-    async def _relay(self, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        yield first
-        try:
-            async for chunk in chunks:
-                yield chunk
-        except _LOST as error:
-            logger.warning("model %s: replica lost within a stream: %r", self._model.name, error)
-            yield ApiError(
-                502,
-                f"Model {self._model.name!r}: the engine replica was lost while it was generating.",
-                code="replica_lost",
-            ).last_frames()
-
-    def _client(self) -> aiohttp.ClientSession:
+    def _connections(self) -> aiohttp.ClientSession:
         if self._session is None:  # needs the running loop, which a constructor may not have
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
@@ -186,7 +162,7 @@ class RelayClient:
 
 
 def _raise_not_an_answer(response: aiohttp.ClientResponse, replica: Replica) -> NoReturn:
-    """Data planes answer in JSON or with events. Anything else is a fault of ours there, or a stranger."""
+    """Data planes answer in JSON or with events. Anything else is our own fault there, or another process."""
     if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:  # what aiohttp says for a handler that raised
         logger.error("the data plane at %s failed; its replica's log says why", replica.address)
         raise internal_error()
@@ -200,8 +176,3 @@ def _raise_if_dead(body: bytes, replica: Replica) -> None:
         raise _NeverBegunError("the replica's engine core was dead already")
     if b'"engine_died"' in body:
         raise ConnectionError("the replica's engine core died")
-
-
-async def _body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    async for chunk in response.content.iter_any():
-        yield chunk

@@ -1,4 +1,4 @@
-"""What the replicas and the policy of an application have written down in Ray's key-value store."""
+"""What the replicas and the policy of an application have stored in Ray's key-value store."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from serve_app.wire.phases import read_phases
 
 _FRESH_S = 0.5
 _STATUS_LIFE_S = 60.0
-"""A policy writes its status every ten seconds; what is much older was left by one that is gone."""
+"""A policy writes its status every ten seconds; a much older one was left by a policy that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """One reading of it."""
+    """One reading of what is stored."""
 
     status: Mapping[str, Any] | None = None
-    """The policy's, with the keys that `parse_status` checks; None while there is none."""
+    """The policy's status, with the keys that `parse_status` checks; None while there is none."""
     phases: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """By engine deployment and replica: of the replicas that exist, and of those that could not start."""
+    """Phase documents by engine deployment and replica: of replicas that exist or could not start."""
 
     def of(self, deployment: str, now: float) -> Mapping[str, Any] | None:
         """What the policy says of one engine deployment at Unix time `now`, if there is a policy."""

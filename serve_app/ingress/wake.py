@@ -20,14 +20,14 @@ def connect(handle: DeploymentHandle) -> None:
     """Have Ray push the deployment's running replicas into the running event loop, from now on.
 
     By default Ray's router is made at the handle's first use, and depending on Ray's flags in a thread
-    of its own. There a queued request cannot be taken back: it would wake a GPU for nobody.
+    of its own. There a queued request cannot be taken back: it would wake a GPU that no request needs.
     """
     if not handle.is_initialized:
         handle._init(_run_router_in_separate_loop=False)
 
 
 class Wake:
-    """Sits in Ray Serve's queue as long as somebody needs a replica.
+    """Keeps one request in Ray Serve's queue as long as a replica is needed.
 
     The policy starts replicas for what the ingress reports. This one queued request has Ray make its
     router and say when the engines cannot start, and is what Ray's own policy would act on.
@@ -54,12 +54,12 @@ class Wake:
         connect(handle)
 
     def start(self) -> None:
-        """Ask, unless that is going on."""
+        """Ask Ray for a replica. Does nothing while that is going on."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Take the question back."""
+        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -80,6 +80,6 @@ class Wake:
                 logger.exception("model %s: asking Ray for a replica failed", self._model)
             except Exception:
                 logger.exception("model %s: asking Ray for a replica failed", self._model)
-            # Ray has a replica or an excuse, and we none yet: neither is better for being asked at once.
+            # Ray has a replica that it has not pushed here yet, or an error: asking at once would not help.
             if self._needed():
                 await asyncio.sleep(_PAUSE_S)

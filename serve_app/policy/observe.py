@@ -56,7 +56,6 @@ class Observation:
     ages_s: dict[str, float]
     notes: tuple[str, ...]
     engines: tuple[EngineSignals, ...]
-    ingresses: tuple[IngressSignals, ...]
     """The reports to believe."""
 
     @property
@@ -150,7 +149,6 @@ def observe(
         },
         notes=tuple(notes),
         engines=tuple([snapshot.engines[source].signals for source in engines]),
-        ingresses=tuple([snapshot.ingress[source].signals for source in ingresses]),
     )
     idle_since = state.idle_since
     if not observation.idle or finished:

@@ -81,19 +81,6 @@ class IngressSignals:
     held_requests: float = 0.0
     held_bytes: float = 0.0
     oldest_held_s: float = 0.0
-    admitted_total: float = 0.0
-    """Handed to an engine replica."""
-    rejected_total: float = 0.0
-    abandoned_total: float = 0.0
-    """Left by their clients before the first token."""
-    ttft_count: float = 0.0
-    """First bytes sent in the last 30 s to requests that did not wait for a cold start."""
-    ttft_p50_s: float = 0.0
-    ttft_p90_s: float = 0.0
-    ttft_p95_s: float = 0.0
-    ttft_p99_s: float = 0.0
-    cold_ttft_count: float = 0.0
-    cold_ttft_p50_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from serve_app.api.engine_client import EngineReply
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ModelDirectory, ServedModel
-from serve_app.api.traffic import UNCOUNTED, Traffic
+from serve_app.api.traffic import Traffic
+from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
 MAX_BODY_BYTES = 4096
@@ -49,16 +50,18 @@ class Server:
         self.observer = StubObserver()
         directory = ModelDirectory(
             [
-                ServedModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", UNCOUNTED)),
-                ServedModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", UNCOUNTED)),
+                ServedModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", Traffic())),
+                ServedModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", Traffic())),
             ]
         )
         app = create_app(
             directory,
             self.observer,
-            MAX_BODY_BYTES,
-            60.0,
-            max_body_memory_bytes,
+            HttpSettings.model_construct(
+                max_body_bytes=MAX_BODY_BYTES,
+                body_timeout_s=60.0,
+                max_body_memory_bytes=max_body_memory_bytes,
+            ),
             api_keys=api_keys,
             autoscaling=autoscaling,
             behind_ray=behind_ray,

@@ -75,7 +75,7 @@ def test_no_key_at_the_start_is_an_error_and_never_an_open_server(tmp_path: Path
     closed.symlink_to(closed)
 
     assert problem(missing) == "No such file or directory"
-    assert problem(empty) == "has no key; one a line is needed"
+    assert problem(empty) == "has no keys; it needs one per line"
     assert problem(folder) == "Is a directory"
     assert problem(closed) == "Too many levels of symbolic links"
 
@@ -87,7 +87,7 @@ def test_a_line_that_no_header_could_carry_is_told_by_its_number_alone(tmp_path:
     path = tmp_path / "keys"
     path.write_bytes(b"sk-good\n\n" + line + b"\n")
 
-    assert problem(path) == "line 3 is no key: printable ASCII without spaces, one key a line"
+    assert problem(path) == "line 3 is not a key: printable ASCII without spaces, one per line"
 
 
 def test_a_file_beyond_its_bounds_is_refused(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ async def test_the_file_is_looked_at_once_a_second_and_read_when_it_has_changed(
     ("content", "words"),
     [
         (None, "No such file or directory"),
-        ("", "has no key; one a line is needed"),
-        ("sk new\n", "line 1 is no key: printable ASCII without spaces, one key a line"),
+        ("", "has no keys; it needs one per line"),
+        ("sk new\n", "line 1 is not a key: printable ASCII without spaces, one per line"),
     ],
 )
 async def test_a_file_that_goes_bad_leaves_the_keys_before_in_force_and_is_told_once(
@@ -181,7 +181,7 @@ async def test_a_file_that_goes_bad_leaves_the_keys_before_in_force_and_is_told_
         clock.now += 1
         assert await keys.known(b"sk-one")
         assert not await keys.known(b"")
-    assert caplog.messages == [f"http.api_keys_file = '{path}': {words}; the keys before stay in force"]
+    assert caplog.messages == [f"http.api_keys_file = '{path}': {words}; the previous keys stay in force"]
 
     path.write_text("sk-two\n")
     clock.now += 1
@@ -221,7 +221,7 @@ async def test_a_file_system_that_hangs_holds_up_one_request_for_a_moment_and_no
         assert answers.wait(LIMIT_S)
         return glance(path)
 
-    monkeypatch.setattr(api_keys, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(api_keys, "_LOOK_WAIT_S", 0.01)
     monkeypatch.setattr(api_keys, "_glance", hanging)
     try:
         async with asyncio.timeout(LIMIT_S):

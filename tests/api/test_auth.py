@@ -47,7 +47,7 @@ async def test_without_one_nothing_reaches_an_engine(guarded: Server) -> None:
     assert reply.status_code == 401
     assert reply.headers["www-authenticate"] == "Bearer"
     assert error_of(reply) == {
-        "message": "Authorization: required, with an API key: Authorization: Bearer KEY",
+        "message": "Authorization: an API key is required: Authorization: Bearer KEY",
         "type": "invalid_request_error",
         "param": None,
         "code": "invalid_api_key",
@@ -148,7 +148,7 @@ async def test_two_headers_are_one_too_many_even_if_both_are_right(guarded: Serv
     reply = await guarded.http.get("/v1/models", headers=[given, given])
 
     assert reply.status_code == 401
-    assert error_of(reply)["message"].startswith("Authorization: given 2 times: ")
+    assert error_of(reply)["message"].startswith("Authorization: given 2 times; it must be given once: ")
 
 
 async def test_without_a_file_no_key_is_needed_and_any_is_ignored(server: Server) -> None:

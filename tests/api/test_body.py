@@ -35,7 +35,7 @@ def test_the_model_is_read_off_a_body(body: bytes, model: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "streams"),
+    ("stream", "wants_stream"),
     [
         (b"true", True),
         (b"false", False),
@@ -46,12 +46,12 @@ def test_the_model_is_read_off_a_body(body: bytes, model: str | None) -> None:
         (b'{"a":[1]}', False),
     ],
 )
-def test_whether_a_stream_is_asked_for_is_read_off_a_body(stream: bytes, streams: bool) -> None:
-    assert peek(b'{"model":"a","stream":' + stream + b"}").streams is streams
+def test_whether_a_stream_is_asked_for_is_read_off_a_body(stream: bytes, wants_stream: bool) -> None:
+    assert peek(b'{"model":"a","stream":' + stream + b"}").wants_stream is wants_stream
 
 
 def test_without_a_word_no_stream_is_asked_for() -> None:
-    assert not peek(b'{"model":"a"}').streams
+    assert not peek(b'{"model":"a"}').wants_stream
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_body_that_trickles_is_refused_and_its_connection_closed() -> None:
 
     error = caught.value
     assert (error.status, error.code, error.headers) == (408, "body_timeout", {"Connection": "close"})
-    assert "3 bytes came within the 20 s" in error.message
+    assert "3 bytes arrived in time. This server waits 20 s" in error.message
 
 
 def test_a_large_body_may_take_longer_than_a_small_one() -> None:
@@ -227,5 +227,5 @@ def test_a_large_body_may_take_longer_than_a_small_one() -> None:
 def test_a_large_body_that_stops_coming_is_refused_too() -> None:
     chunk = b"x" * SLOWEST_BYTES_PER_S
 
-    with pytest.raises(ApiError, match="147456 bytes came"):
+    with pytest.raises(ApiError, match="147456 bytes arrived"):
         read_slowly(2.9, *[chunk] * 100)

@@ -26,5 +26,16 @@ def test_a_wait_is_told_in_a_comment_that_parsers_skip(eta_s: float | None, eta:
     )
 
 
-def test_requests_are_equal_whoever_watches_them() -> None:
-    assert EngineRequest("generate", b"{}", "r", 0.0, None) == EngineRequest("generate", b"{}", "r")
+async def tell(wait: ColdWait) -> None: ...
+
+
+def test_requests_are_equal_whenever_they_came_and_whoever_is_told_of_their_wait() -> None:
+    assert EngineRequest("generate", b"{}", "r", 1.0, tell_wait=tell) == EngineRequest("generate", b"{}", "r")
+
+
+def test_a_request_that_is_handed_over_arrived_as_long_ago_as_it_has_waited() -> None:
+    request = EngineRequest.handed_over("generate", b"{}", "r", waited_s=12.5, held_s=12.0)
+
+    assert request.waited_s == pytest.approx(12.5, abs=0.5)
+    assert request.waited_s >= 12.5
+    assert request.held_s == 12.0

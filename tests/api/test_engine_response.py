@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,28 +14,39 @@ import pytest
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import UNCOUNTED, Traffic
+from serve_app.api.traffic import Traffic
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
 
-REQUEST = EngineRequest("chat_completions", b'{"model":"a"}', "r-1", 0.25)
+BODY = b'{"model":"a"}'
 FIRST, SECOND, DONE = b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n"
 
 
-async def exchange(engine: StubEngine, **options: Any) -> Connection:
+def request(**changes: Any) -> EngineRequest:
+    """A request that arrived a quarter of a second ago."""
+    return EngineRequest("chat_completions", BODY, "r-1", time.perf_counter() - 0.25, **changes)
+
+
+async def exchange(
+    engine: StubEngine, asked: EngineRequest | None = None, traffic: Traffic | None = None
+) -> Connection:
     connection = Connection()
     async with asyncio.timeout(LIMIT_S):
-        await EngineResponse(engine, REQUEST, **options)(SCOPE, connection.receive, connection.send)
+        response = EngineResponse(engine, asked or request(), traffic or Traffic())
+        await response(SCOPE, connection.receive, connection.send)
     return connection
 
 
 async def test_a_whole_reply_is_sent_with_its_length() -> None:
     engine = StubEngine(EngineReply(200, b'{"ok":1}', headers={"X-Extra": "1"}))
 
-    connection = await exchange(engine)
+    asked = request()
 
-    assert engine.requests == [REQUEST]
+    connection = await exchange(engine, asked)
+
+    assert engine.request is asked
+    assert engine.requests == [request()]
     assert (connection.status, connection.body, connection.complete) == (200, b'{"ok":1}', True)
     assert connection.headers == {
         "content-type": "application/json",
@@ -109,10 +122,10 @@ async def test_the_internals_of_a_failure_are_not_told_to_the_client() -> None:
 
 
 async def leaves(
-    engine: StubEngine, reached: asyncio.Event, connection: Connection, traffic: Traffic = UNCOUNTED
+    engine: StubEngine, reached: asyncio.Event, connection: Connection, traffic: Traffic | None = None
 ) -> None:
     """The client leaves once `reached`; returns when the response has ended for it."""
-    response = EngineResponse(engine, REQUEST, traffic)
+    response = EngineResponse(engine, request(), traffic or Traffic())
     async with asyncio.timeout(LIMIT_S):
         running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
         await reached.wait()
@@ -152,7 +165,7 @@ async def test_a_client_that_stopped_reading_and_leaves_frees_its_generation() -
 
 async def test_a_server_that_shuts_down_ends_the_call_too() -> None:
     engine, connection = StubEngine(stalled(FIRST)), Connection()
-    response = EngineResponse(engine, REQUEST)
+    response = EngineResponse(engine, request(), Traffic())
 
     async with asyncio.timeout(LIMIT_S):
         running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
@@ -172,44 +185,55 @@ async def test_nothing_is_left_running_after_an_exchange() -> None:
     assert asyncio.all_tasks() == before
 
 
-class Admitting(StubEngine):
-    """Says that it takes a request, as a transport does, once for each replica it tries."""
-
-    async def _reply(self) -> EngineReply:
-        watch = self.requests[-1].watch
-        assert watch is not None
-        watch.admitted()
-        watch.admitted()
-        return await super()._reply()
-
-
 @pytest.mark.parametrize(
     "answer", [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}")], ids=["stream", "whole"]
 )
 async def test_an_answered_request_is_told_of_from_its_arrival_to_its_end(answer: Any) -> None:
     traffic = TrafficLog()
 
-    await exchange(Admitting(answer), traffic=traffic)
+    await exchange(StubEngine(answer), traffic=traffic)
 
-    assert traffic.names == ["opened", "admitted", "first_byte", "closed"]
+    assert traffic.names == ["opened", "first_byte", "closed"]
     ttft_s, held_s = traffic.seen["first_byte"]
-    assert ttft_s >= REQUEST.waited_s
+    assert ttft_s >= 0.25
     assert held_s == 0.0
 
 
-async def test_ttft_begins_with_the_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock:
-        readings = iter([100.0, 100.5])
-
-        def perf_counter(self) -> float:
-            return next(self.readings)
-
-    monkeypatch.setattr("serve_app.api.engine_response.time", Clock())
+async def test_ttft_is_from_the_arrival_to_the_first_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = EngineRequest("chat_completions", BODY, "r-1", arrived=99.75)
+    monkeypatch.setattr(
+        "serve_app.api.engine_client.time", SimpleNamespace(perf_counter=iter([100.5]).__next__)
+    )
     traffic = TrafficLog()
 
-    await exchange(StubEngine(frames(FIRST, SECOND, DONE)), traffic=traffic)
+    await exchange(StubEngine(frames(FIRST, SECOND, DONE)), asked, traffic)
 
     assert traffic.seen["first_byte"] == (0.75, 0.0)
+
+
+@pytest.mark.parametrize(
+    "answer", [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}"), ApiError(400, "no")], ids=repr
+)
+async def test_the_body_is_dropped_with_the_first_byte_or_the_end(answer: Any) -> None:
+    """An answer may take minutes, and nobody will send the request again."""
+    asked, traffic, released = request(), TrafficLog(), []
+    connection = Connection()
+
+    response = EngineResponse(StubEngine(answer), asked, traffic, lambda: released.append(asked.body))
+    await response(SCOPE, connection.receive, connection.send)
+
+    assert traffic.seen["opened"] == (len(BODY),)
+    assert asked.body == b""
+    assert set(released) == {b""}
+
+
+async def test_nothing_lingers_of_a_request_that_has_ended() -> None:
+    """Its response and the request refer to each other while it runs."""
+    asked = request(wants_stream=True)
+
+    await exchange(StubEngine(frames(FIRST, DONE)), asked)
+
+    assert asked.tell_wait is None
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -241,7 +265,8 @@ async def test_a_client_that_leaves_before_the_first_token_abandons_its_request(
 
     await leaves(engine, engine.entered, connection, traffic)
 
-    assert traffic.names == ["opened", "abandoned", "closed"]
+    assert traffic.names == ["opened", "closed"]
+    assert (traffic.requests[-1].outcome, traffic.requests[-1].ttft_s) == ("abandoned", None)
 
 
 async def test_a_client_that_leaves_after_the_first_token_has_had_its_answer() -> None:
@@ -265,7 +290,7 @@ async def outcome(answer: Any) -> Any:
     traffic = TrafficLog()
     await exchange(StubEngine(answer), traffic=traffic)
     assert traffic.names.count("closed") == 1
-    return traffic.seen["closed"][1]
+    return traffic.seen["closed"][0]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +322,7 @@ async def test_an_unforeseen_failure_is_an_error() -> None:
     with pytest.raises(ZeroDivisionError):
         await exchange(StubEngine(ZeroDivisionError("engine")), traffic=traffic)
 
-    assert traffic.seen["closed"][1] == "error"
+    assert traffic.seen["closed"][0] == "error"
 
 
 @pytest.mark.parametrize("engine", [MuteEngine(), StubEngine(stalled(FIRST))], ids=["mute", "stalled"])
@@ -307,7 +332,7 @@ async def test_a_client_that_leaves_before_the_end_has_abandoned_its_request(eng
 
     await leaves(engine, reached, connection, traffic)
 
-    assert traffic.seen["closed"][1] == "abandoned"
+    assert traffic.seen["closed"][0] == "abandoned"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +348,7 @@ async def test_a_client_that_leaves_with_the_last_event_has_had_all_of_its_answe
 
     await leaves(StubEngine(stalled(last)), connection.body_arrived, connection, traffic)
 
-    assert traffic.seen["closed"][1] == ended
+    assert traffic.seen["closed"][0] == ended
 
 
 async def test_a_last_event_that_its_client_never_took_is_no_answer() -> None:
@@ -331,7 +356,7 @@ async def test_a_last_event_that_its_client_never_took_is_no_answer() -> None:
 
     await leaves(StubEngine(stalled(SECOND + DONE)), connection.body_arrived, connection, traffic)
 
-    assert traffic.seen["closed"][1] == "abandoned"
+    assert traffic.seen["closed"][0] == "abandoned"
 
 
 class Lingering(MuteEngine):
@@ -351,7 +376,7 @@ class Lingering(MuteEngine):
 
 async def test_a_request_is_closed_once_though_its_call_is_cancelled_again_while_it_ends() -> None:
     engine, connection, traffic = Lingering(), Connection(), TrafficLog()
-    response = EngineResponse(engine, REQUEST, traffic)
+    response = EngineResponse(engine, request(), traffic)
 
     async with asyncio.timeout(LIMIT_S):
         running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
@@ -367,7 +392,7 @@ async def test_a_request_is_closed_once_though_its_call_is_cancelled_again_while
 
 async def test_a_call_that_ray_cancels_is_one_whose_client_has_left() -> None:
     engine, connection, traffic = MuteEngine(), Connection(), TrafficLog()
-    response = EngineResponse(engine, REQUEST, traffic)
+    response = EngineResponse(engine, request(), traffic)
 
     async with asyncio.timeout(LIMIT_S):
         running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
@@ -376,4 +401,4 @@ async def test_a_call_that_ray_cancels_is_one_whose_client_has_left() -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
 
-    assert traffic.seen["closed"][1] == "abandoned"
+    assert traffic.seen["closed"][0] == "abandoned"

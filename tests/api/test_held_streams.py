@@ -12,13 +12,13 @@ import pytest
 from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import UNCOUNTED, Traffic
+from serve_app.api.traffic import Traffic
 from tests.api.connection import SCOPE, Connection
 from tests.api.server import Server
 from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import LIMIT_S, StubEngine, failing, frames
 
-REQUEST = EngineRequest("chat_completions", b'{"model":"tide","stream":true}', "r-1")
+BODY = b'{"model":"tide","stream":true}'
 WAITS = (ColdWait("tide", "imports", 12.0, 5.0), ColdWait("tide", "warm_up", None, 10.0))
 COMMENTS = (
     b": waiting for a replica of tide: phase=imports eta_s=12 waited_s=5\n\n"
@@ -28,26 +28,30 @@ FIRST, DONE = b'data: {"n":1}\n\n', b"data: [DONE]\n\n"
 LATE = ApiError(503, "too late", code="cold_wait_timeout", headers={"Retry-After": "42"})
 
 
-class Cold(StubEngine):
-    """Holds a request, telling its watch so, before it answers."""
+class ColdStubEngine(StubEngine):
+    """Holds a request, telling its client so, before it answers."""
 
     stays: bool = False
 
     async def _reply(self) -> EngineReply:
-        watch = self.requests[-1].watch
-        assert watch is not None
+        request = self.request
         for wait in WAITS:
-            await watch.held(wait)
+            if request.tell_wait is not None:
+                await request.tell_wait(wait)
         if self.stays:
             await asyncio.Event().wait()
-        watch.waited(12.5)
+        request.held_s += 12.5
         return await super()._reply()
 
 
-async def exchange(answer: Any, *, stream: bool = True, traffic: Traffic = UNCOUNTED) -> Connection:
+def request(wants_stream: bool = True) -> EngineRequest:
+    return EngineRequest("chat_completions", BODY, "r-1", wants_stream=wants_stream)
+
+
+async def exchange(answer: Any, *, stream: bool = True, traffic: Traffic | None = None) -> Connection:
     connection = Connection()
     async with asyncio.timeout(LIMIT_S):
-        response = EngineResponse(Cold(answer), REQUEST, traffic, stream=stream)
+        response = EngineResponse(ColdStubEngine(answer), request(stream), traffic or Traffic())
         await response(SCOPE, connection.receive, connection.send)
     assert connection.complete
     return connection
@@ -129,9 +133,9 @@ async def test_a_failure_within_the_engines_stream_is_an_error_event_as_ever() -
 async def test_comments_are_no_answer() -> None:
     """Their client has seen no token: the request is not served until one is sent."""
     traffic = TrafficLog()
-    engine, connection = Cold(frames(FIRST, DONE)), Connection()
+    engine, connection = ColdStubEngine(frames(FIRST, DONE)), Connection()
     engine.stays = True
-    response = EngineResponse(engine, REQUEST, traffic, stream=True)
+    response = EngineResponse(engine, request(), traffic)
 
     async with asyncio.timeout(LIMIT_S):
         running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
@@ -141,7 +145,8 @@ async def test_comments_are_no_answer() -> None:
         connection.leave()
         await running
 
-    assert traffic.names == ["opened", "abandoned", "closed"]
+    assert traffic.names == ["opened", "closed"]
+    assert traffic.seen["closed"][0] == "abandoned"
     assert engine.cancelled
 
 
@@ -152,7 +157,7 @@ async def test_the_time_held_is_told_with_the_first_byte_and_the_end() -> None:
 
     assert traffic.names == ["opened", "first_byte", "closed"]
     assert traffic.seen["first_byte"][1] == 12.5
-    assert traffic.seen["closed"] == (12.5, "ok")
+    assert traffic.seen["closed"] == ("ok", 12.5)
 
 
 async def test_a_refusal_after_comments_is_counted_as_one() -> None:
@@ -161,7 +166,7 @@ async def test_a_refusal_after_comments_is_counted_as_one() -> None:
     await exchange(LATE, traffic=traffic)
 
     assert traffic.names == ["opened", "rejected", "closed"]
-    assert traffic.seen["closed"][1] == "error"  # though its status was 200
+    assert traffic.seen["closed"][0] == "error"  # though its status was 200
 
 
 @pytest.mark.parametrize(
@@ -179,7 +184,7 @@ async def test_a_refusal_after_comments_is_counted_as_one() -> None:
     ],
 )
 async def test_who_asks_for_a_stream_gets_comments(path: str, body: dict[str, Any], commented: bool) -> None:
-    server = Server(chat=Cold(EngineReply(200, b"{}")))
+    server = Server(chat=ColdStubEngine(EngineReply(200, b"{}")))
     async with server.http:
         reply = await server.http.post(path, json=body)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.outcome import Outcome
+from serve_app.api.traffic import Traffic
 
 
-class TrafficLog:
-    """What was told, in order, and with what."""
+class TrafficLog(Traffic):
+    """What was told, in order, and what its request said at that moment."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -23,19 +23,13 @@ class TrafficLog:
         self.seen[name] = details
 
     def opened(self, request: EngineRequest) -> None:
-        self._note("opened", request)
+        self._note("opened", request, len(request.body))
 
-    def admitted(self, request: EngineRequest) -> None:
-        self._note("admitted", request)
-
-    def first_byte(self, request: EngineRequest, ttft_s: float, held_s: float) -> None:
-        self._note("first_byte", request, ttft_s, held_s)
+    def first_byte(self, request: EngineRequest) -> None:
+        self._note("first_byte", request, request.ttft_s, request.held_s)
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         self._note("rejected", request, error)
 
-    def abandoned(self, request: EngineRequest) -> None:
-        self._note("abandoned", request)
-
-    def closed(self, request: EngineRequest, held_s: float, outcome: Outcome) -> None:
-        self._note("closed", request, held_s, outcome)
+    def closed(self, request: EngineRequest) -> None:
+        self._note("closed", request, request.outcome, request.held_s)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,7 +89,8 @@ class StubLlm:
 
 
 def request(**fields: Any) -> EngineRequest:
-    return EngineRequest("generate", json.dumps({"prompt": "sea", **fields}).encode(), "r-1", 0.5)
+    body = json.dumps({"prompt": "sea", **fields}).encode()
+    return EngineRequest.handed_over("generate", body, "r-1", 0.5, 0.0)
 
 
 def steps(tokenizer: Any, *texts: str) -> list[tuple[list[int], str, str | None]]:
@@ -126,8 +128,9 @@ async def test_the_timings_are_those_of_the_users_wait(
     """Half a second before the engine had it, 2 s to the first step's token and 2 s to the second's."""
     llm = StubLlm(tokenizer, ([7], "a", None), ([8], "b", "stop"))
     monkeypatch.setattr(latency, "time", llm.clock)
+    asked = replace(request(max_tokens=9), arrived=llm.clock.now - 0.5)
 
-    reply = await GenerateOperation(llm, "tide").run(request(max_tokens=9))
+    reply = await GenerateOperation(llm, "tide").run(asked)
 
     assert isinstance(reply, EngineReply)
     assert json.loads(reply.body)["timings"] == {

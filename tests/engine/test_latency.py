@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_times_are_counted_from_the_arrival_at_the_ingress(clock: Clock) -> None:
     """0.25 s before the engine had it, first token 0.5 s later, five more in the 2 s after that."""
-    timer = StreamTimer.start(waited_s=0.25, held_s=0.2)
+    timer = StreamTimer(clock.now - 0.25, held_s=0.2)
     clock.now = 100.5
     timer.token()
     clock.now = 102.5
@@ -44,7 +44,7 @@ def test_times_are_counted_from_the_arrival_at_the_ingress(clock: Clock) -> None
 
 
 def test_only_the_first_token_is_the_first(clock: Clock) -> None:
-    timer = StreamTimer.start(0.0)
+    timer = StreamTimer(100.0)
     clock.now = 101.0
     timer.token()
     clock.now = 102.0
@@ -56,7 +56,7 @@ def test_only_the_first_token_is_the_first(clock: Clock) -> None:
 
 
 def test_one_token_has_no_gap(clock: Clock) -> None:
-    timer = StreamTimer.start(0.0)
+    timer = StreamTimer(100.0)
     clock.now = 101.0
     timer.token()
     clock.now = 104.0
@@ -65,7 +65,7 @@ def test_one_token_has_no_gap(clock: Clock) -> None:
 
 
 def test_a_generation_without_tokens_is_first_and_last_at_once(clock: Clock) -> None:
-    timer = StreamTimer.start(0.0)
+    timer = StreamTimer(100.0)
     clock.now = 100.5
 
     assert timer.figures(0) == {
@@ -79,7 +79,7 @@ def test_a_generation_without_tokens_is_first_and_last_at_once(clock: Clock) -> 
 
 
 def test_no_time_at_all_is_no_division_by_zero(clock: Clock) -> None:
-    assert StreamTimer.start(0.0).figures(5)["tokens_per_second"] == 0.0
+    assert StreamTimer(100.0).figures(5)["tokens_per_second"] == 0.0
 
 
 def frame(**document: object) -> bytes:
@@ -90,7 +90,7 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
 
 def test_the_final_usage_frame_carries_the_latency_and_keeps_what_it_had(clock: Clock) -> None:
-    timer = StreamTimer.start(0.0)
+    timer = StreamTimer(100.0)
     clock.now = 101.0
 
     timed = with_latency(frame(id="c-1", choices=[], usage=USAGE), timer, lambda: 7)
@@ -120,4 +120,4 @@ def test_the_final_usage_frame_carries_the_latency_and_keeps_what_it_had(clock: 
     ],
 )
 def test_every_other_frame_is_left_as_it_is(clock: Clock, other: bytes) -> None:
-    assert with_latency(other, StreamTimer.start(0.0), lambda: 0) == other
+    assert with_latency(other, StreamTimer(100.0), lambda: 0) == other

@@ -109,7 +109,7 @@ class Local:
         self.client.request_log = self.log  # type: ignore[assignment]
 
     def call(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> Any:
-        return self.client.call(EngineRequest(operation, body, "r-1", 0.5))
+        return self.client.call(EngineRequest.handed_over(operation, body, "r-1", 0.5, 0.0))
 
     async def reply(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> EngineReply:
         async with self.call(operation, body) as reply:

@@ -16,7 +16,9 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.request_record import RequestRecord, watch_sequences
 from serve_app.wire.request_line import RequestLine
 
-REQUEST = EngineRequest("chat_completions", b"{}", "r-1", waited_s=40.0, held_s=39.5)
+
+def request() -> EngineRequest:
+    return EngineRequest.handed_over("chat_completions", b"{}", "r-1", waited_s=40.0, held_s=39.5)
 
 
 class Core:
@@ -74,7 +76,7 @@ def ended(record: RequestRecord) -> RequestLine:
 
 async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_on(core: Core) -> None:
     before = time.time()
-    record = RequestRecord.begin(REQUEST)
+    record = RequestRecord.begin(request())
     name = core.start(prompt=12)
     core.step(name, 1, cached=8)
     core.step(name, 3)
@@ -95,7 +97,7 @@ async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_
 
 
 async def test_the_sequences_of_a_request_are_added_up_whichever_task_started_them(core: Core) -> None:
-    record = RequestRecord.begin(REQUEST)
+    record = RequestRecord.begin(request())
 
     async def start(prompt: int) -> str:
         await asyncio.sleep(0)
@@ -110,7 +112,7 @@ async def test_the_sequences_of_a_request_are_added_up_whichever_task_started_th
 
 async def test_requests_at_once_under_one_id_are_told_apart(core: Core) -> None:
     async def call(prompt: int) -> RequestLine:
-        record = RequestRecord.begin(REQUEST)
+        record = RequestRecord.begin(request())
         await asyncio.sleep(0)
         name = core.start(prompt)
         await asyncio.sleep(0)
@@ -123,7 +125,7 @@ async def test_requests_at_once_under_one_id_are_told_apart(core: Core) -> None:
 
 
 async def test_a_request_whose_client_left_has_what_was_generated_till_then(core: Core) -> None:
-    record = RequestRecord.begin(REQUEST)
+    record = RequestRecord.begin(request())
     name = core.start(prompt=7)
     core.step(name, 1, cached=0)
     core.step(name, 1)
@@ -136,7 +138,7 @@ async def test_a_request_whose_client_left_has_what_was_generated_till_then(core
 
 
 async def test_a_request_that_left_before_its_first_token_has_no_ttft(core: Core) -> None:
-    record = RequestRecord.begin(REQUEST)
+    record = RequestRecord.begin(request())
     core.start(prompt=7)
 
     line = ended(record)
@@ -145,7 +147,7 @@ async def test_a_request_that_left_before_its_first_token_has_no_ttft(core: Core
 
 
 async def test_a_failure_stays_one_and_keeps_a_status_that_was_sent(core: Core) -> None:
-    early, late = RequestRecord.begin(REQUEST), RequestRecord.begin(REQUEST)
+    early, late = RequestRecord.begin(request()), RequestRecord.begin(request())
     for record in (early, late):
         record.sequences.append(SEQUENCE)
     early.failed(503)
@@ -165,9 +167,9 @@ async def test_a_request_that_never_was_in_the_engine_has_no_line() -> None:
 
 
 async def test_the_next_request_of_a_task_is_another_one(core: Core) -> None:
-    first = RequestRecord.begin(REQUEST)
+    first = RequestRecord.begin(request())
     core.start(prompt=1)
-    second = RequestRecord.begin(REQUEST)
+    second = RequestRecord.begin(request())
     core.start(prompt=2)
 
     assert (ended(first).input_tokens, ended(second).input_tokens) == (1, 2)

@@ -1,4 +1,4 @@
-"""A queue of held requests with stubs around it, and a request's watch."""
+"""A queue of held requests with stubs around it, and what clients are told of their wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serve_app.api.engine_client import ColdWait
-from serve_app.ingress.cold_start_progress import UNKNOWN, Outlook
+from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
 from serve_app.ingress.hold import HeldRequests
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
@@ -17,10 +17,10 @@ from tests.ingress.stub_handle import StubHandle
 
 
 @dataclass
-class StubOutlooks:
-    """An outlook that is what it is told to be, and knows whether anybody wants it."""
+class StubProgress:
+    """Progress that is what the test says, and that knows whether anything waits for it."""
 
-    current: Outlook = UNKNOWN
+    current: ColdStartProgress = UNKNOWN
     running: bool = False
 
     def start(self) -> None:
@@ -31,31 +31,23 @@ class StubOutlooks:
 
 
 @dataclass
-class Watch:
-    """Notes what a transport tells of a request."""
+class Waits:
+    """Notes what a client would be told of its wait: a request's `tell_wait`."""
 
     told: list[ColdWait] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
-    admissions: int = 0
     heard: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def held(self, wait: ColdWait) -> None:
+    async def __call__(self, wait: ColdWait) -> None:
         self.told.append(wait)
         self.heard.set()
-
-    def waited(self, seconds: float) -> None:
-        self.waits.append(seconds)
-
-    def admitted(self) -> None:
-        self.admissions += 1
 
 
 def hold(
     model: ModelSettings,
     handle: StubHandle,
-    outlooks: StubOutlooks | None = None,
+    progress: StubProgress | None = None,
     clock: Callable[[], float] = time.perf_counter,
     **knobs: Any,
 ) -> HeldRequests:
     """A queue for `model` whose knobs are those given."""
-    return HeldRequests(model, handle, lambda: Knobs(**knobs), outlooks or StubOutlooks(), clock)
+    return HeldRequests(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock)

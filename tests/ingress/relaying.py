@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -11,7 +13,7 @@ from aiohttp import web
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import pick as replicas
+from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.relay_client import RelayClient
 from serve_app.settings import ModelSettings
 from tests.ingress.holding import hold
@@ -19,10 +21,17 @@ from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import StubEngine
 
 MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
-REQUEST = EngineRequest("chat_completions", b'{"model":"tide"}', "r-1", 1.5)
+BODY = b'{"model":"tide"}'
+WAITED_S = 1.5
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
 DEAD = ApiError(503, "gone", code="engine_dead")
 DIED = ApiError(503, "going", code="engine_died")
+
+
+def request(**changes: Any) -> EngineRequest:
+    """A request that arrived 1.5 s ago."""
+    arrived = time.perf_counter() - WAITED_S
+    return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", arrived, **changes)
 
 
 async def hang_up(client: RelayClient) -> None:
@@ -80,13 +89,13 @@ class Fleet:
         self._named.clear()
         self.known.update({})
 
-    async def whole(self, request: EngineRequest = REQUEST) -> EngineReply:
-        async with self.client.call(request) as reply:
+    async def whole(self, asked: EngineRequest | None = None) -> EngineReply:
+        async with self.client.call(asked or request()) as reply:
             assert reply.stream is None
             return reply
 
     async def streamed(self) -> bytes:
-        async with self.client.call(REQUEST) as reply:
+        async with self.client.call(request()) as reply:
             assert reply.stream is not None
             return b"".join([chunk async for chunk in reply.stream])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,19 +13,23 @@ from hypothesis import strategies as st
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.ingress import pick as replicas
-from serve_app.ingress.cold_start_progress import Outlook
+from serve_app.ingress import replica_set as replicas
+from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.hold import room_for_held
-from serve_app.ingress.pick import Place
-from serve_app.ingress.prompt_tokens import MOST_PROMPT_TOKENS
+from serve_app.ingress.pick import Slot
+from serve_app.ingress.prefill import MOST_PROMPT_TOKENS
 from serve_app.settings import ModelSettings
-from tests.ingress.holding import StubOutlooks, Watch, hold
+from tests.ingress.holding import StubProgress, Waits, hold
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S
 
 MODEL = ModelSettings(name="tide", max_num_seqs=2, max_ongoing_requests=5)
 ROOM = 3
-REQUEST = EngineRequest("chat_completions", b'{"model":"tide"}', "r-1")
+BODY = b'{"model":"tide"}'
+
+
+def request(**changes: Any) -> EngineRequest:
+    return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", **changes)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +38,7 @@ def _own_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def settle() -> None:
-    """Let everybody who can go on do so: from a place given to its task's end it takes three turns."""
+    """Let everybody who can go on do so: from a slot given to its task's end it takes three turns."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -44,11 +47,11 @@ class Hold:
     """A cold model's queue, and requests in it, numbered as they came."""
 
     def __init__(self, **knobs: Any) -> None:
-        self.outlooks = StubOutlooks(Outlook("imports", 12.0))
-        self.held = hold(MODEL, StubHandle(holds=True), self.outlooks, **knobs)
+        self.progress = StubProgress(ColdStartProgress("imports", 12.0))
+        self.held = hold(MODEL, StubHandle(holds=True), self.progress, **knobs)
         self.order: list[int] = []
-        """Who got a place, in the order of getting it."""
-        self.places: dict[int, Place] = {}
+        """Who got a slot, in the order of getting it."""
+        self.slots: dict[int, Slot] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
     async def ask(self, count: int = 1, **options: Any) -> None:
@@ -57,7 +60,7 @@ class Hold:
             await settle()
 
     async def _one(self, number: int, **options: Any) -> None:
-        self.places[number] = await self.held.place(REQUEST, **options)
+        self.slots[number] = await self.held.take(request(), **options)
         self.order.append(number)
 
     async def up(self, *names: str) -> None:
@@ -65,12 +68,12 @@ class Hold:
         await settle()
 
     async def end(self, number: int) -> None:
-        self.held.replicas.release(self.places.pop(number))
+        self.held.replicas.release(self.slots.pop(number))
         await settle()
 
     @property
     def in_flight(self) -> dict[str, int]:
-        return dict(Counter(place.replica.replica_id for place in self.places.values()))
+        return dict(Counter(slot.replica.replica_id for slot in self.slots.values()))
 
 
 @pytest.mark.parametrize(
@@ -122,9 +125,9 @@ async def test_no_prompt_weighs_more_than_the_context_length(max_model_len: int 
     held = hold(model, StubHandle(holds=True))
     held.replicas.update({"a": {"address": "a:1", "token": "t"}})
 
-    place = await held.place(replace(REQUEST, body=b"x" * (1 << 20)))
+    slot = await held.take(request(body=b"x" * (1 << 20)))
 
-    assert place.pending_prompt_tokens == tokens
+    assert slot.pending_prompt_tokens == tokens
 
 
 async def test_newcomers_join_the_end_until_nobody_is_held() -> None:
@@ -141,7 +144,7 @@ async def test_newcomers_join_the_end_until_nobody_is_held() -> None:
     await burst.ask(2)  # nobody is held: as many as a replica may have, and at once
     assert burst.in_flight == {"a": 5}
     with pytest.raises(ApiError, match="max_ongoing_requests = 5"):
-        await burst.held.place(REQUEST)
+        await burst.held.take(request())
 
 
 async def test_newcomers_count_towards_those_that_may_be_held() -> None:
@@ -150,10 +153,10 @@ async def test_newcomers_count_towards_those_that_may_be_held() -> None:
     await burst.up("a")
     assert len(burst.held) == 1
     await burst.ask(3)
-    burst.outlooks.current = Outlook("busy", None)
+    burst.progress.current = ColdStartProgress("busy", None)
 
     with pytest.raises(ApiError) as caught:
-        await burst.held.place(REQUEST)
+        await burst.held.take(request())
 
     error = caught.value
     assert (error.status, error.code, error.headers) == (429, "queue_full", {"Retry-After": "30"})
@@ -180,7 +183,7 @@ async def test_a_replica_that_dies_delays_its_requests_and_nobody_for_good() -> 
     await burst.up("a", "b")
     assert burst.in_flight == {"a": ROOM, "b": ROOM}
 
-    lost = [number for number, place in burst.places.items() if place.replica.replica_id == "a"]
+    lost = [number for number, slot in burst.slots.items() if slot.replica.replica_id == "a"]
     await burst.up("b")
     for number in lost:
         await burst.end(number)
@@ -190,7 +193,7 @@ async def test_a_replica_that_dies_delays_its_requests_and_nobody_for_good() -> 
 
     assert burst.order[6:] == [8, 9, 10]
     assert burst.in_flight == {"b": ROOM, "c": ROOM}
-    for number in [*burst.places]:
+    for number in [*burst.slots]:
         await burst.end(number)
     assert burst.order[9:] == [6, 7]
 
@@ -199,28 +202,28 @@ async def test_a_replica_that_can_be_reached_again_gets_those_held_at_once() -> 
     burst = Hold()
     await burst.ask(9)
     await burst.up("a", "b")
-    on_a = [number for number, place in burst.places.items() if place.replica.replica_id == "a"]
-    a = burst.places[on_a[0]].replica
+    on_a = [number for number, slot in burst.slots.items() if slot.replica.replica_id == "a"]
+    a = burst.slots[on_a[0]].replica
     a.failures = 1
     for number in on_a[:2]:
         await burst.end(number)
     assert len(burst.held) == 3  # not there, where they might be lost
 
-    burst.held.replicas.answered(burst.places[on_a[2]])
+    burst.held.replicas.answered(burst.slots[on_a[2]])
     await settle()
 
     assert (burst.in_flight, len(burst.held)) == ({"a": ROOM, "b": ROOM}, 1)
 
 
 async def test_a_warm_model_that_loses_a_request_s_replica_holds_that_one_only() -> None:
-    """It waits for the next place that a replica may give, not for one in a batch; others are refused."""
+    """It waits for the next slot that a replica may give, not for one in a batch; others are refused."""
     warm = Hold()
     await warm.up("a")
     await warm.ask(5)
     await warm.ask(again=True)  # 5
     assert len(warm.held) == 1
     with pytest.raises(ApiError, match="max_ongoing_requests = 5"):
-        await warm.held.place(REQUEST)
+        await warm.held.take(request())
 
     await warm.end(0)
 
@@ -243,23 +246,24 @@ async def test_a_warm_model_whose_last_replica_goes_is_a_cold_one() -> None:
 async def test_those_who_stay_are_told_what_they_wait_for_now() -> None:
     burst = Hold(keep_alive_interval_s=0.001)
     await burst.ask(3)
-    watch = Watch()
-    told = asyncio.create_task(burst.held.place(replace(REQUEST, watch=watch)))
+    waits = Waits()
+    asked = request(tell_wait=waits)
+    told = asyncio.create_task(burst.held.take(asked))
     await settle()
     await burst.up("a")
-    burst.outlooks.current = Outlook("warm_up", 3.0)
+    burst.progress.current = ColdStartProgress("warm_up", 3.0)
 
-    watch.heard.clear()
+    waits.heard.clear()
     async with asyncio.timeout(LIMIT_S):
-        while not watch.told or watch.told[-1].phase != "warm_up":
-            await watch.heard.wait()
-            watch.heard.clear()
+        while not waits.told or waits.told[-1].phase != "warm_up":
+            await waits.heard.wait()
+            waits.heard.clear()
     await burst.end(0)
     async with asyncio.timeout(LIMIT_S):
         burst.held.replicas.release(await told)
 
-    assert burst.outlooks.running is False
-    assert len(watch.waits) == 1
+    assert burst.progress.running is False
+    assert asked.held_s > 0.0
 
 
 async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
@@ -267,12 +271,12 @@ async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
     held = hold(
         MODEL,
         StubHandle(holds=True),
-        StubOutlooks(Outlook("busy", None)),
+        StubProgress(ColdStartProgress("busy", None)),
         lambda: time.perf_counter() + late_s,
         keep_alive_interval_s=0.001,
         cold_wait_timeout_s=600,
     )
-    asked = [asyncio.create_task(held.place(REQUEST)) for _ in range(ROOM + 1)]
+    asked = [asyncio.create_task(held.take(request())) for _ in range(ROOM + 1)]
     await settle()
     late_s = 300.0
     held.replicas.update({"a": {"address": "a:1", "token": "t"}})
@@ -299,7 +303,7 @@ class Fleet(Hold):
         self.newcomers: list[int] = []
 
     async def happen(self, event: str, pick: int) -> None:
-        here = sorted(self.places)
+        here = sorted(self.slots)
         if event == "ask":
             self.newcomers.append(len(self.tasks))
             await self.ask()
@@ -314,31 +318,31 @@ class Fleet(Hold):
             await settle()
         elif here:
             number = here[pick % len(here)]
-            place = self.places[number]
+            slot = self.slots[number]
             if event == "answer":
-                self.held.replicas.answered(place)
+                self.held.replicas.answered(slot)
                 await settle()
             elif event == "end":
                 await self.end(number)
             elif event == "unreachable":
-                place.replica.failures += 1
+                slot.replica.failures += 1
                 await self.end(number)
                 await self.ask(again=True)
 
     def check(self) -> None:
         among = self.held.replicas
-        running = Counter(id(place.replica) for place in self.places.values())
-        for replica in among._replicas.values():
+        running = Counter(id(slot.replica) for slot in self.slots.values())
+        for replica in among._usable.values():
             assert replica.in_flight == running[id(replica)]
             assert replica.load >= 0
         waiting = sum(not task.done() for task in self.tasks)
         assert waiting == len(self.held)
-        assert self.held.body_bytes == len(REQUEST.body) * len(self.held)
-        if waiting and among._replicas:  # nobody waits while there is room
-            least = min(replica.failures for replica in among._replicas.values())
+        assert self.held.body_bytes == len(BODY) * len(self.held)
+        if waiting and among._usable:  # nobody waits while there is room
+            least = min(replica.failures for replica in among._usable.values())
             room = ROOM if self.held._cold else MODEL.max_ongoing_requests
             assert all(
-                replica.in_flight >= room for replica in among._replicas.values() if replica.failures == least
+                replica.in_flight >= room for replica in among._usable.values() if replica.failures == least
             )
         placed = [number for number in self.order if number in self.newcomers]
         assert placed == sorted(placed)
@@ -347,11 +351,11 @@ class Fleet(Hold):
         """One replica that works is enough for everybody."""
         await self.up("d")
         for _ in range(len(self.tasks) + 1):
-            for number in sorted(self.places):
+            for number in sorted(self.slots):
                 await self.end(number)
             self.check()
         assert len(self.held) == 0
-        assert not self.places
+        assert not self.slots
         assert all(task.done() for task in self.tasks)
 
 

@@ -13,18 +13,17 @@ import pytest
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import pick as replicas
-from serve_app.ingress.cold_start_progress import Outlook
+from serve_app.ingress import replica_set as replicas
+from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.relay_client import RelayClient
 from serve_app.settings import ModelSettings
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
-from tests.ingress.holding import StubOutlooks, hold
+from tests.ingress.holding import StubProgress, hold
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S, StubEngine, frames
 
 MODEL = ModelSettings(name="tide")
-REQUEST = EngineRequest("chat_completions", b'{"model":"tide","stream":true}', "r-1")
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
 COMMENT = rb": waiting for a replica of tide: phase=imports eta_s=12 waited_s=\d+\n\n"
 
@@ -35,10 +34,10 @@ class Cold:
     def __init__(self, stack: AsyncExitStack, **knobs: float) -> None:
         self._stack = stack
         self.handle = StubHandle(holds=True)
-        self.outlooks = StubOutlooks(Outlook("imports", 12.0))
+        self.progress = StubProgress(ColdStartProgress("imports", 12.0))
         self.late_s = 0.0
         self.held = hold(
-            MODEL, self.handle, self.outlooks, lambda: time.perf_counter() + self.late_s, **knobs
+            MODEL, self.handle, self.progress, lambda: time.perf_counter() + self.late_s, **knobs
         )
         self.relay = RelayClient(MODEL, self.held)
         self.traffic = TrafficLog()
@@ -47,7 +46,9 @@ class Cold:
 
     def ask(self) -> None:
         """The client's request arrives."""
-        response = EngineResponse(self.relay, REQUEST, self.traffic, stream=True)
+        body = b'{"model":"tide","stream":true}'
+        request = EngineRequest("chat_completions", body, "r-1", wants_stream=True)
+        response = EngineResponse(self.relay, request, self.traffic)
         self.running = asyncio.create_task(response(SCOPE, self.connection.receive, self.connection.send))
 
     async def _hang_up(self) -> None:
@@ -83,7 +84,7 @@ async def test_a_stream_is_told_what_it_waits_for_until_its_tokens_come(stack: A
     await cold.start_replica()
 
     assert re.fullmatch(b"(" + COMMENT + b")+" + re.escape(FIRST + DONE), await cold.end())
-    assert cold.traffic.names == ["opened", "admitted", "first_byte", "closed"]
+    assert cold.traffic.names == ["opened", "first_byte", "closed"]
     ttft_s, held_s = cold.traffic.seen["first_byte"]
     assert ttft_s >= held_s > 0.0
     assert cold.handle.chosen == 1
@@ -135,8 +136,8 @@ async def test_a_client_that_leaves_while_it_is_held_wakes_no_gpu(stack: AsyncEx
         await cold.running
         await asyncio.sleep(0)
 
-    assert cold.traffic.names == ["opened", "abandoned", "closed"]
-    assert (len(cold.held), cold.handle.asking, cold.outlooks.running) == (0, 0, False)
+    assert cold.traffic.names == ["opened", "closed"]
+    assert (len(cold.held), cold.handle.asking, cold.progress.running) == (0, 0, False)
 
 
 async def test_a_stream_that_finds_a_replica_is_neither_held_nor_commented(stack: AsyncExitStack) -> None:
@@ -145,5 +146,5 @@ async def test_a_stream_that_finds_a_replica_is_neither_held_nor_commented(stack
     cold.ask()
 
     assert await cold.end() == FIRST + DONE
-    assert (cold.handle.chosen, cold.outlooks.running) == (0, False)
-    assert cold.traffic.seen["closed"] == (0.0, "ok")
+    assert (cold.handle.chosen, cold.progress.running) == (0, False)
+    assert cold.traffic.seen["closed"] == ("ok", 0.0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ray.serve.request_router import RequestRouter
 
-from serve_app.ingress import pick as replicas
+from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.engine_router import EngineRouter
 
 DEPLOYMENT = "Engine-tide"
@@ -67,13 +67,13 @@ async def test_replicas_rank_by_the_load_this_process_has_on_them(router: Engine
     a, b, c = running = [reachable(name) for name in "abc"]
     router.update_replicas(running)
     known = replicas.replica_set(DEPLOYMENT)
-    places = [known.take(10, tokens) for tokens in (100, 300, 200)]
-    assert None not in places
+    slots = [known.take(10, tokens) for tokens in (100, 300, 200)]
+    assert None not in slots
 
     assert await router.choose_replicas(running) == [[a], [c], [b]]
-    for place in places:
-        assert place is not None
-        known.answered(place)
+    for slot in slots:
+        assert slot is not None
+        known.answered(slot)
     assert known.take(10) is not None  # on the first
 
     assert await router.choose_replicas(running) == [[b], [c], [a]]

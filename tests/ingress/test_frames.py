@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.ingress.frames import whole_frames
+from serve_app.ingress.frames import first_frames, relay
 
 END = b"\n\n"
 
@@ -36,8 +38,11 @@ async def passed(chunks: list[bytes]) -> list[bytes]:
             received += chunk
             yield chunk
 
-    async for piece in whole_frames(source()):
-        out.append(piece)  # noqa: PERF401 the source looks at it meanwhile
+    chunked = source()
+    first, rest = await first_frames(chunked)
+    if first:
+        async for piece in relay(first, rest, chunked, (), "tide"):
+            out.append(piece)  # noqa: PERF401 the source looks at it meanwhile
     return out
 
 
@@ -76,13 +81,40 @@ async def test_a_frame_leaves_the_moment_its_last_byte_is_there(cut: int) -> Non
     assert await passed([frame[:cut], frame[cut:] + b"data: b"]) == [frame]
 
 
-async def test_what_was_whole_is_out_before_the_sender_is_lost() -> None:
-    async def source() -> AsyncIterator[bytes]:
-        yield b"data: a\n\ndata: b"
-        raise ConnectionResetError
+async def loses(error: Exception, *chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+    raise error
 
-    pieces = whole_frames(source())
+
+async def test_a_sender_lost_before_the_first_frame_is_its_callers_to_replace() -> None:
+    with pytest.raises(ConnectionResetError):
+        await first_frames(loses(ConnectionResetError(), b"data: a\n"))
+
+
+async def test_a_sender_lost_within_a_stream_is_an_error_event_and_an_end_after_what_was_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The half frame is dropped: an event after it would be read as part of it."""
+    source = loses(ConnectionResetError("gone"), b"data: a\n\ndata: b")
+    first, rest = await first_frames(source)
+
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        out = [piece async for piece in relay(first, rest, source, (ConnectionError,), "org/tide")]
+
+    event, done, end = out[1].split(b"\n\n")
+    error = json.loads(event.removeprefix(b"event: error\ndata: "))["error"]
+    assert out[0] == b"data: a\n\n"
+    assert (error["code"], error["type"]) == ("replica_lost", "server_error")
+    assert error["message"] == "Model 'org/tide': the engine replica was lost while it was generating."
+    assert (done, end) == (b"data: [DONE]", b"")
+    assert "org/tide" in caplog.text
+
+
+async def test_a_fault_of_ours_is_not_taken_for_a_lost_replica() -> None:
+    source = loses(KeyError("x"), b"data: a\n\n")
+    pieces = relay(*await first_frames(source), source, (ConnectionError,), "tide")
 
     assert await anext(pieces) == b"data: a\n\n"
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(KeyError):
         await anext(pieces)

@@ -13,7 +13,7 @@ from serve_app.api.engine_client import EngineReply
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import heartbeats
 from serve_app.ingress.heartbeats import SILENT_LOOKS, Heartbeats
-from serve_app.ingress.pick import ReplicaSet
+from serve_app.ingress.replica_set import ReplicaSet
 from tests.stub_engine import LIMIT_S, StubEngine
 
 

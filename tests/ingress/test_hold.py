@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,19 +11,23 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from serve_app.api.engine_client import ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.ingress import pick as replicas
-from serve_app.ingress.cold_start_progress import Outlook
+from serve_app.ingress import replica_set as replicas
+from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.hold import HeldRequests
-from serve_app.ingress.pick import Place
+from serve_app.ingress.pick import Slot
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
-from tests.ingress.holding import StubOutlooks, Watch, hold
+from tests.ingress.holding import StubProgress, Waits, hold
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S
 
 MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
-REQUEST = EngineRequest("chat_completions", b'{"model":"tide"}', "r-1")
+BODY = b'{"model":"tide"}'
 UNAVAILABLE = DeploymentUnavailableError(DeploymentID("Engine-tide", "app"))
+
+
+def request(**changes: Any) -> EngineRequest:
+    return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", **changes)
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +40,14 @@ class Queue:
 
     def __init__(self, handle: StubHandle | None = None, **knobs: Any) -> None:
         self.handle = handle or StubHandle(holds=True)
-        self.outlooks = StubOutlooks()
-        self.held = hold(MODEL, self.handle, self.outlooks, **knobs)
+        self.progress = StubProgress()
+        self.held = hold(MODEL, self.handle, self.progress, **knobs)
 
-    def ask(self, **options: Any) -> asyncio.Task[Place]:
-        """A request for a place, on its way."""
-        return asyncio.create_task(self.held.place(REQUEST, **options))
+    def ask(self, **options: Any) -> asyncio.Task[Slot]:
+        """A request for a slot, on its way."""
+        return asyncio.create_task(self.held.take(request(), **options))
 
-    async def held_requests(self, count: int) -> list[asyncio.Task[Place]]:
+    async def held_requests(self, count: int) -> list[asyncio.Task[Slot]]:
         """That many requests, all in the queue."""
         tasks = [self.ask() for _ in range(count)]
         await asyncio.sleep(0)
@@ -58,27 +61,27 @@ class Queue:
     async def refusal(self, **options: Any) -> ApiError:
         async with asyncio.timeout(LIMIT_S):
             with pytest.raises(ApiError) as caught:
-                await self.held.place(REQUEST, **options)
+                await self.held.take(request(), **options)
         return caught.value
 
 
-async def ids(tasks: list[asyncio.Task[Place]]) -> list[str]:
+async def ids(tasks: list[asyncio.Task[Slot]]) -> list[str]:
     async with asyncio.timeout(LIMIT_S):
-        return [place.replica.replica_id for place in await asyncio.gather(*tasks)]
+        return [slot.replica.replica_id for slot in await asyncio.gather(*tasks)]
 
 
 async def test_with_a_replica_at_hand_nothing_is_held_and_nobody_asked() -> None:
     queue = Queue()
     queue.up("a")
     tasks = asyncio.all_tasks()
-    coroutine = queue.held.place(REQUEST)
+    coroutine = queue.held.take(request())
 
     with pytest.raises(StopIteration) as done:
         coroutine.send(None)  # the first step is the last: it never yields to the event loop
 
     assert done.value.value.replica.replica_id == "a"
     assert queue.held.replicas.in_flight("a") == 1
-    assert (queue.handle.chosen, queue.outlooks.running) == (0, False)
+    assert (queue.handle.chosen, queue.progress.running) == (0, False)
     assert asyncio.all_tasks() == tasks
 
 
@@ -87,14 +90,14 @@ async def test_a_burst_asks_ray_once_and_leaves_together_when_a_replica_is_there
     tasks = await queue.held_requests(24)
     await queue.handle.asked.wait()
     assert queue.handle.chosen == 1
-    assert queue.outlooks.running
+    assert queue.progress.running
 
     queue.up(*"abcdef")
 
     assert len(queue.held) == 0
     assert sorted(await ids(tasks)) == sorted("abcdef" * 4)
     assert queue.handle.chosen == 1
-    assert not queue.outlooks.running
+    assert not queue.progress.running
 
 
 async def test_those_who_came_first_go_first() -> None:
@@ -115,7 +118,7 @@ async def test_those_who_came_first_go_first() -> None:
 async def test_a_request_that_has_lost_its_replica_waits_for_room_too() -> None:
     queue = Queue()
     queue.up("a")
-    first = [await queue.held.place(REQUEST) for _ in range(4)]
+    first = [await queue.held.take(request()) for _ in range(4)]
 
     task = queue.ask(again=True)
     await asyncio.sleep(0)
@@ -128,7 +131,7 @@ async def test_a_request_that_has_lost_its_replica_waits_for_room_too() -> None:
 
 async def test_more_requests_than_may_be_held_are_refused_with_when_to_come_back() -> None:
     queue = Queue(max_held_requests=3)
-    queue.outlooks.current = Outlook("imports", 41.2)
+    queue.progress.current = ColdStartProgress("imports", 41.2)
     await queue.held_requests(3)
 
     error = await queue.refusal()
@@ -143,13 +146,13 @@ async def test_more_requests_than_may_be_held_are_refused_with_when_to_come_back
 async def test_the_bound_is_the_knob_as_it_is_now() -> None:
     bound = 0
     handle = StubHandle(holds=True)
-    held = HeldRequests(MODEL, handle, lambda: Knobs(max_held_requests=bound), StubOutlooks())
+    held = HeldRequests(MODEL, handle, lambda: Knobs(max_held_requests=bound), StubProgress())
     with pytest.raises(ApiError, match="max_held_requests = 0"):
-        await held.place(REQUEST)
+        await held.take(request())
     assert handle.chosen == 0
 
     bound = 1
-    task = asyncio.create_task(held.place(REQUEST))
+    task = asyncio.create_task(held.take(request()))
     await asyncio.sleep(0)
     assert len(held) == 1
     task.cancel()
@@ -157,7 +160,7 @@ async def test_the_bound_is_the_knob_as_it_is_now() -> None:
 
 async def test_a_request_is_held_until_its_deadline_and_no_longer() -> None:
     queue = Queue(cold_wait_timeout_s=0.001)
-    queue.outlooks.current = Outlook("weights_and_kv_cache", None)
+    queue.progress.current = ColdStartProgress("weights_and_kv_cache", None)
 
     error = await queue.refusal()
 
@@ -168,14 +171,14 @@ async def test_a_request_is_held_until_its_deadline_and_no_longer() -> None:
     )
     assert len(queue.held) == 0
     await asyncio.sleep(0)
-    assert (queue.handle.asking, queue.outlooks.running) == (0, False)
+    assert (queue.handle.asking, queue.progress.running) == (0, False)
 
 
 async def test_those_held_for_room_have_the_same_deadline() -> None:
     queue = Queue(cold_wait_timeout_s=0.001)
     queue.up("a")
     for _ in range(4):
-        await queue.held.place(REQUEST)
+        await queue.held.take(request())
 
     assert (await queue.refusal(again=True)).code == "cold_wait_timeout"
 
@@ -200,7 +203,7 @@ async def test_with_all_replicas_full_and_nobody_held_a_request_is_refused_at_on
     queue = Queue()
     queue.up("a")
     for _ in range(4):
-        await queue.held.place(REQUEST)
+        await queue.held.take(request())
 
     error = await queue.refusal()
 
@@ -228,7 +231,7 @@ async def test_a_client_that_leaves_leaves_the_queue() -> None:
     await asyncio.wait((first,))
 
     assert len(queue.held) == 1
-    assert queue.held.body_bytes == len(REQUEST.body)
+    assert queue.held.body_bytes == len(BODY)
     assert queue.handle.asking == 1  # the other one still needs a replica
     queue.up("a")
     assert await ids([second]) == ["a"]
@@ -246,7 +249,7 @@ async def test_when_the_last_client_has_left_no_gpu_is_woken_for_nobody() -> Non
 
     assert len(queue.held) == 0
     assert (queue.handle.chosen, queue.handle.asking) == (1, 0)
-    assert not queue.outlooks.running
+    assert not queue.progress.running
 
 
 async def test_a_client_that_leaves_at_the_moment_of_its_release_blocks_no_replica() -> None:
@@ -276,7 +279,7 @@ async def test_replicas_that_vanish_are_asked_for_again_by_those_still_held() ->
 
 
 async def test_a_question_outlived_by_its_replica_and_by_everybody_held_is_taken_back() -> None:
-    """Ray may lose the replica while it reserves a place there, and would queue for the next one."""
+    """Ray may lose the replica while it reserves a slot there, and would queue for the next one."""
     queue = Queue()
     tasks = await queue.held_requests(1)
     await queue.handle.asked.wait()
@@ -294,16 +297,16 @@ async def test_a_question_outlived_by_its_replica_and_by_everybody_held_is_taken
 async def test_the_queue_can_be_measured() -> None:
     now = 100.0
     handle = StubHandle(holds=True)
-    held = HeldRequests(MODEL, handle, Knobs, StubOutlooks(), clock=lambda: now)
+    held = HeldRequests(MODEL, handle, Knobs, StubProgress(), clock=lambda: now)
     assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
-    first = asyncio.create_task(held.place(REQUEST))
+    first = asyncio.create_task(held.take(request()))
     await asyncio.sleep(0)
     now = 107.0
-    second = asyncio.create_task(held.place(replace(REQUEST, body=b"x" * 100)))
+    second = asyncio.create_task(held.take(request(body=b"x" * 100)))
     await asyncio.sleep(0)
     now = 110.0
 
-    assert (len(held), held.body_bytes, held.oldest_s()) == (2, 100 + len(REQUEST.body), 10.0)
+    assert (len(held), held.body_bytes, held.oldest_s()) == (2, 100 + len(BODY), 10.0)
     first.cancel()
     await asyncio.wait((first,))
     assert (len(held), held.body_bytes, held.oldest_s()) == (1, 100, 3.0)
@@ -312,61 +315,89 @@ async def test_the_queue_can_be_measured() -> None:
     assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
 
 
-async def test_a_watch_is_told_while_its_request_is_held_and_how_long_that_was() -> None:
+async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None:
+    now = 100.0
+    held = HeldRequests(MODEL, StubHandle(holds=True), Knobs, StubProgress(), clock=lambda: now)
+    tasks = []
+    for again in (False, True):
+        tasks.append(asyncio.create_task(held.take(request(), again=again)))
+        await asyncio.sleep(0)
+        now += 5.0
+
+    assert held.oldest_s() == 10.0
+    held.replicas.update({"a": {"address": "a:1", "token": "t"}})
+    assert await ids(tasks) == ["a", "a"]
+
+
+async def test_a_client_is_told_while_its_request_is_held_and_the_request_how_long_that_was() -> None:
     queue = Queue(keep_alive_interval_s=0.001)
-    queue.outlooks.current = Outlook("imports", 12.0)
-    watch = Watch()
-    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=watch)))
+    queue.progress.current = ColdStartProgress("imports", 12.0)
+    waits = Waits()
+    asked = request(tell_wait=waits)
+    task = asyncio.create_task(queue.held.take(asked))
 
     for phase in ("imports", "warm_up"):
-        queue.outlooks.current = Outlook(phase, 12.0)
-        watch.heard.clear()
+        queue.progress.current = ColdStartProgress(phase, 12.0)
+        waits.heard.clear()
         async with asyncio.timeout(LIMIT_S):
-            await watch.heard.wait()
+            await waits.heard.wait()
     queue.up("a")
     await ids([task])
 
-    assert [(wait.model, wait.eta_s) for wait in watch.told] == [("tide", 12.0)] * len(watch.told)
-    assert {wait.phase for wait in watch.told} == {"imports", "warm_up"}
-    waits = [wait.waited_s for wait in watch.told]
-    assert waits == sorted(waits)
-    assert waits[0] >= 0.001
-    assert len(watch.waits) == 1
-    assert watch.waits[0] >= waits[-1]
+    assert [(wait.model, wait.eta_s) for wait in waits.told] == [("tide", 12.0)] * len(waits.told)
+    assert {wait.phase for wait in waits.told} == {"imports", "warm_up"}
+    waited = [wait.waited_s for wait in waits.told]
+    assert waited == sorted(waited)
+    assert 0.001 <= waited[0] <= waited[-1] <= asked.held_s
 
 
 async def test_a_wait_shorter_than_the_interval_is_not_told() -> None:
     queue = Queue()
-    watch = Watch()
-    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=watch)))
+    waits = Waits()
+    asked = request(tell_wait=waits)
+    task = asyncio.create_task(queue.held.take(asked))
     await asyncio.sleep(0)
 
     queue.up("a")
     await ids([task])
 
-    assert watch.told == []
-    assert len(watch.waits) == 1
+    assert waits.told == []
+    assert asked.held_s > 0.0
 
 
-async def test_a_watch_hears_of_the_end_of_a_wait_that_failed() -> None:
+async def test_a_wait_that_failed_was_a_wait_too() -> None:
     queue = Queue(StubHandle(refuses=UNAVAILABLE))
-    watch = Watch()
+    asked = request()
 
     with pytest.raises(ApiError):
-        await queue.held.place(replace(REQUEST, watch=watch))
+        await queue.held.take(asked)
 
-    assert len(watch.waits) == 1
+    assert asked.held_s > 0.0
 
 
-async def test_a_watch_that_fails_fails_its_own_request_only() -> None:
-    class Broken(Watch):
-        async def held(self, wait: ColdWait) -> None:
-            raise OSError(32, "pipe")
+async def test_all_waits_of_a_request_add_up() -> None:
+    now = 100.0
+    held = HeldRequests(MODEL, StubHandle(holds=True), Knobs, StubProgress(), clock=lambda: now)
+    asked = request()
+    for again in (False, True):
+        task = asyncio.create_task(held.take(asked, again=again))
+        await asyncio.sleep(0)
+        now += 2.5
+        held.replicas.update({"a": {"address": "a:1", "token": "t"}})
+        await task
+        held.replicas.update({})
+
+    assert asked.held_s == 5.0
+
+
+async def test_a_client_that_cannot_be_told_fails_its_own_request_only() -> None:
+    async def broken(wait: ColdWait) -> None:
+        raise OSError(32, "pipe")
 
     queue = Queue(keep_alive_interval_s=0.001)
     other = queue.ask()
     with pytest.raises(OSError, match="pipe"):
-        await queue.held.place(replace(REQUEST, watch=Broken()))
+        await queue.held.take(request(tell_wait=broken))
 
     queue.up("a")
     assert await ids([other]) == ["a"]
@@ -375,7 +406,7 @@ async def test_a_watch_that_fails_fails_its_own_request_only() -> None:
 
 async def test_however_short_the_interval_others_get_their_turn() -> None:
     queue = Queue(keep_alive_interval_s=1e-9)
-    task = asyncio.create_task(queue.held.place(replace(REQUEST, watch=Watch())))
+    task = asyncio.create_task(queue.held.take(request(tell_wait=Waits())))
     for _ in range(20):
         await asyncio.sleep(0)
 

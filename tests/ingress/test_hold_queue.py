@@ -5,8 +5,8 @@ import asyncio
 from serve_app.ingress.hold_queue import HeldRequest, HoldQueue
 
 
-async def held(since: float, *, again: bool = False, body_bytes: int = 10) -> HeldRequest:
-    return HeldRequest(since, body_bytes, 2, 0.0, again, asyncio.get_running_loop().create_future())
+async def held(since: float, *, again: bool = False) -> HeldRequest:
+    return HeldRequest(since, 10, 2, 0.0, again, asyncio.get_running_loop().create_future())
 
 
 def leave_all(queue: HoldQueue) -> list[HeldRequest]:
@@ -20,13 +20,7 @@ def leave_all(queue: HoldQueue) -> list[HeldRequest]:
 async def test_an_empty_queue_has_nobody_first() -> None:
     queue = HoldQueue()
 
-    assert (len(queue), queue.body_bytes, queue.first(), queue.oldest_since(), queue.all()) == (
-        0,
-        0,
-        None,
-        None,
-        [],
-    )
+    assert (len(queue), queue.first(), queue.all()) == (0, None, [])
 
 
 async def test_first_come_first_served_but_for_those_who_lost_a_turn_before() -> None:
@@ -43,26 +37,13 @@ async def test_first_come_first_served_but_for_those_who_lost_a_turn_before() ->
 
 async def test_whoever_leaves_in_between_is_missed_once() -> None:
     queue = HoldQueue()
-    one, two, back = await held(1.0), await held(2.0), await held(3.0, again=True, body_bytes=100)
+    one, two, back = await held(1.0), await held(2.0), await held(3.0, again=True)
     for each in (one, two, back):
         queue.enter(each)
-    assert (len(queue), queue.body_bytes) == (3, 120)
+    assert len(queue) == 3
 
     for _ in range(2):
         queue.leave(one)
         queue.leave(back)
 
-    assert (len(queue), queue.body_bytes, queue.first()) == (1, 10, two)
-
-
-async def test_who_has_been_held_longest_need_not_be_first() -> None:
-    queue = HoldQueue()
-    queue.enter(await held(1.0))
-    queue.enter(await held(2.0))
-    back = await held(3.0, again=True)
-    queue.enter(back)
-
-    assert queue.first() is back
-    assert queue.oldest_since() == 1.0
-    queue.leave(queue.all()[1])
-    assert queue.oldest_since() == 2.0
+    assert (len(queue), queue.first()) == (1, two)

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.api.outcome import OUTCOMES, Outcome
+from serve_app.api.outcome import OUTCOMES
 from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_signals import IngressCounters, ingress_report
+from serve_app.telemetry import series as made
+from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.wire.signals import INGRESS_FIELDS, IngressSignals
+from tests.telemetry.stub_metric import SERIES, StubMetric
 
 FULL = ApiError(429, "full", code="queue_full")
 
@@ -28,44 +32,30 @@ class StubHeld:
         return max(self.ages, default=0.0)
 
 
-class StubMeter:
-    def __init__(self) -> None:
-        self.seen: list[tuple[object, ...]] = []
-
-    def set_held(self, requests: int, oldest_s: float) -> None:
-        self.seen.append(("held", requests, oldest_s))
-
-    def count_arrival(self) -> None:
-        self.seen.append(("arrival",))
-
-    def count_rejection(self, reason: str) -> None:
-        self.seen.append(("rejection", reason))
-
-    def count_abandonment(self) -> None:
-        self.seen.append(("abandonment",))
-
-    def count_response(self, outcome: Outcome) -> None:
-        self.seen.append(("response", outcome))
-
-    def observe_cold_wait(self, seconds: float) -> None:
-        self.seen.append(("cold wait", seconds))
-
-    def observe_ttft(self, seconds: float, *, cold: bool) -> None:
-        self.seen.append(("ttft", seconds, cold))
-
-
 class Counted:
     """Counters with everything around them."""
 
     def __init__(self, deployment: str = "Engine-tide") -> None:
-        self.now = 1000.0
         self.held = StubHeld()
-        self.meter = StubMeter()
-        self.counters = IngressCounters(deployment, self.held, self.meter, lambda: self.now)
+        SERIES.clear()
+        metrics = IngressMetrics("tide", "replica-1")
+        self._series = dict(SERIES)
+        self.counters = IngressCounters(deployment, self.held, metrics)
+
+    @property
+    def seen(self) -> dict[str, list[tuple[float, dict[str, str]]]]:
+        """What each series has been given, of those that have been given anything."""
+        return {name: series.values for name, series in self._series.items() if series.values}
 
     @property
     def signals(self) -> IngressSignals:
         return self.counters.signals()
+
+
+@pytest.fixture(autouse=True)
+def _stub_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("Histogram", "Counter", "Gauge"):
+        monkeypatch.setattr(made, kind, StubMetric)
 
 
 @pytest.fixture
@@ -73,8 +63,8 @@ def counted() -> Counted:
     return Counted()
 
 
-def request(operation: Operation = "chat_completions", body: bytes = b"12345") -> EngineRequest:
-    return EngineRequest(operation, body, "r-1")
+def request(operation: Operation = "chat_completions", body: bytes = b"12345", **known: Any) -> EngineRequest:
+    return EngineRequest(operation, body, "r-1", **known)
 
 
 def test_where_nothing_has_happened_every_signal_is_zero(counted: Counted) -> None:
@@ -88,7 +78,7 @@ def test_an_arrival_is_counted_once_with_the_bytes_of_its_body(
     counted.counters.opened(request(operation, b"x" * 700))
 
     assert (counted.signals.arrivals_total, counted.signals.arrived_bytes_total) == (1, 700)
-    assert counted.meter.seen == [("arrival",)]
+    assert counted.seen == {"llm_arrivals_total": [(1, {})]}
 
 
 @pytest.mark.parametrize("operation", ["tokenize", "detokenize"])
@@ -96,37 +86,37 @@ def test_tokenizing_is_no_work_for_a_gpu(counted: Counted, operation: Operation)
     tokenize = request(operation)
 
     counted.counters.opened(tokenize)
-    counted.counters.admitted(tokenize)
-    counted.counters.first_byte(tokenize, 0.1, 0.0)
+    tokenize.ttft_s = 0.1
+    counted.counters.first_byte(tokenize)
     counted.counters.rejected(tokenize, FULL)
-    counted.counters.abandoned(tokenize)
-    counted.counters.opened(tokenize)
-    counted.counters.closed(tokenize, 0.0, "error")
+    tokenize.outcome = "abandoned"
+    counted.counters.closed(tokenize)
 
     assert counted.signals == IngressSignals()
-    assert counted.meter.seen == []
+    assert counted.seen == {}
 
 
-def test_each_end_is_counted_as_what_it_is(counted: Counted) -> None:
-    counted.counters.admitted(request())
+def test_a_refusal_is_counted_by_its_reason(counted: Counted) -> None:
     counted.counters.rejected(request(), FULL)
     counted.counters.rejected(request(), ApiError(503, "gone"))
-    counted.counters.abandoned(request())
 
-    signals = counted.signals
-    assert (signals.admitted_total, signals.rejected_total, signals.abandoned_total) == (1, 2, 1)
-    assert counted.meter.seen == [
-        ("rejection", "queue_full"),
-        ("rejection", "unknown"),
-        ("abandonment",),
-    ]
+    assert counted.seen == {"llm_rejected_total": [(1, {"reason": "queue_full"}), (1, {"reason": "unknown"})]}
 
 
 def test_how_a_request_ended_is_counted_when_it_has(counted: Counted) -> None:
     for outcome in OUTCOMES:
-        counted.counters.closed(request(), 0.0, outcome)
+        counted.counters.closed(request(outcome=outcome, ttft_s=0.1))
 
-    assert counted.meter.seen == [("response", outcome) for outcome in OUTCOMES]
+    assert counted.seen == {"llm_responses_total": [(1, {"outcome": outcome}) for outcome in OUTCOMES]}
+
+
+def test_a_client_that_left_without_an_answer_is_counted_as_such_too(counted: Counted) -> None:
+    counted.counters.closed(request(outcome="abandoned"))
+
+    assert counted.seen == {
+        "llm_responses_total": [(1, {"outcome": "abandoned"})],
+        "llm_abandoned_total": [(1, {})],
+    }
 
 
 def test_held_requests_are_seen_as_they_are_now(counted: Counted) -> None:
@@ -137,41 +127,31 @@ def test_held_requests_are_seen_as_they_are_now(counted: Counted) -> None:
     assert (signals.held_requests, signals.held_bytes, signals.oldest_held_s) == (2, 90, 12.5)
 
     counted.counters.publish_held()
-    assert counted.meter.seen == [("held", 2, 12.5)]
+    assert counted.seen == {"llm_held_requests": [(2, {})], "llm_oldest_held_seconds": [(12.5, {})]}
 
 
 @pytest.mark.parametrize("held_s", [0.0, 0.02, 0.5])
 def test_a_moment_without_a_replica_is_no_cold_start(counted: Counted, held_s: float) -> None:
-    counted.counters.first_byte(request(), 0.2, held_s)
-    counted.counters.closed(request(), held_s, "ok")
+    served = request(ttft_s=0.2, held_s=held_s, outcome="ok")
+    counted.counters.first_byte(served)
+    counted.counters.closed(served)
 
-    signals = counted.signals
-    assert (signals.ttft_count, signals.cold_ttft_count) == (1, 0)
-    assert signals.ttft_p95_s == pytest.approx(0.2, rel=0.05)
-    assert counted.meter.seen == [("ttft", 0.2, False), ("response", "ok")]
-
-
-def test_requests_that_waited_for_a_cold_start_do_not_spoil_the_ttft_of_the_others(
-    counted: Counted,
-) -> None:
-    for _ in range(9):
-        counted.counters.first_byte(request(), 0.1, 0.0)
-    counted.counters.first_byte(request(), 42.0, 41.5)
-    counted.counters.closed(request(), 41.5, "ok")
-
-    signals = counted.signals
-    assert (signals.ttft_count, signals.cold_ttft_count) == (9, 1)
-    assert signals.ttft_p99_s == pytest.approx(0.1, rel=0.05)
-    assert signals.cold_ttft_p50_s == pytest.approx(42.0, rel=0.05)
-    assert counted.meter.seen[-3:] == [("ttft", 42.0, True), ("response", "ok"), ("cold wait", 41.5)]
+    assert counted.seen == {
+        "llm_user_ttft_seconds": [(0.2, {"cold": "false"})],
+        "llm_responses_total": [(1, {"outcome": "ok"})],
+    }
 
 
-def test_ttft_is_that_of_the_last_half_minute(counted: Counted) -> None:
-    counted.counters.first_byte(request(), 0.1, 0.0)
-    counted.now += 31.0
+def test_the_ttft_of_requests_that_waited_for_a_cold_start_is_told_apart(counted: Counted) -> None:
+    served = request(ttft_s=42.0, held_s=41.5, outcome="ok")
+    counted.counters.first_byte(served)
+    counted.counters.closed(served)
 
-    assert counted.signals.ttft_count == 0
-    assert counted.signals.ttft_p50_s == 0.0
+    assert counted.seen == {
+        "llm_user_ttft_seconds": [(42.0, {"cold": "true"})],
+        "llm_responses_total": [(1, {"outcome": "ok"})],
+        "llm_cold_wait_seconds": [(41.5, {})],
+    }
 
 
 def test_the_report_is_flat_with_every_field_of_every_model() -> None:
@@ -196,7 +176,7 @@ def test_open_requests_are_those_of_all_models_and_operations() -> None:
     other.counters.opened(request())
 
     assert ingress_report([tide.counters, other.counters])["ongoing_requests"] == 3.0
-    tide.counters.closed(request(), 0.0, "ok")
+    tide.counters.closed(request(outcome="ok"))
     assert ingress_report([tide.counters, other.counters])["ongoing_requests"] == 2.0
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.ingress import knob_publisher
-from serve_app.ingress import knob_store as desk_module
-from serve_app.ingress.knob_store import AutoscalingDesk
+from serve_app.ingress import knob_store as knob_store_module
+from serve_app.ingress.knob_store import KnobStore
 from serve_app.settings import ModelSettings, SettingsError
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.live_knobs import LiveKnobs
@@ -27,7 +26,7 @@ WRONG = "autoscaling['tide'].max_replicas = 0: input should be greater than or e
 
 
 class Clock:
-    """Stands in for `time` in the desk."""
+    """Stands in for `time` in the knob store."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -42,16 +41,16 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> Clock:
     made = Clock()
-    monkeypatch.setattr(desk_module, "time", made)
+    monkeypatch.setattr(knob_store_module, "time", made)
     return made
 
 
 class Replica:
-    """An ingress replica's knobs, and its desk."""
+    """An ingress replica's knobs, and where it keeps them."""
 
     def __init__(self, models: dict[str, ModelSettings] = MODELS, app: str = "shop") -> None:
         self.live = LiveKnobs(dict.fromkeys(models, Knobs()))
-        self.desk = AutoscalingDesk(app, models, self.live, {"CPU": 0.5})
+        self.store = KnobStore(app, models, self.live, {"CPU": 0.5})
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def set_to(**knobs: Any) -> dict[str, Any]:
 async def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes(
     replica: Replica, clock: Clock
 ) -> None:
-    await replica.desk.apply({"autoscaling": {"tide": {"max_replicas": 8}}, "ingress": {"max_replicas": 2}})
+    await replica.store.apply({"autoscaling": {"tide": {"max_replicas": 8}}, "ingress": {"max_replicas": 2}})
 
     served = told()
     assert list(served.models) == ["Engine-tide", "Engine-org-embed"]
@@ -87,7 +86,7 @@ async def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes
 
 @pytest.mark.parametrize("user_config", [None, {}])
 async def test_without_a_user_config_the_defaults_are_in_force(replica: Replica, user_config: Any) -> None:
-    await replica.desk.apply(user_config)
+    await replica.store.apply(user_config)
 
     assert told().models["Engine-tide"].knobs == Knobs()
 
@@ -95,8 +94,8 @@ async def test_without_a_user_config_the_defaults_are_in_force(replica: Replica,
 async def test_changed_knobs_replace_those_before_and_what_is_not_said_again_is_a_default(
     replica: Replica,
 ) -> None:
-    await replica.desk.apply(set_to(max_replicas=8, headroom=2))
-    await replica.desk.apply(set_to(max_replicas=4))
+    await replica.store.apply(set_to(max_replicas=8, headroom=2))
+    await replica.store.apply(set_to(max_replicas=4))
 
     assert told().models["Engine-tide"].knobs == Knobs(max_replicas=4)
     assert replica.live.of("tide") == Knobs(max_replicas=4)
@@ -106,7 +105,7 @@ async def test_invalid_knobs_at_the_first_start_are_an_error_and_are_told_to_nob
     replica: Replica, kv: StubKv
 ) -> None:
     with pytest.raises(SettingsError) as caught:
-        await replica.desk.apply(INVALID)
+        await replica.store.apply(INVALID)
 
     assert caught.value.problems == [WRONG]
     assert kv.kept == {}
@@ -115,49 +114,49 @@ async def test_invalid_knobs_at_the_first_start_are_an_error_and_are_told_to_nob
 async def test_invalid_knobs_later_are_kept_out_logged_and_shown(
     replica: Replica, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await replica.desk.apply(set_to(max_replicas=8))
+    await replica.store.apply(set_to(max_replicas=8))
 
     with caplog.at_level(logging.ERROR, "ray.serve"):
-        await replica.desk.apply(INVALID)
+        await replica.store.apply(INVALID)
 
     assert replica.live.of("tide") == Knobs(max_replicas=8)
     assert told().models["Engine-tide"].knobs == Knobs(max_replicas=8)
     assert told().rejected == WRONG
-    assert replica.desk.knobs()["rejected"] == WRONG
-    assert replica.desk.knobs()["models"]["tide"]["max_replicas"] == 8
+    assert replica.store.knobs()["rejected"] == WRONG
+    assert replica.store.knobs()["models"]["tide"]["max_replicas"] == 8
     assert caplog.messages == [f"knobs rejected, those before stay in force: {WRONG}"]
 
 
 async def test_knobs_in_force_stay_even_where_the_store_has_forgotten_them(
     replica: Replica, kv: StubKv
 ) -> None:
-    await replica.desk.apply(set_to(max_replicas=8))
+    await replica.store.apply(set_to(max_replicas=8))
     kv.kept.clear()
 
-    await replica.desk.apply(INVALID)
+    await replica.store.apply(INVALID)
 
     assert replica.live.of("tide") == told().models["Engine-tide"].knobs == Knobs(max_replicas=8)
 
 
 async def test_one_invalid_knob_keeps_out_all_that_came_with_it(replica: Replica) -> None:
-    await replica.desk.apply(set_to(max_replicas=8))
+    await replica.store.apply(set_to(max_replicas=8))
 
-    await replica.desk.apply(
+    await replica.store.apply(
         {"autoscaling": {"tide": {"headroom": 2}, "nobody": {}}, "ingress": {"max_replicas": 9}}
     )
 
     assert replica.live.of("tide") == Knobs(max_replicas=8)
     assert replica.live.ingress == IngressKnobs()
-    assert "autoscaling['nobody']: no such model" in replica.desk.knobs()["rejected"]
+    assert "autoscaling['nobody']: no such model" in replica.store.knobs()["rejected"]
 
 
 async def test_valid_knobs_after_invalid_ones_leave_nothing_rejected(replica: Replica) -> None:
-    await replica.desk.apply({})
-    await replica.desk.apply(INVALID)
+    await replica.store.apply({})
+    await replica.store.apply(INVALID)
 
-    await replica.desk.apply(set_to(max_replicas=3))
+    await replica.store.apply(set_to(max_replicas=3))
 
-    assert replica.desk.knobs()["rejected"] == told().rejected == ""
+    assert replica.store.knobs()["rejected"] == told().rejected == ""
     assert told().models["Engine-tide"].knobs == Knobs(max_replicas=3)
 
 
@@ -165,47 +164,47 @@ async def test_a_replica_that_starts_while_invalid_knobs_are_deployed_goes_on_wi
     replica: Replica,
 ) -> None:
     """Or else no ingress replica could be replaced until somebody mends the file."""
-    await replica.desk.apply({"autoscaling": {"tide": {"max_replicas": 8}}, "ingress": {"max_replicas": 2}})
-    await replica.desk.apply(INVALID)
+    await replica.store.apply({"autoscaling": {"tide": {"max_replicas": 8}}, "ingress": {"max_replicas": 2}})
+    await replica.store.apply(INVALID)
 
     late = Replica()
-    await late.desk.apply(INVALID)
+    await late.store.apply(INVALID)
 
     assert late.live.of("tide") == Knobs(max_replicas=8)
     assert late.live.ingress == IngressKnobs(max_replicas=2)
-    assert late.desk.knobs()["rejected"] == told().rejected == WRONG
+    assert late.store.knobs()["rejected"] == told().rejected == WRONG
 
 
 async def test_such_a_replica_takes_valid_knobs_as_soon_as_there_are_some(replica: Replica) -> None:
-    await replica.desk.apply(set_to(max_replicas=8))
+    await replica.store.apply(set_to(max_replicas=8))
     late = Replica()
-    await late.desk.apply(INVALID)
+    await late.store.apply(INVALID)
 
-    await late.desk.apply(set_to(max_replicas=2))
+    await late.store.apply(set_to(max_replicas=2))
 
-    assert (late.live.of("tide"), late.desk.knobs()["rejected"]) == (Knobs(max_replicas=2), "")
+    assert (late.live.of("tide"), late.store.knobs()["rejected"]) == (Knobs(max_replicas=2), "")
 
 
 async def test_knobs_of_other_models_are_not_adopted(replica: Replica) -> None:
     """New models and invalid knobs at once: what was in force says nothing of them."""
-    await replica.desk.apply({})
+    await replica.store.apply({})
     other = Replica({**MODELS, "more": ModelSettings(name="more")})
 
     with pytest.raises(SettingsError):
-        await other.desk.apply(INVALID)
+        await other.store.apply(INVALID)
 
 
 async def test_knobs_of_another_application_are_not_adopted(replica: Replica) -> None:
-    await replica.desk.apply({})
+    await replica.store.apply({})
 
     with pytest.raises(SettingsError):
-        await Replica(app="shop2").desk.apply(INVALID)
+        await Replica(app="shop2").store.apply(INVALID)
 
 
 async def test_before_the_policy_has_written_there_is_no_status_and_no_decision(replica: Replica) -> None:
-    assert replica.desk.age_s() is None
-    assert await replica.desk.status() is None
-    assert await replica.desk.decisions() == []
+    assert replica.store.age_s() is None
+    assert await replica.store.status() is None
+    assert await replica.store.decisions() == []
 
 
 async def test_what_the_policy_wrote_is_shown_and_is_at_most_half_a_second_old(
@@ -213,20 +212,20 @@ async def test_what_the_policy_wrote_is_shown_and_is_at_most_half_a_second_old(
 ) -> None:
     put_document(STATUS, "shop", {"at": 1, "models": {}})
     put_document(DECISIONS, "shop", [{"seq": 1, "model": "tide"}])
-    assert await replica.desk.status() == {"at": 1, "models": {}}
-    assert await replica.desk.decisions() == [{"seq": 1, "model": "tide"}]
+    assert await replica.store.status() == {"at": 1, "models": {}}
+    assert await replica.store.decisions() == [{"seq": 1, "model": "tide"}]
 
     put_document(STATUS, "shop", {"at": 2, "models": {}})
     put_document(DECISIONS, "shop", [{"seq": 2, "model": "tide"}])
     clock.now += 0.5
-    assert await replica.desk.status() == {"at": 1, "models": {}}
-    assert await replica.desk.decisions() == [{"seq": 1, "model": "tide"}]
-    assert replica.desk.age_s() == 0.5
+    assert await replica.store.status() == {"at": 1, "models": {}}
+    assert await replica.store.decisions() == [{"seq": 1, "model": "tide"}]
+    assert replica.store.age_s() == 0.5
 
     clock.now += 0.25
-    assert await replica.desk.status() == {"at": 2, "models": {}}
-    assert await replica.desk.decisions() == [{"seq": 2, "model": "tide"}]
-    assert replica.desk.age_s() == 0.0
+    assert await replica.store.status() == {"at": 2, "models": {}}
+    assert await replica.store.decisions() == [{"seq": 2, "model": "tide"}]
+    assert replica.store.age_s() == 0.0
 
 
 async def test_where_the_store_does_not_answer_the_last_that_was_read_is_shown_with_its_age(
@@ -234,14 +233,14 @@ async def test_where_the_store_does_not_answer_the_last_that_was_read_is_shown_w
 ) -> None:
     put_document(STATUS, "shop", {"at": 1, "models": {}})
     put_document(DECISIONS, "shop", [{"seq": 1, "model": "tide"}])
-    await replica.desk.status()
-    await replica.desk.decisions()
+    await replica.store.status()
+    await replica.store.decisions()
     kv.fails = RuntimeError("GCS is gone")
     clock.now += 30.0
 
-    assert await replica.desk.status() == {"at": 1, "models": {}}
-    assert await replica.desk.decisions() == [{"seq": 1, "model": "tide"}]
-    assert replica.desk.age_s() == 30.0
+    assert await replica.store.status() == {"at": 1, "models": {}}
+    assert await replica.store.decisions() == [{"seq": 1, "model": "tide"}]
+    assert replica.store.age_s() == 30.0
 
 
 @pytest.mark.parametrize("document", [7, {}, [{"of": "another version"}]])
@@ -249,15 +248,15 @@ async def test_documents_of_another_version_are_as_good_as_none(replica: Replica
     put_document(STATUS, "shop", document)
     put_document(DECISIONS, "shop", document)
 
-    assert await replica.desk.status() is None
-    assert await replica.desk.decisions() == []
+    assert await replica.store.status() is None
+    assert await replica.store.decisions() == []
 
 
 async def test_knobs_are_in_force_at_once_and_published_once_the_store_answers(
     replica: Replica, kv: StubKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GCS that does not answer must not hold up the event loop, where Ray hands knobs over."""
-    monkeypatch.setattr(desk_module, "_PUBLISH_WAIT_S", 0.01)
+    monkeypatch.setattr(knob_store_module, "_PUBLISH_WAIT_S", 0.01)
     answers = threading.Event()
     put = kv._internal_kv_put
     threads: list[threading.Thread] = []
@@ -268,13 +267,13 @@ async def test_knobs_are_in_force_at_once_and_published_once_the_store_answers(
         put(key, value, overwrite=overwrite, namespace=namespace)
 
     monkeypatch.setattr(kv, "_internal_kv_put", put_slowly)
-    await replica.desk.apply(set_to(max_replicas=8))
-    await replica.desk.apply(set_to(max_replicas=9))
+    await replica.store.apply(set_to(max_replicas=8))
+    await replica.store.apply(set_to(max_replicas=9))
     assert replica.live.of("tide").max_replicas == 9
     assert kv.kept == {}
 
     answers.set()
-    await replica.desk.apply(set_to(max_replicas=7))
+    await replica.store.apply(set_to(max_replicas=7))
     for thread in threads:
         await asyncio.to_thread(thread.join, LIMIT_S)
 
@@ -286,8 +285,8 @@ async def test_knobs_are_in_force_at_once_and_published_once_the_store_answers(
 async def test_a_write_that_failed_is_made_up_for_and_logged_once(
     replica: Replica, kv: StubKv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(knob_publisher, "_RETRY_S", 0.0)
-    monkeypatch.setattr(desk_module, "_PUBLISH_WAIT_S", LIMIT_S)
+    monkeypatch.setattr(knob_store_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(knob_store_module, "_PUBLISH_WAIT_S", LIMIT_S)
     put, failures = kv._internal_kv_put, iter(range(3))
 
     def put_at_last(key: str, value: bytes, *, overwrite: bool, namespace: str) -> None:
@@ -297,7 +296,7 @@ async def test_a_write_that_failed_is_made_up_for_and_logged_once(
 
     monkeypatch.setattr(kv, "_internal_kv_put", put_at_last)
     with caplog.at_level(logging.ERROR, "ray.serve"):
-        await replica.desk.apply(set_to(max_replicas=8))
+        await replica.store.apply(set_to(max_replicas=8))
 
     assert told().models["Engine-tide"].knobs == Knobs(max_replicas=8)
     assert caplog.messages == ["the knobs of shop could not be published; trying again"]

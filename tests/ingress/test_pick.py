@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from serve_app.ingress.pick import SEQUENCE_TOKENS, Place, ReplicaSet, replica_set
+from serve_app.ingress.pick import SEQUENCE_TOKENS, Slot
+from serve_app.ingress.replica_set import ReplicaSet, replica_set
 
 LIMIT = 1000
 
@@ -19,22 +20,22 @@ def picks(among: ReplicaSet, times: int) -> list[str]:
     """Replicas picked one after the other, with nothing left on them."""
     picked = []
     for _ in range(times):
-        (place,) = taken(among.take(LIMIT))
-        picked.append(place.replica.replica_id)
-        among.release(place)
+        (slot,) = taken(among.take(LIMIT))
+        picked.append(slot.replica.replica_id)
+        among.release(slot)
     return picked
 
 
-def taken(*places: Place | None) -> list[Place]:
-    assert None not in places
-    return [place for place in places if place is not None]
+def taken(*slots: Slot | None) -> list[Slot]:
+    assert None not in slots
+    return [slot for slot in slots if slot is not None]
 
 
-def take(among: ReplicaSet, *ids: str) -> list[Place]:
+def take(among: ReplicaSet, *ids: str) -> list[Slot]:
     """Requests put on replicas, which have to be those of these ids in turn."""
-    places = taken(*(among.take(LIMIT) for _ in ids))
-    assert [place.replica.replica_id for place in places] == list(ids)
-    return places
+    slots = taken(*(among.take(LIMIT) for _ in ids))
+    assert [slot.replica.replica_id for slot in slots] == list(ids)
+    return slots
 
 
 def test_where_there_is_no_replica_none_is_picked() -> None:
@@ -43,9 +44,9 @@ def test_where_there_is_no_replica_none_is_picked() -> None:
 
 
 def test_a_replica_comes_with_its_address_and_its_token() -> None:
-    (place,) = take(replicas("a"), "a")
+    (slot,) = take(replicas("a"), "a")
 
-    assert (place.replica.address, place.replica.token) == ("10.0.0.1:97", "key-a")
+    assert (slot.replica.address, slot.replica.token) == ("10.0.0.1:97", "key-a")
 
 
 def test_equals_take_turns() -> None:
@@ -85,11 +86,11 @@ def test_a_request_counts_from_the_pick_to_the_release() -> None:
 def test_a_replica_takes_no_more_than_it_may() -> None:
     among = replicas("a", "b")
 
-    places = taken(*(among.take(2) for _ in range(4)))
+    slots = taken(*(among.take(2) for _ in range(4)))
     assert among.take(2) is None
-    among.release(places[1])
+    among.release(slots[1])
     (another,) = taken(among.take(2))
-    assert another.replica is places[1].replica
+    assert another.replica is slots[1].replica
 
 
 def test_counts_of_replicas_that_stay_survive_an_update() -> None:
@@ -191,50 +192,50 @@ def test_whoever_waits_hears_of_a_replica_that_is_one_of_equals_again() -> None:
 
 def test_a_replica_that_is_missed_once_comes_back_with_what_it_has() -> None:
     among = replicas("a", "b")
-    places = [place for place in (among.take(LIMIT) for _ in range(8)) if place]
+    slots = [slot for slot in (among.take(LIMIT) for _ in range(8)) if slot]
     among.update(where("b"))
     among.update(where("a", "b"))
     assert (among.in_flight("a"), among.in_flight("b")) == (4, 4)
 
     among.update(where("b"))
-    for place in places:
-        among.release(place)
+    for slot in slots:
+        among.release(slot)
     among.update(where("a", "b"))
     assert (among.in_flight("a"), among.in_flight("b")) == (0, 0)
 
 
 def test_a_prompt_weighs_until_its_replica_answers_and_its_request_until_it_ends() -> None:
     among = replicas("a")
-    (place,) = taken(among.take(LIMIT, 1000))
+    (slot,) = taken(among.take(LIMIT, 1000))
     assert among.load("a") == 1000 + SEQUENCE_TOKENS
-    assert place.replica.pending_prompt_tokens == 1000
+    assert slot.replica.pending_prompt_tokens == 1000
 
-    among.answered(place)
+    among.answered(slot)
     assert among.load("a") == SEQUENCE_TOKENS
-    among.answered(place)
+    among.answered(slot)
     assert among.load("a") == SEQUENCE_TOKENS
-    among.release(place)
+    among.release(slot)
     assert among.load("a") == 0
 
 
 def test_who_ends_without_an_answer_leaves_nothing_behind() -> None:
     among = replicas("a")
-    (place,) = taken(among.take(LIMIT, 1000))
+    (slot,) = taken(among.take(LIMIT, 1000))
 
-    among.release(place)
+    among.release(slot)
 
-    assert (among.load("a"), among.in_flight("a"), place.replica.pending_prompt_tokens) == (0, 0, 0)
+    assert (among.load("a"), among.in_flight("a"), slot.replica.pending_prompt_tokens) == (0, 0, 0)
 
 
 def test_a_place_is_given_back_once() -> None:
     among = replicas("a")
-    place, _ = taken(among.take(LIMIT, 10), among.take(LIMIT, 20))
+    slot, _ = taken(among.take(LIMIT, 10), among.take(LIMIT, 20))
     heard: list[int] = []
     among.notify(lambda: heard.append(among.in_flight("a")))
 
     for _ in range(3):
-        among.release(place)
-    among.answered(place)
+        among.release(slot)
+    among.answered(slot)
 
     assert (among.in_flight("a"), among.load("a"), heard) == (1, 20 + SEQUENCE_TOKENS, [1])
 
@@ -245,7 +246,7 @@ def test_a_replica_with_a_long_prompt_gets_no_other_until_that_one_is_prefilled(
     assert long.replica.replica_id == "a"
 
     short = taken(*(among.take(LIMIT) for _ in range(8)))
-    assert {place.replica.replica_id for place in short} == {"b"}
+    assert {slot.replica.replica_id for slot in short} == {"b"}
     among.answered(long)
 
     assert picks(among, 2) == ["a", "a"]
@@ -254,15 +255,15 @@ def test_a_replica_with_a_long_prompt_gets_no_other_until_that_one_is_prefilled(
 def test_requests_that_run_weigh_as_many_tokens_as_the_constant_says() -> None:
     among = replicas("a", "b")
     running = taken(*(among.take(LIMIT) for _ in range(4)))
-    for place in running:
-        among.answered(place)
+    for slot in running:
+        among.answered(slot)
     a, b = among.take(LIMIT, SEQUENCE_TOKENS + 1), among.take(LIMIT)
-    assert [place.replica.replica_id for place in taken(a, b)] == ["a", "b"]
+    assert [slot.replica.replica_id for slot in taken(a, b)] == ["a", "b"]
 
     # a: 3 requests and 65 tokens; b: 3 requests. One more request makes b as heavy as a, but for a token.
     more = taken(among.take(LIMIT), among.take(LIMIT))
 
-    assert [place.replica.replica_id for place in more] == ["b", "b"]
+    assert [slot.replica.replica_id for slot in more] == ["b", "b"]
 
 
 def test_of_equal_loads_the_one_with_fewer_requests_is_picked() -> None:
@@ -280,9 +281,9 @@ def test_a_full_replica_with_the_least_load_leaves_the_request_to_others() -> No
     taken(among.take(2), among.take(2))
     assert among.load("b") < among.load("a")
 
-    (place,) = taken(among.take(2))
+    (slot,) = taken(among.take(2))
 
-    assert place.replica.replica_id == "a"
+    assert slot.replica.replica_id == "a"
     assert among.take(2) is None
 
 

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from serve_app.ingress.pick import SEQUENCE_TOKENS, Place, Replica, ReplicaSet
+from serve_app.ingress.pick import SEQUENCE_TOKENS, Replica, Slot
+from serve_app.ingress.replica_set import ReplicaSet
 
 IDS = st.sets(st.sampled_from("abcd"))
 
@@ -19,8 +20,8 @@ class Routing(RuleBasedStateMachine):
         self.now = 0.0
         self.among = ReplicaSet(clock=lambda: self.now)
         self.known: set[str] = set()
-        self.places: list[tuple[Place, int]] = []
-        """Every place ever taken, with the tokens of its prompt."""
+        self.slots: list[tuple[Slot, int]] = []
+        """Every slot ever taken, with the tokens of its prompt."""
         self.answered: set[int] = set()
         self.released: set[int] = set()
         self.replicas: set[Replica] = set()
@@ -37,59 +38,59 @@ class Routing(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 5), tokens=st.integers(0, 3000))
     def a_request_comes(self, limit: int, tokens: int) -> None:
-        candidates = list(self.among._replicas.values())
+        candidates = list(self.among._usable.values())
         least = min((replica.failures for replica in candidates), default=0)
         rooms = [
             (replica.load, replica.in_flight)
             for replica in candidates
             if replica.failures == least and replica.in_flight < limit
         ]
-        place = self.among.take(limit, tokens)
-        if place is None:
+        slot = self.among.take(limit, tokens)
+        if slot is None:
             assert not rooms
             return
-        replica = place.replica
+        replica = slot.replica
         assert replica.replica_id in self.known
         assert (replica.load - tokens - SEQUENCE_TOKENS, replica.in_flight - 1) == min(rooms)
         assert replica.failures == least
-        self.places.append((place, tokens))
+        self.slots.append((slot, tokens))
         self.replicas.add(replica)
 
-    @rule(limit=st.integers(1, 5), tokens=st.integers(0, 3000), patience_s=st.floats(0.0, 1.0))
-    def a_stream_comes(self, limit: int, tokens: int, patience_s: float) -> None:
-        candidates = list(self.among._replicas.values())
+    @rule(limit=st.integers(1, 5), tokens=st.integers(0, 3000), prefill_budget_s=st.floats(0.0, 1.0))
+    def a_stream_comes(self, limit: int, tokens: int, prefill_budget_s: float) -> None:
+        candidates = list(self.among._usable.values())
         least = min((replica.failures for replica in candidates), default=0)
         full = all(replica.in_flight >= limit for replica in candidates if replica.failures == least)
-        place = self.among.take(limit, tokens, patience_s)
-        assert (place is None) == full
-        if place is None:
+        slot = self.among.take(limit, tokens, prefill_budget_s)
+        assert (slot is None) == full
+        if slot is None:
             return
-        assert place.replica.replica_id in self.known
-        assert place.replica.failures == least
-        assert (place.group >= 0) == (patience_s > 0 and tokens > 0)
-        self.places.append((place, tokens))
-        self.replicas.add(place.replica)
+        assert slot.replica.replica_id in self.known
+        assert slot.replica.failures == least
+        assert (slot.group >= 0) == (prefill_budget_s > 0 and tokens > 0)
+        self.slots.append((slot, tokens))
+        self.replicas.add(slot.replica)
 
     @rule(seconds=st.floats(0.0, 2.0))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    @precondition(lambda self: self.places)
+    @precondition(lambda self: self.slots)
     @rule(data=st.data())
     def its_first_byte_comes(self, data: st.DataObject) -> None:
-        number = data.draw(st.integers(0, len(self.places) - 1))
-        self.among.answered(self.places[number][0])
+        number = data.draw(st.integers(0, len(self.slots) - 1))
+        self.among.answered(self.slots[number][0])
         self.answered.add(number)
 
-    @precondition(lambda self: self.places)
+    @precondition(lambda self: self.slots)
     @rule(data=st.data(), unreachable=st.booleans())
     def it_ends(self, data: st.DataObject, unreachable: bool) -> None:
-        number = data.draw(st.integers(0, len(self.places) - 1))
-        place, _ = self.places[number]
+        number = data.draw(st.integers(0, len(self.slots) - 1))
+        slot, _ = self.slots[number]
         if unreachable:
-            place.replica.failures += 1
+            slot.replica.failures += 1
         before = self.heard
-        self.among.release(place)
+        self.among.release(slot)
         assert self.heard - before == (number not in self.released)
         self.released.add(number)
 
@@ -98,8 +99,8 @@ class Routing(RuleBasedStateMachine):
         for replica in self.replicas:
             held = [
                 (number, tokens)
-                for number, (place, tokens) in enumerate(self.places)
-                if place.replica is replica and number not in self.released
+                for number, (slot, tokens) in enumerate(self.slots)
+                if slot.replica is replica and number not in self.released
             ]
             pending = sum(tokens for number, tokens in held if number not in self.answered)
             assert replica.in_flight == len(held)
@@ -110,9 +111,9 @@ class Routing(RuleBasedStateMachine):
     def groups_hold_who_has_no_token_of_them_yet(self) -> None:
         for replica in self.replicas:
             waiting = [
-                (place.group - replica.group, tokens)
-                for number, (place, tokens) in enumerate(self.places)
-                if place.replica is replica and place.group >= replica.group
+                (slot.group - replica.group, tokens)
+                for number, (slot, tokens) in enumerate(self.slots)
+                if slot.replica is replica and slot.group >= replica.group
                 if number not in self.released and number not in self.answered
             ]
             assert all(ahead in (0, 1) for ahead, _ in waiting)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.ingress.pick import GROUP_REQUESTS, Place, ReplicaSet
+from serve_app.ingress.pick import GROUP_REQUESTS, Slot
+from serve_app.ingress.replica_set import ReplicaSet
 from tests.ingress.test_pick import where
 
 LIMIT = 1000
-PATIENCE_S = 0.16
+PREFILL_BUDGET_S = 0.16
 PACE_S = 50e-6
 """Seconds a prompt token takes: 1 s per 20,000."""
 
@@ -23,20 +24,20 @@ class Ingress:
         for _ in range(running * len(ids)):
             self.first_token(self.send(1000, paced=paced))
 
-    def send(self, tokens: int, patience_s: float = PATIENCE_S, *, paced: bool = True) -> Place:
+    def send(self, tokens: int, prefill_budget_s: float = PREFILL_BUDGET_S, *, paced: bool = True) -> Slot:
         """A stream that has its first token once its own prompt is prefilled, unless told otherwise."""
-        place = self.among.take(LIMIT, tokens, patience_s)
-        assert place is not None
+        slot = self.among.take(LIMIT, tokens, prefill_budget_s)
+        assert slot is not None
         if paced:
             self.now += tokens * PACE_S
-        return place
+        return slot
 
-    def burst(self, *tokens: int, patience_s: float = PATIENCE_S) -> list[str]:
+    def burst(self, *tokens: int, prefill_budget_s: float = PREFILL_BUDGET_S) -> list[str]:
         """Where streams go that come at the same moment."""
-        return [self.send(each, patience_s, paced=False).replica.replica_id for each in tokens]
+        return [self.send(each, prefill_budget_s, paced=False).replica.replica_id for each in tokens]
 
-    def first_token(self, place: Place) -> None:
-        self.among.answered(place)
+    def first_token(self, slot: Slot) -> None:
+        self.among.answered(slot)
 
 
 def test_prompts_share_the_step_after_the_one_under_way() -> None:
@@ -46,7 +47,7 @@ def test_prompts_share_the_step_after_the_one_under_way() -> None:
     # The first begins a group on a; the second would make 2 streams late on b, or, where others are likely
     # to join it, half of a's 3; the others join the second.
     assert ingress.burst(200, 200, 200, 200) == ["a", "a", "a", "a"]
-    (a,) = (replica for replica in ingress.among._replicas.values() if replica.replica_id == "a")
+    (a,) = (replica for replica in ingress.among._usable.values() if replica.replica_id == "a")
     assert (a.group_tokens, a.next_tokens, a.next_requests) == (200, 600, 3)
 
 
@@ -66,24 +67,24 @@ def test_a_group_has_so_many_requests_and_no_more() -> None:
     assert went == ["a"] * (GROUP_REQUESTS + 1) + ["b"]
 
 
-def test_nobody_joins_a_group_beyond_its_patience() -> None:
+def test_nobody_joins_a_group_beyond_its_prefill_budget() -> None:
     """0.16 s are 3,200 tokens, its own included."""
     ingress = Ingress("a", "b", running=2)
 
     assert ingress.burst(1500, 1500, 300) == ["a", "a", "b"]
 
 
-def test_a_prompt_too_long_for_its_patience_anywhere_goes_to_the_least_load() -> None:
+def test_a_prompt_too_long_for_its_prefill_budget_anywhere_goes_to_the_least_load() -> None:
     ingress = Ingress("a", "b", running=2)
 
     assert ingress.burst(500, 5000, 5000) == ["a", "b", "a"]
 
 
-def test_patience_ends_where_another_prompt_in_the_group_is_worth_little() -> None:
+def test_waiting_ends_where_another_prompt_in_the_group_is_worth_little() -> None:
     """At a lax target: a full group and one request more, of the mean length, are 5,000 tokens."""
     ingress = Ingress("a", "b", running=2)
 
-    assert ingress.burst(1000, 1000, 1000, 1000, 1000, 1000, patience_s=1.6) == ["a"] * 5 + ["b"]
+    assert ingress.burst(1000, 1000, 1000, 1000, 1000, 1000, prefill_budget_s=1.6) == ["a"] * 5 + ["b"]
 
 
 def test_prompts_that_are_not_streamed_are_waited_for_too() -> None:
@@ -97,17 +98,17 @@ def test_no_group_is_begun_behind_a_full_batch() -> None:
     ingress = Ingress("a", "b", running=2)
     ingress.burst(200)
 
-    place = ingress.among.take(LIMIT, 200, PATIENCE_S, batch=3)
+    slot = ingress.among.take(LIMIT, 200, PREFILL_BUDGET_S, batch=3)
 
-    assert place is not None
-    assert place.replica.replica_id == "b"
+    assert slot is not None
+    assert slot.replica.replica_id == "b"
 
 
 def test_nobody_joins_a_group_whose_engine_stands_still() -> None:
     ingress = Ingress("a", "b", running=2)
     assert ingress.burst(200, 200) == ["a", "a"]
 
-    ingress.now += PATIENCE_S + 0.01
+    ingress.now += PREFILL_BUDGET_S + 0.01
 
     assert ingress.burst(200, 200) == ["b", "b"]
 
@@ -115,12 +116,12 @@ def test_nobody_joins_a_group_whose_engine_stands_still() -> None:
 def test_a_prompt_that_needed_no_prefill_claims_no_more_than_twice_the_pace() -> None:
     """A prefix cache had it, or its bytes were an image's."""
     ingress = Ingress("a", running=100)
-    pace = ingress.among._pace_tokens / ingress.among._pace_s
-    place = ingress.send(32_000, paced=False)
+    pace = ingress.among.pace.tokens / ingress.among.pace.seconds
+    slot = ingress.send(32_000, paced=False)
     ingress.now += 0.05
-    ingress.first_token(place)
+    ingress.first_token(slot)
 
-    assert ingress.among._pace_tokens / ingress.among._pace_s == pytest.approx(pace, rel=0.02)
+    assert ingress.among.pace.tokens / ingress.among.pace.seconds == pytest.approx(pace, rel=0.02)
 
 
 def test_before_anything_is_known_of_the_pace_the_least_load_counts() -> None:
@@ -134,19 +135,19 @@ def test_before_anything_is_known_of_the_pace_the_least_load_counts() -> None:
 def test_requests_that_are_not_streamed_join_no_group_and_teach_no_pace() -> None:
     """Their first byte is their last: it says nothing of when the prompt was prefilled."""
     ingress = Ingress("a", "b", running=1)
-    pace = (ingress.among._pace_s, ingress.among._pace_tokens)
+    pace = (ingress.among.pace.seconds, ingress.among.pace.tokens)
 
-    assert ingress.burst(200, 200, 200, patience_s=0.0) == ["a", "b", "a"]
+    assert ingress.burst(200, 200, 200, prefill_budget_s=0.0) == ["a", "b", "a"]
     whole = ingress.send(200, 0.0)
     ingress.first_token(whole)
 
     assert whole.group == -1
-    assert (ingress.among._pace_s, ingress.among._pace_tokens) == pace
-    assert all(not replica.group_tokens for replica in ingress.among._replicas.values())
+    assert (ingress.among.pace.seconds, ingress.among.pace.tokens) == pace
+    assert all(not replica.group_tokens for replica in ingress.among._usable.values())
 
 
-def groups(place: Place) -> tuple[int, int, int]:
-    replica = place.replica
+def groups(slot: Slot) -> tuple[int, int, int]:
+    replica = slot.replica
     return replica.group_tokens, replica.next_tokens, replica.next_requests
 
 
@@ -179,11 +180,11 @@ def test_a_first_token_of_the_next_group_tells_that_both_are_over() -> None:
 @pytest.mark.parametrize(("who", "left"), [(0, (500, 0, 0)), (1, (100, 300, 1)), (2, (100, 200, 1))])
 def test_who_leaves_before_its_first_token_leaves_its_group(who: int, left: tuple[int, int, int]) -> None:
     ingress = Ingress("a")
-    places = [ingress.send(tokens, paced=False) for tokens in (100, 200, 300)]
+    slots = [ingress.send(tokens, paced=False) for tokens in (100, 200, 300)]
 
-    ingress.among.release(places[who])
+    ingress.among.release(slots[who])
 
-    assert groups(places[0]) == left
+    assert groups(slots[0]) == left
 
 
 def test_who_leaves_after_its_group_is_over_changes_no_other() -> None:
@@ -208,7 +209,7 @@ def test_the_pace_is_that_of_all_the_tokens_a_prompt_waited_for() -> None:
     ingress.first_token(second)
 
     # 1,000 tokens in 0.1 s, then 4,000 in 0.4 s: 10,000 a second.
-    assert ingress.among._pace_tokens / ingress.among._pace_s == pytest.approx(10_000)
+    assert ingress.among.pace.tokens / ingress.among.pace.seconds == pytest.approx(10_000)
 
 
 def test_a_clock_that_stands_still_teaches_no_pace() -> None:

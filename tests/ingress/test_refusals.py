@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.ingress.cold_start_progress import UNKNOWN, Outlook
+from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
 from serve_app.ingress.refusals import (
     cannot_start,
     replicas_busy,
@@ -17,7 +17,7 @@ from serve_app.ingress.refusals import (
     ("eta_s", "header"), [(None, "30"), (0.0, "1"), (0.2, "1"), (1.0, "1"), (41.01, "42"), (600.0, "600")]
 )
 def test_clients_are_told_to_come_back_when_a_replica_is_expected(eta_s: float | None, header: str) -> None:
-    assert retry_after(Outlook("imports", eta_s)) == header
+    assert retry_after(ColdStartProgress("imports", eta_s)) == header
 
 
 def test_every_refusal_names_the_model_and_when_to_come_back() -> None:
@@ -34,8 +34,5 @@ def test_every_refusal_names_the_model_and_when_to_come_back() -> None:
 
 def test_bounds_are_named_with_their_setting_and_their_value() -> None:
     assert "max_ongoing_requests = 1000" in replicas_busy("tide", 1000).message
-    assert (
-        "holds 8 others for one already (max_held_requests = 9)"
-        in too_many_held("tide", 8, 9, UNKNOWN).message
-    )
+    assert "already holds 8 others (max_held_requests = 9)" in too_many_held("tide", 8, 9, UNKNOWN).message
     assert "(cold_wait_timeout_s = 600)" in waited_too_long("tide", 600.0, UNKNOWN).message

@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ from aiohttp import web
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
-from serve_app.ingress import relay_client as relay
-from tests.ingress.holding import Watch
-from tests.ingress.relaying import DEAD, DIED, DONE, FIRST, MODEL, REQUEST, Fleet, serving
+from tests.ingress.relaying import BODY, DEAD, DIED, DONE, FIRST, MODEL, WAITED_S, Fleet, request, serving
 from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
 
 
@@ -27,8 +24,8 @@ async def test_a_whole_reply_comes_with_its_status(fleet: Fleet) -> None:
     await fleet.start(engine)
 
     assert await fleet.whole() == EngineReply(200, b'{"ok":1}')
-    (request,) = engine.requests
-    assert (request.operation, request.body, request.request_id) == ("chat_completions", REQUEST.body, "r-1")
+    (got,) = engine.requests
+    assert (got.operation, got.body, got.request_id) == ("chat_completions", BODY, "r-1")
 
 
 async def test_the_wait_so_far_travels_along(fleet: Fleet) -> None:
@@ -37,7 +34,7 @@ async def test_the_wait_so_far_travels_along(fleet: Fleet) -> None:
 
     await fleet.whole()
 
-    assert engine.requests[0].waited_s >= 1.5
+    assert engine.requests[0].waited_s >= WAITED_S
 
 
 async def test_a_stream_comes_through_whole(fleet: Fleet) -> None:
@@ -61,7 +58,7 @@ async def test_requests_spread_over_the_replicas(fleet: Fleet) -> None:
 
     async with AsyncExitStack() as open_calls:
         for _ in range(6):
-            await open_calls.enter_async_context(fleet.client.call(REQUEST))
+            await open_calls.enter_async_context(fleet.client.call(request()))
         assert [len(engine.requests) for engine in engines] == [2, 2, 2]
         assert fleet.in_flight == [2, 2, 2]
     assert fleet.in_flight == [0, 0, 0]
@@ -71,7 +68,7 @@ async def test_leaving_a_stream_ends_its_generation(fleet: Fleet) -> None:
     engine = StubEngine(stalled(FIRST))
     await fleet.start(engine)
 
-    async with fleet.client.call(REQUEST) as reply:
+    async with fleet.client.call(request()) as reply:
         assert reply.stream is not None
         assert await anext(reply.stream) == FIRST
 
@@ -85,7 +82,7 @@ async def test_more_requests_than_a_replica_may_hold_are_refused_at_once(fleet: 
 
     async with AsyncExitStack() as open_calls:
         for _ in range(MODEL.max_ongoing_requests):
-            await open_calls.enter_async_context(fleet.client.call(REQUEST))
+            await open_calls.enter_async_context(fleet.client.call(request()))
         error = await fleet.refusal()
 
     assert (error.status, error.code) == (429, "queue_full")
@@ -93,47 +90,41 @@ async def test_more_requests_than_a_replica_may_hold_are_refused_at_once(fleet: 
 
 async def test_without_a_replica_requests_are_held_until_there_is_one(fleet: Fleet) -> None:
     engine = StubEngine(EngineReply(200, b"{}"))
-    watch = Watch()
-    first = asyncio.create_task(fleet.whole(replace(REQUEST, watch=watch)))
+    first = asyncio.create_task(fleet.whole())
     second = asyncio.create_task(fleet.whole())
     await fleet.handle.asked.wait()
     assert len(fleet.held) == 2
-    assert watch.admissions == 0
 
     await fleet.start(engine)
 
     assert [(await task).body for task in (first, second)] == [b"{}", b"{}"]
     assert fleet.handle.chosen == 1
-    assert (len(watch.waits), watch.admissions) == (1, 1)
-    assert all(request.waited_s > 1.5 for request in engine.requests)
+    assert [got.waited_s > WAITED_S and got.held_s > 0.0 for got in engine.requests] == [True, True]
     assert fleet.in_flight == [0]
 
 
-async def test_a_replica_is_told_for_how_long_its_request_was_held(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relay, "_HELD_FROM_S", 0.0)
+async def test_a_replica_is_told_for_how_long_its_request_was_held(fleet: Fleet) -> None:
     engine = StubEngine(EngineReply(200, b"{}"))
-    watch = Watch()
-    asking = asyncio.create_task(fleet.whole(replace(REQUEST, watch=watch)))
+    asked = request()
+    asking = asyncio.create_task(fleet.whole(asked))
     await fleet.handle.asked.wait()
 
     await fleet.start(engine)
     await asking
 
-    (request,) = engine.requests
-    assert 0.0 < watch.waits[0] <= request.held_s <= request.waited_s - 1.5 + 1e-5
+    (got,) = engine.requests
+    assert got.held_s == pytest.approx(asked.held_s, abs=1e-6)
+    assert 0.0 < got.held_s <= got.waited_s - WAITED_S
 
 
 async def test_with_a_replica_a_request_is_not_held_for_a_moment(fleet: Fleet) -> None:
     engine = StubEngine(EngineReply(200, b"{}"))
     await fleet.start(engine)
-    watch = Watch()
+    asked = request()
 
-    await fleet.whole(replace(REQUEST, watch=watch))
+    await fleet.whole(asked)
 
-    assert engine.requests[0].held_s == 0.0
-    assert (watch.waits, watch.admissions) == ([], 1)
+    assert (asked.held_s, engine.requests[0].held_s) == (0.0, 0.0)
     assert fleet.handle.chosen == 0
 
 
@@ -144,27 +135,27 @@ async def test_a_request_whose_only_replica_was_lost_is_held_for_the_next_one(fl
             raise DIED
 
     await fleet.start(Dying(DIED))
-    watch = Watch()
-    asked = asyncio.create_task(fleet.whole(replace(REQUEST, watch=watch)))
+    lost = request()
+    asked = asyncio.create_task(fleet.whole(lost))
     await fleet.handle.asked.wait()
     assert len(fleet.held) == 1
 
     await fleet.start(StubEngine(EngineReply(200, b"second")))
 
     assert (await asked).body == b"second"
-    assert (len(watch.waits), watch.admissions) == (1, 2)
+    assert lost.held_s > 0.0
 
 
 async def test_a_request_that_lost_its_replica_is_not_refused_for_want_of_room(fleet: Fleet) -> None:
-    """It had its place already."""
+    """It had its slot already."""
     await fleet.start(StubEngine(DEAD))
     await fleet.start(StubEngine(stalled(FIRST)))
     dead, _ = fleet.replicas
     async with AsyncExitStack() as open_calls:
         for _ in range(MODEL.max_ongoing_requests):
-            await open_calls.enter_async_context(fleet.client.call(REQUEST))
+            await open_calls.enter_async_context(fleet.client.call(request()))
         dead.failures = 0  # as good as any, as far as anybody knows
-        call = fleet.client.call(REQUEST)
+        call = fleet.client.call(request())
         asked = asyncio.create_task(call.__aenter__())
         while not len(fleet.held):
             await asyncio.sleep(0)
@@ -250,16 +241,18 @@ async def test_a_data_plane_that_fails_is_a_fault_of_ours_and_no_lost_replica(fl
 
 
 @pytest.mark.parametrize("size", [1000, 3 << 20], ids=["in one piece", "in several"])
-async def test_a_stream_does_not_keep_its_request_s_body(fleet: Fleet, size: int) -> None:
+async def test_a_stream_keeps_nothing_of_a_body_that_its_request_has_dropped(fleet: Fleet, size: int) -> None:
     """It may last for minutes, and nobody will send the body again."""
     await fleet.start(StubEngine(stalled(FIRST)))
     body = bytes(size)
     before = sys.getrefcount(body)
 
-    call = fleet.client.call(replace(REQUEST, body=body))
+    asked = request(body=body)
+    call = fleet.client.call(asked)
     reply = await call.__aenter__()
     assert reply.stream is not None
     assert await anext(reply.stream) == FIRST
+    asked.body = b""  # as `EngineResponse` does
     gc.collect()
 
     assert sys.getrefcount(body) == before
@@ -365,7 +358,7 @@ async def test_a_stream_that_has_begun_stays_with_a_hanging_replica(fleet: Fleet
     await fleet.start(engine)
     await fleet.start(StubEngine(EngineReply(200)))
 
-    async with fleet.client.call(REQUEST) as reply:
+    async with fleet.client.call(request()) as reply:
         assert reply.stream is not None
         assert await anext(reply.stream) == FIRST
         fleet.known.keep_away(fleet.replicas[0], "it has sent no heartbeat for 3 s")

@@ -284,7 +284,7 @@ def test_a_request_that_has_left_again_wakes_nobody() -> None:
     watch = Watch(KNOBS)
     watch.see(snapshot())
 
-    left = snapshot(at={"i0": ingress(arrivals_total=40, abandoned_total=40)})
+    left = snapshot(at={"i0": ingress(arrivals_total=40)})
 
     assert watch.see_for(30, left).target == 0
 

@@ -24,6 +24,12 @@ class StubMetric:
         self.shown: list[dict[str, str]] = []
         """Tags with which it was exported at zero."""
 
+    @classmethod
+    def unregistered(cls, name: str) -> StubMetric:
+        """One of several of its name, as two models have."""
+        SERIES.pop(name, None)
+        return cls(name, name)
+
     def set_default_tags(self, tags: dict[str, str]) -> None:
         self.tags = tags
 

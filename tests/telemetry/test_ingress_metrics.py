@@ -44,29 +44,6 @@ def test_histograms_reach_from_a_warm_token_to_the_longest_wait(metrics: Ingress
     assert (COLD_WAIT_S[0], COLD_WAIT_S[-1]) == (1.0, 600.0)
 
 
-def test_what_happens_goes_to_the_series_of_its_name(metrics: IngressMetrics) -> None:
-    metrics.set_held(3, 1.5)
-    metrics.count_arrival()
-    metrics.count_rejection("queue_full")
-    metrics.count_abandonment()
-    metrics.count_response("ok")
-    metrics.count_response("error")
-    metrics.observe_cold_wait(40.0)
-    metrics.observe_ttft(0.1, cold=False)
-    metrics.observe_ttft(41.0, cold=True)
-
-    assert {name: series.values for name, series in SERIES.items()} == {
-        "llm_held_requests": [(3, {})],
-        "llm_oldest_held_seconds": [(1.5, {})],
-        "llm_arrivals_total": [(1, {})],
-        "llm_rejected_total": [(1, {"reason": "queue_full"})],
-        "llm_abandoned_total": [(1, {})],
-        "llm_responses_total": [(1, {"outcome": "ok"}), (1, {"outcome": "error"})],
-        "llm_cold_wait_seconds": [(40.0, {})],
-        "llm_user_ttft_seconds": [(0.1, {"cold": "false"}), (41.0, {"cold": "true"})],
-    }
-
-
 def test_an_error_rate_has_all_its_counters_before_the_first_request(metrics: IngressMetrics) -> None:
     """The increase of a series that begins with its first error does not contain that error."""
     assert {name: series.shown for name, series in SERIES.items() if series.shown} == {

@@ -7,7 +7,7 @@ import pytest
 from replay.fleet.conditions import rules
 from serve_app.ingress.ingress_signals import COLD_AFTER_S
 from serve_app.ingress.pick import SEQUENCE_TOKENS
-from serve_app.ingress.prompt_tokens import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS
+from serve_app.ingress.prefill import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS
 from tests.replay.fleet.build import conditions, profile
 
 

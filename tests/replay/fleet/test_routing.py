@@ -11,7 +11,8 @@ import pytest
 
 from replay.fleet.fleet import Fleet
 from serve_app.ingress.hold import room_for_held
-from serve_app.ingress.pick import Place, ReplicaSet
+from serve_app.ingress.pick import Slot
+from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings.tree import ModelSettings
 from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total
 
@@ -30,9 +31,9 @@ class Ingress:
     held: deque[int] = field(default_factory=deque)
     """Estimated prompt tokens of those who wait."""
     refused: int = 0
-    waiting: dict[int, deque[Place]] = field(default_factory=dict)
+    waiting: dict[int, deque[Slot]] = field(default_factory=dict)
     """By slot, those without a token, in the order in which they were sent."""
-    answered: dict[int, list[Place]] = field(default_factory=dict)
+    answered: dict[int, list[Slot]] = field(default_factory=dict)
     finished: dict[int, float] = field(default_factory=dict)
     """Requests by slot."""
 
@@ -103,7 +104,7 @@ class Ingress:
             self.held.popleft()
             self._sent(place)
 
-    def _sent(self, place: Place) -> None:
+    def _sent(self, place: Slot) -> None:
         self.waiting[int(place.replica.replica_id)].append(place)
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.ingress import cold_start_reader as outlook_reader
-from serve_app.ingress.cold_start_progress import UNKNOWN, Outlook
-from serve_app.ingress.cold_start_reader import OutlookReader
+from serve_app.ingress import cold_start_progress as progress
+from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress, ProgressReader
 from serve_app.ingress.stored_state import StoredState
 from tests.stub_engine import LIMIT_S
 
@@ -30,7 +29,7 @@ class Clock:
 
 
 class Store:
-    """Ray's key-value store, as far as the outlook needs it."""
+    """Ray's key-value store, as far as the progress needs it."""
 
     def __init__(self) -> None:
         self.state = StoredState({"at": 1_700_000_000.0, "models": {"Engine-tide": MODEL}})
@@ -60,32 +59,32 @@ class Store:
 
 @pytest.fixture
 async def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(outlook_reader, "_WAIT_S", LIMIT_S)
-    monkeypatch.setattr(outlook_reader, "_INTERVAL_S", 0.0)
-    monkeypatch.setattr(outlook_reader, "time", Clock())
+    monkeypatch.setattr(progress, "_WAIT_S", LIMIT_S)
+    monkeypatch.setattr(progress, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(progress, "time", Clock())
     return Store()
 
 
 @pytest.fixture
-def reader(store: Store) -> OutlookReader:
-    return OutlookReader(store.stored, "Engine-tide")
+def reader(store: Store) -> ProgressReader:
+    return ProgressReader(store.stored, "Engine-tide")
 
 
-async def test_the_outlook_is_read_while_somebody_wants_it_and_off_the_event_loop(
-    store: Store, reader: OutlookReader
+async def test_the_progress_is_read_while_somebody_wants_it_and_off_the_event_loop(
+    store: Store, reader: ProgressReader
 ) -> None:
     assert (reader.current, store.reads) == (UNKNOWN, 0)
 
     reader.start()
     await store.next_read()
 
-    assert reader.current == Outlook("pending_capacity", 40.0)
+    assert reader.current == ColdStartProgress("pending_capacity", 40.0)
     assert threading.main_thread() not in store.threads
     reader.stop()
     assert reader.current == UNKNOWN
 
 
-async def test_once_nobody_wants_it_nothing_is_read(store: Store, reader: OutlookReader) -> None:
+async def test_once_nobody_wants_it_nothing_is_read(store: Store, reader: ProgressReader) -> None:
     reader.start()
     await store.next_read()
     task = reader._task
@@ -97,7 +96,7 @@ async def test_once_nobody_wants_it_nothing_is_read(store: Store, reader: Outloo
     assert task.cancelled()
 
 
-async def test_it_is_read_once_however_many_want_it(store: Store, reader: OutlookReader) -> None:
+async def test_it_is_read_once_however_many_want_it(store: Store, reader: ProgressReader) -> None:
     before = asyncio.all_tasks()
 
     for _ in range(5):
@@ -107,15 +106,15 @@ async def test_it_is_read_once_however_many_want_it(store: Store, reader: Outloo
     reader.stop()
 
 
-async def test_a_store_that_fails_leaves_the_outlook_as_it_was_for_ten_seconds_and_is_asked_again(
-    store: Store, reader: OutlookReader
+async def test_a_store_that_fails_leaves_the_progress_as_it_was_for_ten_seconds_and_is_asked_again(
+    store: Store, reader: ProgressReader
 ) -> None:
     reader.start()
     await store.next_read()
 
     store.fails = ConnectionError("no GCS")
     await store.next_read()
-    assert reader.current == Outlook("pending_capacity", 40.0)
+    assert reader.current == ColdStartProgress("pending_capacity", 40.0)
     store.now += 10.5
     assert reader.current == UNKNOWN  # what it was, it may not be any more
 
@@ -131,8 +130,8 @@ async def test_a_store_that_fails_leaves_the_outlook_as_it_was_for_ten_seconds_a
     [None, {"at": 1_700_000_000.0, "models": {}}, {"at": 1_699_999_940.0, "models": {"Engine-tide": MODEL}}],
     ids=["no policy", "another model's", "a policy that is gone"],
 )
-async def test_where_the_policy_has_said_nothing_yet_the_outlook_is_unknown(
-    store: Store, reader: OutlookReader, status: Any
+async def test_where_the_policy_has_said_nothing_yet_the_progress_is_unknown(
+    store: Store, reader: ProgressReader, status: Any
 ) -> None:
     store.state = StoredState(status)
 

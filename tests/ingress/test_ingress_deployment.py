@@ -1,0 +1,273 @@
+"""The ingress deployment as Ray builds it, without Ray: its handles, metrics and store are stubs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from httpx import ASGITransport, AsyncClient, Response
+
+from serve_app.api.engine_client import EngineReply
+from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.engine_deployment import ACCEPTED
+from serve_app.ingress import ingress_deployment, observer, replica_set
+from serve_app.ingress.ingress_deployment import Ingress
+from serve_app.settings import SettingsError
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.tree import AppSettings
+from serve_app.telemetry import series
+from serve_app.wire import held_requests
+from serve_app.wire.documents import KNOBS, get_document
+from serve_app.wire.held_requests import read_reports
+from serve_app.wire.served_models import read_served
+from serve_app.wire.signals import INGRESS_FIELDS
+from tests.ingress.stub_handle import StubHandle
+from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames, stalled
+from tests.stub_kv import StubKv
+from tests.telemetry.stub_metric import StubMetric
+
+FIRST, DONE = b'data: {"n":1}\n\n', b"data: [DONE]\n\n"
+STREAM = {"model": "tide", "stream": True}
+
+
+class Deployed:
+    """An ingress replica of an application with two models, a client of it, and engine replicas to start."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.handles = {"tide": StubHandle(holds=True), "org/embed": StubHandle(holds=True)}
+        self._named: dict[str, dict[str, dict[str, str]]] = {"Engine-tide": {}, "Engine-org-embed": {}}
+
+    async def build(self, **settings: Any) -> Deployed:
+        """Do what Ray does: construct, configure, and serve what is built."""
+        models = [{"name": name} for name in self.handles]
+        self.settings = AppSettings.model_validate({"models": models, **settings})
+        # Ray's decorator wraps the class in one that runs its own HTTP server.
+        self.ingress = object.__new__(Ingress.__mro__[1])
+        self._stack.push_async_callback(self._end)
+        knobs = {name: Knobs().model_dump(mode="json") for name in self.handles}
+        await self.ingress.__init__(self.settings.model_dump(mode="json"), knobs, *self.handles.values())
+        await self.ingress.reconfigure({})
+        app = self.ingress.__serve_build_asgi_app__()
+        self.http = AsyncClient(transport=ASGITransport(app), base_url="http://tide")
+        await self._stack.enter_async_context(self.http)
+        return self
+
+    async def _end(self) -> None:
+        for task in getattr(self.ingress, "_tasks", []):
+            task.cancel()
+        for served in getattr(self.ingress, "_served", []):
+            session = getattr(served.engine, "_session", None)
+            if session is not None:
+                await session.close()
+
+    async def start(self, engine: StubEngine, deployment: str = "Engine-tide") -> None:
+        """A replica around `engine` comes up, and Ray tells the ingress of it."""
+        plane = DataPlane(engine)
+        await plane.start("127.0.0.1")
+        self._stack.push_async_callback(plane.stop)
+        named = self._named[deployment]
+        named[f"r{len(named)}"] = {"address": plane.address, "token": plane.token}
+        replica_set.replica_set(deployment).update(named)
+
+    async def ask(self, path: str = "/v1/chat/completions", **body: Any) -> Response:
+        async with asyncio.timeout(LIMIT_S):
+            return await self.http.post(path, json=body)
+
+    async def stats(self, *names: str) -> list[float]:
+        """Signals about the model tide, as Ray collects them."""
+        report = await self.ingress.record_autoscaling_stats()
+        return [report[f"Engine-tide:{name}" if name in INGRESS_FIELDS else name] for name in names]
+
+
+@pytest.fixture
+async def deployed(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator[Deployed]:
+    context = SimpleNamespace(app_name="shop", replica_tag="i1")
+    monkeypatch.setattr(ingress_deployment.serve, "get_replica_context", lambda: context)
+    monkeypatch.setattr(observer, "deployment_statuses", lambda app, names: {})
+    monkeypatch.setattr(replica_set, "_sets", {})
+    monkeypatch.setattr(held_requests, "_INTERVAL_S", 0.001)
+    for kind in ("Histogram", "Counter", "Gauge"):
+        monkeypatch.setattr(series, kind, lambda name, *given, **more: StubMetric.unregistered(name))
+    async with AsyncExitStack() as stack:
+        yield Deployed(stack)
+
+
+async def test_a_stream_comes_from_the_replicas_port_byte_for_byte(deployed: Deployed) -> None:
+    await deployed.build()
+    engine = StubEngine(frames(FIRST, DONE))
+    await deployed.start(engine)
+
+    reply = await deployed.ask(**STREAM)
+
+    assert (reply.status_code, reply.content) == (200, FIRST + DONE)
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert "x-request-id" not in reply.headers  # Ray sets it
+    (request,) = engine.requests
+    assert (request.operation, request.body) == ("chat_completions", b'{"model":"tide","stream":true}')
+    assert (request.waited_s > 0.0, request.held_s) == (True, 0.0)
+
+
+async def test_each_model_has_replicas_of_its_own(deployed: Deployed) -> None:
+    await deployed.build()
+    await deployed.start(StubEngine(EngineReply(200, b'{"from":"tide"}')))
+    await deployed.start(StubEngine(EngineReply(200, b'{"from":"embed"}')), "Engine-org-embed")
+
+    replies = [
+        await deployed.ask("/v1/completions", model="tide"),
+        await deployed.ask("/v1/embeddings", model="org/embed"),
+        await deployed.ask("/generate", prompt="sea"),
+        await deployed.ask(model="nope"),
+    ]
+
+    assert [reply.json().get("from") for reply in replies[:3]] == ["tide", "embed", "tide"]
+    assert (replies[3].status_code, replies[3].json()["error"]["code"]) == (404, "model_not_found")
+    cards = (await deployed.http.get("/v1/models")).json()["data"]
+    assert [card["id"] for card in cards] == ["tide", "org/embed"]
+
+
+async def test_through_rays_handle_the_same_request_takes_no_port(deployed: Deployed) -> None:
+    handle = deployed.handles["tide"]
+    handle.items._items = [ACCEPTED, (200, "text/event-stream", {}), FIRST, DONE]
+    handle.holds = False
+    await deployed.build(ingress={"data_plane": "handle"})
+    engine = StubEngine(EngineReply(200))
+    await deployed.start(engine)
+
+    reply = await deployed.ask(**STREAM)
+
+    assert (reply.status_code, reply.content) == (200, FIRST + DONE)
+    assert [call[:3] for call in handle.calls] == [("call", "r0", "chat_completions")]
+    assert engine.requests == []
+
+
+async def test_what_happens_is_reported_to_the_policy(deployed: Deployed) -> None:
+    await deployed.build()
+    engine = MuteEngine()
+    await deployed.start(engine)
+    asked = asyncio.create_task(deployed.ask(model="tide"))
+    await engine.entered.wait()
+
+    report = await deployed.ingress.record_autoscaling_stats()
+
+    names = [f"{name}:{field}" for name in ("Engine-tide", "Engine-org-embed") for field in INGRESS_FIELDS]
+    assert set(report) == {"ongoing_requests", *names}
+    assert await deployed.stats("arrivals_total", "arrived_bytes_total", "ongoing_requests") == [1, 16, 1]
+    asked.cancel()
+    await asyncio.wait((asked,))
+    assert await deployed.stats("arrivals_total", "ongoing_requests") == [1, 0]
+
+
+async def test_a_request_without_a_replica_is_held_and_reported_until_one_is_there(
+    deployed: Deployed,
+) -> None:
+    await deployed.build()
+    asked = asyncio.create_task(deployed.ask(**STREAM))
+    await deployed.handles["tide"].asked.wait()
+    assert await deployed.stats("held_requests", "held_bytes", "ongoing_requests") == [1, 30, 0]
+    async with asyncio.timeout(LIMIT_S):
+        while "i1" not in read_reports("shop"):  # for the policy, should this replica drain
+            await asyncio.sleep(0.001)
+
+    engine = StubEngine(frames(FIRST, DONE))
+    await deployed.start(engine)
+
+    assert (await asked).content == FIRST + DONE
+    assert engine.requests[0].held_s > 0.0
+    assert await deployed.stats("held_requests") == [0]
+    async with asyncio.timeout(LIMIT_S):
+        while read_reports("shop"):
+            await asyncio.sleep(0.001)
+
+
+async def test_knobs_are_in_force_with_the_next_request_and_published(deployed: Deployed) -> None:
+    await deployed.build()
+    await deployed.ingress.reconfigure({"autoscaling": {"tide": {"max_held_requests": 0}}})
+
+    reply = await deployed.ask(model="tide")
+
+    assert (reply.status_code, reply.json()["error"]["code"]) == (429, "queue_full")
+    assert "max_held_requests = 0" in reply.json()["error"]["message"]
+    knobs = (await deployed.http.get("/autoscaling/knobs")).json()
+    assert knobs["models"]["tide"]["max_held_requests"] == 0
+    assert read_served(get_document(KNOBS, "shop")).models["Engine-tide"].knobs.max_held_requests == 0
+
+
+async def test_invalid_knobs_leave_those_before_in_force_and_are_shown(deployed: Deployed) -> None:
+    await deployed.build()
+
+    await deployed.ingress.reconfigure({"autoscaling": {"tide": {"max_replicas": 0}}})
+
+    knobs = (await deployed.http.get("/autoscaling/knobs")).json()
+    assert knobs["models"]["tide"]["max_replicas"] == Knobs().max_replicas
+    assert "max_replicas = 0" in knobs["rejected"]
+
+
+async def test_only_clients_with_a_key_get_in(deployed: Deployed, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one\n")
+    await deployed.build(http={"api_keys_file": str(keys)})
+    await deployed.start(StubEngine(EngineReply(200, b"{}")))
+
+    assert (await deployed.ask(model="tide")).status_code == 401
+    deployed.http.headers["Authorization"] = "Bearer sk-one"
+    assert (await deployed.ask(model="tide")).status_code == 200
+
+
+async def test_without_a_file_of_keys_there_is_no_ingress(deployed: Deployed, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"http\.api_keys_file"):
+        await deployed.build(http={"api_keys_file": str(tmp_path / "missing")})
+
+
+async def test_bodies_are_bounded_by_the_settings(deployed: Deployed) -> None:
+    await deployed.build(http={"max_body_bytes": 1024})
+
+    reply = await deployed.ask(model="tide", prompt="x" * 2000)
+
+    assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
+
+
+async def test_readiness_tells_of_every_model(deployed: Deployed) -> None:
+    await deployed.build()
+    await deployed.start(StubEngine(EngineReply(200)))
+
+    reply = await deployed.http.get("/ready")
+
+    models = reply.json()["models"]
+    assert (reply.status_code, models["tide"]["state"], models["tide"]["replicas"]) == (503, "up", 1)
+    assert (models["org/embed"]["state"], models["org/embed"]["phase"]) == ("loading", "deploying")
+
+
+async def test_no_request_goes_to_a_replica_whose_process_is_gone(deployed: Deployed) -> None:
+    """The ingress listens to the heartbeats of the replicas of all its models."""
+    await deployed.build()
+    known = replica_set.replica_set("Engine-org-embed")
+    known.update({"gone": {"address": "127.0.0.1:1", "token": "t"}})
+
+    async with asyncio.timeout(LIMIT_S):
+        while len(known):
+            await asyncio.sleep(0.001)
+
+    (replica,) = known.listed()
+    assert "its data plane cannot be reached" in replica.trouble
+
+
+async def test_a_client_that_leaves_frees_its_sequence_in_the_engine(deployed: Deployed) -> None:
+    await deployed.build()
+    engine = StubEngine(stalled(FIRST))
+    await deployed.start(engine)
+    asked = asyncio.create_task(deployed.ask(**STREAM))
+    await engine.entered.wait()
+
+    asked.cancel()
+    await asyncio.wait((asked,))
+
+    async with asyncio.timeout(LIMIT_S):
+        await engine.left.wait()
+    assert engine.cancelled
+    assert replica_set.replica_set("Engine-tide").in_flight("r0") == 0
