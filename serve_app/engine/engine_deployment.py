@@ -161,7 +161,7 @@ class Engine:
         limits = self._engine.limits()
         while True:
             self._metrics.set_limits(limits)
-            self._metrics.set_gauges(self._engine.report.queue().gauges)
+            self._metrics.set_gauges(self._engine.report.gauges())
             await asyncio.sleep(_GAUGE_INTERVAL_S)
 
     async def _look_for_stalls(self) -> None:

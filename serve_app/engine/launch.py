@@ -13,7 +13,7 @@ from serve_app.telemetry.request_log import RequestLog
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from serve_app.engine.engine_signals import EngineReport
+    from serve_app.engine.engine_report import EngineReport
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
 
@@ -59,7 +59,7 @@ async def launch(
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
         from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
-        from serve_app.engine.engine_signals import EngineReport  # noqa: PLC0415
+        from serve_app.engine.engine_report import EngineReport  # noqa: PLC0415
         from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
         from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
         from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
