@@ -92,7 +92,7 @@ class Engine:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return what Ray tells the autoscaling policy of this replica, every second: `EngineSignals`.
 
-        It is a coroutine so that it runs on the loop that counts the steps; Ray calls plain methods in threads.
+        A coroutine runs on the loop that counts the steps; Ray would call a plain method in a thread.
         """
         signals = self._engine.report.take(self._data_plane.open_requests)
         self._metrics.count_steps(signals)
@@ -137,9 +137,7 @@ class Engine:
 
     async def _drain(self) -> None:
         now = time.time()
-        until = (
-            now + self._model.drain_timeout_s
-        )  # Ray kills the replica a little earlier: it began to wait before
+        until = now + self._model.drain_timeout_s  # Ray's own deadline, which began a little earlier
         document = {"phase": "draining", "since": now, "until": until, "durations_s": {}}
         await self._store(partial(publish_phase, *self._replica, json.dumps(document)))
         await self._data_plane.drain()
