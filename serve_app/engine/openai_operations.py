@@ -54,14 +54,14 @@ class OpenAIOperations:
         self._vocabulary = serving.engine.model_config.get_vocab_size()
 
     async def chat_completions(self, call: EngineRequest) -> Outcome:
-        """Complete a chat: return a reply, or the frames of a stream."""
+        """Chat completion: a reply, or the frames of a stream."""
         handler = self._serving.handler("openai_serving_chat", "chat completions")
         request = _chat.validate_json(call.body)
         check_sampling(request, prompts=1, max_sequences=self._max_sequences, vocabulary=self._vocabulary)
         return _outcome(await handler.create_chat_completion(request, raw_request(call.request_id)))
 
     async def completions(self, call: EngineRequest) -> Outcome:
-        """Complete one or more prompts: return a reply, or the frames of a stream."""
+        """Text completion of one or more prompts: a reply, or the frames of a stream."""
         handler = self._serving.handler("openai_serving_completion", "completions")
         request = _completion.validate_json(call.body)
         prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
@@ -71,19 +71,19 @@ class OpenAIOperations:
         return _outcome(await handler.create_completion(request, raw_request(call.request_id)))
 
     async def embeddings(self, call: EngineRequest) -> Outcome:
-        """Embed the input."""
+        """Embeddings of the input."""
         handler = self._serving.handler("serving_embedding", "embeddings")
-        # Before pydantic, which tries each text as every type that an input may have: 18 µs per text.
+        # First, for pydantic tries each of them as everything that an input may be: 18 µs a text.
         check_inputs("input", _input.decode(call.body).input, _MAX_INPUTS)
         request = _embedding.validate_json(call.body)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
         return _outcome(await handler(request, raw_request(call.request_id)))
 
     async def tokenize(self, call: EngineRequest) -> Outcome:
-        """Turn text or messages into token ids."""
+        """Text or messages to token ids."""
         handler = self._serving.handler("serving_tokenization", "tokenization")
         request = _tokenize.validate_json(call.body)
-        # vLLM bounds only the prompts that it generates from.
+        # vLLM's own bound is for prompts that are to be generated from.
         messages = getattr(request, "messages", None)
         check_characters(
             "prompt" if messages is None else "messages",
@@ -94,7 +94,7 @@ class OpenAIOperations:
         return _outcome(await handler.create_tokenize(request, raw_request(call.request_id)))
 
     async def detokenize(self, call: EngineRequest) -> Outcome:
-        """Turn token ids into text."""
+        """Token ids to text."""
         handler = self._serving.handler("serving_tokenization", "tokenization")
         request = _detokenize.validate_json(call.body)
         check_token_ids("tokens", request.tokens, self._vocabulary)
@@ -110,7 +110,7 @@ class OpenAIOperations:
 
 
 def _texts(messages: list[Any]) -> str:
-    """Return the text of all chat messages, joined."""
+    """All the text of chat messages, in one."""
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in (*contents, *parts)]

@@ -21,15 +21,15 @@ class IngressMetrics:
         histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
         self._held = gauge("llm_held_requests", "Requests held until a replica can take them.")
-        self._oldest = gauge("llm_oldest_held_seconds", "How long the oldest held request has been held.")
+        self._oldest = gauge("llm_oldest_held_seconds", "How long the first of them has been held.")
         self._arrivals = counter("llm_arrivals_total", "Requests for generations and embeddings.")
         self._rejections = counter("llm_rejected_total", "Requests refused with 429 or 503.", "reason")
-        self._abandonments = counter(
-            "llm_abandoned_total", "Requests whose clients left before the answer began."
+        self._abandonments = counter("llm_abandoned_total", "Requests left by their clients unanswered.")
+        self._responses = counter(
+            "llm_responses_total", "Requests that have ended, by how they ended.", "outcome"
         )
-        self._responses = counter("llm_responses_total", "Requests that have ended, by outcome.", "outcome")
         self._cold_wait = histogram(
-            "llm_cold_wait_seconds", "How long requests were held, if longer than 0.5 s.", COLD_WAIT_S
+            "llm_cold_wait_seconds", "How long requests were held, those held over 0.5 s.", COLD_WAIT_S
         )
         self._ttft = histogram(
             "llm_user_ttft_seconds", "Time to first token, from the arrival at the ingress.", TTFT_S, "cold"
@@ -41,7 +41,7 @@ class IngressMetrics:
             show_zero(self._responses, outcome=outcome)
 
     def set_held(self, requests: int, oldest_s: float) -> None:
-        """Publish how many requests are held, and for how many seconds the oldest has been."""
+        """Publish how many requests are held, and for how many seconds the first of them has been."""
         self._held.set(requests)
         self._oldest.set(oldest_s)
 
