@@ -1,4 +1,4 @@
-"""From model settings to vLLM's own argument namespace."""
+"""Turn model settings into vLLM's own argument namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULT_CPU_KV_CACHE_BYTES = 256 << 20
 # spin on each other's shared memory, which on two cores leaves everything else without a turn. Ray
 # gives OpenMP as many threads as the replica has CPUs.
 _IN_PROCESS_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-# Settings that carry vLLM's name and meaning; the rest are ours alone.
+# Settings that have vLLM's name and meaning; the others are Tideserve's own.
 _PASSED = (
     "revision",
     "tokenizer",
@@ -42,15 +42,15 @@ _PASSED = (
 
 
 def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
-    """The vLLM arguments these settings set; everything else keeps vLLM's default."""
+    """Return the vLLM arguments that these settings set; the others keep vLLM's defaults."""
     values: dict[str, Any] = {name: value for name in _PASSED if (value := getattr(model, name)) is not None}
     values["model"] = str(embedded_model_path()) if model.model == EMBEDDED else model.model
     values["served_model_name"] = [model.name]
     values["enable_auto_tool_choice"] = model.tool_call_parser is not None
-    # Tideserve's own stat logger carries the step statistics; vLLM's default ones would pay twice.
+    # Tideserve's own stat logger takes the step statistics; vLLM's default ones would count them once more.
     values["disable_log_stats"] = True
-    # What each step carried comes with its statistics. Only the default loggers would print it, a line a
-    # step, and they are off.
+    # A step's statistics then tell its batch and its prefill tokens. Only the default loggers, which are
+    # off, would print them, one line per step.
     values["enable_logging_iteration_details"] = True
     values["enable_log_requests"] = False
     values["structured_outputs_config"] = StructuredOutputsConfig(
@@ -70,7 +70,7 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
 
 
 def vllm_namespace(model: ModelSettings) -> Namespace:
-    """Every argument of vLLM's API server, as it would have parsed them from a command line."""
+    """Return every argument of vLLM's API server, as if parsed from a command line."""
     namespace: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     for name, value in vllm_overrides(model).items():
         setattr(namespace, name, value)
@@ -78,5 +78,5 @@ def vllm_namespace(model: ModelSettings) -> Namespace:
 
 
 def engine_args(namespace: Namespace) -> AsyncEngineArgs:
-    """vLLM's engine arguments. Raises vLLM's own ValueError on a bad value."""
+    """Return vLLM's engine arguments. Raises vLLM's own ValueError on a bad value."""
     return AsyncEngineArgs.from_cli_args(namespace)

@@ -1,7 +1,7 @@
-"""Bounds vLLM leaves open, checked before a request may reach the engine core.
+"""Bounds that vLLM leaves open, checked before a request may reach the engine core.
 
-A value that fails only inside the engine core can take the whole replica with it, so what the core
-would index or allocate by is bounded here.
+A value that fails only inside the engine core can end the whole replica, so every value that the core
+uses as an index or a size is bounded here.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FLOATS = (
 
 
 def reject(param: str, value: Any, bound: str) -> ApiError:
-    """A 400 that names the field, the value and the bound."""
+    """Return a 400 that names the field, the value and the bound."""
     return ApiError(400, f"{param} = {shown(value)}: {bound}", param=param, code="invalid_value")
 
 
 def check_sampling(request: Any, *, prompts: int, max_sequences: int, vocabulary: int) -> None:
-    """Bound the sampling fields a chat or completion request has in common.
+    """Bound the sampling fields that chat and completion requests have in common.
 
     Raises:
         ApiError: 400 with the field, its value and its bound.
@@ -56,7 +56,7 @@ def check_sampling(request: Any, *, prompts: int, max_sequences: int, vocabulary
 
 
 def check_characters(param: str, text: Any, max_model_len: int, tokenizer: Any) -> None:
-    """Refuse a text too long for the context whatever its tokens are, before anything tokenizes it.
+    """Refuse a text that is too long for the context whatever its tokens are, before it is tokenized.
 
     Raises:
         ApiError: 400 with the number of characters and the bound.

@@ -1,4 +1,4 @@
-"""From what vLLM raises or returns to the API's errors: the client's fault is never a 5xx."""
+"""Turn what vLLM raises or returns into the API's errors: a client's mistake is never a 5xx."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|
 
 
 def engine_died() -> ApiError:
-    """A 503 for a request whose engine core died under it; the relay may try another replica."""
+    """Return a 503 for a request whose engine core died; the relay may try another replica."""
     return ApiError(503, "The engine of this model died; it is being replaced.", code="engine_died")
 
 
 def field_path(location: Sequence[int | str]) -> str | None:
-    """`("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`."""
+    """Return `("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`."""
     path = ""
     for part in location:
         if isinstance(part, int):
@@ -40,7 +40,7 @@ def field_path(location: Sequence[int | str]) -> str | None:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """A 400 naming the first field at fault, with what it was and what is allowed."""
+    """Return a 400 that names the first wrong field, its value and what is allowed."""
     item: dict[str, Any] = dict(error.errors(include_url=False)[0])
     param = field_path(item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
@@ -52,12 +52,12 @@ def from_validation(error: ValidationError) -> ApiError:
 
 
 def from_response(response: ErrorResponse) -> ApiError:
-    """vLLM's own error document in this API's terms."""
+    """Return vLLM's own error document as an error of this API."""
     return _api_error(response.error.message, response.error.code, response.error.param)
 
 
 def from_exception(error: Exception) -> ApiError:
-    """Whatever an operation raised. Only a fault of ours stays a 5xx, and is logged."""
+    """Return the error for what an operation raised. Only a fault of the server is a 5xx, and is logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):
@@ -71,7 +71,7 @@ def from_exception(error: Exception) -> ApiError:
 
 
 def from_frame(frame: bytes) -> ApiError | None:
-    """The error in one of vLLM's stream frames (`data: {"error": …}`), if it is one."""
+    """Return the error in one of vLLM's stream frames (`data: {"error": …}`); None in any other frame."""
     if not frame.startswith(b'data: {"error"'):
         return None
     error = msgspec.json.decode(frame[len(b"data: ") :])["error"]
@@ -80,7 +80,7 @@ def from_frame(frame: bytes) -> ApiError | None:
 
 
 def _api_error(message: str, status: int, param: str | None) -> ApiError:
-    if status == 501:  # what vLLM cannot do is for the client to change
+    if status == 501:  # the client has asked for what vLLM cannot do
         return ApiError(400, message, param=param, code="unsupported_feature")
     if status == 404:
         return ApiError(404, message, param=param or "model", code="model_not_found")

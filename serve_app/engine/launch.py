@@ -13,7 +13,7 @@ from serve_app.telemetry.request_log import RequestLog
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from serve_app.engine.engine_signals import EngineReport
+    from serve_app.engine.engine_report import EngineReport
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
 
@@ -22,7 +22,7 @@ _SHUTDOWN_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """An engine that answers, with what its replica needs of it."""
+    """A started engine, and what its replica uses of it."""
 
     llm: AsyncLLM
     client: LocalEngine
@@ -30,7 +30,7 @@ class RunningEngine:
     guard: GrammarGuard | None = None
 
     def limits(self) -> EngineLimits:
-        """What bounds its batch, as vLLM settled it."""
+        """Return the bounds of its batch, as vLLM has set them."""
         config = self.llm.vllm_config
         return EngineLimits(
             config.cache_config.kv_cache_size_tokens or 0,
@@ -55,11 +55,11 @@ async def launch(
         RuntimeError: vLLM's, when the engine core does not come up.
     """
     with startup.phase("imports"):
-        # Seconds of imports, and torch with them: only the engine's process pays for it, and only here.
+        # These imports take seconds, torch's among them: only the process of an engine makes them, and here.
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
         from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
-        from serve_app.engine.engine_signals import EngineReport  # noqa: PLC0415
+        from serve_app.engine.engine_report import EngineReport  # noqa: PLC0415
         from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
         from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
         from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
@@ -93,7 +93,7 @@ async def launch(
 
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
-    """One request through the whole path, so that the first client does not pay for lazy set-up."""
+    """Send one request through the whole path, so that no client waits for lazy set-up."""
     from serve_app.api.engine_client import EngineRequest  # noqa: PLC0415
 
     if model.task == "embed":

@@ -1,4 +1,4 @@
-"""vLLM's OpenAI serving layer, mounted around an engine we hold."""
+"""vLLM's OpenAI serving layer, mounted around an engine of this process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from serve_app.engine.plain_stream import prefer_plain_streams
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The handlers vLLM offers for one engine, by the names its own API server uses."""
+    """The handlers that vLLM has for one engine, by the names that its own API server uses."""
 
     engine: AsyncLLM
     state: State
 
     @classmethod
     async def mount(cls, engine: AsyncLLM, namespace: Namespace) -> Serving:
-        """Build the handlers of every task the engine's model supports."""
+        """Build the handlers of every task that the engine's model supports."""
         state = State()
         await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
         chat = getattr(state, "openai_serving_chat", None)
@@ -33,7 +33,7 @@ class Serving:
         return cls(engine, state)
 
     def handler(self, name: str, feature: str) -> Any:
-        """The handler `name`. Raises ApiError 400 where the model cannot do `feature`."""
+        """Return the handler `name`. Raises ApiError 400 if the model does not support `feature`."""
         handler = getattr(self.state, name, None)
         if handler is None:
             raise ApiError(
@@ -43,7 +43,7 @@ class Serving:
 
 
 def raw_request(request_id: str) -> Request:
-    """The HTTP request as vLLM's handlers want to see it: they read its id and trace headers."""
+    """Return an HTTP request for vLLM's handlers, which read its id and its trace headers."""
     return Request(
         {"type": "http", "method": "POST", "headers": [(b"x-request-id", request_id.encode("latin-1"))]}
     )

@@ -1,34 +1,34 @@
-"""Noticing an engine that has sequences and takes no steps."""
+"""Notice an engine that has sequences and takes no steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 LOOK_INTERVAL_S = 0.5
-"""How often to look. Time between two looks counts as at most twice this: this process may have been stopped
-itself, and then says nothing of the engine."""
+"""How often to look. The time between two looks counts as at most twice this: if this process was stopped
+itself, that says nothing about the engine."""
 NOTICED_AFTER_S = 3.5
-"""With an interval of looks and one of heartbeats, an ingress knows within 5 s."""
+"""Together with an interval of looks and one of heartbeats, this tells an ingress within 5 s."""
 _LONGEST_STEPS = 3.0
-"""A step that takes up to three times the longest one seen is slow, and no reason for alarm: on a CPU the
-prefill of a large model takes many seconds a step."""
+"""A step may take up to three times the longest one seen: on a CPU, a prefill step of a large model takes
+many seconds."""
 
 
 @dataclass(slots=True)
 class StallDetector:
-    """How long an engine has stood still: no step taken, though it has sequences.
+    """Measures for how long an engine has taken no step although it has sequences.
 
-    Nothing is said before the first step has been seen: one whose statistics are switched off shows none.
+    An engine that has taken no step at all is never noticed: its statistics may be switched off.
     """
 
     stalled_s: float = 0.0
     longest_step_s: float = 0.0
-    """Of the steps that ended, as far as looks twice a second can tell."""
+    """The longest step that has ended, as far as two looks a second can tell."""
     _steps: int = 0
     _looked_at: float | None = None
 
     def look(self, steps: int, unfinished: int, now: float) -> None:
-        """Take note of where the engine is.
+        """Take note of the engine's progress.
 
         Args:
             steps: Steps it has taken since its start.
@@ -47,9 +47,9 @@ class StallDetector:
 
     @property
     def noticed(self) -> bool:
-        """Whether requests had better go elsewhere."""
+        """Whether requests should go to other replicas."""
         return self.hung(NOTICED_AFTER_S)
 
     def hung(self, after_s: float) -> bool:
-        """Whether it has stood still for `after_s`, and for longer than its own steps explain."""
+        """Return whether it has taken no step for `after_s`, and for longer than its own steps explain."""
         return self.stalled_s >= max(after_s, _LONGEST_STEPS * self.longest_step_s)

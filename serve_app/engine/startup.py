@@ -1,4 +1,4 @@
-"""Start-up phases of one engine replica: timed, logged and published while they last."""
+"""Time, log and publish the start-up phases of one engine replica."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LONGEST_PROCESS_START_S = 30.0
 
 
 def process_seconds(created: float, now: float) -> float:
-    """How long this replica's process took to come to its own code: the phase `process`.
+    """Return how long this replica's process took to reach its own code: the phase `process`.
 
-    Ray may hand out a worker process that it had started in advance, whose age says nothing of a start.
-    A process takes a few seconds, a node under load maybe ten; one older than 30 s was there before, and
-    cost nothing: 0. So does a clock that was set back meanwhile.
+    Ray may hand out a worker process that it had started in advance, whose age says nothing about the start.
+    A process takes a few seconds to start, ten under load; one older than 30 s was there before, and counts
+    as 0 s. So does one that seems to start in the future, because the clock was set back.
 
     Args:
         created: When the process was created, in Unix time.
@@ -33,10 +33,10 @@ def process_seconds(created: float, now: float) -> float:
 
 @dataclass(slots=True)
 class Startup:
-    """The phases a replica has been through, in order, with their seconds.
+    """The phases of a replica's start in order, with their seconds.
 
-    `publish` is called with a JSON document at every change: the phase it is in, since when
-    (Unix time) and the durations so far. What was over before it was built is given as `durations`.
+    `publish` is called with a JSON document at every change: the current phase, when it began (Unix time)
+    and the durations so far. Phases that ended before are given as `durations`.
     """
 
     model: str
@@ -45,7 +45,7 @@ class Startup:
     clock: Callable[[], float] = time.monotonic
     durations: dict[str, float] = field(default_factory=dict)
     failed: bool = False
-    """Whether a phase failed: its document is what `/ready` tells, and outlives the replica."""
+    """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -62,7 +62,7 @@ class Startup:
         logger.info("model %s: phase %s took %.2f s", self.model, name, self.durations[name])
 
     def finish(self) -> None:
-        """Publish readiness and log the whole in one line."""
+        """Publish readiness and log all phases in one line."""
         self._tell("ready")
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.durations.items())
         logger.info("model %s: ready after %.2f s (%s)", self.model, sum(self.durations.values()), spent)

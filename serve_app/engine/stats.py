@@ -8,14 +8,15 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from serve_app.engine.engine_signals import EngineReport, Milestones
+from serve_app.engine.engine_report import EngineReport
+from serve_app.engine.milestones import Reached
 from serve_app.telemetry.engine_metrics import EngineMetrics
 
 logger = logging.getLogger("ray.serve")
 
 
 class StepStats(StatLoggerBase):  # type: ignore[misc]
-    """Called by vLLM after every engine step; adds the step to the replica's metrics and its report.
+    """The logger that vLLM calls after every engine step: adds the step to the metrics and the report.
 
     `report` is None until the warm-up is over.
     """
@@ -26,7 +27,7 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         self.report: EngineReport | None = None
 
     def factory(self, vllm_config: VllmConfig, engine_index: int = 0) -> StepStats:
-        """What vLLM asks for instead of a logger: it builds one an engine, and we have one."""
+        """Return this logger. vLLM calls it to build a logger per engine, and a replica has one engine."""
         return self
 
     def record(
@@ -43,10 +44,10 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
             self._export(scheduler_stats, iteration_stats)
         except Exception:
             # Raised, it would end vLLM's output loop, and every stream of this replica with it. A step
-            # may come every few milliseconds, so it is said once.
+            # may come every few milliseconds, so only the first failure is logged.
             if not self._failed:
                 self._failed = True
-                logger.exception("an engine step's statistics could not be taken; metrics are incomplete")
+                logger.exception("the statistics of an engine step were lost; metrics are incomplete")
 
     def _export(self, scheduler_stats: SchedulerStats | None, iteration_stats: IterationStats | None) -> None:
         metrics = self._metrics
@@ -72,7 +73,7 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
             metrics.e2e.observe(request.e2e_latency)
             metrics.requests.inc(1, tags={"finish_reason": str(request.finish_reason)})
 
-    def _export_milestones(self, reached: Milestones) -> None:
+    def _export_milestones(self, reached: Reached) -> None:
         metrics = self._metrics
         for queue_s, prefill_s in reached.first_tokens:
             metrics.queue_wait.observe(queue_s)
@@ -81,4 +82,4 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
             metrics.hundred_tokens.observe(seconds)
 
     def log_engine_initialized(self) -> None:
-        """vLLM's hook for its own start-up line; the replica logs its own."""
+        """Do nothing: the replica logs its own start-up line."""

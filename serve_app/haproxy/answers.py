@@ -1,4 +1,4 @@
-"""What HAProxy answers by itself, in the shape of the API's other errors."""
+"""HAProxy's own answers, in the shape of the API's other errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An error of HAProxy's own."""
+    """An error that HAProxy answers itself."""
 
     status: int
     reason: str

@@ -1,7 +1,7 @@
-"""What becomes of the configuration that Ray Serve writes for HAProxy. Pure.
+"""Amend the configuration that Ray Serve writes for HAProxy. Pure.
 
-Ray's template is `ray/serve/_private/haproxy_templates.py`; a line that is looked for and not there is an
-error, so that another version of Ray fails at the start and not in an attack.
+Ray's template is `ray/serve/_private/haproxy_templates.py`. If an expected line is missing, that is an error,
+so that another version of Ray fails at the start and not in an attack.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from serve_app.haproxy.limits import Limits
 
 _OPEN_FILES_OF_ITS_OWN = 256
 _OPEN_FILES_A_CONNECTION = 2.5
-"""One each way, and the pipes of splicing for every fourth; HAProxy does not start without as many."""
+"""One each way, and pipes for splicing for every fourth; with fewer files HAProxy does not start."""
 _ALIVE = "tideserve_alive"
 _FALLBACK = "tideserve_fallback"
 _SERVERS = "    # Servers in this backend\n"
@@ -32,7 +32,7 @@ _ADDRESSES = (
     "    stick-table type ipv6 size 1m expire 10s store conn_cur",
 )
 _CHECK_TIMEOUT_MS = 1750
-"""With a check a second, a replica that hangs is out after 1 + 1.75 + 0.25 + 1.75 s at most."""
+"""With one check per second, a replica that hangs gets no requests after 1 + 1.75 + 0.25 + 1.75 s."""
 
 
 class UnknownConfigurationError(Exception):
@@ -52,7 +52,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A configuration of Ray's, and what it says."""
+    """A configuration of Ray's, and its content."""
 
     text: str
     admin_socket: str
@@ -61,11 +61,11 @@ class Source:
     """Host and port by the frontend that listens there."""
     backends: tuple[Backend, ...]
     fallback: str | None
-    """Address of Ray's own proxy, to which requests would go while no ingress replica is up."""
+    """The address of Ray's own proxy, which would get the requests while no ingress replica is up."""
 
 
 def read(text: str, limits: Limits) -> Source:
-    """What Ray's configuration says. Raises UnknownConfigurationError where a line is missing."""
+    """Read Ray's configuration. Raises UnknownConfigurationError if a line is missing."""
     return Source(
         text=text,
         admin_socket=_only(r"^ *stats socket (\S+) ", text),
@@ -76,11 +76,11 @@ def read(text: str, limits: Limits) -> Source:
     )
 
 
-def carry_over(text: str, last: str) -> str:
-    """Ray's configuration `text`, with the servers that `last` has of applications for which it names none.
+def keep_servers(text: str, last: str) -> str:
+    """Return Ray's configuration `text`; applications without servers in it get those of `last`.
 
-    While Ray hands changed knobs to an only ingress replica it does not list it, though it serves: every knob
-    turned would cost some 503. A replica that is gone indeed fails its checks.
+    While Ray hands changed knobs to the only ingress replica, it does not list that replica, which serves all
+    the while: every change of a knob would cost some 503. A replica that is gone fails its checks.
     """
     before = {backend.name: backend for backend in _backends(last)}
     for backend in _backends(text):
@@ -100,11 +100,11 @@ def carry_over(text: str, last: str) -> str:
 def amend(
     source: Source, limits: Limits, descriptors: Mapping[str, int], socket: str, open_files: int
 ) -> str:
-    """The configuration that HAProxy reads.
+    """Return the configuration for HAProxy to read.
 
     Args:
-        source: Ray's.
-        limits: What clients may do.
+        source: Ray's configuration.
+        limits: The bounds on clients.
         descriptors: The inherited listening socket of each frontend.
         socket: HAProxy's own admin socket.
         open_files: How many files HAProxy may have open.
@@ -131,11 +131,11 @@ def amend(
                 if section == "frontend http_frontend":
                     lines += [*_connections(per_address), *_requests(source, limits)]
             case [_, "server", _, address, *_, "backup"] if address == source.fallback:
-                # It would hold requests for as long as no ingress replica is up, or say 404.
+                # It would hold requests while no ingress replica is up, or answer 404.
                 lines.append(f"{line} disabled")
             case ["frontend http_frontend", "acl", up, servers, "ge", "1"] if servers.startswith("nbsrv("):
-                # As Ray has it, a node is ready if the head's proxy is reached: a 503 of ours tells more than
-                # a Service without any pod.
+                # As Ray has it, a node is ready if it reaches the head's proxy: a 503 with a reason
+                # is better than a Service without any pod.
                 lines += [line, f"    acl {up} nbsrv({_FALLBACK}) ge 1"]
             case ["backend default_backend", "http-request", "return", *_]:
                 lines.append(_return(NOT_FOUND if source.backends else NOT_DEPLOYED))
@@ -154,7 +154,7 @@ def _defaults(limits: Limits) -> list[str]:
 
 
 def _connections(per_address: int) -> list[str]:
-    """One address never has all connections; a proxy on this machine may."""
+    """Bound the connections of one address; a proxy on this machine may have all of them."""
     return [
         "    tcp-request connection track-sc0 src table tideserve_addresses if !{ src 127.0.0.0/8 ::1 }",
         f"    tcp-request connection reject if {{ sc0_conn_cur gt {per_address} }}",
@@ -162,7 +162,7 @@ def _connections(per_address: int) -> list[str]:
 
 
 def _requests(source: Source, limits: Limits) -> list[str]:
-    """Liveness is answered here, however busy the ingress is, and from the checks of its replicas."""
+    """Answer liveness here, from the checks of the ingress replicas, however busy they are."""
     usable = "{ req.fhdr(x-request-id) -m reg '^[!-~]{1,256}$' }"  # as the ingress has it
     lines = [
         "    unique-id-format %[uuid]",
@@ -187,7 +187,7 @@ def _requests(source: Source, limits: Limits) -> list[str]:
 
 
 def _alive_checks(source: Source) -> list[str]:
-    """Whether each replica takes connections, which it does however busy it is, and not once it is dead."""
+    """Check whether each replica accepts connections: a busy one does, a dead one does not."""
     servers = dict(server for backend in source.backends for server in backend.servers)
     return [
         f"backend {_ALIVE}",

@@ -17,11 +17,11 @@ _FILES = {
     "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
     "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
 }
-"""Ray's defaults are in /tmp/haproxy-serve, which the clusters of a machine, and its users, would share."""
+"""Ray's defaults are in /tmp/haproxy-serve, which all clusters and users of a machine would share."""
 
 
 def haproxy_environment(values: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """`values` with what HAProxy needs, where it is the proxy; whatever is set wins.
+    """Return `values` with the variables that HAProxy needs, if it is the proxy. Values that are set stay.
 
     Args:
         values: The environment of Ray's processes.

@@ -1,4 +1,4 @@
-"""Keeps one HAProxy running, answers Ray in its place, and hands its sockets to the next supervisor."""
+"""Keep one HAProxy running, answer Ray in its place, and hand its sockets to the next supervisor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANDOVER = "handover.sock"
 RUNNING = "supervisor.json"
 """Which processes hold the sockets of this folder."""
 LAST = "last.cfg"
-"""Ray's last configuration with which HAProxy ran, routes in it."""
+"""Ray's last configuration that had routes and with which HAProxy ran."""
 
 _TICK_S = 0.1
 _START_S = 20.0
@@ -33,12 +33,12 @@ _CHECK_EVERY_S = 1.0
 _HUNG_AFTER_S = 5.0
 _SLOWEST_RESTART_S = 5.0
 _WAIT_FOR_SUCCESSOR_S = 30.0
-"""Ray needs 3 to 5 s to start another manager, and more on a node that is busy."""
+"""Ray needs 3 to 5 s to start another manager, and more on a busy node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is kept running. Paths are relative to the folder of Ray's configuration, where this works."""
+    """What to keep running. Paths are relative to the folder of Ray's configuration."""
 
     binary: str
     configuration: str
@@ -57,7 +57,7 @@ class Plan:
 
 
 def ask(path: str, command: str) -> bytes:
-    """HAProxy's answer to a command. Raises OSError where there is none within a second."""
+    """Return HAProxy's answer to a command. Raises OSError without an answer within a second."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ASK_S)
         connection.connect(path)
@@ -85,7 +85,7 @@ class Keeper:
         self._stopping = False
 
     def run(self, predecessor: Predecessor | None) -> int:
-        """Returns the exit status: 1 where HAProxy does not start."""
+        """Keep HAProxy running; return the exit status: 1 if it does not start."""
         signal.signal(signal.SIGUSR1, self._on_drain)
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
@@ -112,7 +112,7 @@ class Keeper:
         return False
 
     def _publish(self) -> None:
-        """Be found: by Ray, by the supervisor after this one, and by whoever finds neither answering."""
+        """Open the sockets for Ray and the next supervisor; note the processes to end if these are silent."""
         plan = self._plan
         if plan.source:
             Path(LAST).write_text(plan.source, encoding="utf-8")
@@ -129,7 +129,7 @@ class Keeper:
 
     def _step(self) -> None:
         for key, _ in self._selector.select(_TICK_S):
-            if key.fd in self._selector.get_map():  # one that came before may have closed it
+            if key.fd in self._selector.get_map():  # an event before this one may have closed it
                 key.data(key.fileobj)
         now = time.monotonic()
         if self._haproxy is not None and self._haproxy.poll() is not None:
@@ -152,35 +152,35 @@ class Keeper:
             [self._plan.binary, "-db", "-f", self._plan.configuration],
             pass_fds=[listener.fileno() for listener in self._plan.sockets.values()],
             stdin=subprocess.DEVNULL,
-            # Without its keeper it finishes the streams that it has, and leaves the port to the next.
+            # Without its keeper it finishes its streams, and leaves the port to the next HAProxy.
             preexec_fn=lambda: signal_on_parents_death(signal.SIGUSR1),  # noqa: PLW1509 - one thread
         )
         self._started = self._answered = self._asked = now
 
     def _check(self) -> None:
-        """A HAProxy that is stopped goes on; one that says nothing for 5 s makes room for another."""
+        """Continue a HAProxy that was stopped; replace one that has not answered for 5 s."""
         assert self._haproxy is not None
         process = Process.of(self._haproxy.pid)
         if process is not None and process.stopped:
-            self._say("HAProxy had been stopped; it goes on")
+            self._say("HAProxy was stopped by a signal; it is continued")
             self._signal(signal.SIGCONT)
         with contextlib.suppress(OSError):
             if ask(self._plan.own_socket, "show info"):
                 self._answered = time.monotonic()
         self._asked = time.monotonic()
         if self._asked > self._answered + _HUNG_AFTER_S:
-            self._say(f"HAProxy has not answered for {_HUNG_AFTER_S:g} s; another one is started")
+            self._say(f"HAProxy has not answered for {_HUNG_AFTER_S:g} s; it is replaced")
             self._signal(signal.SIGKILL)
 
     def _guard(self, now: float) -> None:
-        """End with the node; without the process that Ray follows, or Ray's actor, wait for a successor."""
+        """End with the node. Without the process that Ray follows or Ray's actor, wait for a successor."""
         plan = self._plan
         if plan.raylet is not None and not plan.raylet.alive:
             self._signal(signal.SIGKILL)
             self._stopping = True
             return
         if not plan.front.alive:
-            self._close(plan.admin_socket)  # Ray is to find nobody here and start another manager
+            self._close(plan.admin_socket)  # so that Ray finds it gone and starts another manager
         if plan.front.alive and (plan.manager is None or plan.manager.alive):
             return
         self._lost_since = self._lost_since or now
@@ -188,7 +188,7 @@ class Keeper:
             self._drain()
 
     def _relay(self, listener: socket.socket) -> None:
-        """Answer Ray as HAProxy would, under the number of the process that Ray follows."""
+        """Answer Ray as HAProxy would, with the process id that Ray follows."""
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.settimeout(_ASK_S)
@@ -212,7 +212,7 @@ class Keeper:
         connection.close()
 
     def _drain(self) -> None:
-        """Let HAProxy finish what it has. Nobody but the successor has the listening sockets then."""
+        """Let HAProxy finish its streams. Only the successor then has the listening sockets."""
         if self._draining:
             return
         self._draining = True

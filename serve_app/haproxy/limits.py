@@ -1,4 +1,4 @@
-"""What HAProxy lets a client do: environment variables, for it starts before any application has settings."""
+"""HAProxy's bounds on clients: environment variables, as it starts before any application has settings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Limits:
     """Bounds on what clients may hold open, and where HAProxy's own pages are."""
 
     header_timeout_s: int
-    """For a request's headers, and again for its body, or the first 16 KiB of a larger one."""
+    """Bound on the time for a request's headers, and again for the first 16 KiB of its body."""
     connections_per_address: int
-    """From one client address; 0 for half of all connections. Loopback addresses have no bound."""
+    """Bound per client address; 0 for half of all connections. Loopback addresses have no bound."""
     admin_host: str
     """Where HAProxy's statistics and metrics pages listen."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Limits:
-        """The limits in these environment variables. Raises ValueError naming variable, value and bound."""
+        """Read the limits. Raises ValueError that names the variable, its value and the bound."""
         return cls(
             header_timeout_s=_whole(environ, env.HEADER_TIMEOUT_S, 1, 3600),
             connections_per_address=_whole(environ, env.CONNECTIONS_PER_ADDRESS, 0, 1_000_000),

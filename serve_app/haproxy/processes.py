@@ -1,4 +1,4 @@
-"""Processes as Linux shows them: whether the one that had a number still has it."""
+"""Processes as Linux shows them: whether a process id still belongs to the process that had it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, told apart from a later one of the same number by when it started."""
+    """A process, told apart from a later one with the same id by its time of start."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process with this number; None where there is none or it has ended."""
+        """Return the process with this id; None if there is none or it has ended."""
         fields = _fields(pid)
         return None if fields is None or fields[0] in "ZX" else cls(pid, int(fields[19]))
 
@@ -30,19 +30,19 @@ class Process:
 
     @property
     def stopped(self) -> bool:
-        """Whether SIGSTOP or the like holds it."""
+        """Whether a signal such as SIGSTOP has stopped it."""
         fields = _fields(self.pid)
         return fields is not None and fields[0] == "T"
 
 
 def parent_of(pid: int) -> int:
-    """The number of its parent; 0 where there is none."""
+    """Return the id of its parent; 0 if there is none."""
     fields = _fields(pid)
     return 0 if fields is None else int(fields[1])
 
 
 def ancestor(pid: int, name: str) -> Process | None:
-    """The nearest ancestor of that name."""
+    """Return the nearest ancestor of that name; None if there is none."""
     while pid := parent_of(pid):
         if _name(pid) == name:
             return Process.of(pid)
@@ -56,7 +56,7 @@ def signal_on_parents_death(number: signal.Signals) -> None:
 
 
 def _fields(pid: int) -> list[str] | None:
-    """What /proc says from the state on (proc_pid_stat(5)); the name before it may hold blanks."""
+    """Return the fields of proc_pid_stat(5) from the state on; the name before it may contain blanks."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

@@ -20,7 +20,7 @@ _DONE = b"done\n"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises OSError naming the address when it is taken."""
+    """Return a listening TCP socket. Raises OSError that names the address if it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -36,7 +36,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(path: str) -> socket.socket:
-    """A listening Unix socket at `path` that its owner alone may use, in place of whatever was there."""
+    """Return a listening Unix socket at `path` for its owner only; it replaces what was there."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     temporary = f"{path}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
@@ -52,7 +52,7 @@ def listen_unix(path: str) -> socket.socket:
 
 
 def private_folder(path: str) -> None:
-    """Shut `path` and the sockets in it to everybody but their owner."""
+    """Let only their owner use `path` and the sockets in it."""
     os.chmod(path, 0o700)
     for entry in os.scandir(path):
         if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
@@ -67,7 +67,7 @@ class Predecessor:
     sockets: dict[tuple[str, int], socket.socket]
 
     def dismiss(self) -> None:
-        """Its HAProxy may finish what it has: another one accepts now."""
+        """Tell it that another HAProxy accepts now, and that its own may finish its streams."""
         with contextlib.suppress(OSError):
             self.connection.sendall(_DONE)
             self.connection.recv(1)  # the end of the connection says that it has let go of its admin socket
@@ -75,7 +75,7 @@ class Predecessor:
 
 
 def take(path: str) -> Predecessor | None:
-    """The sockets of the supervisor that answers at `path`; None where none answers within 2 s."""
+    """Return the sockets of the supervisor that answers at `path`; None if none answers within 2 s."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_WAIT_S)
     try:
@@ -94,7 +94,7 @@ def _adopt(descriptor: int) -> socket.socket:
 
 
 def give(connection: socket.socket, sockets: Mapping[tuple[str, int], socket.socket]) -> bool:
-    """Hand `sockets` to a successor, and wait until its HAProxy accepts; False if it gave up before."""
+    """Hand `sockets` to a successor; return False if it has given up."""
     connection.settimeout(_WAIT_S)
     if connection.recv(len(_TAKE)) != _TAKE:
         return False
@@ -104,7 +104,7 @@ def give(connection: socket.socket, sockets: Mapping[tuple[str, int], socket.soc
 
 
 def dismissed(connection: socket.socket) -> bool:
-    """Whether the successor that has something to say says that it accepts, and has not given up."""
+    """Return whether the successor says that its HAProxy accepts; False if it has given up."""
     with contextlib.suppress(OSError):
         return connection.recv(len(_DONE)) == _DONE
     return False

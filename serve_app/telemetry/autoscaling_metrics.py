@@ -11,13 +11,13 @@ from serve_app.telemetry.series import show_zero
 
 _GAUGES = {
     "wanted_replicas": "Replicas the policy wants, before delays and mode.",
-    "target_replicas": "Replicas asked for.",
+    "target_replicas": "Replicas that the policy asks Ray for.",
     "ready_replicas": "Replicas that take requests.",
     "starting_replicas": "Replicas that are loading.",
-    "pending_replicas": "Replicas asked for that have no place yet.",
+    "pending_replicas": "Replicas asked for that no node has room for yet.",
     "draining_replicas": "Replicas that finish their streams before they stop.",
     "cold_start_seconds": "Typical time from a replica's process to its readiness, as measured.",
-    "replica_capacity_rps": "Requests a second one replica can carry within its targets, as learned.",
+    "replica_capacity_rps": "Requests per second that one replica can serve within the targets, as learned.",
     "gpus_per_replica": "GPUs one replica takes; 0 on a CPU.",
 }
 
@@ -32,7 +32,7 @@ class AutoscalingMetrics:
         }
         self._binding = Gauge(
             "llm_autoscaling_binding",
-            "1 for what set the target at the last decision, 0 for what once did.",
+            "1 for the term that set the target at the last decision, 0 for terms that once did.",
             tag_keys=("model", "term"),
         )
         self._decisions = Counter(
@@ -43,18 +43,18 @@ class AutoscalingMetrics:
         )
         self._rejected = Gauge(
             "llm_autoscaling_knobs_rejected",
-            "1 while the knobs last given are invalid and those before stay in force, else 0.",
+            "1 while the last knobs are invalid and the earlier ones stay in force, else 0.",
         )
         self._replica_seconds = Counter(
             "llm_autoscaling_replica_seconds_total",
-            "Time of all replicas together, by what they were doing.",
+            "Time of all replicas together, by their state.",
             tag_keys=("model", "state"),
         )
         self._terms: dict[str, set[str]] = {}
         show_zero(self._errors)
 
     def set(self, model: str, values: Mapping[str, float], binding: str) -> None:
-        """Publish one decision's numbers, by the names of the gauges, and what bound it."""
+        """Publish one decision's numbers, by the names of the gauges, and the term that set the target."""
         for name, value in values.items():
             self._gauges[name].set(value, tags={"model": model})
         if model not in self._terms:
@@ -74,15 +74,15 @@ class AutoscalingMetrics:
     def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
         """Count the time of replicas, by their state."""
         for state, amount in seconds.items():
-            if amount > 0:  # Ray refuses to count nothing
+            if amount > 0:  # Ray refuses to count zero
                 self._replica_seconds.inc(amount, tags={"model": model, "state": state})
 
     def set_knobs_rejected(self, rejected: bool) -> None:
-        """Publish whether the knobs last given are not those in force, because they are invalid."""
+        """Publish whether the last knobs are invalid, so that the earlier ones stay in force."""
         self._rejected.set(float(rejected))
 
     def count_error(self) -> None:
-        """Count a policy that raised."""
+        """Count an exception of the policy."""
         self._errors.inc(1)
 
     def __reduce__(self) -> Any:

@@ -18,12 +18,14 @@ class EngineGauges:
     waiting_requests: int
     running_tokens: int
     waiting_tokens: int
+    oldest_waiting_s: float
+    """Age of the oldest request that the engine has not begun; 0 if none waits."""
     kv_cache_usage_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What bounds an engine's batch. Constant while it runs."""
+    """The bounds of an engine's batch, constant while it runs."""
 
     kv_cache_tokens: int
     """Tokens the whole KV cache holds; 0 for a model without one."""
@@ -87,13 +89,13 @@ class EngineMetrics:
         self.kv_cache.set(reading.kv_cache_usage_ratio)
 
     def set_limits(self, limits: EngineLimits) -> None:
-        """Publish them. Again and again: Ray forgets a gauge that is not set for two seconds."""
+        """Publish the limits. Call it every second: Ray forgets a gauge that is not set for two."""
         self._kv_cache_tokens.set(limits.kv_cache_tokens)
         self._max_num_seqs.set(limits.max_num_seqs)
         self._max_num_batched_tokens.set(limits.max_num_batched_tokens)
 
     def count_steps(self, signals: EngineSignals) -> None:
-        """Count the steps of one report: their means as sums, so that nobody has to see every report."""
+        """Count the steps of one report, as sums, which lose nothing when a scrape misses reports."""
         steps = signals.steps
         for counter, amount in (
             (self._steps, steps),
@@ -102,7 +104,7 @@ class EngineMetrics:
             (self._step_prefill, steps * signals.step_prefill_tokens),
             (self._step_kv, steps * signals.step_kv_tokens),
         ):
-            if amount > 0:  # Ray refuses to count nothing
+            if amount > 0:  # Ray refuses to count zero
                 counter.inc(amount)
 
     def count_error(self, error: ApiError) -> None:

@@ -1,4 +1,4 @@
-"""Merging the expositions of several metrics agents into one, under Tideserve's own names."""
+"""Merge the expositions of several metrics agents into one, under Tideserve's own names."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SUFFIXES = ("_bucket", "_sum", "_count")
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """What came of asking one node's metrics agent."""
+    """The answer of one node's metrics agent, or why there is none."""
 
     url: str
     text: str | None
     """Its exposition; None if it did not answer."""
     answered_s: float | None
-    """Seconds since it last did; None if it never has."""
+    """Seconds since its last answer; None before the first."""
     why: str = ""
     """Why there is no answer."""
 
 
 def cluster_exposition(answers: Sequence[NodeAnswer], nodes_age_s: float | None) -> str:
-    """The `llm_*` series of all nodes that have answered, and which have not.
+    """Return the `llm_*` series of all nodes that have answered, and comments on the others.
 
     Args:
         answers: One for each node of the list.
@@ -40,7 +40,7 @@ def cluster_exposition(answers: Sequence[NodeAnswer], nodes_age_s: float | None)
 
 
 def _lost_node(answer: NodeAnswer) -> str:
-    """A comment, which stays in the result. Its old series do not: Prometheus would take them for new."""
+    """Return a comment. The node's old series are left out: Prometheus would take them for new."""
     last = (
         "never answered before"
         if answer.answered_s is None
@@ -65,9 +65,9 @@ def _own_series(answers: Sequence[NodeAnswer], nodes_age_s: float) -> str:
 
 
 def merge_expositions(texts: Iterable[str]) -> str:
-    """The `llm_*` series of every text, each family described once, its samples together.
+    """Return the `llm_*` series of every text, each family described once, its samples together.
 
-    Ray prefixes every series with `ray_`; here they carry the names the documentation gives.
+    Ray prefixes every series with `ray_`; here they have the names of the documentation.
     """
     described: dict[str, dict[str, str]] = {}
     samples: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Percentiles of the latencies of the last seconds, at the price of two increments an observation."""
+"""Percentiles of the latencies of the last seconds, for two increments per observation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SLICES = 6
 class LatencyWindow:
     """Latencies of the last `window_s` seconds, in log-spaced buckets from 0.1 ms to 1000 s.
 
-    What lies outside counts as the nearest bound. Old observations leave a sixth of the window at a
-    time, so that the window covers between 5/6 of `window_s` and all of it. `now` is any clock's
-    seconds, the same clock throughout; it should not go back, and where it does nothing leaves.
+    A latency outside counts as the nearest bound. Old observations leave a sixth of the window at a time,
+    so that it covers between 5/6 of `window_s` and all of it. `now` is in seconds of one clock throughout;
+    while the clock goes back, no observation leaves.
     """
 
     __slots__ = ("_at", "_current", "_slice_s", "_slices", "_totals")
@@ -49,7 +49,7 @@ class LatencyWindow:
         self._totals[index] += 1
 
     def percentile(self, q: float, now: float) -> float:
-        """The seconds that `q` percent (0 to 100) of the observations do not exceed; 0.0 without any."""
+        """Return the seconds that `q` percent (0 to 100) of observations do not exceed; 0.0 without any."""
         self._turn(int(now // self._slice_s))
         below = list(accumulate(self._totals))
         rank = q / 100.0 * below[-1]
@@ -62,7 +62,7 @@ class LatencyWindow:
         return _SHORTEST_S * float(_RATIO ** (index + min(max(share, 0.0), 1.0)))
 
     def count(self, now: float) -> int:
-        """The number of observations in the window."""
+        """Return the number of observations in the window."""
         self._turn(int(now // self._slice_s))
         return sum(self._totals)
 

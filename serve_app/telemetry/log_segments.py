@@ -14,15 +14,15 @@ _SEGMENTS = 8
 class LogSegments:
     """Appends to a file until it is an eighth of `max_bytes`, then to the next one.
 
-    At each new file the oldest files of its family, of whichever process, are removed until there is room
-    for it. So a family takes `max_bytes`, and an eighth of it more for each other process that writes.
+    Before each new file, the oldest files of its family are removed, whichever process wrote them, until
+    there is room for it. So a family takes `max_bytes`, and an eighth more per other process that writes.
 
-    For several threads; each write is whole.
+    Several threads may append; each write is whole.
 
     Args:
-        folder: Where the files are. Made when the first is.
-        family: What the names of files begin with that share the bound, in parts.
-        writer: What tells this process's files from those of others.
+        folder: The folder of the files, made with the first of them.
+        family: The parts that the names of files begin with that share the bound.
+        writer: A name that tells this process's files from those of others.
         max_bytes: The bound of the family in this folder.
     """
 
@@ -40,7 +40,7 @@ class LogSegments:
         """Write `data`.
 
         Raises:
-            OSError: what the disk says. Nothing of `data` is in the file then, and the next call tries anew.
+            OSError: the disk's. No part of `data` is in the file then, and the next call tries anew.
         """
         with self._lock:
             file = self._opened(len(data))
@@ -54,14 +54,14 @@ class LogSegments:
                 raise
 
     def close(self) -> None:
-        """Let go of the file. Another `append` begins the next."""
+        """Close the file. Another `append` begins the next."""
         with self._lock:
             self._close()
 
     def _opened(self, more_bytes: int) -> int:
         if self._file is not None:
             now = os.fstat(self._file)
-            # No links: another process has made room with it while there was nothing to write here.
+            # No links: another process has removed it to make room.
             if now.st_nlink and (now.st_size == 0 or now.st_size + more_bytes <= self._segment_bytes):
                 return self._file
             self._close()
@@ -95,5 +95,5 @@ class LogSegments:
 
 
 def _plain(name: str) -> str:
-    """As part of a file's name: without dots, so that no family begins with the name of another."""
+    """Return a part of a file's name without dots, so that no family begins with the name of another."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name)

@@ -1,4 +1,4 @@
-"""The metrics of every replica, from the metrics agents of Ray's nodes: one scrape for all who ask."""
+"""The metrics of every replica, from the metrics agents of Ray's nodes: concurrent callers share a scrape."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from serve_app.telemetry.exposition import NodeAnswer, cluster_exposition
 _NODES_FRESH_S = 2.0
 _NODES_WAIT_S = 0.3
 _TOTAL_S = 0.9
-"""For everything, so that whoever asks has an answer within a second."""
+"""Bound on a whole scrape, so that every caller has an answer within a second."""
 _SHARED_S = 0.5
-"""Who asks so soon after a scrape gets its result: agents have new values once a second."""
+"""A caller gets the result of a scrape no older than this: agents have new values once a second."""
 
 
 def _alive_nodes() -> list[str]:
@@ -32,7 +32,7 @@ class NodeMetrics:
     """Scrapes the agents of the nodes that are alive.
 
     Args:
-        nodes: Lists their addresses; may take as long as it likes.
+        nodes: Lists their addresses. It may block: it runs in a thread of its own.
         clock: Seconds.
     """
 
@@ -47,7 +47,7 @@ class NodeMetrics:
         self._session: aiohttp.ClientSession | None = None
 
     async def exposition(self) -> bytes:
-        """The `llm_*` series of all nodes, at most half a second old, and which nodes are missing."""
+        """Return the `llm_*` series of all nodes, at most half a second old, and which nodes are missing."""
         scrape = self._scrape
         if scrape is None or (scrape.done() and self._clock() - self._ended_at > _SHARED_S):
             scrape = self._scrape = asyncio.create_task(self._scrape_all())

@@ -1,4 +1,4 @@
-"""The request log of one engine replica: a line a request, written once a second."""
+"""The request log of one engine replica: one line per request, written once a second."""
 
 from __future__ import annotations
 
@@ -6,41 +6,34 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
 
 import msgspec
+import ray
 
+from serve_app.settings.tree import RequestLogSettings
+from serve_app.telemetry.log_segments import LogSegments
 from serve_app.wire.request_line import RequestLine
 
 logger = logging.getLogger("ray.serve")
 
 FLUSH_INTERVAL_S = 1.0
 MOST_WAITING_BYTES = 16 << 20
-"""Of lines that wait for the disk: some 50,000."""
+"""Bound on the lines that wait for the disk: some 50,000 lines."""
 _TELL_INTERVAL_S = 60.0
-
-
-class Destination(Protocol):
-    """Where lines go: see `LogSegments`."""
-
-    def append(self, data: bytes) -> None:
-        """Write whole lines. Raises OSError."""
-
-    def close(self) -> None:
-        """Write no more for now."""
 
 
 class RequestLog:
     """Takes lines in the event loop, where that costs some microseconds, and writes them in a thread.
 
-    What cannot be written is lost, counted and said: serving goes on.
+    Lines that cannot be written are lost, and their number is logged: serving goes on.
 
     Args:
-        destination: Where they go.
+        destination: The files that lines are written to.
         clock: Seconds.
     """
 
-    def __init__(self, destination: Destination, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, destination: LogSegments, clock: Callable[[], float] = time.monotonic) -> None:
         self._destination = destination
         self._clock = clock
         self._encode = msgspec.json.Encoder().encode
@@ -49,10 +42,10 @@ class RequestLog:
         self._writing = asyncio.Lock()
         self._told_at = -_TELL_INTERVAL_S
         self._lost = 0
-        """Lines, since that was last said."""
+        """Lines lost since the loss was last logged."""
 
     def add(self, line: RequestLine) -> None:
-        """Take the line of a request that has ended."""
+        """Add the line of a request that has ended."""
         data = self._encode(line)
         if self._waiting_bytes + len(data) > MOST_WAITING_BYTES:
             self._lose(1, f"more than {MOST_WAITING_BYTES} bytes wait for the disk")
@@ -61,7 +54,7 @@ class RequestLog:
         self._waiting_bytes += len(data) + 1
 
     async def flush(self) -> None:
-        """Write what has been taken."""
+        """Write the lines taken so far."""
         async with self._writing:
             lines, self._lines, self._waiting_bytes = self._lines, [], 0
             if not lines:
@@ -79,7 +72,7 @@ class RequestLog:
             await self.flush()
 
     async def close(self) -> None:
-        """Write the rest."""
+        """Write the last lines and close the file."""
         await self.flush()
         await asyncio.to_thread(self._destination.close)
 
@@ -90,3 +83,20 @@ class RequestLog:
             logger.error("request log: %d lines lost: %s", self._lost, reason)
             self._told_at = now
             self._lost = 0
+
+
+def open_request_log(
+    settings: RequestLogSettings, app: str, deployment: str, replica: str
+) -> RequestLog | None:
+    """Return the request log of a replica, or None if it is switched off. The first line makes the file.
+
+    By default it is in Ray Serve's log folder of this node, which log shippers and `ray logs` know.
+    """
+    if not settings.enabled:
+        return None
+    if settings.directory is not None:
+        folder = Path(settings.directory)
+    else:
+        context = ray.get_runtime_context()
+        folder = Path(context.get_temp_dir(), context.get_session_name(), "logs", "serve")
+    return RequestLog(LogSegments(folder, ("requests", app, deployment), replica, settings.max_bytes))

@@ -1,4 +1,4 @@
-"""Making the series of one replica: each labelled with the model and the replica."""
+"""Make the series of one replica, each labelled with the model and the replica."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ LABELS = ("model", "replica")
 def show_zero(counter: Counter, **tags: str) -> None:
     """Export `counter` before it has counted anything, with these `tags` beside its default ones.
 
-    PromQL's `increase` and `rate` see differences only: of a series that appears with its first increment,
-    the first increment is lost, and that may be the only one there is.
+    PromQL's `increase` and `rate` see differences only. If a series appears with its first increment, they
+    miss that increment, and it may be the only one.
     """
     # `inc` refuses zero; what it calls after that check does not.
     counter._record(0.0, tags)

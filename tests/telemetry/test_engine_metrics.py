@@ -78,6 +78,7 @@ def test_a_reading_goes_to_the_gauges_of_its_names(metrics: EngineMetrics) -> No
             waiting_requests=2,
             running_tokens=30,
             waiting_tokens=40,
+            oldest_waiting_s=1.5,
             kv_cache_usage_ratio=0.5,
         )
     )

@@ -81,7 +81,8 @@ class FakeHub:
 
     def _give(self, request: BaseHTTPRequestHandler, name: str, revision: str, path: str) -> None:
         if name in self.gated:
-            return self._send(request, 403, b"", {"X-Error-Code": "GatedRepo"})
+            words = f"Access is restricted. Visit https://huggingface.co/{name} to ask for access."
+            return self._send(request, 403, b"", {"X-Error-Code": "GatedRepo", "X-Error-Message": words})
         if revision not in ("main", COMMIT) or path not in self.repositories[name]:
             return self._send(request, 404, b"", {"X-Error-Code": "EntryNotFound"})
         content = self.repositories[name][path]

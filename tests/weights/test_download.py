@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
-from huggingface_hub import close_session
+from huggingface_hub import close_session, constants
 
-from serve_app.weights.download import Hub, Wanted, gigabytes, load_all, main, report
+from serve_app.weights import download
 from tests.weights.fake_hub import COMMIT, FakeHub
 
-PLENTY = 1 << 40
+Load = Callable[..., int]
+INDEX = "model.safetensors.index.json"
 WHOLE = {
     "config.json": b"{}",
     "model-1.safetensors": b"1" * 100,
     "model-2.safetensors": b"2" * 100,
-    "model.safetensors.index.json": (
-        b'{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'
-    ),
+    INDEX: (b'{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'),
     "pytorch_model.bin": b"3" * 200,
     "tokenizer.json": b"{}",
 }
@@ -28,16 +27,27 @@ WHOLE = {
 
 @pytest.fixture(autouse=True)
 def _online(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     close_session()
     yield
     close_session()
 
 
-def _load(fake: FakeHub, cache: Path, *wanted: Wanted, free: int = PLENTY) -> int:
-    with fake.serving() as address:
-        return load_all(Hub(address, cache), wanted, lambda _: free)
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Load:
+    """Runs the command against a hub, and returns its exit status."""
+
+    def run(fake: FakeHub, *arguments: str, cache: Path = tmp_path, free: int = 1 << 40) -> int:
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setattr(download.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+        with fake.serving() as address:
+            monkeypatch.setattr(constants, "ENDPOINT", address)
+            template = address + "/{repo_id}/resolve/{revision}/{filename}"
+            monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+            return download.main(arguments)
+
+    return run
 
 
 def _found(cache: Path, repository: str) -> set[str]:
@@ -45,134 +55,160 @@ def _found(cache: Path, repository: str) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_what_an_engine_needs_is_there_afterwards_and_nothing_else(tmp_path: Path) -> None:
-    fake = FakeHub({"org/model": WHOLE})
-    assert _load(fake, tmp_path, Wanted("org/model")) == 0
+def test_what_an_engine_needs_is_there_afterwards_and_nothing_else(tmp_path: Path, load: Load) -> None:
+    assert load(FakeHub({"org/model": WHOLE}), "org/model") == 0
     assert _found(tmp_path, "org/model") == set(WHOLE) - {"pytorch_model.bin"}
     assert (tmp_path / "models--org--model/refs/main").read_text() == COMMIT
 
 
-def test_a_second_run_loads_nothing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_loads_nothing_again(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeHub({"org/model": WHOLE})
-    _load(fake, tmp_path, Wanted("org/model"))
+    load(fake, "org/model")
     fake.sent.clear()
-    assert _load(fake, tmp_path, Wanted("org/model")) == 0
+    assert load(fake, "org/model@main") == 0
     assert fake.sent == []
-    assert "org/model: 0.00 GB, all here" in capsys.readouterr().out
+    assert "org/model: downloading 0.00 GB of 0.00 GB" in capsys.readouterr().out
 
 
-def test_of_a_tokenizer_no_weights_are_loaded(tmp_path: Path) -> None:
-    fake = FakeHub({"org/model": WHOLE})
-    assert _load(fake, tmp_path, Wanted.parse("org/model", tokenizer_only=True)) == 0
-    assert not any(name.endswith(("safetensors", "bin")) for name in _found(tmp_path, "org/model"))
+def test_of_a_tokenizer_no_weights_are_loaded(tmp_path: Path, load: Load) -> None:
+    assert load(FakeHub({"org/model": WHOLE}), "--tokenizer=org/model") == 0
+    assert _found(tmp_path, "org/model") == {
+        "config.json", INDEX, "tokenizer.json",
+    }  # fmt: skip
 
 
-def test_a_gated_model_says_what_to_do_and_is_not_tried_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_gated_model_says_what_to_do_and_the_others_are_loaded(
+    tmp_path: Path, load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = FakeHub({"org/gated": WHOLE, "org/open": WHOLE}, gated=frozenset({"org/gated"}))
-    assert _load(fake, tmp_path, Wanted("org/gated"), Wanted("org/open")) == 2
-    assert "org/gated: is gated: accept its terms" in capsys.readouterr().err
+    assert load(fake, "org/gated", "org/open") == 2
+    error = capsys.readouterr().err
+    assert "org/gated: GatedRepoError: " in error
+    assert "Visit https://huggingface.co/org/gated to ask for access. (HF_TOKEN is not set)" in error
     assert "model-2.safetensors" in _found(tmp_path, "org/open")
 
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ("org/none", "org/none: is not at "),
-        ("org/model@v9", "org/model@v9: has no such revision"),
-        ("org/model:Q4", "org/model:Q4: is no name of a repository"),
-        ("org/bare", "org/bare: has no weights that vLLM could load"),
+        ("org/none", "org/none: RepositoryNotFoundError: 404 Client Error. "),
+        ("org/model@v9", "org/model@v9: RevisionNotFoundError: 404 Client Error. Revision Not Found "),
+        ("org/model:Q4", "org/model:Q4: HFValidationError: Repo id must use alphanumeric chars"),
+        ("org/bare", "org/bare: ValueError: the repository has no weights that vLLM can load"),
     ],
 )
 def test_what_no_retry_mends_has_exit_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], wanted: str, words: str
+    load: Load, capsys: pytest.CaptureFixture[str], wanted: str, words: str
 ) -> None:
-    fake = FakeHub({"org/model": WHOLE, "org/bare": {"config.json": b"{}"}})
-    assert _load(fake, tmp_path, Wanted.parse(wanted)) == 2
+    assert load(FakeHub({"org/model": WHOLE, "org/bare": {"config.json": b"{}"}}), wanted) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_hub_that_fails_is_worth_another_try(tmp_path: Path) -> None:
+def test_a_hub_that_fails_is_worth_another_try(load: Load) -> None:
     fake = FakeHub({"org/model": WHOLE})
     fake.broken = True
-    assert _load(fake, tmp_path, Wanted("org/model")) == 1
+    assert load(fake, "org/model") == 1
 
 
 def test_a_hub_that_fails_after_its_list_does_not_pass_for_a_load(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its client then returns the folder of what is there, which is the index of the weights."""
     fake = FakeHub({"org/model": WHOLE})
-    fake.tells = 1
+    fake.tells = 3  # the list of files, and for the size the revision and its files
 
-    assert _load(fake, tmp_path, Wanted("org/model")) == 1
+    assert load(fake, "org/model") == 1
 
-    assert _found(tmp_path, "org/model") == {"model.safetensors.index.json"}
-    assert "org/model: 4 of 5 files have not come" in capsys.readouterr().err
+    assert _found(tmp_path, "org/model") == {INDEX}
+    assert "org/model: OSError: 4 of 5 files were not downloaded, such as " in capsys.readouterr().err
 
 
-def test_what_is_wanted_twice_needs_room_once(tmp_path: Path) -> None:
+def test_what_is_wanted_twice_needs_room_once(load: Load) -> None:
+    assert load(FakeHub({"org/model": WHOLE}), "org/model", "org/model@main", free=300) == 0
+
+
+def test_nothing_is_loaded_where_not_all_has_room(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeHub({"org/model": WHOLE})
-
-    assert _load(fake, tmp_path, Wanted("org/model"), Wanted.parse("org/model@main"), free=300) == 0
-
-
-def test_nothing_is_loaded_where_not_all_has_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fake = FakeHub({"org/model": WHOLE})
-    assert _load(fake, tmp_path, Wanted("org/model"), free=100) == 2
-    assert "nothing has been loaded" in capsys.readouterr().err
+    assert load(fake, "org/model", free=100) == 2
+    assert "0.00 GB to download, 0.00 GB free; nothing was downloaded" in capsys.readouterr().err
     assert "model-1.safetensors" not in fake.sent
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_made_is_told(
+    tmp_path: Path, load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    assert _load(FakeHub({}), tmp_path / "file" / "hub", Wanted("org/model")) == 2
-    assert "file/hub: Not a directory" in capsys.readouterr().err
+    assert load(FakeHub({}), "org/model", cache=tmp_path / "file" / "hub") == 2
+    assert "file/hub: NotADirectoryError: " in capsys.readouterr().err
 
 
-def test_what_killed_downloads_left_makes_room(tmp_path: Path) -> None:
+def test_what_killed_downloads_left_makes_room(tmp_path: Path, load: Load) -> None:
     blobs = tmp_path / "models--org--model" / "blobs"
     blobs.mkdir(parents=True)
     old, new = blobs / "a.1.incomplete", blobs / "a.2.incomplete"
     old.touch()
     new.touch()
     os.utime(old, (0, 0))
-    _load(FakeHub({"org/model": WHOLE}), tmp_path, Wanted("org/model"))
+    load(FakeHub({"org/model": WHOLE}), "org/model")
     assert not old.exists()
     assert new.exists()
 
 
-def test_progress_counts_from_the_beginning_and_never_beyond_the_whole() -> None:
-    sizes = iter([5_000_000_000, 8_000_000_000, 30_000_000_000])
-    over = iter([False, False, True])
-    lines: list[str] = []
-    report(20_000_000_000, lambda: next(sizes), lambda _: next(over), lines.append)
-    assert lines == ["3.00 GB of 20.0 GB, 100 MB/s", "20.0 GB of 20.0 GB, 567 MB/s"]
+def test_progress_is_a_line_of_a_log_every_half_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = 100.0
+    monkeypatch.setattr(download.time, "monotonic", lambda: clock)
+    progress = download.LogProgress(name="huggingface_hub.snapshot_download", mininterval=0)
+    for seconds, count in ((29.0, 1_000_000_000), (1.0, 2_000_000_000), (29.0, 1), (1.0, 9_000_000_000)):
+        clock += seconds
+        progress.update(count)
+    progress.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["3.00 GB downloaded", "12.0 GB downloaded"]
+
+
+def test_a_real_download_tells_its_progress(
+    load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(download, "_REPORT_S", 0.0)
+    load(FakeHub({"org/model": WHOLE}), "org/model")
+    assert "0.00 GB downloaded, " in capsys.readouterr().out
 
 
 def test_a_revision_follows_an_at_sign() -> None:
-    assert Wanted.parse("org/model@refs/pr/1") == Wanted("org/model", "refs/pr/1")
-    assert str(Wanted.parse("org/model")) == "org/model"
-    assert gigabytes(140_200_000_000) == "140.2 GB"
+    assert download.Wanted.parse("org/model@refs/pr/1") == ("org/model", "refs/pr/1", False)
+    assert str(download.Wanted.parse("org/model")) == "org/model"
 
 
 def test_a_command_line_without_a_model_is_refused() -> None:
     with pytest.raises(SystemExit, match="2"):
-        main([])
+        download.main([])
 
 
-def test_the_command_loads_to_the_cache_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("files", "indexed", "chosen"),
+    [
+        (["a1.safetensors", "adapter.safetensors", "model.bin"], ["a1.safetensors"], "a1.safetensors"),
+        (["pytorch_model.bin", "model.safetensors", "model.pt"], [], "*.safetensors"),
+        (["pytorch_model.bin", "tf_model.h5"], [], "*.bin"),
+        (["onnx/model.safetensors", "pytorch_model.bin"], [], "*.bin"),
+        (["consolidated.safetensors", "m.safetensors"], ["m.safetensors"], "consolidated*.safetensors"),
+        (["original/consolidated.00.pth", "model.onnx", "config.json"], [], None),
+    ],
+)  # fmt: skip
+def test_the_weights_that_vllm_would_load_are_chosen_once(
+    files: list[str], indexed: list[str], chosen: str | None
 ) -> None:
-    fake = FakeHub({"org/model": WHOLE, "org/tokenizer": WHOLE})
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with fake.serving() as address:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
-        template = address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        assert main(["org/model@main", "--tokenizer=org/tokenizer"]) == 0
-    assert "model-1.safetensors" in _found(tmp_path, "org/model")
-    assert _found(tmp_path, "org/tokenizer") == {
-        "config.json", "model.safetensors.index.json", "tokenizer.json",
-    }  # fmt: skip
+    assert download.weight_patterns(files, indexed) == ([] if chosen is None else [chosen])
+
+
+def test_configurations_tokenizers_templates_and_code_are_loaded_beside_the_weights(
+    tmp_path: Path, load: Load
+) -> None:
+    wanted = [
+        "config.json", "tokenizer.model.v3", "merges.txt", "q.tiktoken", "chat_template.jinja", "modeling.py",
+    ]  # fmt: skip
+    others = ["README.md", "original/params.json", "picture.png", "model.safetensors"]
+    assert load(FakeHub({"org/model": dict.fromkeys([*wanted, *others], b"x")}), "--tokenizer=org/model") == 0
+    assert _found(tmp_path, "org/model") == set(wanted)

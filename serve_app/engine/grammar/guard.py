@@ -1,4 +1,4 @@
-"""Lets a structured output into the engine core only after it has passed a trial."""
+"""Let a structured output into the engine core only after it has passed a trial."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _AT_ONCE = 4
 _WAITING = 64
 _REMEMBERED = 1024
 _SLOW_S = 0.1
-"""A compile that takes longer is let into the engine core, whose threads are half as many as the CPUs, only
-after the one before it has had its time: the others are for those that are quick."""
+"""A compile that takes longer waits until the slow one before it has had its time in the engine core, which
+has half as many threads as the machine has CPUs: the other threads stay free for quick ones."""
 _SLOW_WAITING = 8
 _WALK_S = 1.0
-"""CPU seconds for what is beside the compile: the fork, the tokens drawn."""
+"""CPU seconds for the rest of a trial: the fork, and the tokens drawn."""
 
 _WHERE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: | \(parameter=\w+\)")
 """xgrammar's line of its own source, and what vLLM appends to messages."""
@@ -46,14 +46,14 @@ class Refused(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Shared:
-    """A trial under way, and how many wait for its verdict."""
+    """A trial under way, and the number of requests that wait for its verdict."""
 
     task: asyncio.Task[Passed | Refused]
     waiting: int = 0
 
 
 def trial_work(make: Callable[[], Trial]) -> Callable[[], Work]:
-    """What a nursery prepares: `Trial.run` from bytes to bytes."""
+    """Return what a nursery prepares: `Trial.run`, from bytes to bytes."""
 
     def prepare() -> Work:
         trial = make()
@@ -62,10 +62,10 @@ def trial_work(make: Callable[[], Trial]) -> Callable[[], Work]:
         def work(payload: bytes) -> bytes:
             try:
                 passed = trial.run(StructuredOutputsParams(**msgspec.msgpack.decode(payload)))
-            except Exception as error:  # whatever a backend raises: the grammar is the client's
+            except Exception as error:  # any that a backend raises: the grammar is the client's
                 message = _WHERE.sub("", str(error)).strip() or type(error).__name__
                 if _UNSUPPORTED in message:
-                    message += " Another backend may: structured_output.backend."
+                    message += " Another backend may support them (structured_output.backend)."
                 return msgspec.msgpack.encode(Refused(message[:1000]))
             return msgspec.msgpack.encode(passed)
 
@@ -101,10 +101,10 @@ class GrammarGuard:
         self._nursery.stop()
 
     async def admit(self, params: StructuredOutputsParams) -> None:
-        """Let `params` pass, marked with the backend that vLLM's own check chose.
+        """Return once `params` has passed, marked with the backend that vLLM's own check chose.
 
         Raises:
-            VLLMValidationError: the structured output is at fault: too large, too slow, or not valid.
+            VLLMValidationError: the structured output is too large, too slow, or not valid.
             GracefulHTTPError: 429, too many trials wait.
         """
         check_size(params, self._bounds)
@@ -122,7 +122,7 @@ class GrammarGuard:
         params._backend, params._backend_was_auto = verdict.backend, verdict.was_auto
 
     async def _together(self, key: bytes, payload: bytes) -> Passed | Refused:
-        """One trial for all that wait for it, such as prompts of one request; the last to leave ends it."""
+        """Share one trial between all that wait for it, such as prompts of one request; the last ends it."""
         shared = self._under_way.get(key)
         if shared is None:
             shared = self._under_way[key] = _Shared(asyncio.create_task(self._judge(key, payload)))
@@ -139,11 +139,11 @@ class GrammarGuard:
     async def _judge(self, key: bytes, payload: bytes) -> Passed | Refused:
         try:
             verdict = await self._try(payload)
-        except TimeoutError:  # of the clock, not the CPU: not remembered, for the machine may be at fault
+        except TimeoutError:  # by the clock, not the CPU: not remembered, as the machine may be at fault
             return Refused(_too_slow(self._bounds.compile_s))
         if isinstance(verdict, Passed) and verdict.compile_s > _SLOW_S:
             await self._wait_for_slow_one(verdict.compile_s)
-        # Not before: who left while it waited would find it here, and pass by the one it waited for.
+        # Not before: a request that leaves while it waits and comes again would overtake the slow one here.
         self._verdicts[key] = verdict
         if len(self._verdicts) > _REMEMBERED:
             self._verdicts.popitem(last=False)
@@ -165,7 +165,7 @@ class GrammarGuard:
             self._waiting -= 1
 
     async def _wait_for_slow_one(self, compile_s: float) -> None:
-        """Wait until the engine core has had time to compile the one before."""
+        """Wait until the engine core has had time to compile the slow one before."""
         if self._slow_waiting >= _SLOW_WAITING:
             raise _busy(self._slow_waiting)
         self._slow_waiting += 1

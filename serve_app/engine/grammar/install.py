@@ -1,4 +1,4 @@
-"""Puts a `GrammarGuard` in front of an engine, in the place of the checks vLLM runs on the event loop."""
+"""Put a `GrammarGuard` in front of an engine, instead of the checks that vLLM runs on the event loop."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _DEAD_END = "no text that matches this structured output begins as the text gene
 def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGuard:
     """Let a structured output into `llm` only after its trial.
 
-    vLLM parses a grammar on the event loop, for up to 5 s where it is a regular expression and without a
-    bound where it is not. What a trial has passed is not parsed again in this process.
+    vLLM parses a grammar on the event loop: a regular expression for up to 5 s, any other without a bound.
+    A grammar that has passed its trial is not parsed again in this process.
     """
 
     def make() -> Trial:
@@ -35,7 +35,7 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
         return Trial(config, cached_tokenizer_from_config(model_config=config.model_config), _validate)
 
     guard = GrammarGuard(trial_work(make), bounds)
-    freeze_gc_heap()  # a collection writes to every object: 150 MiB that two processes would share no more
+    freeze_gc_heap()  # a collection writes to every object, and 150 MiB would no longer be shared
     guard.start()
     stock = llm.generate
 
@@ -47,8 +47,8 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
         outputs = stock(prompt, sampling_params, *args, **kwargs)
         try:
             async for output in outputs:
-                # The core ends a request so when its grammar takes no more token. To vLLM that is a server
-                # error, but the grammar is the client's, and has a dead end that the trial did not meet.
+                # The core ends a request with "error" if its grammar accepts no token. vLLM reports a server
+                # error, but the grammar is the client's, with a dead end that the trial did not meet.
                 if any(completion.finish_reason == "error" for completion in output.outputs):
                     raise VLLMValidationError(_DEAD_END, parameter="structured_outputs")
                 yield output
@@ -58,7 +58,7 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
     def generate(
         prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        # Everything else keeps vLLM's own generator: one more would cost every token.
+        # Other requests keep vLLM's own generator: one more would cost time per token.
         start = stock if sampling_params.structured_outputs is None else guarded
         return start(prompt, sampling_params, *args, **kwargs)
 

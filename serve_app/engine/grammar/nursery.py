@@ -24,21 +24,21 @@ from vllm.utils.system_utils import set_process_title
 
 _TITLE = "Grammars"
 _NICENESS = 5
-"""Below the streams of the same machine, and still a quarter of a core where they take all of it."""
+"""Below the streams of the same machine, and still a quarter of a core if they would take all of it."""
 _PR_SET_PDEATHSIG = 1
 _MOST_ANSWER_BYTES = 3500
 """Less than a pipe holds (4,096 bytes at the least), so that a job never waits for its reader."""
 
 
 class Job(msgspec.Struct):
-    """Something to do. A job without `payload` cancels the one of that number."""
+    """A job for a nursery. One without `payload` cancels the job of that number."""
 
     number: int
     payload: bytes | None = None
 
 
 class Answer(msgspec.Struct):
-    """What came of a job: that it has begun, and then its result or the signal that ended its process."""
+    """The news of a job: that it has begun, and then its result or the signal that ended its process."""
 
     number: int
     result: bytes = b""
@@ -75,7 +75,7 @@ class _Children:
 
 
 def fork_nursery(prepare: Callable[[], Work], cpu_s: float, memory_bytes: int) -> tuple[int, Connection]:
-    """Fork it; return its process id and the connection that takes `Job` and gives `Answer`.
+    """Fork a nursery; return its process id and a connection that takes `Job` and gives `Answer`.
 
     Args:
         prepare: Called once in the new process; returns what runs each job.
@@ -100,7 +100,7 @@ def fork_nursery(prepare: Callable[[], Work], cpu_s: float, memory_bytes: int) -
 
 
 def _leave_parent(kept: int) -> None:
-    """Be a process of one's own: without the parent's sockets, signals and life."""
+    """Cut this process off from its parent's sockets and signals, and end it with its parent."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
@@ -113,11 +113,11 @@ def _leave_parent(kept: int) -> None:
 
 
 def _set_title() -> None:
-    """Not that of a replica, by which people and tools find those."""
+    """Set a title of its own: people and tools find replicas by theirs."""
     ray = sys.modules.get("ray._raylet")
     if ray is None:
         set_process_title(_TITLE)
-    else:  # it may have moved the arguments, and then nobody else finds them
+    else:  # Ray may have moved the arguments, and then only Ray finds them
         ray.setproctitle(f"{envs.VLLM_PROCESS_NAME_PREFIX}::{_TITLE}")
 
 

@@ -1,4 +1,4 @@
-"""How large a structured output may be, by counting alone: the first and cheapest bound."""
+"""Bound the size of a structured output by counting alone: the first and cheapest check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Counts:
 
 
 def check_size(params: StructuredOutputsParams, bounds: StructuredOutputSettings) -> None:
-    """Refuse what is larger than `bounds`.
+    """Refuse a structured output that is larger than `bounds`.
 
     Raises:
         VLLMValidationError: naming the constraint, its size, the bound and the setting.
@@ -33,7 +33,7 @@ def check_size(params: StructuredOutputsParams, bounds: StructuredOutputSettings
     check_json_nesting(params.structural_tag, structural_tag=True)
     spec = getattr(params, kind)
     text = spec if isinstance(spec, str) else json.dumps(spec, ensure_ascii=False)
-    # Characters first: nobody need encode a megabyte to learn that it is too long.
+    # Characters first: a megabyte is not encoded only to find it too long.
     size = len(text) if len(text) > bounds.max_bytes else len(text.encode("utf-8", "surrogatepass"))
     if size > bounds.max_bytes:
         raise _too_large(kind, f"{size} bytes", bounds.max_bytes, "max_bytes")
@@ -54,7 +54,7 @@ def _too_large(kind: str, size: str, bound: int, setting: str) -> VLLMValidation
 
 
 def _counts(spec: Any) -> _Counts:
-    """Properties and enum values anywhere in a JSON schema."""
+    """Count the properties and enum values anywhere in a JSON schema."""
     counts = _Counts()
     if isinstance(spec, str):
         try:

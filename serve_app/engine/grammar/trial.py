@@ -25,7 +25,7 @@ from vllm.v1.structured_output.request import get_structured_output_key
 
 _TOKENS = 256
 _SECONDS = 0.25
-"""Of CPU for `_TOKENS`, 1 ms a token. JSON schemas, choices and regular expressions took 0.1 to 0.4 ms."""
+"""CPU seconds for `_TOKENS`, 1 ms per token. JSON schemas, choices and regular expressions took 0.4."""
 _DRAWS = 64
 
 Validate = Callable[[SamplingParams, Any, Any, Any], None]
@@ -33,7 +33,7 @@ Validate = Callable[[SamplingParams, Any, Any, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A structured output that the engine core may have."""
+    """The verdict on a structured output that may go to the engine core."""
 
     backend: str
     """The backend that vLLM chose for it."""
@@ -46,8 +46,8 @@ class Trial:
     """Tries structured outputs as one engine would run them.
 
     Args:
-        config: The engine's.
-        tokenizer: The model's.
+        config: The engine's configuration.
+        tokenizer: The model's tokenizer.
         validate: vLLM's own check of a request's structured output.
     """
 
@@ -58,7 +58,7 @@ class Trial:
         self._backends: dict[str, StructuredOutputBackend] = {}
 
     def warm(self) -> None:
-        """Build what every trial of the configured backend shares."""
+        """Build the configured backend, which all trials share."""
         backend = self._config.structured_outputs_config.backend
         self._backend("xgrammar" if backend == "auto" else backend)
 
@@ -66,9 +66,9 @@ class Trial:
         """Validate, compile and walk.
 
         Raises:
-            VLLMValidationError: or whatever else vLLM and its backends raise: the client's fault, all of it.
+            VLLMValidationError: or any other exception of vLLM and its backends; each is the client's fault.
         """
-        with warnings.catch_warnings():  # a deprecation is nothing that a client could mend
+        with warnings.catch_warnings():  # a client cannot act on a deprecation
             warnings.simplefilter("ignore")
             return self._run(params)
 
@@ -111,7 +111,7 @@ class Trial:
                 return
 
     def _token(self, mask: Any, draw: random.Random) -> int | None:
-        """A token that may come next, at random; the end of the text only where nothing else may."""
+        """Return a random token that may come next; the end of the text only if nothing else may."""
         end = self._tokenizer.eos_token_id
         size = len(mask) * 32
         for _ in range(_DRAWS):

@@ -1,4 +1,4 @@
-"""The replica's end of the nursery: starts it, again where it has ended, and waits for its answers."""
+"""The replica's end of the nursery: starts it, again if it has ended, and waits for its answers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from serve_app.engine.grammar.nursery import Answer, Job, Work, fork_nursery
 logger = logging.getLogger("ray.serve")
 
 _ACCEPT_S = 30.0
-"""In which the nursery takes a job, its own start before the first one included (2 s with a vocabulary of
-128,000). One that does not is stopped or hangs, and is replaced."""
+"""Bound on the time until the nursery takes a job, its own start included (2 s with a vocabulary of 128,000).
+A nursery that takes longer is stopped or hangs, and is replaced."""
 _MOST_WALL = 10.0
-"""Wall-clock seconds for a CPU second, on a machine that has others to serve."""
+"""Wall-clock seconds per CPU second, on a machine that is busy with other requests."""
 
 
 class NurseryEndedError(Exception):
@@ -38,10 +38,10 @@ class _Waiting:
 
 
 class NurseryClient:
-    """Runs jobs in a nursery, which it starts when there is none.
+    """Runs jobs in a nursery, which it starts if there is none.
 
     Args:
-        prepare: What the nursery runs jobs with.
+        prepare: Called in the nursery; returns what runs each job.
         cpu_s: CPU seconds that a job may take.
         memory_bytes: Memory that it may take.
     """
@@ -52,13 +52,13 @@ class NurseryClient:
         self._memory_bytes = memory_bytes
         self._numbers = itertools.count()
         self._waiting: dict[int, _Waiting] = {}
-        # A large job may have to wait for the nursery to read it.
+        # Sending a large job waits until the nursery reads it.
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="grammar-guard")
         self.pid = 0
         self._connection: Connection | None = None
 
     def start(self) -> None:
-        """Fork the nursery now: cheapest before the process has grown. A failure is left to the first job."""
+        """Fork the nursery now, before the process has grown. If that fails, the first job tries again."""
         with suppress(NurseryEndedError):
             self._started()
 
@@ -69,7 +69,7 @@ class NurseryClient:
         self._sender.shutdown(wait=False)
 
     async def run(self, payload: bytes) -> Answer:
-        """What came of `payload`; its job is cancelled with the caller.
+        """Return the answer to `payload`; its job is cancelled with the caller.
 
         Raises:
             TimeoutError: the machine was too busy for it.
@@ -78,7 +78,7 @@ class NurseryClient:
         try:
             return await self._run(payload)
         except NurseryEndedError:
-            return await self._run(payload)  # whatever ended it took every job along, those of others too
+            return await self._run(payload)  # the job of another request may have ended it
 
     async def _run(self, payload: bytes) -> Answer:
         connection = self._started()
@@ -142,7 +142,7 @@ class NurseryClient:
 
 
 async def _within(seconds: float, future: asyncio.Future[Any]) -> bool:
-    """Whether `future` ends in time. Raises what it raises, and leaves it be when it does not."""
+    """Return whether `future` ends in time; raise what it raises. One that does not end is left alone."""
     done, _ = await asyncio.wait([future], timeout=seconds)
     if done:
         future.result()
@@ -150,5 +150,5 @@ async def _within(seconds: float, future: asyncio.Future[Any]) -> bool:
 
 
 def _send(connection: Connection, job: Job) -> None:
-    with suppress(OSError):  # it ended: whoever receives from it is told
+    with suppress(OSError):  # the nursery has ended, which `_receive` notices
         connection.send_bytes(msgspec.msgpack.encode(job))

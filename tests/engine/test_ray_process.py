@@ -1,8 +1,12 @@
-"""Ray Serve's log of a replica, while vLLM sets up its own."""
+"""A replica's log while vLLM sets up its own, and what another process receives of vLLM's exceptions."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from logging.handlers import MemoryHandler
 from pathlib import Path
@@ -11,8 +15,9 @@ import pytest
 from ray.serve._private.logging_utils import configure_component_logger
 from ray.serve.schema import LoggingConfig
 from vllm.logger import configure_logging
+from vllm.v1.engine.exceptions import EngineDeadError
 
-from serve_app.engine.log_handlers import log_handlers_kept
+from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
 
 
 @pytest.fixture
@@ -82,3 +87,40 @@ def test_they_are_kept_when_the_start_fails(log: logging.Logger) -> None:
         raise ValueError("no such model")
 
     assert registered == before
+
+
+def test_an_exception_of_vllms_leaves_as_a_runtime_error_that_names_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR, "ray.serve"), pytest.raises(RuntimeError) as caught:
+        with told_as_runtime_errors():
+            raise EngineDeadError
+
+    assert type(caught.value) is RuntimeError
+    assert str(caught.value).startswith("EngineDeadError: ")
+    assert caplog.records[0].exc_info is not None
+
+
+def test_whoever_receives_it_imports_nothing_of_vllm() -> None:
+    with pytest.raises(RuntimeError) as caught, told_as_runtime_errors():
+        raise EngineDeadError
+
+    receive = (
+        f"import pickle, sys; pickle.loads({pickle.dumps(caught.value)!r}); print('torch' in sys.modules)"
+    )
+    received = subprocess.run([sys.executable, "-c", receive], capture_output=True, text=True, check=True)
+    assert received.stdout.strip() == "False"
+
+
+def test_a_plain_runtime_error_passes_as_it_is() -> None:
+    error = RuntimeError("plain")
+
+    with pytest.raises(RuntimeError) as caught, told_as_runtime_errors():
+        raise error
+
+    assert caught.value is error
+
+
+def test_a_cancellation_is_no_error() -> None:
+    with pytest.raises(asyncio.CancelledError), told_as_runtime_errors():
+        raise asyncio.CancelledError

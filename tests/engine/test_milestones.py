@@ -4,22 +4,21 @@ import random
 from typing import Any
 
 import pytest
+from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import IterationStats
 
-from serve_app.engine.first_tokens import FirstTokens
-from serve_app.engine.hundred_tokens import HundredTokens
+from serve_app.engine.milestones import Milestones
 from tests.engine.stub_core import StubCore
 
 ARRIVED = 5000.0
 
 
 class Watched:
-    """A core whose requests are followed from their first token on, as a report does it."""
+    """A core whose milestones are noted in every step, as a report does it."""
 
     def __init__(self, most_a_step: int = 1) -> None:
         self.core = StubCore()
-        self.hundred = HundredTokens(self.core.requests, most_a_step)
-        self.first = FirstTokens(self.core.requests, 30.0, self.hundred.begin)
+        self.milestones = Milestones(self.core.requests, most_a_step)
         self.at = 50.0
 
     def add(self, *names: str) -> None:
@@ -32,8 +31,7 @@ class Watched:
         self.at += 0.01
         iteration = self.core.step(self.at, *names, **how)
         iteration.iteration_timestamp = wall
-        self.first.note(iteration, 1000.0)
-        return self.hundred.note(iteration)
+        return self.milestones.note(iteration).hundred_tokens_s
 
     def steps(self, count: int, *names: str, **how: Any) -> None:
         for _ in range(count):
@@ -134,14 +132,80 @@ def test_requests_that_are_gone_are_forgotten() -> None:
         engine.step(f"r{number}")
         del engine.core.requests[f"r{number}"]
 
-    assert sum(map(len, engine.hundred._ring)) <= 100
+    assert sum(map(len, engine.milestones._due)) <= 100
 
 
 def test_a_request_nobody_told_of_is_not_looked_for() -> None:
     """One that began in the warm-up."""
     core = StubCore()
     core.add("a")
-    hundred = HundredTokens(core.requests)
+    core.step(0.1, "a")
+    milestones = Milestones(core.requests)
 
-    assert [hundred.note(core.step(0.1, "a")) for _ in range(150)] == [[]] * 150
-    assert hundred.note(IterationStats()) == []
+    assert [milestones.note(core.step(0.2, "a")) for _ in range(150)] == [([], [])] * 150
+    assert milestones.note(IterationStats()) == ([], [])
+
+
+def test_a_first_token_is_split_into_queue_and_prefill_as_soon_as_it_is_there() -> None:
+    core = StubCore()
+    milestones = Milestones(core.requests)
+    core.add("a", queued=50.0)
+    core.schedule("a", 50.4)
+
+    (seen,) = milestones.note(core.step(50.6, "a")).first_tokens
+
+    assert (seen.queue_s, seen.prefill_s) == (pytest.approx(0.4), pytest.approx(0.2))
+
+
+def test_a_request_is_counted_once_however_many_tokens_follow() -> None:
+    core = StubCore()
+    milestones = Milestones(core.requests)
+    for name in ("a", "b"):
+        core.add(name, queued=50.0)
+        core.schedule(name, 50.1)
+    assert len(milestones.note(core.step(50.2, "a")).first_tokens) == 1
+    # The first of b, while a goes on.
+    assert len(milestones.note(core.step(50.3, "a", "b")).first_tokens) == 1
+    assert milestones.note(core.step(50.4, "a", "b", finished=("a", "b"))) == ([], [])
+
+
+def test_a_request_that_ends_with_its_first_token_counts_too() -> None:
+    core = StubCore()
+    milestones = Milestones(core.requests)
+    for name in ("a", "b"):
+        core.add(name, queued=50.0)
+        core.schedule(name, 50.1)
+
+    assert len(milestones.note(core.step(50.2, "a", "b", finished=("a",))).first_tokens) == 2
+
+
+def test_the_end_of_a_request_is_no_first_token_where_another_one_has_its_own() -> None:
+    core = StubCore()
+    milestones = Milestones(core.requests)
+    for name, at in (("a", 50.0), ("b", 50.25)):
+        core.add(name, queued=at)
+        core.schedule(name, at)
+    milestones.note(core.step(50.2, "a"))
+
+    (seen,) = milestones.note(core.step(50.3, "a", "b", finished=("a",))).first_tokens
+
+    assert seen.prefill_s == pytest.approx(0.05)
+
+
+def test_a_request_the_core_refused_says_nothing_of_queues() -> None:
+    core = StubCore()
+    milestones = Milestones(core.requests)
+    core.add("a", queued=50_000.0)  # never scheduled
+
+    step = core.step(50_000.1, "a", finished=("a",), tokens=0, reason=FinishReason.ERROR)
+
+    assert milestones.note(step) == ([], [])
+
+
+def test_a_step_without_first_tokens_is_not_looked_through() -> None:
+    core = StubCore()
+    core.add("a")
+    core.step(50.2, "a")
+    milestones = Milestones(core.requests)
+
+    assert milestones.note(core.step(50.3, "a")) == ([], [])

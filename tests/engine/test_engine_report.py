@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from vllm.v1.metrics.stats import SchedulerStats
 
-from serve_app.engine.engine_signals import EngineReport, Milestones
+from serve_app.engine.engine_report import EngineReport, step_seconds
+from serve_app.engine.milestones import Reached
+from serve_app.telemetry.engine_metrics import EngineGauges
 from serve_app.wire.signals import ENGINE_FIELDS, EngineSignals
 from tests.engine.stub_core import StubCore, scheduled
 
@@ -229,7 +231,7 @@ def test_what_requests_reach_is_told_in_the_step_in_which_they_do() -> None:
     last.iteration_timestamp = replica.wall + 2.75
 
     assert first == ([(0.25, 0.25)], [])
-    assert set(map(str, between)) == {str(Milestones([], []))}
+    assert set(map(str, between)) == {str(Reached([], []))}
     assert replica.report.step(SchedulerStats(), last) == ([], [2.75])
 
 
@@ -247,3 +249,91 @@ def test_an_engine_with_speculative_decoding_is_looked_at_as_often_as_its_steps_
     report.step(None, core.step(0.5, "a"))
 
     assert len(report.step(None, core.step(0.6, "a", tokens=99)).hundred_tokens_s) == 1
+
+
+def gauges(core: StubCore, wall: float = 100.0, **scheduler: Any) -> EngineGauges:
+    """The gauges of a report whose last step said `scheduler`."""
+    report = EngineReport(core.requests, KV_CACHE_TOKENS, wall=lambda: wall)
+    report.step(SchedulerStats(**scheduler), None)
+    return report.gauges()
+
+
+def waiting(core: StubCore, running: int = 0) -> float:
+    return gauges(core, num_running_reqs=running).oldest_waiting_s
+
+
+def test_what_runs_and_what_waits_is_read_with_its_tokens() -> None:
+    core = StubCore()
+    for name, prompt in (("a", 100), ("b", 50), ("c", 8000), ("d", 3)):
+        core.add(name, prompt)
+    core.step(1.0, "a", tokens=10)
+    core.step(1.1, "b", tokens=5)
+
+    assert gauges(core, wall=0.0, num_running_reqs=2, kv_cache_usage=0.25) == EngineGauges(
+        running_requests=2,
+        waiting_requests=2,
+        running_tokens=165,
+        waiting_tokens=8003,
+        oldest_waiting_s=0.0,
+        kv_cache_usage_ratio=0.25,
+    )
+
+
+def test_an_idle_engine_is_empty_whatever_its_last_step_said() -> None:
+    assert gauges(StubCore(), num_running_reqs=7, kv_cache_usage=0.9) == EngineGauges(0, 0, 0, 0, 0.0, 0.0)
+
+
+def test_the_oldest_that_waits_is_the_first_the_engine_has_not_begun() -> None:
+    core = StubCore()
+    for name, arrived in (("a", 90.0), ("c", 97.0), ("b", 94.0)):
+        core.add(name, arrived=arrived)
+
+    assert waiting(core, running=0) == 10.0
+    assert waiting(core, running=1) == 6.0
+    assert waiting(core, running=2) == 3.0
+    assert waiting(core, running=3) == 0.0
+
+
+def test_those_that_generate_do_not_wait() -> None:
+    core = StubCore()
+    core.add("a", arrived=10.0)
+    core.add("b", arrived=95.0)
+    core.step(1.0, "a")
+
+    assert waiting(core, running=1) == 5.0
+
+
+def test_a_preempted_request_does_not_hide_that_others_wait() -> None:
+    core = StubCore()
+    for name in ("a", "b", "c"):
+        core.add(name, arrived=98.0)
+    core.step(1.0, "a", "b")
+
+    assert waiting(core, running=1) == 2.0
+
+
+def test_a_clock_that_was_set_back_makes_no_age_below_zero() -> None:
+    core = StubCore()
+    core.add("a", arrived=100.5)
+
+    assert waiting(core) == 0.0
+
+
+def test_a_step_takes_what_it_added_to_the_streams() -> None:
+    assert step_seconds([0.02], 0.5, 0.4, 300.0) == 0.02
+
+
+def test_a_sequence_that_was_preempted_does_not_lengthen_the_step() -> None:
+    assert step_seconds([0.02, 9.0, 0.02], None, None, 1.0) == 0.02
+
+
+def test_a_step_without_decodes_takes_the_time_since_the_one_before() -> None:
+    assert step_seconds([], 0.07, 0.4, 1.0) == 0.07
+
+
+def test_after_a_pause_a_step_takes_as_long_as_the_prefill_it_was() -> None:
+    assert step_seconds([], None, 0.04, 1.0) == 0.04
+
+
+def test_of_the_first_prefill_step_of_several_vllms_own_figure_is_taken() -> None:
+    assert step_seconds((), None, None, 12.5) == pytest.approx(0.0125)

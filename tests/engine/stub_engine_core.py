@@ -1,0 +1,86 @@
+"""vLLM's front end, real but for its client of the engine core, which a stub stands in for."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.v1.engine import (
+    EngineCoreEvent,
+    EngineCoreEventType,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    FinishReason,
+)
+from vllm.v1.engine.core_client import EngineCoreClient
+from vllm.v1.metrics.stats import PrefillStats
+
+from serve_app.engine.arguments import engine_args, vllm_namespace
+from serve_app.settings import ModelSettings
+
+MODEL = {"name": "tide", "device": "cpu", "enforce_eager": True, "max_model_len": 256}
+TOKEN = 300
+"""The token that a stub core generates again and again."""
+
+
+class StubEngineCore:
+    """Answers a request with its `max_tokens` tokens, a step each, or with an embedding. It is no process."""
+
+    engine_ranks_managed = (0,)
+
+    def __init__(self, tasks: tuple[str, ...] = ("generate",)) -> None:
+        self.tasks = tasks
+        self.requests: list[Any] = []
+        self.silent = False
+        """Whether it takes requests and never answers."""
+        self.stopped_within_s: float | None = None
+        self.resources = Namespace(engine_dead=False)
+        self._steps: asyncio.Queue[EngineCoreOutputs] = asyncio.Queue()
+
+    async def get_supported_tasks_async(self) -> tuple[str, ...]:
+        return self.tasks
+
+    async def add_request_async(self, request: Any) -> None:
+        self.requests.append(request)
+        pooled = request.pooling_params is not None
+        steps = 0 if self.silent else 1 if pooled else request.sampling_params.max_tokens
+        prefill = PrefillStats()
+        prefill.set(len(request.prompt_token_ids), 0, 0)
+        events = [
+            EngineCoreEvent.new_event(kind)
+            for kind in (EngineCoreEventType.QUEUED, EngineCoreEventType.SCHEDULED)
+        ]
+        for left in reversed(range(steps)):
+            output = EngineCoreOutput(
+                request.request_id,
+                [] if pooled else [TOKEN],
+                pooling_output=torch.tensor([0.6, 0.8]) if pooled else None,
+                finish_reason=None if left else FinishReason.STOP if pooled else FinishReason.LENGTH,
+                events=events if left == steps - 1 else None,
+                prefill_stats=prefill if left == steps - 1 else None,
+            )
+            self._steps.put_nowait(EngineCoreOutputs(outputs=[output]))
+
+    async def get_output_async(self) -> EngineCoreOutputs:
+        return await self._steps.get()
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        self.aborted = request_ids
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        self.stopped_within_s = timeout
+
+
+def put_in_place(core: StubEngineCore, monkeypatch: Any) -> None:
+    """Have vLLM's front end take `core` where it would start an engine core's process."""
+    monkeypatch.setattr(EngineCoreClient, "make_async_mp_client", lambda **_: core)
+
+
+def configured(**model: Any) -> tuple[ModelSettings, Namespace, VllmConfig]:
+    """The settings of the embedded model, and vLLM's arguments and configuration for it."""
+    settings = ModelSettings.model_validate(MODEL | model)
+    namespace = vllm_namespace(settings)
+    return settings, namespace, engine_args(namespace).create_engine_config()

@@ -1,0 +1,229 @@
+"""The deployment without Ray: its life from start to drain, and what it tells Ray meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from serve_app.api.engine_client import EngineReply
+from serve_app.api.errors import ApiError
+from serve_app.engine import engine_deployment
+from serve_app.engine.engine_deployment import ACCEPTED, Engine
+from serve_app.engine.engine_report import EngineReport
+from serve_app.settings import ModelSettings, RequestLogSettings
+from serve_app.telemetry import series
+from serve_app.telemetry.engine_metrics import EngineLimits
+from serve_app.wire.data_plane_headers import TOKEN_HEADER
+from tests.engine.stub_core import StubCore, scheduled
+from tests.stub_engine import LIMIT_S, StubEngine, frames
+from tests.telemetry.stub_metric import SERIES, StubMetric
+
+
+class StubRunning:
+    """A `RunningEngine` without vLLM: a client that answers what it is told to, and a report."""
+
+    def __init__(self) -> None:
+        self.core = StubCore()
+        self.report = EngineReport(self.core.requests, 1000)
+        self.client = StubEngine(EngineReply(200, b"{}", headers={"Retry-After": "2"}))
+        self.llm = SimpleNamespace(errored=False, check_health=self._check_health)
+        self.died: Exception | None = None
+        self.stopped = False
+
+    async def _check_health(self) -> None:
+        if self.died is not None:
+            raise self.died
+
+    def limits(self) -> EngineLimits:
+        return EngineLimits(1000, 8, 512)
+
+    def shutdown(self) -> None:
+        self.stopped = True
+
+
+class Replica:
+    """A deployment's replica as Ray would hold it, and what it published."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        SERIES.clear()
+        for kind in ("Counter", "Gauge", "Histogram"):
+            monkeypatch.setattr(series, kind, StubMetric)
+        self.phases: list[Any] = []
+        self.running = StubRunning()
+        self.fails: Exception | None = None
+        context = SimpleNamespace(app_name="app", deployment="Engine-tide", replica_tag="r1")
+        monkeypatch.setattr(engine_deployment.serve, "get_replica_context", lambda: context)
+        monkeypatch.setattr(engine_deployment.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+        monkeypatch.setattr(engine_deployment, "launch", self._launch)
+        monkeypatch.setattr(engine_deployment, "publish_phase", self._publish)
+        monkeypatch.setattr(engine_deployment, "forget_phase", lambda *place: self.phases.append(place))
+        # Ray removes `__del__` from the class once it has called it; Python would call it again.
+        self._class = type("OneEngine", (Engine,), {})
+        self.engine: Any = self._class.__new__(self._class)
+
+    def _publish(self, app: str, deployment: str, replica: str, document: str) -> None:
+        assert (app, deployment, replica) == ("app", "Engine-tide", "r1")
+        self.phases.append(json.loads(document)["phase"])
+
+    async def _launch(self, model: ModelSettings, metrics: Any, startup: Any, log: Any) -> StubRunning:
+        with startup.phase("imports"):
+            if self.fails is not None:
+                raise self.fails
+        return self.running
+
+    async def start(self, **request_log: Any) -> None:
+        settings = RequestLogSettings(**({"enabled": False} | request_log)).model_dump(mode="json")
+        await self.engine.__init__(ModelSettings(name="tide").model_dump(mode="json"), settings)
+
+    async def stop(self) -> None:
+        await self.engine.__del__()
+        self._class.__del__ = lambda self: None  # type: ignore[attr-defined]
+
+    async def called(self) -> list[Any]:
+        return [item async for item in self.engine.call("completions", b"{}", "r-1", 1.5, 0.5)]
+
+
+@pytest.fixture
+async def replica(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Replica]:
+    replica = Replica(monkeypatch)
+    await replica.start()
+    yield replica
+    await replica.stop()
+
+
+async def test_a_replica_publishes_its_phases_and_forgets_them_when_it_has_drained(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    replica = Replica(monkeypatch)
+    tasks = asyncio.all_tasks()
+
+    await replica.start(enabled=True, directory=str(tmp_path))
+    await asyncio.sleep(0)
+    begun = asyncio.all_tasks() - tasks
+    await replica.stop()
+    await asyncio.sleep(0)
+
+    assert replica.phases == ["imports", "data_plane", "ready", "draining", ("app", "Engine-tide", "r1")]
+    assert replica.running.stopped
+    assert len(begun) >= 3
+    assert all(task.done() for task in begun)
+
+
+async def test_a_replica_that_could_not_start_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Replica(monkeypatch)
+    replica.fails = OSError("no such model")
+
+    with pytest.raises(OSError, match="no such model"):
+        await replica.start()
+    await replica.stop()
+
+    assert replica.phases == ["imports", "failed"]
+
+
+async def test_a_store_that_does_not_answer_delays_the_drain_by_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = Replica(monkeypatch)
+    await replica.start()
+    monkeypatch.setattr(engine_deployment, "_GCS_WAIT_S", 0.01)
+    answers = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(
+        engine_deployment,
+        "publish_phase",
+        lambda *_: asyncio.run_coroutine_threadsafe(answers.wait(), loop).result(LIMIT_S),
+    )
+
+    async with asyncio.timeout(LIMIT_S):
+        await replica.stop()
+    answers.set()
+
+    assert replica.running.stopped
+
+
+async def test_the_ingress_is_told_where_the_data_plane_is(replica: Replica) -> None:
+    told = replica.engine.record_replica_metadata()
+
+    headers = {TOKEN_HEADER: told["token"]}
+    async with aiohttp.ClientSession() as session:
+        async with session.post(
+            f"http://{told['address']}/completions", data=b"{}", headers=headers
+        ) as reply:
+            assert reply.status == 200
+
+
+async def test_the_policy_is_told_of_the_engine_and_steps_are_counted(replica: Replica) -> None:
+    replica.running.core.add("a", prompt=7)
+    replica.running.report.step(scheduled(prefill=7, elapsed_ms=20.0), None)
+
+    told = await replica.engine.record_autoscaling_stats()
+
+    assert (told["waiting_requests"], told["waiting_tokens"], told["steps"]) == (1.0, 7.0, 1.0)
+    assert SERIES["llm_steps_total"].values == [(1.0, {})]
+    assert SERIES["llm_step_prefill_tokens_total"].values == [(7.0, {})]
+
+
+async def test_gauges_and_limits_are_published_without_being_asked_for(replica: Replica) -> None:
+    await asyncio.sleep(0)
+
+    assert SERIES["llm_max_num_seqs"].values[-1] == (8, {})
+    assert SERIES["llm_waiting_requests"].values[-1] == (0, {})
+
+
+async def test_a_call_is_accepted_before_it_is_answered(replica: Replica) -> None:
+    assert await replica.called() == [ACCEPTED, (200, "application/json", {"Retry-After": "2"}), b"{}"]
+    (request,) = replica.running.client.requests
+    assert (request.request_id, request.waited_s, request.held_s) == ("r-1", 1.5, 0.5)
+
+
+async def test_a_stream_is_its_chunks(replica: Replica) -> None:
+    replica.running.client.answer = frames(b"data: a\n\n", b"data: b\n\n")
+
+    assert (await replica.called())[2:] == [b"data: a\n\n", b"data: b\n\n"]
+
+
+async def test_a_refusal_is_an_answer(replica: Replica) -> None:
+    error = ApiError(429, "too many", code="queue_full")
+    replica.running.client.answer = error
+
+    assert await replica.called() == [ACCEPTED, (429, "application/json", error.headers), error.body()]
+
+
+async def test_an_exception_leaves_as_one_that_any_process_can_load(replica: Replica) -> None:
+    replica.running.client.answer = LookupError("gone wrong")
+
+    with pytest.raises(RuntimeError, match="LookupError: gone wrong") as caught:
+        await replica.called()
+    assert type(caught.value) is RuntimeError
+
+
+async def test_a_dead_core_is_unhealthy_and_a_reason_to_go_elsewhere(replica: Replica) -> None:
+    await replica.engine.check_health()
+    assert replica.engine._trouble() == ""
+
+    replica.running.died = LookupError("core")
+    replica.running.llm.errored = True
+
+    assert replica.engine._trouble() == "its engine core has died"
+    with pytest.raises(RuntimeError, match="LookupError: core"):
+        await replica.engine.check_health()
+
+
+async def test_an_engine_that_takes_no_steps_is_a_reason_to_go_elsewhere_and_then_unhealthy(
+    replica: Replica,
+) -> None:
+    replica.running.core.add("a")
+    replica.engine._stall.stalled_s = 5.0
+
+    assert replica.engine._trouble() == ("its engine has taken no step for 5 s, with 1 sequences to work on")
+    await replica.engine.check_health()
+
+    replica.engine._stall.stalled_s = 100_000.0
+    with pytest.raises(RuntimeError, match="has taken no step for 100000 s"):
+        await replica.engine.check_health()

@@ -1,0 +1,113 @@
+"""Starting and stopping an engine: vLLM's own front end, around a stub of the engine core."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from vllm.entrypoints.generate.base import protocol
+from vllm.sampling_params import SamplingParams
+
+from serve_app.api.engine_client import EngineRequest
+from serve_app.engine.launch import RunningEngine, launch
+from serve_app.engine.startup import Startup
+from serve_app.settings import ModelSettings
+from tests.engine.stub_engine_core import MODEL, StubEngineCore, put_in_place
+
+PHASES = ["imports", "configuration", "weights_and_kv_cache", "serving_layer", "warm_up"]
+
+
+@pytest.fixture(autouse=True)
+def _vllms_own_checks_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What guards grammars replaces functions of vLLM for good, and freezes the heap."""
+    for owner, name in (
+        (SamplingParams, "_validate_structured_outputs"),
+        (protocol, "validate_structural_tag_payload"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    yield
+    gc.unfreeze()
+
+
+class Start:
+    """A start of the embedded model, and what it published and logged."""
+
+    def __init__(self, core: StubEngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
+        put_in_place(core, monkeypatch)
+        self.documents: list[dict[str, Any]] = []
+        self.metrics = MagicMock()
+        self.request_log = MagicMock()
+
+    async def run(self, **model: Any) -> RunningEngine:
+        startup = Startup("tide", lambda document: self.documents.append(json.loads(document)))
+        settings = ModelSettings.model_validate(MODEL | model)
+        return await launch(settings, self.metrics, startup, self.request_log)
+
+
+async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = StubEngineCore()
+    start = Start(core, monkeypatch)
+
+    engine = await start.run()
+
+    assert [document["phase"] for document in start.documents] == PHASES
+    assert [request.sampling_params.max_tokens for request in core.requests] == [2]
+    assert engine.guard is not None
+    start.request_log.add.assert_not_called()
+    signals = engine.report.take(0)
+    assert (signals.finished_requests_total, signals.generation_tokens_total) == (0, 0)  # not the warm-up's
+
+    async with engine.client.call(
+        EngineRequest("generate", b'{"prompt":"sea","max_tokens":3}', "r-1")
+    ) as reply:
+        assert json.loads(reply.body)["finish_reason"] == "length"
+    signals = engine.report.take(0)
+    assert (signals.finished_requests_total, signals.generation_tokens_total) == (1, 3)
+    (line,) = [call.args[0] for call in start.request_log.add.call_args_list]
+    assert (line.request_id, line.output_tokens) == ("r-1", 3)
+
+    limits = engine.limits()
+    assert limits.max_num_seqs == engine.llm.vllm_config.scheduler_config.max_num_seqs > 0
+    assert limits.max_num_batched_tokens >= 256
+    engine.shutdown()
+    assert core.stopped_within_s == 10.0
+
+
+async def test_an_engine_for_embeddings_has_no_grammars_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = StubEngineCore(("embed",))
+
+    engine = await Start(core, monkeypatch).run(task="embed")
+
+    assert engine.guard is None
+    assert core.requests[0].pooling_params is not None
+    engine.shutdown()
+    assert core.stopped_within_s == 10.0
+
+
+async def test_an_engine_that_does_not_warm_up_is_stopped_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = StubEngineCore()
+    start = Start(core, monkeypatch)
+    core.resources.engine_dead = True
+
+    with pytest.raises(Exception, match="died"):
+        await start.run()
+
+    assert core.stopped_within_s == 10.0
+    assert (start.documents[-1]["phase"], start.documents[-1]["during"]) == ("failed", "warm_up")
+
+
+async def test_an_argument_that_vllm_refuses_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = StubEngineCore()
+    start = Start(core, monkeypatch)
+
+    with pytest.raises(ValueError, match="float5"):
+        await start.run(engine_args={"kv_cache_dtype": "float5"})
+
+    assert start.documents[-1]["during"] == "configuration"
+    assert core.stopped_within_s is None

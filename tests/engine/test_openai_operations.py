@@ -1,0 +1,127 @@
+"""The OpenAI operations on vLLM's own handlers, of the embedded model, with a stub of the engine core."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from starlette.datastructures import State
+from starlette.responses import JSONResponse
+
+from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine.openai_operations import OpenAIOperations
+from serve_app.engine.serving import Serving
+
+SEA = [{"role": "user", "content": "sea"}]
+
+
+@pytest.fixture
+def operations(serving: Serving) -> OpenAIOperations:
+    return OpenAIOperations(serving, max_sequences=4)
+
+
+def call(**body: Any) -> EngineRequest:
+    return EngineRequest("chat_completions", json.dumps(body).encode(), "r-1")
+
+
+async def document(outcome: Any) -> Any:
+    reply = await outcome
+    assert isinstance(reply, EngineReply)
+    assert reply.status == 200
+    return json.loads(reply.body)
+
+
+async def refusal(outcome: Any) -> tuple[int, str | None, str | None]:
+    with pytest.raises(ApiError) as caught:
+        await outcome
+    return caught.value.status, caught.value.code, caught.value.param
+
+
+async def test_a_chat_is_completed(operations: OpenAIOperations) -> None:
+    told = await document(operations.chat_completions(call(messages=SEA, max_tokens=3)))
+
+    assert told["object"] == "chat.completion"
+    assert told["choices"][0]["finish_reason"] == "length"
+    assert told["usage"]["completion_tokens"] == 3
+
+
+async def test_a_streamed_chat_is_frames_of_server_sent_events(operations: OpenAIOperations) -> None:
+    frames = await operations.chat_completions(call(messages=SEA, max_tokens=2, stream=True))
+
+    assert isinstance(frames, AsyncIterator)
+    texts = [frame if isinstance(frame, str) else frame.decode() async for frame in frames]
+    assert all(text.startswith("data: ") and text.endswith("\n\n") for text in texts)
+    assert texts[-1] == "data: [DONE]\n\n"
+
+
+async def test_prompts_are_completed_as_text_and_as_tokens(operations: OpenAIOperations) -> None:
+    for prompt, choices in (("sea", 1), (["sea", "tide"], 2), ([1, 2, 3], 1), ([[1], [2]], 2)):
+        told = await document(operations.completions(call(prompt=prompt, max_tokens=1)))
+
+        assert len(told["choices"]) == choices
+
+
+async def test_text_goes_to_tokens_and_back(operations: OpenAIOperations) -> None:
+    tokens = (await document(operations.tokenize(call(prompt="the sea"))))["tokens"]
+    chat = await document(operations.tokenize(call(messages=SEA)))
+
+    assert (await document(operations.detokenize(call(tokens=tokens))))["prompt"] == "the sea"
+    assert chat["count"] > len(tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "expected"),
+    [
+        ("chat_completions", {"messages": SEA, "n": 5}, (400, "invalid_value", "n")),
+        ("chat_completions", {"messages": SEA, "model": "other"}, (404, "model_not_found", "model")),
+        ("completions", {"prompt": ["a"] * 3, "n": 2}, (400, "invalid_value", "n")),
+        ("completions", {"prompt": [2048]}, (400, "invalid_value", "prompt")),
+        ("tokenize", {"prompt": "a" * 100_000}, (400, "context_length_exceeded", "prompt")),
+        (
+            "tokenize",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a" * 100_000}]}]},
+            (400, "context_length_exceeded", "messages"),
+        ),
+        ("detokenize", {"tokens": [2048]}, (400, "invalid_value", "tokens")),
+        ("detokenize", {"tokens": [5] * 257}, (400, "context_length_exceeded", "tokens")),
+        ("embeddings", {"input": "sea"}, (400, "unsupported_feature", "model")),
+    ],
+)
+async def test_what_is_out_of_bounds_is_refused_by_its_field(
+    operations: OpenAIOperations, name: str, body: dict[str, Any], expected: tuple[int, str, str]
+) -> None:
+    assert await refusal(getattr(operations, name)(call(**body))) == expected
+
+
+async def test_a_field_of_the_wrong_type_is_left_to_the_caller_to_word(operations: OpenAIOperations) -> None:
+    with pytest.raises(ValidationError):
+        await operations.chat_completions(call(messages="sea"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (JSONResponse({"data": []}), {"data": []}),
+        (JSONResponse({"error": {"message": "no", "param": "input"}}, 422), (422, None, "input")),
+    ],
+)
+async def test_an_embedding_handlers_finished_response_is_the_reply_or_the_refusal(
+    serving: Serving, answer: JSONResponse, expected: Any
+) -> None:
+    async def stub_handler(request: Any, raw: Any) -> JSONResponse:
+        return answer
+
+    operations = OpenAIOperations(Serving(serving.engine, State({"serving_embedding": stub_handler})), 4)
+    outcome = operations.embeddings(call(input="sea"))
+
+    assert await (document(outcome) if answer.status_code == 200 else refusal(outcome)) == expected
+
+
+async def test_too_many_texts_are_refused_before_they_are_looked_at(serving: Serving) -> None:
+    operations = OpenAIOperations(Serving(serving.engine, State({"serving_embedding": object()})), 4)
+
+    assert await refusal(operations.embeddings(call(input=["a"] * 2049))) == (400, "invalid_value", "input")
