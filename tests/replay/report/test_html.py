@@ -52,7 +52,7 @@ def test_the_page_asks_nobody_for_anything(results: list[samples.Result]) -> Non
     found = Elements(text)
 
     assert not re.search(r"https?://|@import|url\((?!#)", text)
-    assert [value for name, value in found.attributes if name in ("src", "href")] == ["data:,", "#decisions"]
+    assert [value for name, value in found.attributes if name in ("src", "href")] == ["data:,", "#timeline"]
     assert "default-src 'none'" in text
     assert found.tags.count("script") == 2
 
