@@ -71,7 +71,7 @@ def write_page(path: str | Path, text: str) -> Path:
 
 
 def embedded(data: Any) -> str:
-    """Return JSON that can stand in a `<script>` element: nothing in it can end the element or open a comment."""
+    """Return JSON for a `<script>` element: nothing in it can end the element or open a comment."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
