@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import re
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from loadtests.drawing import palette
 from serve_app.cli import formats
@@ -76,17 +72,6 @@ def embedded(data: Any) -> str:
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text
-
-
-def finite(value: Any) -> Any:
-    """Return plain data with null for each number that JSON has no word for."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(text: str) -> str:

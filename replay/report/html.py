@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtests.drawing.pages import assembled, finite, write_page
+from loadtests.drawing.json_numbers import finite
+from loadtests.drawing.pages import assembled, write_page
 from replay.report.comparison import GOAL, ORACLE, cheapest_peer, standings, verdict
 from replay.report.document import document
 from replay.report.thinning import thinned

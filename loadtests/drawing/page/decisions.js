@@ -118,7 +118,7 @@ function decisionList(root, data, store) {
   const { state } = store;
   const search = h("input", { type: "search", placeholder: "search reasons, terms, times…", "aria-label": "Search the decisions", oninput: () => list() });
   const direction = choice("Direction", DIRECTIONS, "", () => list());
-  const binding = choice("What was binding", [], "", () => list());
+  const binding = choice("Binding term", [], "", () => list());
   const count = h("span", { class: "count", "aria-live": "polite" });
   const lines = h("ol", { class: "decision-list" });
   const nothing = notice("");
@@ -151,7 +151,7 @@ function decisionList(root, data, store) {
       return `${clock(record.at, true)} ${change(record)} ${record.binding} ${record.reason} ${record.counterfactual} ${terms}`.toLowerCase();
     });
     const names = [...new Set(records.map((record) => record.binding))].sort();
-    binding.replaceChildren(...[["", "any reason"], ...names.map((name) => [name, name])].map(([value, name]) => h("option", { value }, name)));
+    binding.replaceChildren(...[["", "any term"], ...names.map((name) => [name, name])].map(([value, name]) => h("option", { value }, name)));
     // Records that changed nothing come every few seconds, and would drown the few that did.
     const changed = records.filter((record) => moved(record) !== "same").length;
     direction.value = changed && changed < records.length ? "changes" : "";

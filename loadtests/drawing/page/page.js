@@ -22,18 +22,11 @@ function start() {
   for (const draw of drawn) draw();
 }
 
+// The button's words are the style's, so that they follow the ground in force.
 function themeButton() {
   const root = document.documentElement;
   const own = document.getElementById("theme");
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const now = () => root.dataset.theme ?? (dark.matches ? "dark" : "light");
-  const name = () => (own.textContent = now() === "dark" ? "Light" : "Dark");
-  own.addEventListener("click", () => {
-    root.dataset.theme = now() === "dark" ? "light" : "dark";
-    name();
-  });
-  dark.addEventListener("change", name);
-  name();
+  own.addEventListener("click", () => (root.dataset.theme = getComputedStyle(root).getPropertyValue("--ground-offered").includes("Dark") ? "dark" : "light"));
   own.hidden = false;
 }
 

@@ -4,8 +4,8 @@ const CARD_TOP = 26;
 const OVERVIEW_HEIGHT = 46;
 const GRIP = 9; // pixels
 const HELP =
-  "Drag across the panels to look closer, double-click to see all. Keys: left and right go through the decisions, " +
-  "plus and minus zoom, shift with an arrow moves, 0 shows all, escape closes.";
+  "Drag across the panels to zoom in, and double-click to see all. Keys: left and right go through the decisions, " +
+  "plus and minus zoom, shift with an arrow moves the view, 0 shows all, and escape closes a card.";
 
 // What panels need to know of the part in view.
 function viewOf(state, width) {

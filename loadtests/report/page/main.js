@@ -16,7 +16,7 @@ const PAGE = {
   sections: [
     ["reasons", "Why the run is invalid", reasons],
     ["headline", "Headline figures", headline],
-    ["checks", "Demands", (root, data) => checks(root, data.verdict.checks, "The scenario sets no bounds.")],
+    ["checks", "Bounds", (root, data) => checks(root, data.verdict.checks, "The scenario sets no bounds.")],
     ["timeline", "Timeline", timeline],
     ["decisions", "Decisions", decisionList],
     ["requests", "Every request", requests],

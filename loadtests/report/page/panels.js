@@ -9,7 +9,7 @@ function panels({ result }) {
   const queue = (name, key, label, said) => ({ name: key, label, said, track: queues, values: queues[name], shape: "both", seldom: true });
   const models = result.models.length ? result.models : [null];
   return [
-    { title: "Requests", unit: "a second", height: 92, layers: [rate("arrivals", "offered", windows.offered_rps, "both"), rate("answered", "answered", windows.answered_rps, "line")] },
+    { title: "Requests", unit: "per second", height: 92, layers: [rate("arrivals", "offered", windows.offered_rps, "both"), rate("answered", "answered", windows.answered_rps, "line")] },
     ...models.map((model) => replicaPanel(model, models.length > 1)),
     {
       title: "In the server",
@@ -17,7 +17,7 @@ function panels({ result }) {
       height: 84,
       whole: true,
       empty: NOT_TOLD,
-      layers: queues.at_s.length ? stacked([queue("held", "held", "held for want of a replica", "held"), queue("waiting", "queued", "waiting in engines", "waiting"), queue("running", "running", "running")]) : [],
+      layers: queues.at_s.length ? stacked([queue("held", "held", "held, no replica is ready", "held"), queue("waiting", "queued", "waiting in engines", "waiting"), queue("running", "running", "running")]) : [],
     },
     {
       ...latencyPanel(result, "ttft", "TTFT", "by intended time", "no requests", 128),
@@ -90,5 +90,5 @@ function errorPanel({ errors }, track) {
   const present = ERROR_OUTCOMES.filter((name) => greatest(errors[name]));
   if (!present.length) return { title: "Errors", unit: "none", height: 8, layers: [], draw: (svg, view) => svg.append(path("grid", `M${GUTTER} 6.500H${view.width}`)) };
   const bar = (name) => ({ name: `outcome ${name}`, label: name, track, values: errors[name], shape: "bars", seldom: true, over: () => true });
-  return { title: "Errors", unit: "requests a window", height: 72, whole: true, layers: stacked(present.map(bar)) };
+  return { title: "Errors", unit: "per window", height: 72, whole: true, layers: stacked(present.map(bar)) };
 }

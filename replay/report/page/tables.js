@@ -6,15 +6,15 @@ function headline(root, data) {
   const peer = data.rows.find((row) => row.policy === data.cheapest);
   const change = known(peer?.ratio) ? Math.round(100 * (peer.ratio - 1)) : null;
   const goal = `${met ? "✓ reaches" : "✗ below"} the goal of ${percent(data.goal).replace(".0", "")}`;
-  const infeasible = `${percent(result.infeasible)} cannot be, on any replica`;
+  const infeasible = `${percent(result.infeasible)} cannot meet it on any replica`;
   const price = result.price_per_gpu_hour ? `, ${dollars(result.dollars)}` : "";
   const failed = result.failed_starts ? `, ${whole(result.failed_starts)} of them failed` : "";
   const all = [
     ["SLO attainment", percent(result.attainment), result.requests ? goal : "no requests", result.requests ? (met ? "good" : "bad") : ""],
     [`TTFT within ${seconds(result.targets.ttft_s)}`, percent(result.ttft_ok), result.infeasible > 0 ? infeasible : "of all requests"],
     ["GPU-seconds", compact(result.gpu_seconds), `${digits(result.gpu_seconds / 3600)} GPU-hours${price}`],
-    known(result.oracle_ratio) && ["To the oracle", times(result.oracle_ratio), "GPU-seconds of a clairvoyant schedule"],
-    change !== null && ["To the cheapest peer", `${change < 0 ? "−" : "+"}${Math.abs(change)}\u00a0%`, `GPU-seconds; ${shortened(peer.policy, 28)} at ${percent(peer.attainment)}`, change < 0 ? "good" : ""],
+    known(result.oracle_ratio) && ["Ratio to the oracle", times(result.oracle_ratio), "GPU-seconds of a clairvoyant schedule"],
+    change !== null && ["Against the cheapest peer", `${change < 0 ? "−" : "+"}${Math.abs(change)}\u00a0%`, `GPU-seconds; ${shortened(peer.policy, 28)} at ${percent(peer.attainment)}`, change < 0 ? "good" : ""],
     ["Fleet", `${whole(result.peak)} peak`, `${whole(result.changes)} changes, ${whole(result.starts)} starts${failed}`],
   ];
   figures(root, all.filter(Boolean));
@@ -22,7 +22,7 @@ function headline(root, data) {
 
 function comparison(data) {
   const main = data.rows.find((row) => row.main);
-  const headings = ["policy", "GPU-seconds", "to the oracle", `${shortened(main.policy, 20)} to it`, "attained", "TTFT in time", "starts", "changes", "peak", "US$"];
+  const headings = ["policy", "GPU-seconds", "ratio to oracle", `${shortened(main.policy, 20)} / it`, "attained", "TTFT in time", "starts", "changes", "peak", "US$"];
   const line = (row) => {
     const met = row.attainment >= data.goal;
     const front = row.on_front ? chip("front", "No other policy is both cheaper and at least as good") : "";
@@ -45,13 +45,13 @@ function latency(root, data) {
   const rows = [
     ["TTFT, all", ttft.all, targets.ttft_s],
     ["TTFT, warm", ttft.warm, targets.ttft_s],
-    ["TTFT, woken from zero", ttft.cold, targets.ttft_s],
+    ["TTFT, held for a cold start", ttft.cold, targets.ttft_s],
     ["inter-token latency", itl, targets.itl_s],
     ["end to end", e2e, null],
   ];
   root.append(
     table("Latencies", ["", "count", "mean", "P50", "P90", "P95", "P99"], rows.map(line)),
-    help(`▲ is above its target: TTFT ${seconds(targets.ttft_s)}, ITL ${seconds(targets.itl_s)}. Attained without the cold waits: ${percent(warm)} of requests, ${percent(warmInTime)} of TTFTs.`),
+    help(`▲ marks a latency above its target: TTFT ${seconds(targets.ttft_s)}, ITL ${seconds(targets.itl_s)}. Without requests held for a cold start, ${percent(warm)} of requests attained the SLO and ${percent(warmInTime)} of TTFTs were in time.`),
   );
 }
 
