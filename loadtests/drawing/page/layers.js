@@ -6,7 +6,7 @@
 // (beside those of its layers), and `heading` (above its readings).
 //
 // A layer is { name, label, track, values, shape }: `name` is its class, `label` its key (without one it has neither key nor
-// reading), `shape` is "line", "area", "both", "bars" or "range", which reaches down to `lower`. `said` is what its reading is
+// reading), `shape` is "line", "area", "both", "bars", or "range" (down to `lower`). `said` is what its reading is
 // called, `seldom` that it is told only where it is above 0, and `read` and `over` give a reading's words and whether it is bad.
 
 // Layers, each on top of the one before it.
@@ -46,9 +46,8 @@ function drawPanel(svg, view, panel) {
     svg.append(s("rect", { class: "beyond", x: GUTTER, y: 0, width: view.width - GUTTER, height: Math.max(0, pixel(y(panel.beyond))) }));
   }
   for (const { name, shape, span, lower, values, upper = values } of layers) {
-    if (shape === "range") svg.append(path(`area ${name}`, boxes(span, lower, upper, view.x, y)));
-    else if (shape === "bars") svg.append(path(name, boxes(span, lower, upper, view.x, y, 1)));
-    else if (shape !== "line" && greatest(values, span.first, span.last)) svg.append(path(`area ${name}`, stepBand(span, lower ?? null, upper, view.x, y)));
+    if (shape === "bars") svg.append(path(name, boxes(span, lower, upper, view.x, y, 1)));
+    else if (shape !== "line" && (shape === "range" || greatest(values, span.first, span.last))) svg.append(path(`area ${name}`, boxes(span, lower, upper, view.x, y)));
   }
   for (const { name, shape, span, lower, values, upper = values } of layers.filter(({ shape }) => shape === "line" || shape === "both")) {
     // On top of others only where there is any: above nothing, the line would be that of the layer below.

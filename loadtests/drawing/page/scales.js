@@ -87,27 +87,17 @@ function stepPath(span, values, x, y) {
   return drawn === null ? d : `${d}H${pixel(x(span.end))}`;
 }
 
-// The area between a line of steps and a lower one, or zero where `lower` is null.
-function stepBand(span, lower, upper, x, y) {
-  const lowest = (index) => pixel(y(lower === null ? 0 : lower[index]));
-  let d = stepPath(span, upper, x, y);
-  for (let index = span.last; d && index >= span.first; index -= 1) {
-    const height = lowest(index);
-    d += `V${height}`;
-    while (index > span.first && lowest(index - 1) === height) index -= 1;
-    d += `H${pixel(x(span.at(index)))}`;
-  }
-  return d && `${d}Z`;
-}
-
-// The same in boxes, one for each value, for lines that have gaps; `gap` pixels are between two, which stay visible.
+// The area between two lines of steps (or above zero, where `lower` is null) in boxes. With a `gap` between them, in pixels,
+// there is one for each value, which stays visible.
 function boxes(span, lower, upper, x, y, gap = 0) {
+  const low = (index) => (lower ? lower[index] : 0);
   let d = "";
   for (let index = span.first; index <= span.last; index += 1) {
-    if (lower[index] === null || upper[index] === null || lower[index] === upper[index]) continue;
-    const left = x(span.at(index));
+    const [bottom, top, left] = [low(index), upper[index], x(span.at(index))];
+    if (bottom === null || top === null || bottom === top) continue;
+    while (!gap && index < span.last && low(index + 1) === bottom && upper[index + 1] === top) index += 1;
     const right = x(index < span.last ? span.at(index + 1) : span.end);
-    d += `M${pixel(left)} ${pixel(y(lower[index]))}V${pixel(y(upper[index]))}H${pixel(gap ? Math.max(right - gap, left + 2) : right)}V${pixel(y(lower[index]))}Z`;
+    d += `M${pixel(left)} ${pixel(y(bottom))}V${pixel(y(top))}H${pixel(gap ? Math.max(right - gap, left + 2) : right)}V${pixel(y(bottom))}Z`;
   }
   return d;
 }

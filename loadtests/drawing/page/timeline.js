@@ -4,8 +4,8 @@ const CARD_TOP = 26;
 const OVERVIEW_HEIGHT = 46;
 const GRIP = 9; // pixels
 const HELP =
-  "Drag across the panels to zoom in, and double-click to see all. Keys: left and right go through the decisions, " +
-  "plus and minus zoom, shift with an arrow moves the view, 0 shows all, and escape closes a card.";
+  "Drag across the panels to zoom in, double-click to see all. Keys: left and right go through the decisions, " +
+  "plus and minus zoom, shift with an arrow moves, 0 shows all, escape closes.";
 
 // What panels need to know of the part in view.
 function viewOf(state, width) {
@@ -200,7 +200,7 @@ function overview(root, store) {
     const y = linear(0, Math.max(greatest(values), 1e-9), OVERVIEW_HEIGHT - 7, 3);
     const troubled = PAGE.troubled(state.result).map(([from, to]) => `M${pixel(x(from))} ${OVERVIEW_HEIGHT - 3}H${pixel(Math.max(x(to), x(from) + 2))}`);
     const svg = drawing(width, OVERVIEW_HEIGHT, { "aria-hidden": "true" });
-    svg.append(path(`area ${name}`, stepBand(view.span(track), null, values, x, y)), path("troubled", troubled.join("")));
+    svg.append(path(`area ${name}`, boxes(view.span(track), null, values, x, y)), path("troubled", troubled.join("")));
     picture.replaceChildren(svg);
     place();
   };

@@ -14,7 +14,7 @@ function headline(root, data) {
     [`TTFT within ${seconds(result.targets.ttft_s)}`, percent(result.ttft_ok), result.infeasible > 0 ? infeasible : "of all requests"],
     ["GPU-seconds", compact(result.gpu_seconds), `${digits(result.gpu_seconds / 3600)} GPU-hours${price}`],
     known(result.oracle_ratio) && ["Ratio to the oracle", times(result.oracle_ratio), "GPU-seconds of a clairvoyant schedule"],
-    change !== null && ["Against the cheapest peer", `${change < 0 ? "−" : "+"}${Math.abs(change)}\u00a0%`, `GPU-seconds; ${shortened(peer.policy, 28)} at ${percent(peer.attainment)}`, change < 0 ? "good" : ""],
+    change !== null && ["Versus cheapest peer", `${change < 0 ? "−" : "+"}${Math.abs(change)}\u00a0%`, `GPU-seconds; ${shortened(peer.policy, 28)} at ${percent(peer.attainment)}`, change < 0 ? "good" : ""],
     ["Fleet", `${whole(result.peak)} peak`, `${whole(result.changes)} changes, ${whole(result.starts)} starts${failed}`],
   ];
   figures(root, all.filter(Boolean));
