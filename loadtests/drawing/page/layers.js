@@ -7,7 +7,7 @@
 //
 // A layer is { name, label, track, values, shape }: `name` is its class, `label` its key (without one it has neither key nor
 // reading), `shape` is "line", "area", "both", "bars", or "range" (down to `lower`). `said` is what its reading is
-// called, `seldom` that it is told only where it is above 0, and `read` and `over` give a reading's words and whether it is bad.
+// called, `seldom` that it is shown only where it is above 0, and `read` and `over` give a reading's words and whether it is bad.
 
 // Layers, each on top of the one before it.
 function stacked(layers) {
@@ -49,7 +49,8 @@ function drawPanel(svg, view, panel) {
     if (shape === "bars") svg.append(path(name, boxes(span, lower, upper, view.x, y, 1)));
     else if (shape !== "line" && (shape === "range" || greatest(values, span.first, span.last))) svg.append(path(`area ${name}`, boxes(span, lower, upper, view.x, y)));
   }
-  for (const { name, shape, span, lower, values, upper = values } of layers.filter(({ shape }) => shape === "line" || shape === "both")) {
+  for (const { name, shape, span, lower, values, seldom, upper = values } of layers) {
+    if ((shape !== "line" && shape !== "both") || (seldom && !greatest(values, span.first, span.last))) continue;
     // On top of others only where there is any: above nothing, the line would be that of the layer below.
     const shown = lower ? upper.map((value, index) => (values[index] > 0 ? value : null)) : values;
     svg.append(path(`line ${name}`, stepPath(span, shown, view.x, y)));

@@ -28,10 +28,14 @@ function panels({ result, compared }) {
       unit: "requests",
       height: 84,
       whole: true,
-      layers: stacked([
-        count("held", { label: "held, no replica is ready", said: "held", shape: "both", seldom: true }),
-        count("queued", { label: "queued in engines", said: "queued", shape: "both", values: result.waiting }),
-      ]),
+      layers: [
+        ...stacked([
+          count("held", { label: "held, no replica is ready", said: "held", shape: "area", seldom: true }),
+          count("queued", { label: "queued in engines", said: "queued", shape: "area", values: result.waiting }),
+        ]),
+        count("queued", { label: null }),
+        count("held", { label: null, seldom: true }),
+      ],
     },
     { title: "Latency over its target", unit: "by the minute", height: 104, ...latencies(result, targets) },
     { title: "SLO", unit: "by the minute", height: compared ? 70 : 44, layers: [], ...attainment(result, compared) },
