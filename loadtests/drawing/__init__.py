@@ -1,1 +1,1 @@
-"""What reports share: colours, numbers as they are read, and the parts of pages."""
+"""The parts that reports share: colours, numbers for JSON, pages, and pictures."""

@@ -1,71 +1,89 @@
-"""HTML pages as single files that ask nobody for anything, and work where they lie.
+"""HTML pages as single files that load nothing, and open without a network.
 
 A page is a template, style sheets and plain scripts, put together with its data as JSON. The template's
-content security policy forbids every request, so that what the page shows can only be what is in it.
+content security policy forbids every request, so that a page can only show what is in it.
 """
 
 from __future__ import annotations
 
+import html
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadtests.drawing import palette
+from serve_app.cli import formats
 
 SHARED = "loadtests.drawing.page"
-"""The package of the scripts and styles that pages have in common."""
+"""The package of the template, and of the scripts and styles that pages have in common."""
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
+_UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|h)\b|%)")
+_LONGEST_TEXT = 400
 
 
 def assembled(
-    package: str, styles: Iterable[str], scripts: Iterable[str], data: Any, texts: Mapping[str, str]
+    package: str, kind: str, data: Any, *, title: str, story: str, facts: str, theme: str | None = None
 ) -> str:
-    """The page of a package as text.
+    """Return a page as text.
 
     Args:
-        package: Has the template, `page.html`. A style or script that is not there is a shared one.
-        styles: Files, in the order in which they override each other.
-        scripts: Files, in the order in which they need each other.
+        package: Has the page's own scripts and styles. A script defines `PAGE`, which `page.js` explains;
+            scripts only define things, so their order does not matter. Own styles come after shared ones.
+        kind: What the page reports on, as in `Tideserve replay`.
         data: What the page draws, as plain data without NaN or infinities.
-        texts: What the template's other slots hold, as HTML.
+        title: Plain text for the head, as are `story` and `facts`.
+        theme: `light` or `dark`; without one, the page follows the reader's system.
     """
     filled = {
-        **texts,
+        "theme": f' data-theme="{theme}"' if theme else "",
+        "kind": kind,
+        "title": _text(title),
+        "story": _text(story),
+        "facts": _text(facts),
         "light": palette.css(palette.LIGHT),
         "dark": palette.css(palette.DARK),
-        "style": "\n".join(_asset(package, name) for name in styles),
-        "script": "\n".join(_asset(package, name) for name in scripts),
+        "tones": palette.tones(),
+        "style": _assets(package, ".css"),
+        "script": _assets(package, ".js"),
         "data": embedded(data),
     }
     # In one pass, so that braces in a text are never taken for a slot.
-    return _SLOT.sub(lambda slot: filled[slot[1]], _asset(package, "page.html"))
+    template = resources.files(SHARED).joinpath("page.html").read_text(encoding="utf-8")
+    return _SLOT.sub(lambda slot: filled[slot[1]], template)
+
+
+def write_page(path: str | Path, text: str) -> Path:
+    """Write a page, in a folder that is made if need be; return its path.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    return target
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand in a `<script>` element: nothing in it can end the element or open a comment."""
+    """Return JSON for a `<script>` element: nothing in it can end the element or open a comment."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text
 
 
-def finite(value: Any) -> Any:
-    """Plain data with null for each number that JSON has no word for."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _text(text: str) -> str:
+    """Return `text` as HTML, with units kept beside their numbers."""
+    return html.escape(_UNIT.sub("\u00a0", formats.plain(text, _LONGEST_TEXT)))
 
 
-def _asset(package: str, name: str) -> str:
-    own = resources.files(package).joinpath(name)
-    file = own if own.is_file() else resources.files(SHARED).joinpath(name)
-    return file.read_text(encoding="utf-8")
+def _assets(package: str, ending: str) -> str:
+    files = [
+        file
+        for folder in (SHARED, package)
+        for file in sorted(resources.files(folder).iterdir(), key=lambda file: file.name)
+        if file.name.endswith(ending)
+    ]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)

@@ -64,6 +64,16 @@ DARK: Mapping[str, str] = {
 }
 
 
+_GROUNDS_AND_TEXTS = ("ground", "panel", "ink", "soft", "line", "grid", "accent")
+
+
 def css(colours: Mapping[str, str]) -> str:
-    """The palette as CSS custom properties."""
+    """Return the palette as CSS custom properties."""
     return " ".join(f"--{name}: {value};" for name, value in colours.items())
+
+
+def tones() -> str:
+    """Return CSS rules that give each class named as a colour of a shape that colour as its `--tone`."""
+    return "\n".join(
+        f".{name} {{ --tone: var(--{name}); }}" for name in LIGHT if name not in _GROUNDS_AND_TEXTS
+    )

@@ -1,4 +1,4 @@
-"""What the charts of a load test draw, as plain data: series over time, and distributions."""
+"""The data of a load test's charts: series over time, and distributions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from loadtests.columns import Columns
+from loadtests.drawing.json_numbers import short
 from loadtests.percentiles import Floats, Percentiles
 from loadtests.record import ERRORS, OUTCOMES, Run, Sample
 from loadtests.report.document import plain
 from loadtests.summary import Summary
-from serve_app.cli.formats import short
 
 MOST_LOOKS = 3000
-"""Twice the pixels of a wide page: more would not be seen."""
+"""Twice the pixels of a wide page: more points would not be visible."""
 MOST_CURVE_POINTS = 240
 PERCENTILES = ("p50", "p95", "p99")
 REPLICAS = ("wanted", "target", "ready", "starting", "pending", "draining")
@@ -24,7 +24,7 @@ _DIGITS = 5
 
 
 def window_series(run: Run, summary: Summary) -> dict[str, Any]:
-    """One element a window: rates, latency percentiles (seconds; null without any), errors by outcome."""
+    """Return, for each window, rates, latency percentiles in seconds (None without latencies), and errors."""
     windows = summary.windows
     starts = np.array([window.start_s for window in windows])
     spans = np.array([window.end_s - window.start_s for window in windows])
@@ -47,7 +47,7 @@ def window_series(run: Run, summary: Summary) -> dict[str, Any]:
 
 
 def replica_series(run: Run) -> list[dict[str, Any]]:
-    """By model: when it was looked at, and each count of replicas; null where the server did not tell."""
+    """Return each model's replica counts over time; None where the server did not report a count."""
     return [
         {"model": model, **_thinned(_looks(samples, REPLICAS))}
         for model, samples in _by_model(run.samples).items()
@@ -55,7 +55,7 @@ def replica_series(run: Run) -> list[dict[str, Any]]:
 
 
 def queue_series(run: Run) -> dict[str, Any]:
-    """Requests held, waiting and running, of all models; a model's last look holds until its next."""
+    """Return the requests of all models held, waiting and running; a sample holds until its model's next."""
     models = [_looks(samples, QUEUES) for samples in _by_model(run.samples).values()]
     at = np.unique(np.concatenate([looks["at_s"] for looks in models])) if models else np.zeros(0)
     total = {name: np.full(len(at), np.nan) for name in QUEUES}
@@ -69,7 +69,7 @@ def queue_series(run: Run) -> dict[str, Any]:
 
 
 def distributions(columns: Columns) -> dict[str, list[dict[str, Any]]]:
-    """Cumulative distributions, seconds against the share that was as fast: of TTFT, and of ITL."""
+    """Return the cumulative distributions of TTFT and ITL: seconds, and the share that was as fast."""
     ttft = columns.ttft_s
     cold = columns.cold
     parts = [("all", ttft), ("warm", ttft[~cold]), ("held", ttft[cold])] if cold.any() else [("all", ttft)]
@@ -80,7 +80,7 @@ def distributions(columns: Columns) -> dict[str, list[dict[str, Any]]]:
 
 
 def curve(values: Floats, most: int = MOST_CURVE_POINTS) -> dict[str, Any]:
-    """The distribution of `values` at shares that get denser towards 1, where the percentiles are.
+    """Return the distribution of `values` at shares that get denser towards 1, where the percentiles are.
 
     The i-th of n values in rising order, from 0, lies at the share (i + 0.5) / n.
     """
@@ -125,7 +125,7 @@ def _looks(samples: Sequence[Sample], names: Sequence[str]) -> dict[str, Floats]
 
 
 def _thinned(looks: Mapping[str, Floats]) -> dict[str, list[Any]]:
-    """Of looks drawn as one the most is kept, because a short peak is what one looks for."""
+    """Keep the largest of the values that are drawn as one, because readers look for short peaks."""
     count = len(looks["at_s"])
     begins = np.arange(0, count, -(-count // MOST_LOOKS) if count else 1)
     out = {}

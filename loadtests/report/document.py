@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadtests.drawing.pages import finite
+from loadtests.drawing.json_numbers import finite
 from loadtests.record import Run
 from loadtests.report.rows import TICKS_PER_S, request_row, rounded, sample_row
 from loadtests.summary import Summary
@@ -27,7 +27,7 @@ _COMPRESSION = 5  # on gaps of tokens level 9 takes four times as long for 2 % l
 
 
 def run_document(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, Any]:
-    """Everything about a run, as valid JSON.
+    """Return everything about a run, as valid JSON.
 
     Times are seconds since the run's start unless a name says otherwise, and `tick_s` says what they are
     rounded to. A latency of infinity, as a percentile has that falls on a request which never got its token,
@@ -61,7 +61,7 @@ def run_document(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, An
 
 
 def write_json(path: str | Path, run: Run, summary: Summary, verdicts: Verdicts) -> Path:
-    """Write the document, compressed where the path ends in `.gz`; returns the path.
+    """Write the document, compressed where the path ends in `.gz`; return the path.
 
     Equal runs give equal bytes.
 
@@ -83,7 +83,7 @@ def write_json(path: str | Path, run: Run, summary: Summary, verdicts: Verdicts)
 
 
 def _summary(summary: Summary) -> dict[str, Any]:
-    """With what it derives; of the slowest requests the index, for they stand among the requests."""
+    """Return the summary with its derived figures, and the slowest requests by index."""
     figures = {
         field.name: plain(getattr(summary, field.name))
         for field in fields(summary)
@@ -100,7 +100,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
 
 
 def _encodable(value: Any) -> Any:
-    """Plain data with a question mark for each letter that UTF-8 has no bytes for."""
+    """Return plain data with a question mark for each letter that UTF-8 has no bytes for."""
     if isinstance(value, dict):
         return {_encodable(key): _encodable(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -109,7 +109,7 @@ def _encodable(value: Any) -> Any:
 
 
 def iso(unix: float) -> str:
-    """A Unix time as ISO 8601 in UTC, to the second; empty where no calendar reaches."""
+    """Return a Unix time as ISO 8601 in UTC, to the second; empty for a year that no calendar has."""
     try:
         return datetime.fromtimestamp(unix, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
@@ -117,9 +117,9 @@ def iso(unix: float) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, mappings and arrays as plain data that JSON has words for.
+    """Return dataclasses, mappings and arrays as plain data for JSON.
 
-    Infinity is `"never"`, what is not a number is null. A time or share keeps its digits.
+    Infinity becomes `"never"`, and NaN null. A time or share keeps its digits.
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}

@@ -1,4 +1,4 @@
-"""What the page of a load test shows, as plain data."""
+"""The data of a load test's page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loadtests.columns import Columns
+from loadtests.drawing.json_numbers import short
 from loadtests.record import OUTCOMES, Run
 from loadtests.report.chart_data import distributions, queue_series, replica_series, window_series
 from loadtests.report.document import iso, plain
@@ -16,16 +17,15 @@ from loadtests.summary import Counts, Summary
 from loadtests.units import figure, left_waiting
 from loadtests.verdicts import Verdicts
 from serve_app.cli.formats import plain as one_line
-from serve_app.cli.formats import short
 
 _LONGEST_TEXT = 600
-"""Characters of a reason, or of what else comes from outside, that are worth reading."""
+"""Characters shown of a reason, or of another text from outside."""
 _MOST_TROUBLES = 30
 _COUNTS = ("requests", *OUTCOMES, "retried", "cold")
 
 
 def page_data(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, Any]:
-    """Everything on the page but its title and its story. Seconds unless a name says otherwise."""
+    """Return everything on the page but its head. Times are seconds unless a name says otherwise."""
     scenario = Scenario.model_validate(run.scenario)
     columns = Columns.of(run.records)
     return {
@@ -79,7 +79,7 @@ def page_data(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, Any]:
 
 
 def bounds_s(bounds: Bounds | None, per_second: float) -> dict[str, float]:
-    """The bounds that are set, seconds, by percentile."""
+    """Return the bounds that are set, by percentile, in seconds."""
     return {name: value / per_second for name, value in bounds or () if value is not None}
 
 
@@ -107,7 +107,7 @@ def _verdict(verdicts: Verdicts) -> dict[str, Any]:
 
 
 def _share(value: float | None, bound: float) -> float | None:
-    """How many times its bound a value is; above a bound of 0, infinitely many times."""
+    """Return `value / bound`; infinity above a bound of 0."""
     if value is None:
         return None
     if bound:
@@ -136,7 +136,7 @@ def _figures(scenario: Scenario, summary: Summary) -> dict[str, Any]:
 
 
 def _decision(record: Mapping[str, Any], began: float) -> dict[str, Any]:
-    """What the page shows of a decision; its signals and ages, two thirds of it, are in the document."""
+    """Return the parts of a decision that the page shows; the document also has its signals and ages."""
 
     def text(key: str) -> str:
         return one_line(str(record.get(key) or ""), _LONGEST_TEXT)
@@ -173,10 +173,10 @@ def _mappings(value: Any) -> Iterable[Mapping[str, Any]]:
 def _client(run: Run, scenario: Scenario) -> dict[str, Any]:
     kept, limits = run.timekeeping, scenario.client
     rows = (
-        ("requests left late, P99", kept.sent_p99_ms, limits.lag_p99_ms),
-        ("requests left late, most", kept.sent_max_ms, limits.lag_max_ms),
+        ("requests sent late, P99", kept.sent_p99_ms, limits.lag_p99_ms),
+        ("requests sent late, longest", kept.sent_max_ms, limits.lag_max_ms),
         ("events noticed late, P99", kept.noticed_p99_ms, limits.lag_p99_ms),
-        ("events noticed late, most", kept.noticed_max_ms, limits.lag_max_ms),
+        ("events noticed late, longest", kept.noticed_max_ms, limits.lag_max_ms),
     )
     return {
         "cpu_share": plain(kept.cpu_share),

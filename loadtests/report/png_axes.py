@@ -19,10 +19,10 @@ _REACH = 3.0
 
 
 def latency_axis(panel: Axes, values: Floats, bounds: Iterable[float] = ()) -> float:
-    """Make the y axis a logarithmic one for `values`, seconds, and `bounds` near them; returns where to draw
-    what never came.
+    """Make the y axis logarithmic, for `values` and the `bounds` near them, in seconds; return where to draw
+    answers that never came.
 
-    NaN is no value. For infinities, which never came, a lane is marked on top.
+    NaN is no value. Infinities stand for answers that never came, and get a lane on top.
     """
     low, high = limits(values, bounds)
     panel.set_yscale("log")
@@ -39,7 +39,7 @@ def latency_axis(panel: Axes, values: Floats, bounds: Iterable[float] = ()) -> f
 
 
 def label_axis(axis: Axis, ticks: list[float], never_at: float = math.inf) -> None:
-    """Ticks in words: `20 ms`, `5 s`; `never` at `never_at`."""
+    """Label ticks in words: `20 ms`, `5 s`, and `never` at `never_at`."""
     axis.set_major_locator(FixedLocator(ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(
@@ -48,12 +48,12 @@ def label_axis(axis: Axis, ticks: list[float], never_at: float = math.inf) -> No
 
 
 def words(value: float) -> str:
-    """A round latency: `20 ms`, `5 s`."""
+    """Return a round latency in words: `20 ms`, `5 s`."""
     return f"{value:.4g} s" if value >= 0.9995 else f"{1000 * value:.4g} ms"
 
 
 def limits(values: Floats, bounds: Iterable[float] = ()) -> tuple[float, float]:
-    """Round ends of a logarithmic axis, at least two thirds of a decade apart.
+    """Return round ends of a logarithmic axis, at least two thirds of a decade apart.
 
     It has room for `values` and for the `bounds` near them: one that had to reach a bound of two minutes
     would leave a line to answers of 20 ms.
@@ -70,7 +70,7 @@ def limits(values: Floats, bounds: Iterable[float] = ()) -> tuple[float, float]:
 
 
 def round_ticks(low: float, high: float, most: int = _MOST_TICKS) -> list[float]:
-    """1, 2 and 5 times powers of ten, or the powers alone."""
+    """Return 1, 2 and 5 times powers of ten, or the powers alone where those are too many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for shares in ((1, 2, 5), (1,)):
         ticks = [

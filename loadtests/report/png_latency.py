@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from loadtests.columns import Columns
 from loadtests.drawing.palette import LIGHT
-from loadtests.drawing.pictures import frame
+from loadtests.drawing.pictures import blank, frame
 from loadtests.record import Run
 from loadtests.report.chart_data import distributions
 from loadtests.report.page_data import bounds_s
@@ -23,31 +23,32 @@ from loadtests.report.png_axes import label_axis, limits, round_ticks
 from loadtests.scenario import Scenario
 from loadtests.units import seconds
 
+LATENCY_INCHES = (12.0, 4.6)
 _SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 _MOST_TAIL = 4.2
 _LEGEND_AT = 0.995
 _LINES = {"all": (None, "-"), "warm": ("ok", "--"), "held": ("held", ":")}
 
 
-def latency_figure(run: Run, inches: tuple[float, float], dpi: int) -> Figure:
-    """The share of requests, and of gaps between pieces, that were at most so slow; with their bounds."""
+def latency_figure(run: Run) -> Figure:
+    """Draw the share of requests, and of gaps between pieces, that were as fast, and their bounds."""
     slos = Scenario.model_validate(run.scenario).slos
-    figure = Figure(figsize=inches, dpi=dpi, facecolor=LIGHT["panel"])
-    figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.1)
-    left, right = figure.subplots(1, 2)
-    left.set_ylabel("share of requests that were as fast", color=LIGHT["soft"], fontsize=8.5)
-    right.set_ylabel("share of gaps that were as fast", color=LIGHT["soft"], fontsize=8.5)
+    figure = blank(LATENCY_INCHES)
     curves = distributions(Columns.of(run.records))
     ttft = {"": bounds_s(slos.ttft_ms, 1000), "warm ": bounds_s(slos.warm_ttft_ms, 1000)}
-    _distribution(left, curves["ttft"], ttft, "ttft", "No request was sent.")
-    _distribution(right, curves["itl"], {"": bounds_s(slos.itl_ms, 1000)}, "itl", "No answer had two pieces.")
-    frame(left, "TTFT", _LEGEND_AT)
-    frame(right, "ITL", _LEGEND_AT)
+    itl = {"": bounds_s(slos.itl_ms, 1000)}
+    for panel, name, things, bounds, empty in zip(
+        figure.subplots(1, 2), ("ttft", "itl"), ("requests", "gaps"), (ttft, itl),
+        ("No request was sent.", "No answer had two pieces."), strict=True,
+    ):  # fmt: skip
+        panel.set_ylabel(f"share of {things} that were as fast", color=LIGHT["soft"], fontsize=8.5)
+        _distribution(panel, curves[name], bounds, name, empty)
+        frame(panel, name.upper(), _LEGEND_AT)
     return figure
 
 
 def _tail(share: float) -> float:
-    """Where a share is drawn: the axis widens towards 1."""
+    """Return where a share is drawn: the axis widens towards 1."""
     return -math.log10(1 - min(share, 0.999999))
 
 
@@ -96,13 +97,13 @@ def _distribution(
 
 
 def _bound(panel: Axes, value: float, share: float, words: str, before: bool) -> None:
-    """A ring that a curve which keeps its bound passes above and to the left of."""
+    """Draw a ring; a curve that keeps its bound passes above it, on its left."""
     panel.plot([value], [_tail(share)], "o", markersize=5, color=LIGHT["ink"], markerfacecolor=LIGHT["panel"])
     _words(panel, words, value, share, (-7 if before else 7, -9 if before else 0), before)
 
 
 def _far(panel: Axes, share: float, words: str, beyond: bool, line: int) -> None:
-    """A bound off the axis, at its edge; those of one share stand below each other."""
+    """Name a bound off the axis at its edge; those of one share stand below each other."""
     edge = panel.get_xlim()[beyond]
     _words(panel, f"{words} →" if beyond else f"← {words}", edge, share, (0, -11 * line), beyond)
 

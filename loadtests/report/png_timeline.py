@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from loadtests.drawing.palette import LIGHT
-from loadtests.drawing.pictures import Floats, band, frame, steps, time_axis
+from loadtests.drawing.pictures import Floats, blank, frame, panels_of, replica_panel, time_axis
 from loadtests.percentiles import Percentiles
 from loadtests.record import Run
-from loadtests.report.chart_data import replica_series, window_series
+from loadtests.report.chart_data import REPLICAS, replica_series, window_series
 from loadtests.report.page_data import bounds_s
 from loadtests.report.png_axes import latency_axis
 from loadtests.report.story import story
@@ -26,38 +25,33 @@ from loadtests.units import seconds
 from loadtests.verdicts import PERCENTILE_NAMES, Verdicts
 from serve_app.cli.formats import plain
 
+TIMELINE_INCHES = (12.0, 8.4)
 _MOST_MODELS = 3
 _WIDTHS = {"p50": 0.8, "p95": 1.3, "p99": 2.0}
 _NUMBER_SHARE = 0.011  # of the axis: half of the width that a decision's number takes
 _LABEL_SHARE = 0.1  # of the height of a latency panel: that of a bound's name
-_STORY_CUT = 190
+_STORY_CUT = 160
 _BOUND: Mapping[str, Any] = {"color": LIGHT["ink"], "linewidth": 0.8, "linestyle": (0, (4, 4))}
 
 
-def timeline_figure(
-    run: Run, summary: Summary, verdicts: Verdicts, inches: tuple[float, float], dpi: int
-) -> Figure:
-    """Requests a second, the replicas of up to three models, TTFT and ITL, over one axis of time."""
+def timeline_figure(run: Run, summary: Summary, verdicts: Verdicts) -> Figure:
+    """Draw requests a second, the replicas of up to three models, TTFT and ITL, over one axis of time."""
     scenario = Scenario.model_validate(run.scenario)
-    figure = Figure(figsize=inches, dpi=dpi, facecolor=LIGHT["panel"])
-    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
-    figure.suptitle(
-        f"{scenario.name}: {verdicts.overall.upper()}",
-        fontsize=14, fontweight="bold", color=LIGHT["ink"], x=0.01, ha="left",
-    )  # fmt: skip
+    title = f"{scenario.name}: {verdicts.overall.upper()}"
     if not summary.windows:
-        figure.text(0.5, 0.5, "Nothing took any time: there is nothing to draw.", ha="center")
-        return figure
+        return blank(TIMELINE_INCHES, title, "The run took no time: there is nothing to draw.")
+    figure = blank(TIMELINE_INCHES, f"{title}\n")
     models = replica_series(run)[:_MOST_MODELS]
-    heights = [1.0, *([2.0 if len(models) == 1 else 1.4] * len(models)), 1.3, 1.1]
-    rows = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
-    panels: list[Axes] = list(rows)
+    panels = panels_of(figure, [1.0, *([2.0 if len(models) == 1 else 1.4] * len(models)), 1.3, 1.1])
     edges = np.array([*(window.start_s for window in summary.windows), summary.windows[-1].end_s])
     end = float(max(run.duration_s, edges[-1]))
     _rate(panels[0], edges, window_series(run, summary))
     numbers = _numbered(run)
     for panel, model in zip(panels[1:-2], models, strict=True):
-        _replicas(panel, model, [(at, number) for at, number, name in numbers if name == model["model"]], end)
+        at = np.array([*model["at_s"], end], dtype=float)
+        counts = {name: np.array([*model[name], model[name][-1]], dtype=float) for name in REPLICAS}
+        replica_panel(panel, at, counts, 1.24)
+        _decisions(panel, [(at, number) for at, number, name in numbers if name == model["model"]], end)
         of = f" of {plain(model['model'], 40)}" if len(models) > 1 else ""
         frame(panel, f"Replicas{of}")
     slos = scenario.slos
@@ -69,11 +63,9 @@ def timeline_figure(
     frame(panels[-2], "TTFT by intended time")
     frame(panels[-1], "ITL")
     time_axis(panels[-1], end, _clock, "time since the start")
-    panels[0].annotate(
-        plain(story(run, summary), _STORY_CUT),
-        (0.012, 1.0), xycoords=("figure fraction", "axes fraction"), xytext=(0, 24),
-        textcoords="offset points", color=LIGHT["soft"], fontsize=10, annotation_clip=False,
-    )  # fmt: skip
+    # Below the title, in the room that its second line keeps.
+    words = plain(story(run, summary), _STORY_CUT)
+    figure.text(0.01, 0.955, words, color=LIGHT["soft"], fontsize=10, va="top").set_in_layout(False)
     return figure
 
 
@@ -84,36 +76,8 @@ def _rate(panel: Axes, edges: Floats, windows: Mapping[str, Any]) -> None:
     panel.set_ylim(0, max(float(offered.max()), float(answered.max()), 1e-9) * 1.08)
 
 
-def _replicas(
-    panel: Axes, model: Mapping[str, Any], decided: Sequence[tuple[float, int]], end: float
-) -> None:
-    at = np.array([*model["at_s"], end], dtype=float)
-    known = {
-        key: np.array([*values, values[-1]], dtype=float)
-        for key, values in model.items()
-        if key not in ("at_s", "model")
-    }
-    low = np.zeros(len(at))
-    for name, colour, hatch in (
-        ("ready", "ready", None),
-        ("starting", "starting", "/////"),
-        ("pending", "other", "....."),
-        ("draining", "draining", "\\\\\\\\"),
-    ):
-        high = low + np.nan_to_num(known[name])
-        if np.any(high > low):
-            band(panel, at, low, high, colour, name, hatch)
-        low = high
-    for name, width, dashes in (("ready", 0.9, "-"), ("wanted", 1.0, ":"), ("target", 1.3, "-")):
-        steps(panel, at, known[name], name, width, None if name == "ready" else name, dashes)
-    top = float(np.nanmax([low.max(), *known["wanted"], *known["target"], 1.0]))
-    panel.set_ylim(0, top * 1.24)
-    panel.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    _decisions(panel, decided, end)
-
-
 def _decisions(panel: Axes, decided: Sequence[tuple[float, int]], end: float) -> None:
-    """A dotted line for each decision, and its number; numbers that would meet become a range."""
+    """Draw a dotted line for each decision, and its number; numbers that would meet become a range."""
     groups: list[list[tuple[float, int]]] = []
     for at, number in decided:
         panel.axvline(at, ymax=0.88, color=LIGHT["soft"], linewidth=0.8, linestyle=":")
@@ -132,7 +96,7 @@ def _decisions(panel: Axes, decided: Sequence[tuple[float, int]], end: float) ->
 
 
 def _numbered(run: Run) -> list[tuple[float, int, str]]:
-    """The decisions that changed something, numbered as on the page: time, number and model."""
+    """Return the time, number and model of each decision that changed something, numbered as on the page."""
     moves = [
         record
         for record in run.decisions
@@ -173,7 +137,7 @@ def _latency(
 
 
 def _bounds(panel: Axes, bounds: Mapping[str, float]) -> None:
-    """A line for each bound, named on the right; an arrow says that it lies beyond the axis."""
+    """Draw a line for each bound, named on the right; an arrow says that it lies beyond the axis."""
     low, high = panel.get_ylim()
     rising = sorted(bounds.items(), key=lambda item: item[1])
     label_at = 1.0 + _LABEL_SHARE / 2

@@ -1,4 +1,4 @@
-"""Reading a run's document back."""
+"""Read a run's document back."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class _Timekeeping(BaseModel):
     cpu_share: FiniteFloat | None
 
     def known(self) -> Timekeeping:
-        """With what was not known as NaN."""
+        """Return it with NaN for what is not known."""
         return Timekeeping(**{name: math.nan if value is None else value for name, value in self})
 
 
 class _Decision(BaseModel):
-    """Of the policy's record this is needed; the rest is kept as it is."""
+    """The field of a decision record that is needed; the others are kept unchecked."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -46,7 +46,7 @@ class _Decision(BaseModel):
 
 
 class _Document(BaseModel):
-    """What a run is made of. The verdict and the summary are not read: they are made anew from it."""
+    """The parts of a run. The verdict and the summary are computed again from them."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -68,7 +68,7 @@ class _Document(BaseModel):
 
 
 def read_run(path: str | Path) -> Run:
-    """The run that `write_json` wrote, its times rounded to a tick.
+    """Return the run that `write_json` wrote, its times rounded to a tick.
 
     Raises:
         SettingsError: for a file that cannot be read, that is of another format or version, or that has

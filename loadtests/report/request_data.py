@@ -1,4 +1,4 @@
-"""Single requests for the page: each as a point, and what those that were held waited for."""
+"""Single requests for the page: each as a point, and the phases of the waits of held requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.columns import Columns
+from loadtests.drawing.json_numbers import short
 from loadtests.record import Record
 from loadtests.report.document import plain
 from serve_app.cli.formats import plain as one_line
-from serve_app.cli.formats import short
 
 MOST_POINTS = 5000
 MOST_HOLDS = 40
@@ -20,13 +20,13 @@ MOST_HOLDS = 40
 _MOST_ERRORS = 4000
 _LONGEST_ERROR = 200
 _EXTREMES = 400
-"""Stretches of a run whose slowest and fastest request are drawn in any case."""
+"""Parts of a run whose slowest and fastest requests are always drawn."""
 
 Places = npt.NDArray[np.int64]
 
 
 def points(records: Sequence[Record], columns: Columns) -> dict[str, Any]:
-    """Requests by intended time and TTFT, at most `MOST_POINTS`, as columns.
+    """Return requests by intended time and TTFT, at most `MOST_POINTS`, as columns.
 
     Errors are kept before others, then the slowest and the fastest of each stretch, then every n-th.
     """
@@ -55,9 +55,9 @@ def points(records: Sequence[Record], columns: Columns) -> dict[str, Any]:
 
 
 def holds(records: Sequence[Record], columns: Columns) -> dict[str, Any]:
-    """Requests that were held, in the order of their intended times: how long for which phase.
+    """Return the phases of the waits of held requests, in the order of their intended times.
 
-    Of more than `MOST_HOLDS`, evenly many by the length of the wait, the longest and the shortest included.
+    More than `MOST_HOLDS` are thinned evenly by the length of the wait; the longest and the shortest stay.
     """
     cold = np.flatnonzero(columns.cold)
     waits = np.array([records[place].cold_wait_s for place in cold.tolist()])
@@ -69,7 +69,7 @@ def holds(records: Sequence[Record], columns: Columns) -> dict[str, Any]:
 
 
 def _hold(record: Record) -> dict[str, Any]:
-    """Parts of a wait, seconds from the intended time on. What nothing was said of has the phase ""."""
+    """Return a wait by phase, in seconds from the intended time. The phase is "" before the first comment."""
     ended = record.first_s if record.first_s is not None else record.ended_s
     released = min(record.at_s + record.cold_wait_s, ended)
     marks = [(record.at_s, ""), *((at, phase) for at, phase in record.phases if at < released)]
@@ -107,7 +107,7 @@ def _chosen(columns: Columns) -> Places:
 
 
 def _extremes(columns: Columns) -> Places:
-    """The slowest and the fastest of the requests of each stretch of time that got an answer."""
+    """Return the slowest and the fastest answered request of each part of the run."""
     came = np.flatnonzero(np.isfinite(columns.ttft_s))
     if not len(came):
         return came

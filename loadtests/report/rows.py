@@ -1,9 +1,9 @@
 """Requests and samples as rows of a JSON document.
 
 Times are rounded to a tick, a tenth of a millisecond: a hundredth of the shortest latency that is judged.
-What has its default is left out. The pieces of an answer, most of a document, are gaps in whole ticks: the
-first from the intended time, each other from the piece before. The times are rounded, not the gaps, so that
-errors never add up.
+Fields that have their default are left out. The pieces of an answer, most of a document, are gaps in whole
+ticks: the first from the intended time, each other from the piece before. The times are rounded, not the
+gaps, so that errors never add up.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _RECORD_PLAIN = tuple(
 
 
 def rounded(seconds: float) -> float:
-    """A time to the nearest tick.
+    """Return a time rounded to the nearest tick.
 
     Raises:
         ValueError: if it is not finite.
@@ -91,7 +91,7 @@ def rounded(seconds: float) -> float:
 
 
 def ticks(seconds: float) -> int:
-    """A time in whole ticks.
+    """Return a time in whole ticks.
 
     Raises:
         ValueError: if it is not finite.
@@ -102,7 +102,7 @@ def ticks(seconds: float) -> int:
 
 
 def request_row(record: Record) -> dict[str, Any]:
-    """What a document says of one request.
+    """Return the row of one request.
 
     Raises:
         ValueError: if a time is not finite.
@@ -119,7 +119,7 @@ def request_row(record: Record) -> dict[str, Any]:
 
 
 def record_of(row: RequestRow) -> Record:
-    """The request of a row."""
+    """Return the request of a row."""
     known = {name: getattr(row, name) for name in row.model_fields_set - {"pieces", "phases"}}
     return Record(
         **known,
@@ -129,14 +129,14 @@ def record_of(row: RequestRow) -> Record:
 
 
 def sample_row(sample: Sample) -> dict[str, Any]:
-    """What a document says of one look at the replicas."""
+    """Return the row of one sample."""
     known = {name: getattr(sample, name) for name in ("model", *_SAMPLE_DEFAULTS)}
     shown = {name: value for name, value in known.items() if value != _SAMPLE_DEFAULTS.get(name, MISSING)}
     return {"at_s": rounded(sample.at_s), **shown}
 
 
 def sample_of(row: SampleRow) -> Sample:
-    """The look of a row."""
+    """Return the sample of a row."""
     return Sample(**{name: getattr(row, name) for name in row.model_fields_set})
 
 

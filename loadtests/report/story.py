@@ -1,4 +1,4 @@
-"""A run in one sentence."""
+"""A load test in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.cli.formats import count
 
 
 def story(run: Run, summary: Summary) -> str:
-    """For the head of a report: `30 requests met no replica; the first token came after 17.2 s; …`"""
+    """Return `30 requests arrived before a replica was ready; the first token came after 17.2 s; …`"""
     parts = list(_parts(run, summary))
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
@@ -39,18 +39,18 @@ def _parts(run: Run, summary: Summary) -> Iterator[str]:
     back_to = dict(run.scenario.get("scaling") or {}).get("returns_to")
     yield from (_fleet(fleet, len(summary.fleets) > 1, back_to) for fleet in summary.fleets)
     if counts.errors:
-        yield f"{count(counts.errors, 'request')} came to an error"
+        yield f"{count(counts.errors, 'request')} ended in an error"
 
 
 def _woken(run: Run, woken: list[Fleet]) -> Iterator[str]:
-    """How many requests were due before the first replica of their model was ready."""
+    """Tell how many requests were due before the first replica of their model was ready."""
     ready = {fleet.model: fleet.first_ready_s for fleet in woken}
     early = 0
     for record in run.records:
         if record.model in ready:
             at = ready[record.model]
             early += at is None or record.at_s < at
-    yield f"{count(early, 'request')} met no replica"
+    yield f"{count(early, 'request')} arrived before a replica was ready"
 
 
 def _fleet(fleet: Fleet, named: bool, back_to: int | None) -> str:

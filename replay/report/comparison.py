@@ -1,4 +1,4 @@
-"""Policies side by side: who cost what, who met the target, and who is beaten on both."""
+"""Policies side by side: their costs, their attainment, and the Pareto front of both."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from replay.result import Result
 from serve_app.cli.formats import plain
 
 GOAL = 0.99
-"""The attainment that peers are asked to reach before their cost counts."""
+"""The attainment that a peer must reach before its cost is compared."""
 ORACLE = "oracle"
-"""The policy that knows the future. It is drawn as a bound and competes with nobody."""
+"""The policy that knows the future. It is drawn as a bound, and is not compared with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One policy of a comparison. What a peer's summary does not tell is None."""
+    """One policy of a comparison. Figures that a peer's summary lacks are None."""
 
     policy: str
     gpu_seconds: float
@@ -35,7 +35,7 @@ class Standing:
 
 
 def standings(results: Sequence[Result], main: int = 0) -> list[Standing]:
-    """Every policy that `results` and the peers of the main one tell of, cheapest first.
+    """Return every policy among `results` and the peers of the main one, cheapest first.
 
     Raises:
         ValueError: without results, or if `main` is not one of them.
@@ -55,13 +55,13 @@ def standings(results: Sequence[Result], main: int = 0) -> list[Standing]:
 
 
 def cheapest_peer(rows: Iterable[Standing], goal: float = GOAL) -> Standing | None:
-    """The cheapest policy that reaches the goal, other than the main one and the oracle."""
+    """Return the cheapest policy that reaches the goal, other than the main one and the oracle."""
     able = [row for row in rows if row.attainment >= goal and not row.main and row.policy != ORACLE]
     return min(able, key=lambda row: row.gpu_seconds, default=None)
 
 
 def verdict(result: Result, rows: Sequence[Standing]) -> str:
-    """The result in two sentences, for the head of a report."""
+    """Return the result in two sentences, for the head of a report."""
     if not result.requests:
         return "The trace has no requests: there was nothing to attain."
     busy = result.windows.requests > 0
@@ -123,7 +123,7 @@ def _over(value: float, by: float | None) -> float | None:
 
 
 def _with_front(rows: Sequence[Standing]) -> Iterable[Standing]:
-    """`rows`, cheapest first, with the Pareto front marked: each better than all that cost no more."""
+    """Yield `rows`, cheapest first, with the Pareto front marked: those better than all cheaper ones."""
     best = -1.0
     for row in sorted(rows, key=lambda row: (row.gpu_seconds, -row.attainment)):
         leads = row.policy != ORACLE and row.attainment > best

@@ -1,4 +1,4 @@
-"""A result as a JSON document: what `--json` prints, and what the page draws."""
+"""A result as a JSON document, which `--json` prints and the page draws."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import fields
 from importlib import metadata
 from typing import Any
 
-from loadtests.drawing.pages import finite
+from loadtests.drawing.json_numbers import finite, fixed, series, short
 from replay.result import PERCENTILES, Percentiles, Result, Timeline, Windows
 from serve_app import __version__
-from serve_app.cli.formats import fixed, series, short
 
 WINDOW_S = 60.0
 
 
 def document(result: Result) -> dict[str, Any]:
-    """Everything a result holds, as valid JSON.
+    """Return everything a result holds, as valid JSON.
 
-    Shares are 0 to 1, times are seconds, money is US dollars. What is not a finite number is null.
+    Shares are 0 to 1, times are seconds, money is US dollars. Numbers that are not finite are null.
     """
     return {
         "policy": result.policy,
@@ -46,8 +45,8 @@ def document(result: Result) -> dict[str, Any]:
             "warming": fixed(result.gpu_seconds.warming, 3),
             "draining": fixed(result.gpu_seconds.draining, 3),
         },
-        "oracle_gpu_seconds": _optional(result.oracle_gpu_seconds, 3),
-        "oracle_ratio": _optional(result.oracle_ratio, 4),
+        "oracle_gpu_seconds": fixed(result.oracle_gpu_seconds, 3),
+        "oracle_ratio": fixed(result.oracle_ratio, 4),
         "price_per_gpu_hour": short(result.price_per_gpu_hour),
         "dollars": fixed(result.dollars, 4),
         "ttft": {
@@ -74,7 +73,7 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What made the numbers: Tideserve, Python, and the packages that compute them."""
+    """Return the versions of Tideserve, Python, and the packages that compute the numbers."""
     return {
         "tideserve": __version__,
         "python": platform.python_version(),
@@ -88,20 +87,16 @@ def _percentiles(latency: Percentiles) -> dict[str, float | int | None]:
 
 
 def _peer(result: Result, summary: dict[str, float]) -> dict[str, float | int | None]:
-    """A peer's figures, and what this result costs in relation: below 1, this result is cheaper."""
+    """Return a peer's figures, and the ratio of this result's cost to it: below 1, this result is cheaper."""
     theirs = summary["gpu_seconds"]
     ratio = short(result.gpu_seconds.total / theirs, 5) if theirs else None
     return {**{name: short(value) for name, value in summary.items()}, "ratio": ratio}
 
 
 def _arrays(record: Windows | Timeline) -> dict[str, list[float | int | None]]:
-    """Every array of a record by its field's name. A time keeps its digits: 100,000.5 s is not 100,000 s."""
+    """Return every array of a record by its field's name. Times keep their digits: 100,000.5 s stays that."""
     return {
         field.name: series(getattr(record, field.name), 10 if field.name == "at_s" else 4)
         for field in fields(record)
         if field.name != "interval_s"
     }
-
-
-def _optional(value: float | None, places: int) -> float | None:
-    return None if value is None else fixed(value, places)

@@ -1,78 +1,36 @@
-"""One HTML page for results: what it shows, as data, and the parts (`page/`) that draw it."""
+"""The HTML page of a replay: a single file that loads nothing, and opens without a network."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtests.drawing.pages import assembled, finite
+from loadtests.drawing.json_numbers import finite
+from loadtests.drawing.pages import assembled, write_page
 from replay.report.comparison import GOAL, ORACLE, cheapest_peer, standings, verdict
 from replay.report.document import document
 from replay.report.thinning import thinned
 from replay.result import Result
 from serve_app.cli import formats
 
-_STYLES = ("base.css", "page.css")
-_SCRIPTS = (
-    "elements.js",
-    "format.js",
-    "clock.js",
-    "scales.js",
-    "axes.js",
-    "blocks.js",
-    "floating.js",
-    "records.js",
-    "store.js",
-    "theme.js",
-    "headline.js",
-    "panels.js",
-    "marks.js",
-    "view.js",
-    "timeline.js",
-    "overview.js",
-    "cards.js",
-    "decisions.js",
-    "costs.js",
-    "frontier.js",
-    "tables.js",
-    "main.js",
-)
-"""In the order in which they need each other."""
-_RECORD_KEYS = (
-    "at",
-    "kind",
-    "mode",
-    "old_target",
-    "new_target",
-    "wanted",
-    "ready",
-    "binding",
-    "reason",
-    "counterfactual",
-    "terms",
-    "clamps",
-    "notes",
-)
-"""What the page shows of a decision; its signals and ages, two thirds of it, are in `--json`."""
+_UNSEEN = ("seq", "deployment", "model", "signals", "ages_s")
+"""What the page does not show of a decision: two thirds of it, which are in `--json`."""
 
 
 def write_html(path: str | Path, results: Sequence[Result], main: int = 0) -> Path:
-    """Write the page to `path`, with `results[main]` in its headline; returns the path.
+    """Write the page to `path`, with `results[main]` in its headline; return the path.
 
     Raises:
         ValueError: without results, or if `main` is not one of them.
         OSError: if the file cannot be written.
     """
-    target = Path(path)
-    target.write_text(page(results, main), encoding="utf-8")
-    return target
+    return write_page(path, page(results, main))
 
 
 def page(results: Sequence[Result], main: int = 0) -> str:
-    """The page as text."""
+    """Return the page as text."""
     rows = standings(results, main)
     result = results[main]
     peer = cheapest_peer(rows)
@@ -84,16 +42,28 @@ def page(results: Sequence[Result], main: int = 0) -> str:
         "rows": finite([asdict(row) for row in rows]),
         "results": [_for_page(entry) for entry in results],
     }
-    texts = {
-        "title": html.escape(f"{formats.plain(result.policy)} on {formats.plain(result.trace)}"),
-        "verdict": html.escape(verdict(result, rows)).replace(" %", "&nbsp;%"),
-    }
-    return assembled("replay.report.page", _STYLES, _SCRIPTS, data, texts)
+    return assembled(
+        "replay.report.page",
+        "replay",
+        data,
+        title=f"{formats.plain(result.policy)} on {formats.plain(result.trace)}",
+        story=verdict(result, rows),
+        facts=_facts(result),
+    )
+
+
+def _facts(result: Result) -> str:
+    ttft, itl = formats.seconds(result.ttft_target_s), formats.seconds(result.itl_target_s)
+    return (
+        f"{formats.whole(result.requests)} requests in {formats.seconds(result.duration_s)} · "
+        f"{formats.plain(result.profile)} · "
+        f"P{result.percentile:g} of TTFT ≤ {ttft} and of ITL ≤ {itl} in every minute"
+    )
 
 
 def _for_page(result: Result) -> dict[str, Any]:
     known = document(thinned(result))
     known["decisions"] = [
-        {key: record[key] for key in _RECORD_KEYS if key in record} for record in known["decisions"]
+        {key: value for key, value in record.items() if key not in _UNSEEN} for record in known["decisions"]
     ]
     return known

@@ -14,17 +14,20 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox, BboxBase, IdentityTransform
 
 from loadtests.drawing.palette import LIGHT
+from loadtests.drawing.pictures import blank
 from replay.report.comparison import GOAL, ORACLE, Standing
 from replay.result import Result
 from serve_app.cli import formats
 
+FRONTIER_INCHES = (10.0, 6.0)
 _TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 _KINDS = {
-    "main": ("*", "held", 190, "this policy"),
-    "leading": ("o", "accent", 42, "on the front"),
-    "beaten": ("o", "other", 42, "beaten on both"),
-    "bound": ("D", "ink", 40, "oracle"),
+    "main": ("*", "held", "panel", 13.8, "this policy"),
+    "leading": ("o", "accent", "panel", 6.5, "on the front"),
+    "beaten": ("o", "other", "panel", 6.5, "another is cheaper and better"),
+    "bound": ("D", "panel", "ink", 6.3, "oracle"),
 }
+"""By kind of point: marker, colours of its face and its edge, size, and words."""
 # Where a name may stand beside its point, in points of type, tried in this order.
 _PLACES = [
     (dx * (9 + away / 2), dy * (9 + away), away)
@@ -33,12 +36,9 @@ _PLACES = [
 ]
 
 
-def frontier_figure(
-    rows: Sequence[Standing], result: Result, inches: tuple[float, float], dpi: int
-) -> Figure:
-    """Every policy as a point; cost as a ratio to the oracle's where that is known."""
-    figure = Figure(figsize=inches, dpi=dpi, facecolor=LIGHT["panel"])
-    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
+def frontier_figure(rows: Sequence[Standing], result: Result) -> Figure:
+    """Draw every policy as a point; cost as a ratio to the oracle's where that is known."""
+    figure = blank(FRONTIER_INCHES)
     panel = figure.add_subplot()
     oracle = result.oracle_gpu_seconds
     scale = oracle or 1.0
@@ -56,19 +56,26 @@ def frontier_figure(
     if oracle:
         panel.axvline(1.0, color=LIGHT["soft"], linewidth=1.0, linestyle=":")
     _front(panel, shown, scale)
-    used = [kind for kind in _KINDS if _points(panel, shown, scale, kind)]
+    for kind, (marker, face, edge, size, label) in _KINDS.items():
+        found = [row for row in shown if _kind(row) == kind]
+        if found:
+            panel.plot(
+                [row.gpu_seconds / scale for row in found], [row.attainment for row in found], marker,
+                markersize=size, color=LIGHT[face], markeredgecolor=LIGHT[edge], markeredgewidth=1.2,
+                label=label, zorder=4, clip_on=False,
+            )  # fmt: skip
     _names(figure, panel, sorted(shown, key=lambda row: not row.main), scale)
-    handles = [_key(kind) for kind in used]
+    handles, labels = panel.get_legend_handles_labels()
     if handles:
         panel.legend(
-            handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.05), ncols=len(handles), frameon=False,
+            handles, labels, loc="lower right", bbox_to_anchor=(1.0, 1.05), ncols=len(handles), frameon=False,
             fontsize=9, labelcolor=LIGHT["soft"], handletextpad=0.2, columnspacing=1.4,
         )  # fmt: skip
     return figure
 
 
 def _axes(panel: Axes, most: float, over_oracle: bool) -> None:
-    """Attainment by nines: policies differ in the last percents. The thousandth keeps 100 % in view."""
+    """Scale attainment by nines: policies differ in the last percents. The thousandth keeps 100 % in view."""
     panel.set_yscale(
         "function",
         functions=(lambda a: -np.log10(1.001 - np.clip(a, 0, 1)), lambda v: 1.001 - np.power(10.0, -v)),
@@ -97,41 +104,6 @@ def _kind(row: Standing) -> str:
     return "main" if row.main else "leading" if row.on_front else "beaten"
 
 
-def _points(panel: Axes, rows: Sequence[Standing], scale: float, kind: str) -> bool:
-    """Draws the points of one kind; whether there are any."""
-    marker, _, size, _ = _KINDS[kind]
-    face, edge = _colours(kind)
-    found = [row for row in rows if _kind(row) == kind]
-    panel.scatter(
-        [row.gpu_seconds / scale for row in found],
-        [row.attainment for row in found],
-        s=size,
-        marker=marker,
-        color=face,
-        edgecolors=edge,
-        linewidths=1.2,
-        zorder=4,
-        clip_on=False,
-    )
-    return bool(found)
-
-
-def _colours(kind: str) -> tuple[str, str]:
-    """Of a point's face and of its edge."""
-    if kind == "bound":
-        return LIGHT["panel"], LIGHT["ink"]
-    return LIGHT[_KINDS[kind][1]], LIGHT["panel"]
-
-
-def _key(kind: str) -> Line2D:
-    marker, _, size, label = _KINDS[kind]
-    face, edge = _colours(kind)
-    return Line2D(
-        [], [], linestyle="", marker=marker, markersize=size**0.5, label=label, markerfacecolor=face,
-        markeredgecolor=edge,
-    )  # fmt: skip
-
-
 def _front(panel: Axes, rows: Sequence[Standing], scale: float) -> None:
     front = sorted((row for row in rows if row.on_front), key=lambda row: row.gpu_seconds)
     if front:
@@ -143,9 +115,9 @@ def _front(panel: Axes, rows: Sequence[Standing], scale: float) -> None:
 
 
 def _names(figure: Figure, panel: Axes, rows: Sequence[Standing], scale: float) -> None:
-    """A name beside each point, where it covers neither a point nor another name.
+    """Write a name beside each point, where it covers neither a point nor another name.
 
-    One that finds no place is left out: the tables have it.
+    A name that fits nowhere is left out: the tables have it.
     """
     figure.draw_without_rendering()
     # From here on the names are in pixels, so nothing may move any more.
@@ -162,7 +134,7 @@ def _names(figure: Figure, panel: Axes, rows: Sequence[Standing], scale: float) 
 
 
 def _lines(panel: Axes, points: Sequence[tuple[Standing, float, float]], area: BboxBase) -> list[Bbox]:
-    """What the goal, its name and the front cover, in pixels: no name is to be written across them."""
+    """Return the boxes, in pixels, of the goal, its name and the front: no name is written across them."""
     goal = float(panel.transData.transform((0, GOAL))[1])
     boxes = [
         Bbox.from_extents(area.x0, goal - 1, area.x1, goal + 1),

@@ -3,102 +3,81 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from loadtests.drawing.palette import LIGHT
-from loadtests.drawing.pictures import band, frame, steps, time_axis
-from loadtests.traces.trace import Floats
+from loadtests.drawing.pictures import (
+    Floats,
+    blank,
+    frame,
+    panels_of,
+    replica_panel,
+    stack,
+    steps,
+    time_axis,
+)
 from replay.report.document import WINDOW_S
 from replay.report.thinning import thinned
-from replay.result import Result
+from replay.result import Result, Timeline
 from serve_app.cli import formats
 
+TIMELINE_INCHES = (12.0, 8.4)
 _HEIGHTS = (1.0, 2.6, 1.0, 1.3, 0.45)
 
 
-def timeline_figure(result: Result, inches: tuple[float, float], dpi: int) -> Figure:
-    """Arrivals, replicas, waiting requests, latencies over their targets, and the SLO by the minute."""
-    figure = Figure(figsize=inches, dpi=dpi, facecolor=LIGHT["panel"])
-    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.07)
-    policy, trace = formats.plain(result.policy), formats.plain(result.trace)
-    figure.suptitle(
-        f"{policy} on {trace}: {formats.percent(result.attainment)} attained, "
-        f"{formats.whole(result.gpu_seconds.total)} GPU-seconds",
-        fontsize=13,
-        fontweight="bold",
-        color=LIGHT["ink"],
-        x=0.01,
-        ha="left",
+def timeline_figure(result: Result) -> Figure:
+    """Draw arrivals, replicas, waiting requests, latencies over their targets, and the SLO by the minute."""
+    title = (
+        f"{formats.plain(result.policy)} on {formats.plain(result.trace)}: "
+        f"{formats.percent(result.attainment)} attained, "
+        f"{formats.whole(result.gpu_seconds.total)} GPU-seconds"
     )
     if not len(result.timeline.at_s):
-        figure.text(
-            0.5, 0.5, "Nothing was replayed: the trace has no requests.", ha="center", color=LIGHT["soft"]
-        )
-        return figure
-    panels: list[Axes] = list(figure.subplots(5, 1, sharex=True, gridspec_kw={"height_ratios": _HEIGHTS}))
-    thin = thinned(result)
-    _arrivals(panels[0], thin)
-    _replicas(panels[1], thin)
-    _waiting(panels[2], thin)
+        return blank(TIMELINE_INCHES, title, "Nothing was replayed: the trace has no requests.")
+    figure = blank(TIMELINE_INCHES, title)
+    panels = panels_of(figure, _HEIGHTS)
+    line = thinned(result).timeline
+    _arrivals(panels[0], line)
+    _replicas(panels[1], line, result.decisions)
+    _waiting(panels[2], line)
     _latencies(panels[3], result)
     _slo(panels[4], result)
-    for panel, title in zip(
-        panels,
-        (
-            "Arrivals, requests/s",
-            "Replicas",
-            "Waiting requests",
-            f"P{result.percentile:g} over its target",
-            "SLO by the minute",
-        ),
-        strict=True,
-    ):
-        frame(panel, title)
+    latency = f"P{result.percentile:g} over its target"
+    titles = ("Arrivals, requests/s", "Replicas", "Waiting requests", latency, "SLO by the minute")
+    for panel, words in zip(panels, titles, strict=True):
+        frame(panel, words)
     time_axis(panels[-1], result.duration_s, _clock, "time since the start, h:mm")
     return figure
 
 
-def _arrivals(panel: Axes, result: Result) -> None:
-    line = result.timeline
-    band(panel, line.at_s, np.zeros_like(line.at_s), line.arrivals_rps, "arrivals", None)
+def _arrivals(panel: Axes, line: Timeline) -> None:
+    stack(panel, line.at_s, [("", "arrivals", line.arrivals_rps)])
     steps(panel, line.at_s, line.arrivals_rps, "arrivals", 0.7)
     panel.set_ylim(bottom=0)
 
 
-def _replicas(panel: Axes, result: Result) -> None:
-    line = result.timeline
-    at = line.at_s
-    up = line.ready + line.starting
-    band(panel, at, np.zeros_like(at), line.ready, "ready", "ready")
-    band(panel, at, line.ready, up, "starting", "starting", "/////")
-    band(panel, at, up, up + line.draining, "draining", "draining", "\\\\\\\\")
-    steps(panel, at, line.wanted, "wanted", 1.0, "wanted", ":")
-    steps(panel, at, line.ready, "ready", 0.9)
-    steps(panel, at, line.target, "target", 1.3, "target")
-    top = max(float(np.max(up + line.draining)), float(line.wanted.max()), float(line.target.max()), 1.0)
-    panel.set_ylim(0, top * 1.18)
-    moves = [(float(r["at"]), int(r["new_target"]) - int(r["old_target"])) for r in result.decisions]
-    for marker, name, label, times in (
-        ("^", "accent", "decision up", [when for when, move in moves if move > 0]),
-        ("v", "soft", "down", [when for when, move in moves if move < 0]),
-    ):
+def _replicas(panel: Axes, line: Timeline, decisions: Sequence[Mapping[str, Any]]) -> None:
+    counts = {name: getattr(line, name) for name in ("ready", "starting", "draining", "wanted", "target")}
+    top = replica_panel(panel, line.at_s, counts, 1.18)
+    moves = [(float(r["at"]), int(r["new_target"]) - int(r["old_target"])) for r in decisions]
+    for marker, name, label, sign in (("^", "accent", "decision up", 1), ("v", "soft", "down", -1)):
+        times = [when for when, move in moves if move * sign > 0]
         if times:
             panel.plot(
-                times, [top * 1.11] * len(times), marker, color=LIGHT[name], markersize=4.5, label=label
+                times, [top * 0.94] * len(times), marker, color=LIGHT[name], markersize=4.5, label=label
             )
-    panel.yaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def _waiting(panel: Axes, result: Result) -> None:
-    line = result.timeline
-    nothing = np.zeros_like(line.at_s)
-    band(panel, line.at_s, line.held, line.queued, "queued", "queued in engines")
+def _waiting(panel: Axes, line: Timeline) -> None:
+    held, queued = ("held, no replica is ready", "held", line.held), ("queued in engines", "queued")
+    stack(panel, line.at_s, [held, (*queued, line.queued - line.held)])
     steps(panel, line.at_s, line.queued, "queued", 1.0)
-    band(panel, line.at_s, nothing, line.held, "held", "held, no replica is ready")
     if line.held.any():
         steps(panel, line.at_s, line.held, "held", 1.0)
     panel.set_ylim(0, max(float(line.queued.max()) * 1.1, 1.0))
@@ -127,7 +106,7 @@ def _latencies(panel: Axes, result: Result) -> None:
 
 
 def _slo(panel: Axes, result: Result) -> None:
-    """A tall bar for a minute that missed, a low one for one that attained."""
+    """Draw a tall bar for a minute that missed the targets, and a low one for one that attained them."""
     windows = result.windows
     at = np.arange(len(windows.requests)) * WINDOW_S
     busy = windows.requests > 0

@@ -29,7 +29,7 @@ _HEADINGS = (
 
 
 def print_result(result: Result, console: Console | None = None) -> None:
-    """One result: whether it met its targets, its latencies, what it cost, and what the fleet did."""
+    """Print one result: its attainment, its latencies, its cost, and what the fleet did."""
     console = console or Console()
     rows = standings([result])
     console.print(Text(f"{formats.plain(result.policy)} on {formats.plain(result.trace)}", style="bold"))
@@ -47,7 +47,7 @@ def print_result(result: Result, console: Console | None = None) -> None:
 
 
 def print_comparison(results: Sequence[Result], console: Console | None = None) -> None:
-    """The policies of `results` and the peers of the first, cheapest first.
+    """Print the policies of `results` and the peers of the first, cheapest first.
 
     Raises:
         ValueError: without results.
@@ -68,8 +68,8 @@ def print_comparison(results: Sequence[Result], console: Console | None = None) 
     console.print(table)
     legend = (
         f"SLO: share of requests in minutes within both targets; {100 * GOAL:g} % is the goal. TTFT: share "
-        f"of requests within its target. Over oracle: GPU-seconds over the oracle's. First / it: those of "
-        f"{formats.plain(results[0].policy)} over this policy's; below 1 the first is cheaper."
+        f"of requests within its target. Over oracle: GPU-seconds over the oracle's. First / it: the GPU-"
+        f"seconds of {formats.plain(results[0].policy)} over this policy's; below 1 the first is cheaper."
     )
     console.print(Text(legend, style="dim"))
 
@@ -146,9 +146,9 @@ def _cost(result: Result) -> Table:
         table.add_row(name, formats.whole(value), formats.percent(value / total) if total else "-")
     table.add_row(Text("total", style="bold"), Text(formats.whole(total), style="bold"), "")
     if result.price_per_gpu_hour:
-        table.add_row(f"at ${result.price_per_gpu_hour:g} a GPU-hour", formats.dollars(result.dollars), "")
+        table.add_row(f"at ${result.price_per_gpu_hour:g} a GPU-hour", f"${result.dollars:,.2f}", "")
     if result.oracle_gpu_seconds is not None:
-        table.add_row(ORACLE, formats.whole(result.oracle_gpu_seconds), formats.ratio(result.oracle_ratio))
+        table.add_row(ORACLE, formats.whole(result.oracle_gpu_seconds), _ratio(result.oracle_ratio, "x"))
     return table
 
 
@@ -164,8 +164,8 @@ def _fleet(result: Result) -> Table:
     return table
 
 
-def _ratio(value: float | None) -> str:
-    return formats.ratio(value).removesuffix("x")
+def _ratio(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.2f}{unit}"
 
 
 def _percent(share: float) -> str:

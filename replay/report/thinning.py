@@ -1,4 +1,4 @@
-"""A timeline of a length that stays smooth while one moves through it."""
+"""Timelines short enough to zoom and move without delay."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from loadtests.traces.trace import Floats
 from replay.result import Result, Timeline
 
 MOST_POINTS = 3000
-"""Twice the pixels of a wide page: more would not be seen."""
+"""Twice the pixels of a wide page: more points would not be visible."""
 
 
 def thinned(result: Result, most: int = MOST_POINTS) -> Result:
-    """The result with at most so many points in its timeline.
+    """Return the result with at most `most` points in its timeline.
 
-    Of points drawn as one, rates are averaged. Of queues and replica counts the most is kept, because a
-    short peak is what one looks for.
+    Where several points become one, rates are averaged, and queues and replica counts keep their largest
+    value, because readers look for short peaks.
     """
     points = len(result.timeline.at_s)
     if points <= most:

@@ -30,10 +30,8 @@ def test_a_share_is_100_percent_only_if_nothing_is_missing() -> None:
     assert formats.percent(0.98649) == "98.6 %"
 
 
-def test_what_is_not_finite_is_a_dash_in_text_and_null_in_json() -> None:
-    assert formats.seconds(math.nan) == formats.percent(math.inf) == formats.ratio(None) == "-"
-    assert formats.short(math.inf) is None
-    assert formats.fixed(math.nan, 2) is None
+def test_what_is_not_finite_is_a_dash() -> None:
+    assert formats.seconds(math.nan) == formats.percent(math.inf) == formats.whole(math.nan) == "-"
 
 
 def test_a_name_from_outside_stays_on_its_line() -> None:

@@ -1,71 +1,162 @@
-// Every decision as a line that opens to its whole story, and a search through them.
+// Decision records: the story of each, marks above the replicas they are of, and a list to search.
 
 const SHOWN_AT_ONCE = 100;
-const CHANGES = "changes";
+const CARDS = 3; // decisions of one mark whose stories are shown: of the usual length these fill half a screen
+const MARKS_APART = 5; // pixels between two marks, below which the later one is left out
+const MARK_GAP = 3; // pixels between two numbered marks, below which they become one
+const SHAPES = {
+  up: "M0-6L5.500 4H-5.500Z",
+  down: "M0 6L5.500-4H-5.500Z",
+  same: "M0-5L5 0L0 5L-5 0Z",
+  error: "M-4-4L4 4M4-4L-4 4",
+};
+const DIRECTIONS = [["", "all"], ["changes", "changes"], ["up", "up"], ["down", "down"], ["error", "errors"]];
 
-function decisions(root, store) {
-  const { state } = store;
-  const search = h("input", {
-    type: "search",
-    placeholder: "search reasons, terms, times…",
-    "aria-label": "Search the decisions",
-    oninput: () => list(),
+function moved(record) {
+  if (record.kind === "error") return "error";
+  const to = record.mode === "advise" ? record.wanted : record.new_target;
+  return to > record.old_target ? "up" : to < record.old_target ? "down" : "same";
+}
+
+const change = (record) => (record.mode === "advise" ? `${record.old_target} (${record.wanted})` : `${record.old_target} → ${record.new_target}`);
+// Its time, behind its number where decisions are numbered. (`of` names its model where there are several.)
+const when = (record) => `${record.number ? `${record.number} · ` : ""}${clock(record.at, true)}`;
+const reasonOf = ({ reason, binding }) => (reason.startsWith(`${binding}: `) ? reason.slice(binding.length + 2) : reason);
+
+// What each term asked for, as bars of one scale, the binding one marked.
+function termTable(record) {
+  const terms = [...(record.terms ?? [])].sort((a, b) => b.replicas - a.replicas);
+  if (!terms.length) return null;
+  const most = Math.max(1, ...terms.map((term) => term.replicas));
+  const bar = (term) => h("i", { class: "bar", style: `--share:${(term.replicas / most).toFixed(3)}` });
+  const line = (term) => h("tr", { class: term.name === record.binding ? "binding" : null }, h("td", {}, term.name), h("td", { class: "number" }, bar(term), whole(term.replicas)), h("td", {}, term.why));
+  const head = h("thead", {}, h("tr", {}, h("th", {}, "term"), h("th", { class: "number" }, "asks for"), h("th", {}, "because")));
+  return h("table", { class: "terms" }, head, h("tbody", {}, terms.map(line)));
+}
+
+function story(record) {
+  const said = (kind, name, words) => h("p", { class: kind }, name ? h("b", {}, `${name}: `) : null, words);
+  return [
+    record.counterfactual ? said("counterfactual", "otherwise", record.counterfactual) : null,
+    ...(record.clamps ?? []).map((clamp) => said("held-back", `held back by ${clamp.name}`, clamp.effect)),
+    termTable(record),
+    ...(record.notes ?? []).map((note) => said("note", "", note)),
+  ].filter(Boolean);
+}
+
+// Decisions that are marked together, one below the other.
+function decisionCards(records) {
+  const card = (record) => h("div", {}, h("p", { class: "card-head" }, h("b", {}, change(record)), chip(record.binding), chip(record.of), h("span", {}, when(record))), h("p", {}, reasonOf(record)), story(record));
+  const more = records.length > CARDS ? h("p", { class: "note" }, `and ${records.length - CARDS} more, in the list below`) : null;
+  return h("div", {}, records.slice(0, CARDS).map(card), more);
+}
+
+// Adds the marks of the decisions in view, of the panel's model where there are several. Only one of them is a tab stop; arrow
+// keys lead to the others. Numbered decisions have pills; where some are numbered, those that changed nothing have ticks.
+function drawMarks(svg, view, current, on, panel) {
+  const groups = [];
+  const { decisions, numbered } = view.result;
+  let previous = -Infinity;
+  decisions.forEach((record, index) => {
+    if (record.at < view.from || record.at > view.to || (panel.model !== undefined && record.model !== panel.model && view.result.models.some((model) => model.model === record.model))) return;
+    const x = view.x(record.at);
+    const chosen = index === current;
+    if (chosen) svg.append(path("chosen-at", `M${pixel(x)} 18V${panel.height}`));
+    if (record.number) {
+      svg.append(path("decided-at", `M${pixel(x)} 20V${panel.height}`));
+      groups.push(merged({ members: [{ record, index, x }] }, groups, view));
+    } else if (chosen || x - previous >= MARKS_APART) {
+      previous = x;
+      if (numbered) svg.append(path(`beat${chosen ? " chosen" : ""}`, `M${pixel(x)} 19v6`, `${clock(record.at)}: ${record.reason}`));
+      else groups.push({ members: [{ record, index, x }], x, words: "" });
+    }
   });
-  const direction = h(
-    "select",
-    { "aria-label": "Direction", onchange: () => list() },
-    ...[["", "all"], [CHANGES, "changes"], ["up", "up"], ["down", "down"], ["error", "errors"]].map(([value, name]) => h("option", { value }, name)),
+  for (const group of groups) svg.append(mark(group, current, on));
+}
+
+// The group together with those before it that it would touch, which are taken from `groups`.
+function merged(group, groups, view) {
+  const [first, last] = [group.members[0], group.members.at(-1)];
+  group.words = first === last ? `${first.record.number}` : `${first.record.number}–${last.record.number}`;
+  group.width = 18 + 6.8 * group.words.length;
+  group.x = Math.min(Math.max((first.x + last.x) / 2, GUTTER + group.width / 2 - 8), view.width + PAGE.margin - group.width / 2);
+  const before = groups.at(-1);
+  if (!before || before.x + before.width / 2 + MARK_GAP <= group.x - group.width / 2) return group;
+  groups.pop();
+  return merged({ members: [...before.members, ...group.members] }, groups, view);
+}
+
+function mark({ members, x, width, words }, current, on) {
+  const indices = members.map(({ index }) => index);
+  const chosen = indices.includes(current);
+  const kind = moved(members.at(-1).record);
+  const attributes = {
+    class: `mark ${kind}${chosen ? " chosen" : ""}`,
+    transform: `translate(${pixel(x)} 9)`,
+    role: "button",
+    tabindex: chosen || (current === null && indices[0] === 0) ? 0 : -1,
+    "data-index": chosen ? current : indices[0],
+    "aria-label": members.map(({ record }) => `${clock(record.at, true)}, ${change(record)} replicas: ${record.reason}`).join("; "),
+    onpointerenter: () => on.show(...indices),
+    onpointerleave: on.hide,
+    onfocus: () => on.show(...(chosen ? [current] : indices)),
+    onblur: on.hide,
+    onclick: (event) => on.pin(event, ...indices),
+  };
+  if (!words) return s("g", attributes, s("rect", { class: "reach", x: -7, y: -9, width: 14, height: 18 }), s("path", { d: SHAPES[kind] }));
+  return s(
+    "g",
+    attributes,
+    s("rect", { class: "reach pill", x: -width / 2, y: -8.5, width, height: 17, rx: 8.5 }),
+    s("path", { d: SHAPES[kind], transform: `translate(${pixel(8 - width / 2)} 0) scale(.72)` }),
+    svgText(14 - width / 2, 4, words, { class: "mark-name" }),
   );
-  const binding = h("select", { "aria-label": "What was binding", onchange: () => list() });
+}
+
+// Every decision as a line that opens to its whole story, and a search through them.
+function decisionList(root, data, store) {
+  const { state } = store;
+  const search = h("input", { type: "search", placeholder: "search reasons, terms, times…", "aria-label": "Search the decisions", oninput: () => list() });
+  const direction = choice("Direction", DIRECTIONS, "", () => list());
+  const binding = choice("Binding term", [], "", () => list());
   const count = h("span", { class: "count", "aria-live": "polite" });
   const lines = h("ol", { class: "decision-list" });
-  const nothing = h("p", { class: "notice", hidden: true });
+  const nothing = notice("");
   const bar = h("div", { class: "controls" }, search, direction, binding, count);
   root.append(bar, lines, nothing);
   let texts = [];
   let most = SHOWN_AT_ONCE;
 
+  const fits = (record, index) =>
+    search.value.toLowerCase().split(/\s+/).every((word) => texts[index].includes(word)) &&
+    (!direction.value || moved(record) === direction.value || (direction.value === "changes" && moved(record) !== "same")) &&
+    (!binding.value || record.binding === binding.value);
   const list = () => {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = state.result.decisions.flatMap((record, index) => {
-      const fits =
-        words.every((word) => texts[index].includes(word)) &&
-        (!direction.value || moved(record) === direction.value || (direction.value === CHANGES && moved(record) !== "same")) &&
-        (!binding.value || record.binding === binding.value);
-      return fits ? [index] : [];
-    });
-    const total = state.result.decisions.length;
-    count.textContent = found.length === total ? `${whole(total)} ${total === 1 ? "decision" : "decisions"}` : `${whole(found.length)} of ${whole(total)}`;
+    const all = state.result.decisions;
+    const found = [...all.keys()].filter((index) => fits(all[index], index));
+    count.textContent = found.length === all.length ? `${whole(all.length)} ${all.length === 1 ? "decision" : "decisions"}` : `${whole(found.length)} of ${whole(all.length)}`;
     nothing.hidden = found.length > 0;
-    nothing.textContent = "No decision fits.";
-    const rows = found.slice(0, most).map((index) => line(store, index));
-    if (found.length > most) {
-      const more = () => {
-        most += 5 * SHOWN_AT_ONCE;
-        list();
-      };
-      rows.push(h("li", { class: "more" }, h("button", { type: "button", onclick: more }, `${whole(found.length - most)} more`)));
-    }
-    lines.replaceChildren(...rows);
+    nothing.textContent = all.length ? "No decision fits." : PAGE.noDecisions;
+    const more = () => {
+      most += 5 * SHOWN_AT_ONCE;
+      list();
+    };
+    const rest = found.length > most ? [h("li", { class: "more" }, button(`${whole(found.length - most)} more`, null, more))] : [];
+    lines.replaceChildren(...found.slice(0, most).map((index) => decisionLine(store, index)), ...rest);
   };
   const restart = () => {
     const records = state.result.decisions;
-    const terms = (record) => (record.terms ?? []).map((term) => `${term.name} ${term.why}`).join(" ");
-    texts = records.map((record) =>
-      `${clock(record.at, true)} ${change(record)} ${record.binding} ${record.reason} ${record.counterfactual} ${terms(record)}`.toLowerCase(),
-    );
+    texts = records.map((record) => {
+      const terms = (record.terms ?? []).map((term) => `${term.name} ${term.why}`).join(" ");
+      return `${clock(record.at, true)} ${change(record)} ${record.binding} ${record.reason} ${record.counterfactual} ${terms}`.toLowerCase();
+    });
     const names = [...new Set(records.map((record) => record.binding))].sort();
-    binding.replaceChildren(h("option", { value: "" }, "any reason"), ...names.map((name) => h("option", { value: name }, name)));
+    binding.replaceChildren(...[["", "any term"], ...names.map((name) => [name, name])].map(([value, name]) => h("option", { value }, name)));
     // Records that changed nothing come every few seconds, and would drown the few that did.
     const changed = records.filter((record) => moved(record) !== "same").length;
-    direction.value = changed && changed < records.length ? CHANGES : "";
+    direction.value = changed && changed < records.length ? "changes" : "";
     bar.hidden = !records.length;
-    if (records.length) list();
-    else {
-      lines.replaceChildren();
-      nothing.hidden = false;
-      nothing.textContent = NO_DECISIONS;
-    }
+    list();
   };
   restart();
   store.subscribe((changed) => {
@@ -80,29 +171,22 @@ function decisions(root, store) {
   });
 }
 
-function line(store, index) {
+function decisionLine(store, index) {
   const record = store.state.result.decisions[index];
-  const details = h(
-    "details",
-    {
-      ontoggle: () => {
-        if (!details.open || details.childElementCount > 1) return;
-        const seen = () => {
-          store.look(record.at - SEEN_AROUND, record.at + SEEN_AROUND);
-          store.choose(index);
-          document.getElementById("timeline").scrollIntoView({ block: "start", behavior: "smooth" });
-        };
-        details.append(h("div", { class: "story" }, ...story(record).filter(Boolean), h("button", { type: "button", onclick: seen }, "Show on the timeline")));
-      },
-    },
-    h(
-      "summary",
-      {},
-      h("span", { class: "at" }, when(record)),
-      h("span", { class: `move ${moved(record)}` }, change(record)),
-      h("span", { class: "chip" }, record.binding),
-      h("span", { class: "reason" }, record.of ? h("span", { class: "chip" }, record.of) : null, record.of ? " " : null, without(record.reason, record.binding)),
-    ),
-  );
+  const seen = () => {
+    store.look(record.at - PAGE.seenAround, record.at + PAGE.seenAround);
+    store.choose(index);
+    document.getElementById("timeline").scrollIntoView({ block: "start", behavior: "smooth" });
+  };
+  const ontoggle = () => {
+    if (details.open && details.childElementCount === 1) details.append(h("div", { class: "story" }, story(record), button("Show on the timeline", null, seen)));
+  };
+  const parts = [
+    h("span", { class: "at" }, when(record)),
+    h("span", { class: `move ${moved(record)}` }, change(record)),
+    chip(record.binding) ?? h("span"),
+    h("span", { class: "reason" }, chip(record.of), record.of ? " " : "", reasonOf(record)),
+  ];
+  const details = h("details", { ontoggle }, h("summary", {}, parts));
   return h("li", { "data-index": index, class: store.state.chosen === index ? "chosen" : null }, details);
 }

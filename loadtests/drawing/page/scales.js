@@ -1,4 +1,7 @@
-// From values to pixels: scales, ticks, and paths of steps.
+// From values to pixels: scales, ticks, axes, and paths of steps.
+
+const GUTTER = 50; // pixels left of the axis, for its numbers
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 
 function linear(low, high, from, to) {
   const factor = high > low ? (to - from) / (high - low) : 0;
@@ -7,32 +10,45 @@ function linear(low, high, from, to) {
   return scale;
 }
 
-function niceStep(span, most) {
-  const rough = span / Math.max(1, most);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= rough * 0.999);
+// What lies beyond the ends is drawn at them.
+function logarithmic(low, high, from, to) {
+  const scale = linear(Math.log10(low), Math.log10(high), from, to);
+  return Object.assign((value) => scale(Math.log10(Math.min(Math.max(value, low), high))), { low, high });
 }
 
-// Round values from 0 up to the first that is not below `most`.
+// Round values from 0 up to the first that is not below `most`, about `count` of them, at least `least` apart.
 function ticksTo(most, count, least = 0) {
-  const step = Math.max(niceStep(Math.max(most, 1e-9), count), least);
+  const rough = Math.max(most, 1e-9) / Math.max(1, count);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max([1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough * 0.999), least);
   return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, index) => index * step);
 }
 
-const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+function gridLine(svg, view, y, label) {
+  svg.append(path("grid", `M${GUTTER} ${Math.round(y) + 0.5}H${view.width}`));
+  svg.append(svgText(GUTTER - 7, Math.max(y + 4, 10), label, { class: "tick", "text-anchor": "end" }));
+}
 
-function timeTicks(from, to, count) {
-  const rough = (to - from) / Math.max(1, count);
+function gridColumn(svg, x, top, bottom, label, attributes = {}) {
+  const at = Math.round(x) + 0.5;
+  svg.append(path("grid", `M${at} ${top}V${bottom}`), svgText(at, bottom + 17, label, { class: "tick", "text-anchor": "middle", ...attributes }));
+}
+
+// The axis of time, below the panels.
+function timeAxis(view) {
+  const svg = drawing(view.width, 22, { "aria-hidden": "true" });
+  const rough = (view.to - view.from) / Math.max(1, view.width / 90);
   const step = TIME_STEPS.find((each) => each >= rough) ?? 86400 * Math.ceil(rough / 86400);
-  const ticks = [];
-  for (let at = Math.ceil(from / step) * step; at <= to; at += step) ticks.push(at);
-  return { ticks, exact: step < 60 };
+  for (let tick = Math.ceil(view.from / step) * step; tick <= view.to; tick += step) {
+    const x = Math.round(view.x(tick)) + 0.5;
+    svg.append(path("tick-mark", `M${x} 0V5`), svgText(x, 18, clock(tick, step < 60), { class: "tick", "text-anchor": x > view.width - 24 ? "end" : "middle" }));
+  }
+  return svg;
 }
 
 // The index of the last of `values`, which never fall, that is not above `value`; at least 0.
 function lastUpTo(values, value) {
-  let low = 0;
-  let high = values.length - 1;
+  let [low, high] = [0, values.length - 1];
   while (low < high) {
     const middle = (low + high + 1) >> 1;
     if (values[middle] <= value) low = middle;
@@ -43,42 +59,45 @@ function lastUpTo(values, value) {
 
 const pixel = (value) => Math.round(value * 10) / 10;
 
-// A line of steps: each value holds until the next one's time. Only changes become part of the path, and a
-// null leaves a gap.
+function greatest(values, first = 0, last = values.length - 1) {
+  let most = 0;
+  for (let index = first; index <= last; index += 1) if (values[index] > most) most = values[index];
+  return most;
+}
+
+// The part of a track (times, and the end of the last value) between two times; each value holds until the next.
+function spanOf({ at_s: times, end_s: end }, from, to) {
+  const [first, last] = [lastUpTo(times, from), lastUpTo(times, to)];
+  const at = (index) => Math.max(from, times[index]);
+  return { first, last, at, end: Math.max(Math.min(to, times[last + 1] ?? end), at(last)) };
+}
+
+// A line of steps. Only changes become part of the path, and a null leaves a gap.
 function stepPath(span, values, x, y) {
-  let path = "";
+  let d = "";
   let drawn = null;
   for (let index = span.first; index <= span.last; index += 1) {
     const height = values[index] === null ? null : pixel(y(values[index]));
     if (height === drawn) continue;
     const at = pixel(x(span.at(index)));
-    if (drawn !== null) path += `H${at}`;
-    if (height !== null) path += drawn === null ? `M${at} ${height}` : `V${height}`;
+    if (drawn !== null) d += `H${at}`;
+    if (height !== null) d += drawn === null ? `M${at} ${height}` : `V${height}`;
     drawn = height;
   }
-  return drawn === null ? path : `${path}H${pixel(x(span.end))}`;
+  return drawn === null ? d : `${d}H${pixel(x(span.end))}`;
 }
 
-// The area between two lines of steps.
-function stepBand(span, lower, upper, x, y) {
-  const lowest = (index) => pixel(y(lower === null ? 0 : lower[index]));
-  let path = stepPath(span, upper, x, y);
-  if (!path) return "";
-  let right = pixel(x(span.end));
-  for (let index = span.last; index >= span.first; index -= 1) {
-    const height = lowest(index);
-    path += `V${height}`;
-    while (index > span.first && lowest(index - 1) === height) index -= 1;
-    right = pixel(x(span.at(index)));
-    path += `H${right}`;
+// The area between two lines of steps (or above zero, where `lower` is null) in boxes. With a `gap` between them, in pixels,
+// there is one for each value, which stays visible.
+function boxes(span, lower, upper, x, y, gap = 0) {
+  const low = (index) => (lower ? lower[index] : 0);
+  let d = "";
+  for (let index = span.first; index <= span.last; index += 1) {
+    const [bottom, top, left] = [low(index), upper[index], x(span.at(index))];
+    if (bottom === null || top === null || bottom === top) continue;
+    while (!gap && index < span.last && low(index + 1) === bottom && upper[index + 1] === top) index += 1;
+    const right = x(index < span.last ? span.at(index + 1) : span.end);
+    d += `M${pixel(left)} ${pixel(y(bottom))}V${pixel(y(top))}H${pixel(gap ? Math.max(right - gap, left + 2) : right)}V${pixel(y(bottom))}Z`;
   }
-  return `${path}Z`;
-}
-
-const sums = (...arrays) => arrays[0].map((_, index) => arrays.reduce((sum, values) => sum + values[index], 0));
-
-function greatest(values, first = 0, last = values.length - 1) {
-  let most = 0;
-  for (let index = first; index <= last; index += 1) if (values[index] > most) most = values[index];
-  return most;
+  return d;
 }

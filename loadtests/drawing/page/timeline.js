@@ -1,49 +1,32 @@
 // The timeline: panels over one axis of time, through which one moves by dragging, by keys or by the overview.
-//
-// A page says what is in it: `nothingToShow(result)`, `panelsOf(result)`, `viewOf(state, width)`, `readout(view, at)`,
-// `drawMarks(svg, view, height, chosen, on, panel)`, `controls(store)`, and `drawOverview(svg, state, x)`.
 
 const CARD_TOP = 26;
+const OVERVIEW_HEIGHT = 46;
+const GRIP = 9; // pixels
+const HELP =
+  "Drag across the panels to zoom in, double-click to see all. Keys: left and right go through the decisions, " +
+  "plus and minus zoom, shift with an arrow moves, 0 shows all, escape closes.";
 
-function timeline(root, store) {
+// What panels need to know of the part in view.
+function viewOf(state, width) {
+  const right = width - PAGE.margin;
+  return { ...state, width: right, x: linear(state.from, state.to, GUTTER, right), span: (track) => spanOf(track, state.from, state.to) };
+}
+
+function timeline(root, data, store) {
   const { state } = store;
-  const missing = nothingToShow(state.result);
-  if (missing) {
-    root.append(h("p", { class: "notice" }, missing));
-    return;
-  }
-  const crosshair = h("div", { class: "crosshair", hidden: true });
-  const brushed = h("div", { class: "brushed", hidden: true });
-  const card = h("div", { class: "floating", hidden: true });
+  let panels = PAGE.panels(state);
+  if (!panels[0].layers[0].values.length) return root.append(notice(PAGE.nothing));
+  const [crosshair, brushed, card] = ["crosshair", "brushed", "floating"].map((kind) => h("div", { class: kind, hidden: true }));
   const said = h("p", { class: "unseen", "aria-live": "polite" });
-  const panels = panelsOf(state.result);
   const figures = panels.map(() => h("figure", { class: "panel" }));
   const axis = h("div", { class: "axis" });
-  const chart = h(
-    "div",
-    {
-      class: "chart",
-      tabindex: 0,
-      role: "group",
-      "aria-label": "Timeline",
-      "aria-describedby": "timeline-help",
-    },
-    ...figures,
-    axis,
-    crosshair,
-    brushed,
-    card,
-  );
-  const help =
-    "Drag across the panels to look closer, double-click to see all. Keys: left and right go through the decisions, " +
-    "plus and minus zoom, shift with an arrow moves, 0 shows all, escape closes.";
-  root.append(controls(store), chart, said, h("p", { class: "help", id: "timeline-help" }, help));
+  const chart = h("div", { class: "chart", tabindex: 0, role: "group", "aria-label": "Timeline", "aria-describedby": "timeline-help" }, figures, axis, crosshair, brushed, card);
   const over = h("div", { class: "overview" });
-  chart.after(over);
+  root.append(controls(store), chart, over, said, h("p", { class: "help", id: "timeline-help" }, HELP));
 
   let view = null;
   let pinned = false;
-
   const show = (content, x, top, tone) => {
     card.replaceChildren(content);
     card.className = `floating ${tone}`;
@@ -51,56 +34,48 @@ function timeline(root, store) {
     place(card, chart.clientWidth, x, top);
   };
   const hide = () => {
-    if (pinned) return;
-    card.hidden = true;
-    crosshair.hidden = true;
+    if (!pinned) card.hidden = crosshair.hidden = true;
   };
-  // Where its marks are: a page may have a panel for each model.
+  // Where a decision's mark is: there may be a panel for each model.
   const panelOf = (record) => {
-    const decided = panels.findIndex((panel) => panel.decided);
     const own = panels.findIndex((panel) => panel.decided && panel.model === record.model);
-    return own >= 0 ? own : Math.max(0, decided);
-  };
-  const showDecision = (...indices) => {
-    if (pinned) return;
-    const records = indices.map((index) => state.result.decisions[index]);
-    crosshair.hidden = true;
-    show(decisionCards(records), view.x(records[0].at), figures[panelOf(records[0])].offsetTop + CARD_TOP + MARKER_LANE, "decision");
+    return figures[own >= 0 ? own : Math.max(0, panels.findIndex((panel) => panel.decided))];
   };
   const on = {
-    show: showDecision,
     hide,
+    show(...indices) {
+      if (pinned) return;
+      const records = indices.map((index) => state.result.decisions[index]);
+      crosshair.hidden = true;
+      show(decisionCards(records), view.x(records[0].at), panelOf(records[0]).offsetTop + CARD_TOP + PAGE.markLane, "decision");
+    },
     pin(event, ...indices) {
       event.stopPropagation();
       pinned = false;
-      showDecision(...indices);
+      on.show(...indices);
       pinned = true;
       store.set({ chosen: indices[0] });
     },
   };
-  const unpin = () => {
-    pinned = false;
-    hide();
-  };
+  const focus = (index) => chart.querySelector(`.mark[data-index="${index}"]`)?.focus({ preventScroll: true });
 
   const draw = (width) => {
     view = viewOf(state, width);
     const focused = chart.contains(document.activeElement) ? document.activeElement.dataset.index : undefined;
     panels.forEach((panel, order) => {
-      const height = panel.tall ? panel.tall(view) : panel.height;
+      const svg = drawing(width, panel.height, { role: "group", "aria-label": `${panel.title} ${panel.unit}`.trim() });
+      drawPanel(svg, view, panel);
+      if (panel.decided) drawMarks(svg, view, state.chosen, on, panel);
       const unit = panel.unit ? h("span", { class: "unit" }, panel.unit) : null;
-      const keys = panel.keys(view).map(([kind, name]) => h("span", { class: "key" }, swatch(kind), name));
-      const svg = drawing(width, height, { role: "group", "aria-label": `${panel.title} ${panel.unit}`.trim() });
-      panel.draw(svg, view, height);
-      if (panel.decided) drawMarks(svg, view, height, state.chosen, on, panel);
-      figures[order].replaceChildren(h("figcaption", {}, h("b", {}, panel.title), unit, ...keys), svg);
+      figures[order].replaceChildren(h("figcaption", {}, h("b", {}, panel.title), unit, keysOf(panel).map(([kind, name]) => key(kind, name))), svg);
     });
-    axis.replaceChildren(drawAxis(view));
-    if (focused !== undefined) chart.querySelector(`.mark[data-index="${focused}"]`)?.focus({ preventScroll: true });
+    axis.replaceChildren(timeAxis(view));
+    if (focused !== undefined) focus(focused);
   };
   drawnToWidth(chart, draw);
   overview(over, store);
   store.subscribe((changed) => {
+    if (changed.has("result") || changed.has("compared")) panels = PAGE.panels(state);
     if (changed.has("result") || changed.has("from") || changed.has("to")) {
       pinned = false;
       card.hidden = true;
@@ -112,47 +87,49 @@ function timeline(root, store) {
 
   const timeAt = (event) => view.x.invert(event.clientX - chart.getBoundingClientRect().left);
   let dragged = null;
+  const far = (event) => dragged && Math.abs(event.clientX - dragged.x) > 4;
+  const release = () => {
+    dragged = null;
+    brushed.hidden = true;
+  };
   chart.addEventListener("pointerdown", (event) => {
     if (event.button !== 0 || event.target.closest(".mark, .floating")) return;
-    unpin();
+    pinned = false;
+    hide();
     dragged = { from: timeAt(event), x: event.clientX };
     chart.setPointerCapture(event.pointerId);
   });
   chart.addEventListener("pointermove", (event) => {
     if (!view || event.target.closest(".floating")) return;
-    const left = chart.getBoundingClientRect().left;
-    const x = Math.max(GUTTER, Math.min(event.clientX - left, view.width));
-    if (dragged && Math.abs(event.clientX - dragged.x) > 4) {
-      const start = Math.max(GUTTER, Math.min(view.x(dragged.from), view.width));
+    const { left, top } = chart.getBoundingClientRect();
+    const within = (x) => Math.max(GUTTER, Math.min(x, view.width));
+    const x = within(event.clientX - left);
+    if (far(event)) {
+      const begin = within(view.x(dragged.from));
       brushed.hidden = false;
-      brushed.style.left = `${Math.min(start, x)}px`;
-      brushed.style.width = `${Math.abs(x - start)}px`;
+      brushed.style.cssText = `left:${Math.min(begin, x)}px;width:${Math.abs(x - begin)}px`;
     }
     if (pinned || event.target.closest(".mark")) return;
     crosshair.hidden = false;
     crosshair.style.transform = `translateX(${x}px)`;
-    const top = event.clientY - chart.getBoundingClientRect().top + 18;
-    const last = state.result.duration_s - 1e-6;
-    show(readout(view, Math.min(Math.max(view.x.invert(x), 0), last)), x, top, "values");
+    const at = Math.min(Math.max(view.x.invert(x), 0), state.result.duration_s - 1e-6);
+    show(readout(panels, at), x, event.clientY - top + 18, "values");
   });
   chart.addEventListener("pointerup", (event) => {
-    if (dragged && Math.abs(event.clientX - dragged.x) > 4) {
-      const to = timeAt(event);
-      store.look(Math.min(dragged.from, to), Math.max(dragged.from, to));
-    }
-    dragged = null;
-    brushed.hidden = true;
+    const to = timeAt(event);
+    if (far(event)) store.look(Math.min(dragged.from, to), Math.max(dragged.from, to));
+    release();
   });
-  chart.addEventListener("pointercancel", () => {
-    dragged = null;
-    brushed.hidden = true;
-  });
+  chart.addEventListener("pointercancel", release);
   chart.addEventListener("pointerleave", hide);
-  chart.addEventListener("dblclick", () => store.look(0, state.result.duration_s));
+  chart.addEventListener("dblclick", store.all);
   chart.addEventListener("keydown", (event) => {
-    const act = keys(store, event);
+    const act = actOf(store, event);
     const { index } = event.target.dataset;
-    if (event.key === "Escape") unpin();
+    if (event.key === "Escape") {
+      pinned = false;
+      hide();
+    }
     if (index !== undefined && (event.key === "Enter" || event.key === " ")) {
       event.preventDefault();
       on.pin(event, Number(index));
@@ -160,30 +137,104 @@ function timeline(root, store) {
     if (!act) return;
     event.preventDefault();
     act();
-    if (event.key.startsWith("Arrow") && !event.shiftKey && state.chosen !== null) {
-      // The marks are drawn anew in the next frame; what has the focus has to wait for it.
-      requestAnimationFrame(() => {
-        pinned = false;
-        chart.querySelector(`.mark[data-index="${state.chosen}"]`)?.focus({ preventScroll: true });
-      });
-    }
+    if (!event.key.startsWith("Arrow") || event.shiftKey || state.chosen === null) return;
+    // The marks are drawn anew in the next frame; what has the focus has to wait for it.
+    requestAnimationFrame(() => {
+      pinned = false;
+      focus(state.chosen);
+    });
   });
 }
 
 // What a key does on the timeline, or null.
-function keys(store, event) {
+function actOf(store, event) {
   const { state } = store;
-  const { decisions, duration_s: duration } = state.result;
-  const width = state.to - state.from;
-  const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+  const { decisions } = state.result;
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (event.altKey || event.ctrlKey || event.metaKey) return null;
-  if (step && event.shiftKey) return () => store.pan((step * width) / 5);
+  if (step && event.shiftKey) return () => store.pan((step * (state.to - state.from)) / 5);
   if (step && decisions.length) {
     const begin = step > 0 ? -1 : decisions.length;
     return () => store.choose(Math.max(0, Math.min((state.chosen ?? begin) + step, decisions.length - 1)));
   }
-  if (event.key === "+" || event.key === "=") return () => store.look(state.from + width / 4, state.to - width / 4);
-  if (event.key === "-") return () => store.look(state.from - width / 2, state.to + width / 2);
-  if (event.key === "0") return () => store.look(0, duration);
-  return null;
+  return { "+": () => store.zoom(0.5), "=": () => store.zoom(0.5), "-": () => store.zoom(2), 0: store.all }[event.key] ?? null;
+}
+
+// Which result is drawn, with which other one beside it, and what part of it.
+function controls(store) {
+  const { results, state } = store;
+  const named = results.map((result, index) => [index, shortened(result.policy ?? "", 40)]);
+  const choices = [
+    h("label", {}, "policy ", choice("Policy", named, results.indexOf(state.result), (index) => store.show(results[index]))),
+    h("label", {}, "compare with ", choice("Compare with", [["", "nothing"], ...named], "", (index) => store.set({ compared: results[index] ?? null }))),
+  ];
+  const buttons = [button("−", "Zoom out", () => store.zoom(2)), button("+", "Zoom in", () => store.zoom(0.5)), button("All", "Show all", store.all)];
+  return h("div", { class: "controls" }, results.length > 1 ? choices : [], h("span", { class: "buttons" }, buttons));
+}
+
+// All of it in a small strip, with a window on the part in view that can be moved and stretched.
+function overview(root, store) {
+  const { state } = store;
+  const grips = [grip("Start of the part in view", (by) => store.look(state.from + by, state.to), state), grip("End of the part in view", (by) => store.look(state.from, state.to + by), state)];
+  const [picture, before, after, opening] = ["picture", "shade", "shade", "opening"].map((kind) => h("div", { class: kind }));
+  root.append(picture, before, after, opening, ...grips);
+  let x = null;
+
+  const place = () => {
+    const [left, right] = [x(state.from), x(state.to)];
+    before.style.cssText = `left:${GUTTER}px;width:${left - GUTTER}px`;
+    after.style.cssText = `left:${right}px;width:${Math.max(0, x(state.result.duration_s) - right)}px`;
+    opening.style.cssText = `left:${left}px;width:${right - left}px`;
+    [state.from, state.to].forEach((at, index) => {
+      grips[index].style.left = `${x(at) - GRIP / 2}px`;
+      grips[index].setAttribute("aria-valuenow", Math.round(at));
+      grips[index].setAttribute("aria-valuetext", clock(at, true));
+      grips[index].setAttribute("aria-valuemax", Math.round(state.result.duration_s));
+    });
+  };
+  const draw = (width) => {
+    const { duration_s: duration } = state.result;
+    const view = viewOf({ ...state, from: 0, to: duration }, width);
+    x = view.x;
+    const { name, values, track } = PAGE.panels(state)[0].layers[0];
+    const y = linear(0, Math.max(greatest(values), 1e-9), OVERVIEW_HEIGHT - 7, 3);
+    const troubled = PAGE.troubled(state.result).map(([from, to]) => `M${pixel(x(from))} ${OVERVIEW_HEIGHT - 3}H${pixel(Math.max(x(to), x(from) + 2))}`);
+    const svg = drawing(width, OVERVIEW_HEIGHT, { "aria-hidden": "true" });
+    svg.append(path(`area ${name}`, boxes(view.span(track), null, values, x, y)), path("troubled", troubled.join("")));
+    picture.replaceChildren(svg);
+    place();
+  };
+  drawnToWidth(root, draw);
+  store.subscribe((changed) => (changed.has("result") ? draw(Math.floor(root.clientWidth)) : place()));
+
+  const timeAt = (event) => x.invert(event.clientX - root.getBoundingClientRect().left);
+  dragging(opening, timeAt, (at, begin) => store.look(begin.from + at - begin.at, begin.to + at - begin.at, true), state);
+  dragging(grips[0], timeAt, (at, begin) => store.look(at, begin.to), state);
+  dragging(grips[1], timeAt, (at, begin) => store.look(begin.from, at), state);
+  root.addEventListener("click", (event) => {
+    if (!event.target.closest(".grip, .opening")) store.pan(timeAt(event) - (state.from + state.to) / 2);
+  });
+}
+
+function grip(label, move, state) {
+  const onkeydown = (event) => {
+    const step = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    move((step * state.result.duration_s) / 100);
+  };
+  return h("div", { class: "grip", role: "slider", tabindex: 0, "aria-label": label, "aria-valuemin": 0, onkeydown });
+}
+
+// Calls `move` with the time under the pointer, and with what was in view when it was pressed.
+function dragging(element, timeAt, move, state) {
+  let begin = null;
+  element.addEventListener("pointerdown", (event) => {
+    begin = { at: timeAt(event), from: state.from, to: state.to };
+    element.setPointerCapture(event.pointerId);
+    event.preventDefault();
+    element.focus({ preventScroll: true });
+  });
+  element.addEventListener("pointermove", (event) => begin && move(timeAt(event), begin));
+  for (const end of ["pointerup", "pointercancel"]) element.addEventListener(end, () => (begin = null));
 }

@@ -2,50 +2,39 @@
 // towards 100 %, where the percentiles are that bounds speak of.
 
 const CURVES_HEIGHT = 250;
-const BELOW = 22; // pixels for the axis of latencies
-const tail = (share) => -Math.log10(1 - Math.min(share, 0.999999));
 const SHARES = [0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999];
+const tail = (share) => -Math.log10(1 - Math.min(share, 0.999999));
 
 function distribution(root, curves, bounds, kind, empty) {
-  if (!curves.length) {
-    root.append(h("p", { class: "notice" }, empty));
-    return;
-  }
+  if (!curves.length) return root.append(notice(empty));
   const words = (curve) => `${curve.name}, ${compact(curve.count)}${curve.never ? ` (${whole(curve.never)} never)` : ""}`;
-  root.append(h("p", { class: "keys" }, h("span", {}, `share of ${kind === "ttft" ? "requests" : "gaps"} that were as fast, %`), ...curves.map((curve) => h("span", { class: "key" }, swatch(`curve ${kind} ${curve.name}`), words(curve)))));
+  const title = h("span", {}, `share of ${kind === "ttft" ? "requests" : "gaps"} that were as fast, %`);
   const chart = h("div", { class: "chart-plain" });
-  root.append(chart);
+  root.append(h("p", { class: "keys" }, title, curves.map((curve) => key(`curve ${kind} ${curve.name}`, words(curve)))), chart);
   const limits = Object.entries(bounds).flatMap(([name, set]) => Object.entries(set).map(([which, value]) => ({ name, which, value })));
   drawnToWidth(chart, (full) => chart.replaceChildren(drawCurves(full, curves, limits, kind)));
 }
 
 function drawCurves(full, curves, limits, kind) {
   const width = full - 12;
-  const svg = drawing(full, CURVES_HEIGHT + BELOW, { role: "img", "aria-label": `Distribution of ${kind.toUpperCase()}` });
-  const view = { width };
+  const svg = drawing(full, CURVES_HEIGHT + 22, { role: "img", "aria-label": `Distribution of ${kind.toUpperCase()}` });
   const [least, greatestValue] = reachOf(curves.flatMap((curve) => curve.value_s), limits.map(({ value }) => value));
   const low = roundLog(least, false);
-  const high = Math.max(roundLog(greatestValue, true), low * 2);
-  const log = linear(Math.log10(low), Math.log10(high), GUTTER, width);
-  const x = (value) => log(Math.log10(Math.min(Math.max(value, low), high)));
+  const x = logarithmic(low, Math.max(roundLog(greatestValue, true), low * 2), GUTTER, width);
   const most = Math.min(Math.max(2.3, ...curves.map((curve) => tail(curve.share.at(-1) ?? 0))), 4.2);
   const y = linear(0, most, CURVES_HEIGHT - 1, 8);
-  for (const share of SHARES) if (tail(share) <= most) gridLine(svg, view, y(tail(share)), digits(100 * share, 4));
-  for (const tick of logTicks(low, high, Math.floor((width - GUTTER) / 58))) {
-    const left = Math.round(x(tick)) + 0.5;
-    svg.append(s("path", { class: "grid", d: `M${left} 8V${CURVES_HEIGHT}` }));
-    const anchor = left > width - 20 ? "end" : "middle";
-    svg.append(svgText(anchor === "end" ? width + 8 : left, CURVES_HEIGHT + 17, tickWords(tick), { class: "tick", "text-anchor": anchor }));
+  for (const share of SHARES) if (tail(share) <= most) gridLine(svg, { width }, y(tail(share)), digits(100 * share, 4));
+  for (const tick of logTicks(x.low, x.high, Math.floor((width - GUTTER) / 58))) {
+    gridColumn(svg, x(tick), 8, CURVES_HEIGHT, tickWords(tick), x(tick) > width - 20 ? { "text-anchor": "end", x: width + 8 } : {});
   }
   for (const curve of curves) {
     const shown = curve.value_s.filter((_, index) => tail(curve.share[index]) <= most);
-    const d = shown.map((value, index) => `${index ? "L" : "M"}${pixel(x(value))} ${pixel(y(tail(curve.share[index])))}`).join("");
-    svg.append(s("path", { class: `line curve ${kind} ${curve.name}`, d }));
+    svg.append(path(`line curve ${kind} ${curve.name}`, shown.map((value, index) => `${index ? "L" : "M"}${pixel(x(value))} ${pixel(y(tail(curve.share[index])))}`).join("")));
   }
-  const words = [];
+  const others = [];
   for (const { name, which, value } of limits) {
-    const place = { left: x(value), top: y(tail(Number(which.slice(1)) / 100)), beyond: value > high ? " →" : value < low ? " ←" : "" };
-    words.push(drawLimit(svg, place, `${name === "all" ? "" : `${name} `}${named(which)} < ${seconds(value)}`, width, words));
+    const at = { left: x(value), top: y(tail(Number(which.slice(1)) / 100)), beyond: value > x.high ? " →" : value < x.low ? " ←" : "" };
+    others.push(drawLimit(svg, at, `${name === "all" ? "" : `${name} `}${named(which)} < ${seconds(value)}`, width, others));
   }
   return svg;
 }
@@ -59,7 +48,7 @@ function drawLimit(svg, { left, top, beyond }, words, width, others) {
   const from = before ? left - gap - long : left + gap;
   let at = top + (before && !beyond ? 15 : 4);
   while (others.some((other) => Math.abs(other.at - at) < 12 && from < other.to && from + long > other.from)) at += 12;
-  if (!beyond) svg.append(s("path", { class: "limit-dot", d: `M${pixel(left - 3)} ${pixel(top)}a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z` }, s("title", {}, words)));
+  if (!beyond) svg.append(path("limit-dot", `M${pixel(left - 3)} ${pixel(top)}a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z`, words));
   svg.append(svgText(before ? left - gap : left + gap, at, `${words}${beyond}`, { class: "limit-name", "text-anchor": before ? "end" : "start" }));
   return { at, from, to: from + long };
 }

@@ -1,74 +1,67 @@
 // What the requests that were held waited for: a bar each, from the intended time to the first token.
 
-const PHASE_NAMES = [
-  "requested", "pending_capacity", "process", "imports", "configuration", "weights_and_kv_cache", "serving_layer", "warm_up", "data_plane", "ready", "busy", "unknown",
+const PHASES = [
+  "", "requested", "pending_capacity", "process", "imports", "configuration", "weights_and_kv_cache", "serving_layer", "warm_up", "data_plane", "ready", "busy", "unknown",
 ];
-const HOLD_BELOW = 22; // pixels for the axis
-const UNTOLD = "before the first word";
 
-const phaseWords = (phase) => (phase ? phase.replaceAll("_", " ") : UNTOLD);
-
-// Phases in the order of a start, then others as they came.
-function phasesOf(bars) {
-  const found = [...new Set(bars.flatMap((bar) => bar.parts.map((part) => part.phase)))];
-  const rank = (phase) => (phase === "" ? -1 : PHASE_NAMES.includes(phase) ? PHASE_NAMES.indexOf(phase) : PHASE_NAMES.length);
-  return found.sort((a, b) => rank(a) - rank(b));
-}
+const phaseWords = (phase) => (phase ? phase.replaceAll("_", " ") : "before the first comment");
 
 function holds(root, data) {
-  const { bars: rows, of } = data.holds;
+  const { bars, of } = data.holds;
   root.hidden = !of;
   if (!of) return;
-  const phases = phasesOf(rows);
+  // In the order of a start, then others as they came.
+  const rank = (phase) => (PHASES.includes(phase) ? PHASES.indexOf(phase) : PHASES.length);
+  const phases = [...new Set(bars.flatMap((bar) => bar.parts.map((part) => part.phase)))].sort((a, b) => rank(a) - rank(b));
   const told = phases.filter(Boolean);
   const tone = (phase) => (phase ? `phase tone-${told.indexOf(phase) % 7}` : "phase untold");
+  const chart = h("div", { class: "chart-plain" });
+  const counted = bars.length < of ? `${whole(bars.length)} of ${whole(of)} requests that were held, from the shortest to the longest wait` : `${whole(of)} requests were held`;
   root.append(
     h(
       "p",
       { class: "keys" },
-      ...phases.map((phase) => h("span", { class: "key" }, swatch(tone(phase)), shortened(phaseWords(phase), 40))),
-      h("span", { class: "key" }, swatch("phase engine"), "in the engine, to the first token"),
-      rows.some((bar) => !bar.answered) ? h("span", { class: "key" }, h("b", { class: "no-token" }, "✕"), "ended without a token") : null,
+      phases.map((phase) => key(tone(phase), shortened(phaseWords(phase), 40))),
+      key("phase engine", "in the engine, to the first token"),
+      bars.every((bar) => bar.answered) ? null : key(h("b", { class: "no-token" }, "✕"), "ended without a token"),
     ),
+    chart,
+    help(`${counted}. The bars are seconds from the intended time; the server's comments, which come every few seconds, name the phases.`),
   );
-  const chart = h("div", { class: "chart-plain" });
-  root.append(chart, h("p", { class: "help" }, `${rows.length < of ? `${whole(rows.length)} of ${whole(of)} requests that were held, from the shortest to the longest wait` : `${whole(of)} requests were held`}; seconds from their intended time, by what the server's comments said, which come every few seconds.`));
-  drawnToWidth(chart, (full) => chart.replaceChildren(drawHolds(full, rows, tone, Object.entries(data.bounds.hold))));
+  drawnToWidth(chart, (full) => chart.replaceChildren(drawHolds(full, bars, tone, Object.entries(data.bounds.hold))));
 }
 
-function drawHolds(full, rows, tone, bounds) {
-  const tall = rows.length <= 12 ? 20 : rows.length <= 24 ? 14 : 10;
-  const named = tall >= 14;
-  const height = rows.length * tall;
-  const width = full - MARGIN;
-  const most = Math.max(...rows.map((bar) => bar.ended_s), 0.001);
-  const svg = drawing(full, height + HOLD_BELOW + 14, { role: "img", "aria-label": `Waits of ${rows.length} requests` });
-  const ticks = ticksTo(most, Math.floor((width - GUTTER) / 70));
-  const x = linear(0, Math.max(most * 1.02, 1e-6), GUTTER, width);
-  for (const tick of ticks.filter((each) => each <= most * 1.02)) {
-    const left = Math.round(x(tick)) + 0.5;
-    svg.append(s("path", { class: "grid", d: `M${left} 14V${height + 14}` }), svgText(left, height + 31, `${digits(tick, 6)}\u00a0s`, { class: "tick", "text-anchor": "middle" }));
-  }
-  rows.forEach((bar, index) => {
-    const top = 14 + index * tall + 1;
-    const title = `request ${bar.index}, due at ${clock(bar.at_s)}: held ${seconds(bar.wait_s)}${bar.parts.map((part) => `; ${phaseWords(part.phase)} ${seconds(part.to_s - part.from_s)}`).join("")}; ${bar.answered ? `first token after ${seconds(bar.ended_s)}` : bar.outcome}`;
+function drawHolds(full, bars, tone, bounds) {
+  const tall = bars.length <= 12 ? 20 : bars.length <= 24 ? 14 : 10;
+  const height = bars.length * tall + 14;
+  const width = full - PAGE.margin;
+  const most = Math.max(...bars.map((bar) => bar.ended_s), 0.001) * 1.02;
+  const x = linear(0, most, GUTTER, width);
+  const svg = drawing(full, height + 22, { role: "img", "aria-label": `Waits of ${bars.length} requests` });
+  const name = (y, words) => svg.append(svgText(GUTTER - 7, y, words, { class: "tick", "text-anchor": "end" }));
+  for (const tick of ticksTo(most / 1.02, Math.floor((width - GUTTER) / 70)).filter((each) => each <= most)) gridColumn(svg, x(tick), 14, height, `${digits(tick, 6)}\u00a0s`);
+  bars.forEach((bar, index) => {
+    const top = 15 + index * tall;
+    const parts = bar.parts.map((part) => `; ${phaseWords(part.phase)} ${seconds(part.to_s - part.from_s)}`).join("");
+    const title = `request ${bar.index}, due at ${clock(bar.at_s)}: held ${seconds(bar.wait_s)}${parts}; ${bar.answered ? `first token after ${seconds(bar.ended_s)}` : bar.outcome}`;
     const part = (kind, from, to) => s("rect", { class: kind, x: pixel(x(from)), y: top, width: Math.max(0.5, pixel(x(to) - x(from) - 0.8)), height: tall - 2 });
     const end = bar.parts.at(-1)?.to_s ?? 0;
-    svg.append(
-      s("g", {}, s("title", {}, title), ...bar.parts.map((each) => part(tone(each.phase), each.from_s, each.to_s)), bar.answered && bar.ended_s > end ? part("phase engine", end, bar.ended_s) : null),
-    );
-    if (!bar.answered) svg.append(s("path", { class: "no-token-mark", d: `M${pixel(x(bar.ended_s) + 3)} ${top + tall / 2 - 4}l6 6m0-6l-6 6` }));
-    if (named) svg.append(svgText(GUTTER - 7, top + tall / 2 + 3, `#${bar.index}`, { class: "tick", "text-anchor": "end" }));
+    const engine = bar.answered && bar.ended_s > end ? part("phase engine", end, bar.ended_s) : null;
+    svg.append(s("g", {}, s("title", {}, title), bar.parts.map((each) => part(tone(each.phase), each.from_s, each.to_s)), engine));
+    if (!bar.answered) svg.append(path("no-token-mark", `M${pixel(x(bar.ended_s) + 3)} ${top + tall / 2 - 4}l6 6m0-6l-6 6`));
+    if (tall >= 14) name(top + tall / 2 + 3, `#${bar.index}`);
   });
-  if (!named) svg.append(svgText(GUTTER - 7, 24, "first", { class: "tick", "text-anchor": "end" }), svgText(GUTTER - 7, height + 12, "last", { class: "tick", "text-anchor": "end" }));
+  if (tall < 14) {
+    name(24, "first");
+    name(height - 2, "last");
+  }
   let right = -Infinity;
-  for (const [name, value] of bounds) {
-    if (value > most * 1.02) continue;
+  for (const [which, value] of bounds.filter(([, each]) => each <= most)) {
     const left = x(value);
-    svg.append(s("path", { class: "bound", d: `M${pixel(left)} 12V${height + 14}` }, s("title", {}, `${name.toUpperCase()} below ${seconds(value)}`)));
+    svg.append(path("bound", `M${pixel(left)} 12V${height}`, `${named(which)} below ${seconds(value)}`));
     if (left - 14 < right) continue;
     right = left + 14;
-    svg.append(svgText(left, 10, name.toUpperCase(), { class: "bound-name", "text-anchor": "middle" }));
+    svg.append(svgText(left, 10, named(which), { class: "bound-name", "text-anchor": "middle" }));
   }
   return svg;
 }

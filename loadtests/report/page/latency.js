@@ -6,7 +6,6 @@ const REACH = 3; // times the largest value, or a third of the smallest: bounds 
 
 const isNever = (value) => value === "never";
 const latencyWords = (value) => (isNever(value) ? "never" : seconds(value));
-const finiteOnly = (values) => values.filter((value) => typeof value === "number");
 const named = (name) => name.toUpperCase();
 
 function tickWords(value) {
@@ -14,13 +13,11 @@ function tickWords(value) {
   return value >= 1 ? `${digits(value, 4)}\u00a0s` : `${digits(1000 * value, 4)}\u00a0ms`;
 }
 
-const STEPS_OF_TEN = [1, 2, 5, 10];
-
 // The nearest of 1, 2, 5 times a power of ten that is not above, or not below.
 function roundLog(value, up) {
   const power = 10 ** Math.floor(Math.log10(value) + 1e-9);
   const share = value / power;
-  const step = up ? STEPS_OF_TEN.find((each) => each >= share * 0.9999) : STEPS_OF_TEN.findLast((each) => each <= share * 1.0001);
+  const step = up ? [1, 2, 5, 10].find((each) => each >= share * 0.9999) : [5, 2, 1].find((each) => each <= share * 1.0001);
   return Number((power * step).toPrecision(6));
 }
 
@@ -28,23 +25,19 @@ function roundLog(value, up) {
 function logTicks(low, high, count) {
   const all = [];
   for (let power = Math.floor(Math.log10(low) + 1e-9); 10 ** power <= high * 1.0001; power += 1) {
-    for (const step of [1, 2, 5]) {
-      const tick = Number((step * 10 ** power).toPrecision(6));
-      if (tick >= low * 0.9999 && tick <= high * 1.0001) all.push({ tick, step, power });
-    }
+    for (const step of [1, 2, 5]) all.push({ tick: Number((step * 10 ** power).toPrecision(6)), step, power });
   }
-  const ticks = (kept) => kept.map(({ tick }) => tick);
-  if (all.length <= count) return ticks(all);
-  const decades = all.filter(({ step }) => step === 1);
-  if (decades.length < 2) return ticks(all.filter((_, index) => index % Math.ceil(all.length / count) === 0));
-  const every = Math.ceil(decades.length / count);
-  return ticks(decades.filter(({ power }) => power % every === 0));
+  const within = all.filter(({ tick }) => tick >= low * 0.9999 && tick <= high * 1.0001);
+  const decades = within.filter(({ step }) => step === 1);
+  const every = Math.ceil((decades.length < 2 ? within : decades).length / count);
+  const fine = within.length <= count ? () => true : decades.length < 2 ? (_, index) => index % every === 0 : ({ step, power }) => step === 1 && power % every === 0;
+  return within.filter(fine).map(({ tick }) => tick);
 }
 
 // The least and the most of `values` and of the bounds near them: an axis that had to reach a bound of two minutes
 // would leave a line to answers of 20 ms.
 function reachOf(values, bounds) {
-  const numbers = finiteOnly(values).filter((value) => value > 0);
+  const numbers = values.filter((value) => typeof value === "number" && value > 0);
   const ends = (all) => [all.reduce((a, b) => Math.min(a, b), Infinity), all.reduce((a, b) => Math.max(a, b), 0)];
   const [least, most] = ends(numbers);
   const all = [...numbers, ...bounds.filter((bound) => !numbers.length || (bound <= most * REACH && bound >= least / REACH))];
@@ -52,21 +45,18 @@ function reachOf(values, bounds) {
 }
 
 // A logarithmic axis that has room for all `values` and for the bounds near them, with a lane on top for what never came.
-function axisLatency(svg, view, height, values, bounds, count) {
+function latencyAxis(svg, view, height, values, bounds, count) {
   const [least, most] = reachOf(values, Object.values(bounds));
   const low = roundLog(least * 0.85, false);
   const high = Math.max(roundLog(most * 1.1, true), low * 10);
   const never = values.some(isNever);
-  const log = linear(Math.log10(low), Math.log10(high), height - 1, never ? NEVER_LANE + 4 : 8);
-  for (const tick of logTicks(low, high, count)) gridLine(svg, view, log(Math.log10(tick)), tickWords(tick));
+  const scale = logarithmic(low, high, height - 1, never ? NEVER_LANE + 4 : 8);
+  for (const tick of logTicks(low, high, count)) gridLine(svg, view, scale(tick), tickWords(tick));
   if (never) {
     svg.append(s("rect", { class: "never-lane", x: GUTTER, y: 0, width: view.width - GUTTER, height: NEVER_LANE - 4 }));
     svg.append(svgText(GUTTER - 7, 11, "never", { class: "tick never-name", "text-anchor": "end" }));
   }
-  const y = (value) => (isNever(value) ? (NEVER_LANE - 4) / 2 : log(Math.log10(Math.min(Math.max(value, low), high))));
-  y.low = low;
-  y.high = high;
-  return y;
+  return Object.assign((value) => (isNever(value) ? (NEVER_LANE - 4) / 2 : scale(value)), { low, high });
 }
 
 // A dashed line for each bound, named in the margin on the right, where names that would meet move apart. An arrow
@@ -74,28 +64,25 @@ function axisLatency(svg, view, height, values, bounds, count) {
 function drawBounds(svg, view, height, bounds, y) {
   let next = height - 1 + BOUND_LABEL;
   const labels = Object.entries(bounds)
-    .filter(([, value]) => known(value))
     .sort(([, a], [, b]) => a - b)
-    .map(([name, value]) => {
-      const at = y(value);
-      next = Math.min(at + 4, next - BOUND_LABEL);
-      return { name, value, at, label: next };
-    });
+    .map(([name, value]) => ({ name, value, label: (next = Math.min(y(value) + 4, next - BOUND_LABEL)) }));
   let before = 9 - BOUND_LABEL;
-  for (const { name, value, at, label } of labels.reverse()) {
+  for (const { name, value, label } of labels.reverse()) {
     before = Math.max(label, before + BOUND_LABEL);
-    const title = s("title", {}, `${named(name)} below ${seconds(value)}`);
+    const title = `${named(name)} below ${seconds(value)}`;
     const beyond = value > y.high ? "↑" : value < y.low ? "↓" : "";
-    if (!beyond) svg.append(s("path", { class: `bound ${name}`, d: `M${GUTTER} ${pixel(at)}H${view.width}` }, title));
-    svg.append(s("text", { x: view.width + 5, y: before, class: "bound-name" }, `${named(name)}${beyond}`, beyond ? title : null));
+    if (!beyond) svg.append(path(`bound ${name}`, `M${GUTTER} ${pixel(y(value))}H${view.width}`, title));
+    svg.append(s("text", { x: view.width + 5, y: before, class: "bound-name" }, `${named(name)}${beyond}`, beyond && s("title", {}, title)));
   }
 }
 
-// What bounds a latency panel: those of warm requests where all have none.
-function boundsOf(data, kind) {
-  const own = data.bounds[kind];
-  const ofWarm = kind === "ttft" && !Object.keys(own).length;
-  return ofWarm ? { bounds: data.bounds.warm, words: "of warm requests " } : { bounds: own, words: "" };
+// The bounds of a latency: those of warm requests where all have none.
+function boundsOf({ bounds }, kind) {
+  const ofWarm = kind === "ttft" && !Object.keys(bounds.ttft).length;
+  return ofWarm ? { bounds: bounds.warm, words: "of warm requests " } : { bounds: bounds[kind], words: "" };
 }
 
-const boundKeys = (bounds) => Object.entries(bounds).map(([name, value]) => `${named(name)} < ${seconds(value)}`).join(", ");
+function boundKeys(bounds, words) {
+  const told = Object.entries(bounds).map(([name, value]) => `${named(name)} < ${seconds(value)}`);
+  return told.length ? [["bound", `bounds ${words}${told.join(", ")}`]] : [];
+}

@@ -1,152 +1,125 @@
-// The panels of the timeline. Each draws one thing over the span in view; all have the same time axis.
+// The panels of a replay's timeline.
 
-const PANELS = [
-  {
-    title: "Arrivals",
-    unit: "requests/s",
-    height: 84,
-    keys: () => [],
-    draw(svg, view, height) {
-      const { arrivals_rps: rate } = view.result.timeline;
-      const y = axisY(svg, view, height, greatest(rate, view.span.first, view.span.last), 3);
-      svg.append(s("path", { class: "area arrivals", d: stepBand(view.span, null, rate, view.x, y) }));
-      svg.append(s("path", { class: "line arrivals", d: stepPath(view.span, rate, view.x, y) }));
+function panels({ result, compared }) {
+  const { timeline, track, targets } = result;
+  const count = (name, more) => ({ name, label: name, track, values: timeline[name], shape: "line", ...more });
+  const other = compared && { name: "compared", label: `ready, ${shortened(compared.policy, 24)}`, track: compared.track, values: compared.timeline.ready, shape: "line" };
+  const rate = count("arrivals", { values: timeline.arrivals_rps, shape: "both", keyless: true, read: (index) => `${digits(timeline.arrivals_rps[index])}/s` });
+  return [
+    { title: "Arrivals", unit: "requests/s", height: 84, layers: [rate] },
+    {
+      title: "Replicas",
+      unit: "",
+      height: 216,
+      whole: true,
+      ticks: 5,
+      decided: true,
+      keys: [["decision", "decision"]],
+      layers: [
+        ...stacked([count("ready", { shape: "area" }), count("starting", { shape: "area", seldom: true }), count("draining", { shape: "area", seldom: true })]),
+        count("ready", { label: null }),
+        ...(other ? [other] : []),
+        count("wanted"),
+        count("target"),
+      ],
     },
-  },
-  {
-    title: "Replicas",
-    decided: true,
-    unit: "",
-    height: 216,
-    keys: (view) => [
-      ["ready", "ready"],
-      ["starting", "starting"],
-      ["draining", "draining"],
-      ["target", "target"],
-      ["wanted", "wanted"],
-      ...(view.compared ? [["compared", `ready, ${shortened(view.compared.policy, 24)}`]] : []),
-      ["decision", "decision"],
-    ],
-    draw(svg, view, height) {
-      const { ready, starting, draining, target, wanted } = view.result.timeline;
-      const up = view.result.stacks;
-      const { first, last } = view.span;
-      const other = view.compared ? greatest(view.compared.timeline.ready, view.comparedSpan.first, view.comparedSpan.last) : 0;
-      const most = Math.max(greatest(up.draining, first, last), greatest(target, first, last), greatest(wanted, first, last), other, 1);
-      const y = axisY(svg, view, height, most, 5, 1, MARKER_LANE);
-      const band = (name, lower, upper) => s("path", { class: `area ${name}`, d: stepBand(view.span, lower, upper, view.x, y) });
-      if (greatest(draining, first, last)) svg.append(band("draining", up.starting, up.draining));
-      if (greatest(starting, first, last)) svg.append(band("starting", ready, up.starting));
-      svg.append(band("ready", null, ready));
-      const line = (name, span, values) => s("path", { class: `line ${name}`, d: stepPath(span, values, view.x, y) });
-      svg.append(line("ready", view.span, ready));
-      if (view.compared) svg.append(line("compared", view.comparedSpan, view.compared.timeline.ready));
-      svg.append(line("wanted", view.span, wanted), line("target", view.span, target));
+    {
+      title: "Waiting",
+      unit: "requests",
+      height: 84,
+      whole: true,
+      layers: [
+        ...stacked([
+          count("held", { label: "held, no replica is ready", said: "held", shape: "area", seldom: true }),
+          count("queued", { label: "queued in engines", said: "queued", shape: "area", values: result.waiting }),
+        ]),
+        count("queued", { label: null }),
+        count("held", { label: null, seldom: true }),
+      ],
     },
-  },
-  {
-    title: "Waiting",
-    unit: "requests",
-    height: 84,
-    keys: () => [
-      ["queued", "queued in engines"],
-      ["held", "held, no replica is ready"],
-    ],
-    draw(svg, view, height) {
-      const { queued, held } = view.result.timeline;
-      const { first, last } = view.span;
-      const y = axisY(svg, view, height, Math.max(greatest(queued, first, last), 1), 3, 1);
-      svg.append(s("path", { class: "area queued", d: stepBand(view.span, held, queued, view.x, y) }));
-      svg.append(s("path", { class: "line queued", d: stepPath(view.span, queued, view.x, y) }));
-      if (!greatest(held, first, last)) return;
-      svg.append(s("path", { class: "area held", d: stepBand(view.span, null, held, view.x, y) }));
-      svg.append(s("path", { class: "line held", d: stepPath(view.span, held, view.x, y) }));
+    { title: "Latency over its target", unit: "by the minute", height: 104, ...latencies(result, targets) },
+    { title: "SLO", unit: "by the minute", height: compared ? 70 : 44, layers: [], ...attainment(result, compared) },
+  ];
+}
+
+function latencies({ over, windows, minutes }, targets) {
+  const line = (name, label, values, target) => ({
+    name,
+    label: `${label} P${targets.percentile}`,
+    track: minutes,
+    values: over[name],
+    shape: "line",
+    over: (index) => values[index] > target,
+    read: (index) => (windows.requests[index] > 0 ? `${seconds(values[index])} ${values[index] > target ? "✗" : "✓"}` : null),
+  });
+  return {
+    beyond: 1,
+    keys: [["limit", "target"]],
+    layers: [line("ttft", "TTFT", windows.ttft_p95_s, targets.ttft_s), line("itl", "ITL", windows.itl_p95_s, targets.itl_s)],
+    heading(at) {
+      const index = lastUpTo(minutes.at_s, at);
+      return windows.requests[index] > 0 ? `minute ${clock(minutes.at_s[index])}: ${whole(windows.requests[index])} requests` : null;
     },
-  },
-  {
-    title: "Latency over its target",
-    unit: "by the minute",
-    height: 104,
-    keys: (view) => [
-      ["ttft", `TTFT P${view.result.targets.percentile}`],
-      ["itl", `ITL P${view.result.targets.percentile}`],
-      ["limit", "target"],
-    ],
-    draw(svg, view, height) {
-      const { over } = view.result;
-      const { first, last } = view.minutes;
-      const worst = Math.max(greatest(over.ttft, first, last), greatest(over.itl, first, last), 2);
-      const y = axisLog(svg, view, height, 0.1, 10 ** Math.ceil(Math.log10(worst) - 0.3), (tick) => `${digits(tick, 1)}×`);
-      svg.append(s("rect", { class: "beyond", x: GUTTER, y: 0, width: view.width - GUTTER, height: Math.max(0, y(1)) }));
-      svg.append(s("path", { class: "line itl", d: stepPath(view.minutes, over.itl, view.x, y) }));
-      svg.append(s("path", { class: "line ttft", d: stepPath(view.minutes, over.ttft, view.x, y) }));
-      svg.append(s("path", { class: "line limit", d: `M${GUTTER} ${pixel(y(1))}H${view.width}` }));
+    axis(svg, view, panel, layers) {
+      const worst = Math.max(2, ...layers.map(({ values, span }) => greatest(values, span.first, span.last)));
+      const y = logarithmic(0.1, 10 ** Math.ceil(Math.log10(worst) - 0.3), panel.height - 1, 8);
+      for (let tick = y.low; tick <= y.high * 1.001; tick *= 10) gridLine(svg, view, y(tick), `${digits(tick, 1)}×`);
+      return y;
     },
-  },
-  {
-    title: "SLO",
-    unit: "by the minute",
-    height: 44,
-    keys: (view) => [
-      ["ok", "attained"],
-      ["missed", "missed"],
-      ["empty", "no requests"],
-      ["cold", "cold waits"],
-      ...(view.compared ? [["none", `lower strip: ${shortened(view.compared.policy, 24)}`]] : []),
-    ],
-    tall: (view) => (view.compared ? 70 : 44),
+    over: (svg, view, y) => svg.append(path("line limit", `M${GUTTER} ${pixel(y(1))}H${view.width}`)),
+  };
+}
+
+// A strip of minutes, a second one of the policy beside it, and a diamond for each minute with cold waits.
+function attainment(result, compared) {
+  const keys = [["ok", "attained"], ["missed", "missed"], ["empty", "no requests"], ["cold", "cold waits"]];
+  const { requests, attained, cold, rejected } = result.windows;
+  return {
+    keys: compared ? [...keys, ["none", `lower strip: ${shortened(compared.policy, 24)}`]] : keys,
+    reads(at) {
+      const index = lastUpTo(result.minutes.at_s, at);
+      if (!(requests[index] > 0)) return [];
+      const met = attained[index] > 0;
+      const rows = [[met ? "ok" : "missed", "SLO", met ? "attained" : "missed", !met]];
+      if (cold[index] > 0) rows.push(["cold", "held for a cold start", whole(cold[index])]);
+      if (rejected[index] > 0) rows.push(["missed", "rejected", whole(rejected[index]), true]);
+      return rows;
+    },
     draw(svg, view) {
-      strip(svg, view, view.result, view.minutes, 2);
-      coldWaits(svg, view, 36);
-      if (view.compared) strip(svg, view, view.compared, view.comparedMinutes, 46);
+      strip(svg, view, result, 2);
+      coldWaits(svg, view, result, 36);
+      if (compared) strip(svg, view, compared, 46);
     },
-  },
-];
+  };
+}
 
 // One cell a minute, or one for as many minutes as a visible cell takes: missed if one of them was.
-function strip(svg, view, result, minutes, top) {
+function strip(svg, view, result, top) {
   const { requests, attained, seconds: length } = result.windows;
-  const wide = view.x(length) - view.x(0);
-  const group = Math.max(1, Math.ceil(2.5 / Math.max(wide, 1e-9)));
-  for (let index = minutes.first - (minutes.first % group); index <= minutes.last; index += group) {
+  const { first, last } = view.span(result.minutes);
+  const group = Math.max(1, Math.ceil(2.5 / Math.max(view.x(length) - view.x(0), 1e-9)));
+  for (let index = first - (first % group); index <= last; index += group) {
     const end = Math.min(index + group, requests.length);
-    let kind = "empty";
-    for (let each = index; each < end; each += 1) {
-      if (requests[each] > 0 && kind !== "missed") kind = attained[each] > 0 ? "ok" : "missed";
-    }
+    const met = attained.slice(index, end).filter((_, each) => requests[index + each] > 0);
+    const kind = !met.length ? "empty" : met.every((each) => each > 0) ? "ok" : "missed";
     const left = Math.max(view.x(index * length), GUTTER);
     const right = Math.min(view.x(end * length), view.width);
     if (right <= left) continue;
     const gap = right - left > 4 ? 1 : 0.2;
-    const [y, height] = kind === "missed" ? [top, 22] : kind === "ok" ? [top + 6, 12] : [top + 11, 3];
+    const [y, height] = { missed: [top, 22], ok: [top + 6, 12], empty: [top + 11, 3] }[kind];
     svg.append(s("rect", { class: `minute ${kind}`, x: pixel(left), y, width: Math.max(pixel(right - left - gap), 0.8), height }));
   }
 }
 
-function coldWaits(svg, view, middle) {
-  const { cold, seconds: length } = view.result.windows;
+function coldWaits(svg, view, { windows: { cold, seconds: length }, minutes }, middle) {
   const apart = 3; // pixels between two diamonds, below which one stands for both
+  const { first, last } = view.span(minutes);
   let previous = -Infinity;
-  for (let index = view.minutes.first; index <= view.minutes.last; index += 1) {
+  for (let index = first; index <= last; index += 1) {
     const at = view.x((index + 0.5) * length);
     if (!cold[index] || at < GUTTER || at - previous < apart) continue;
     previous = at;
     const size = Math.min(3.5 + Math.log10(1 + cold[index]), 7);
-    svg.append(
-      s("path", { class: "cold", d: `M${pixel(at)} ${middle - size}l${size} ${size}l${-size} ${size}l${-size} ${-size}Z` }),
-    );
+    svg.append(path("cold", `M${pixel(at)} ${middle - size}l${size} ${size}l${-size} ${size}l${-size} ${-size}Z`));
   }
-}
-
-// What panels draw that the result does not hold: sums of replicas, and latencies over their targets.
-function prepare(result) {
-  const { ready, starting, draining } = result.timeline;
-  const up = sums(ready, starting);
-  const { requests, ttft_p95_s: ttft, itl_p95_s: itl } = result.windows;
-  const over = (values, target) => values.map((value, index) => (requests[index] > 0 && value > 0 ? value / target : null));
-  return {
-    ...result,
-    stacks: { starting: up, draining: sums(up, draining) },
-    over: { ttft: over(ttft, result.targets.ttft_s), itl: over(itl, result.targets.itl_s) },
-  };
 }

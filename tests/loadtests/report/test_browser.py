@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from loadtests.drawing.palette import DARK, LIGHT
 from loadtests.report.html import page
 from tests.loadtests import samples
 from tests.loadtests.drawing.browser import needs_browser
+from tests.loadtests.drawing.pictures import channels, pixels_of, share_of
 from tests.loadtests.report.frames import Frame, Looks, looked_at
 from tests.loadtests.report.runs import reported, two_models
 
@@ -190,16 +190,15 @@ def test_each_theme_has_its_colours_and_its_picture_is_not_blank(
     burst: Looks, name: str, colours: dict[str, str]
 ) -> None:
     left = {"light": 0, "dark": WIDE}[name]
-    with Image.open(burst.window.picture) as picture:
-        pixels = np.asarray(picture.convert("RGB"))[::2, left : left + WIDE : 2]
+    pixels = pixels_of(burst.window.picture)[::2, left : left + WIDE : 2]
     seen = burst.seen[f"{name}-wide"]
 
     assert [rgb(seen[key]) for key in ("ground", "panel", "ink", "soft")] == [
         channels(colours[key]) for key in ("ground", "panel", "ink", "soft")
     ]
-    assert share(pixels, colours["panel"]) > 0.4
-    assert 0.002 < share(pixels, colours["ok"]) < 0.2
-    assert share(pixels, colours["ink"]) > 0.001
+    assert share_of(pixels, colours["panel"]) > 0.4
+    assert 0.002 < share_of(pixels, colours["ok"]) < 0.2
+    assert share_of(pixels, colours["ink"]) > 0.001
     assert len(np.unique(pixels[::4, ::2].reshape(-1, 3), axis=0)) > 200
 
 
@@ -209,11 +208,3 @@ def count(dom: str, text: str) -> int:
 
 def rgb(style: str) -> list[int]:
     return [int(value) for value in re.findall(r"\d+", style)[:3]]
-
-
-def channels(colour: str) -> list[int]:
-    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-
-
-def share(pixels: np.ndarray, colour: str) -> float:
-    return float((pixels == channels(colour)).all(axis=2).mean())

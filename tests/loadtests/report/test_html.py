@@ -1,45 +1,16 @@
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadtests.report import write_html
 from loadtests.report.html import page
 from tests.loadtests import samples
+from tests.loadtests.drawing.elements import HOSTILE, Elements
 from tests.loadtests.report.runs import reported, two_models
-
-HOSTILE = "</script><script>alert(1)</script><!-- {{data}} \u2028 & \ud800"
-
-
-class Elements(HTMLParser):
-    """The elements of a page, and the text of its data."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.data = ""
-        self._in_data = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        self._in_data = ("id", "data") in attrs
-
-    def handle_data(self, data: str) -> None:
-        if self._in_data:
-            self.data += data
-            self._in_data = False
-
-    def document(self) -> Any:
-        return json.loads(self.data)
 
 
 def test_the_page_asks_nobody_for_anything() -> None:

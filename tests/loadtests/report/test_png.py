@@ -5,29 +5,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
 from loadtests.drawing.palette import LIGHT
 from loadtests.report import write_png
-from loadtests.report.png import DPI, LATENCY_INCHES, TIMELINE_INCHES
+from loadtests.report.png_latency import LATENCY_INCHES
+from loadtests.report.png_timeline import TIMELINE_INCHES
 from tests.loadtests import samples
+from tests.loadtests.drawing.pictures import share_of, size_of
 from tests.loadtests.report.runs import reported, two_models
 
-SIZES = [tuple(round(side * DPI) for side in inches) for inches in (TIMELINE_INCHES, LATENCY_INCHES)]
-
-
-def size_of(path: Path) -> tuple[int, int]:
-    with Image.open(path) as picture:
-        return picture.size
-
-
-def share_of(path: Path, colour: str) -> float:
-    """Of the picture's pixels, those of exactly one colour."""
-    with Image.open(path) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
-    wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-    return float((pixels == wanted).all(axis=2).mean())
+SIZES = [TIMELINE_INCHES, LATENCY_INCHES]
 
 
 def test_both_pictures_have_their_size_and_show_something(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ def test_a_cold_burst_is_told_from_the_wait_to_the_return() -> None:
     run = samples.cold_burst()
 
     assert story(run, summarize(run)) == (
-        "30 requests met no replica; the first token came after 19.7 s; 3 replicas at most, back at zero "
-        "42.5 s after the last answer; 2 requests came to an error."
+        "30 requests arrived before a replica was ready; the first token came after 19.7 s; "
+        "3 replicas at most, back at zero 42.5 s after the last answer; 2 requests ended in an error."
     )
 
 
@@ -31,8 +31,8 @@ def test_a_run_without_tokens_or_without_requests_says_so() -> None:
     nothing = replace(run, records=())
 
     assert story(run, summarize(run)) == (
-        "12 requests met no replica; no token ever came; no replica was ever ready; "
-        "12 requests came to an error."
+        "12 requests arrived before a replica was ready; no token ever came; no replica was ever ready; "
+        "12 requests ended in an error."
     )
     assert story(nothing, summarize(nothing)) == "No request was sent."
 

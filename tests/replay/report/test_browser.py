@@ -70,7 +70,7 @@ def test_the_page_draws_every_panel_and_answers_pointer_and_keys(tmp_path: Path)
     assert count(r'class="minute (ok|missed|empty)"') == 180
     assert 20 < count(r'class="mark (up|down)') <= len(hostile.decisions)
     assert count(r'class="point (main|leading|beaten|bound)" transform') == 10
-    assert count(r'<tr( class="main")?><th scope="row">') == 10 + 5
+    assert count(r'<tr( class="main")?><th scope="row">') == 10 + 5 + 4
     assert count(r'class="part ') == 3 * 4
     seen = re.search(r'<pre id="seen">(.*?)</pre>', dom)
     assert seen is not None

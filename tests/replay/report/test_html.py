@@ -1,45 +1,16 @@
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from replay.report import write_html
 from replay.report.html import page
 from replay.report.thinning import MOST_POINTS
+from tests.loadtests.drawing.elements import HOSTILE, Elements
 from tests.replay.report import samples
-
-HOSTILE = "</script><script>alert(1)</script><!-- {{data}} \u2028 & \ud800"
-
-
-class Elements(HTMLParser):
-    """The elements of a page, and the text of its data."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.data = ""
-        self._in_data = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        self._in_data = ("id", "data") in attrs
-
-    def handle_data(self, data: str) -> None:
-        if self._in_data:
-            self.data += data
-            self._in_data = False
-
-    def document(self) -> Any:
-        return json.loads(self.data)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +23,7 @@ def test_the_page_asks_nobody_for_anything(results: list[samples.Result]) -> Non
     found = Elements(text)
 
     assert not re.search(r"https?://|@import|url\((?!#)", text)
-    assert [value for name, value in found.attributes if name in ("src", "href")] == ["data:,", "#decisions"]
+    assert [value for name, value in found.attributes if name in ("src", "href")] == ["data:,", "#timeline"]
     assert "default-src 'none'" in text
     assert found.tags.count("script") == 2
 

@@ -5,29 +5,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from loadtests.drawing.palette import LIGHT
 from replay.report import write_png
-from replay.report.png import DPI, FRONTIER_INCHES, TIMELINE_INCHES
+from replay.report.png_frontier import FRONTIER_INCHES
+from replay.report.png_timeline import TIMELINE_INCHES
+from tests.loadtests.drawing.pictures import share_of, size_of
 from tests.replay.report import samples
 
-SIZES = [tuple(round(side * DPI) for side in inches) for inches in (TIMELINE_INCHES, FRONTIER_INCHES)]
-
-
-def size_of(path: Path) -> tuple[int, int]:
-    with Image.open(path) as picture:
-        return picture.size
-
-
-def share_of(path: Path, colour: str) -> float:
-    """Of the picture's pixels, those of exactly one colour."""
-    with Image.open(path) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
-    wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-    return float((pixels == wanted).all(axis=2).mean())
+SIZES = [TIMELINE_INCHES, FRONTIER_INCHES]
 
 
 def test_both_pictures_have_their_size_and_show_something(tmp_path: Path) -> None:

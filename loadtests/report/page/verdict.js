@@ -1,0 +1,84 @@
+// The verdict, the figures one asks for first, and every demand beside its bound.
+
+const STAMPS = {
+  pass: ["PASS", "M4 12.500L9.500 18L20 6.500", "M12 1a11 11 0 1 0 .001 0Z"],
+  fail: ["FAIL", "M7.500 7.500L16.500 16.500M16.500 7.500L7.500 16.500", "M7.500 1H16.500L23 7.500V16.500L16.500 23H7.500L1 16.500V7.500Z"],
+  invalid: ["INVALID", "M12 8.500V15M12 18.300V18.500", "M12 1.500L23.500 22H.500Z"],
+};
+
+function stamp({ overall, judged, missed }) {
+  const [word, sign, shape] = STAMPS[overall];
+  const said = judged ? `${whole(judged - missed)} of ${whole(judged)} bounds kept` : "no bound was judged";
+  const root = document.getElementById("stamp");
+  root.className = `stamp ${overall}`;
+  root.append(
+    s("svg", { viewBox: "0 0 24 24", width: 30, height: 30, "aria-hidden": "true" }, path("stamp-shape", shape), path("stamp-sign", sign)),
+    h("b", {}, word),
+    h("span", {}, overall === "invalid" ? "its figures cannot be trusted" : said),
+  );
+}
+
+function reasons(root, { verdict }) {
+  stamp(verdict);
+  root.hidden = !verdict.invalid.length;
+  if (root.hidden) return;
+  root.className = "alarm";
+  for (const name of ["headline", "checks"]) document.getElementById(name).classList.add("void");
+  root.append(h("ul", {}, verdict.invalid.map((reason) => h("li", {}, reason))));
+}
+
+function headline(root, { figures: found, latencies, bounds, price_per_gpu_hour: price }) {
+  const of = (name) => latencies.find((each) => each.name === name);
+  const median = (latency) => (latency?.count ? `P50 ${latencyWords(latency.p50)}` : "none measured");
+  const latency = (name) => {
+    const bound = bounds[name.toLowerCase()].p99;
+    const { count, p99 } = of(name) ?? {};
+    const tone = !known(bound) || p99 === undefined ? "" : !isNever(p99) && p99 < bound ? "good" : "bad";
+    return [`${name} P99`, count ? latencyWords(p99) : NOTHING, `${median(of(name))}${known(bound) ? `, bound ${seconds(bound)}` : ""}`, tone];
+  };
+  const bounded = known(found.error_bound);
+  const rate = (value) => digits(value ?? 0);
+  const errors = `${percent(found.error_rate)} of ${whole(found.requests)} requests${bounded ? `, bound ${digits(100 * found.error_bound)}\u00a0%` : ""}`;
+  const goodput = `${rate(found.goodput_rps)} good requests/s, ${rate(found.offered_rps)} offered`;
+  const all = [
+    latency("TTFT"),
+    latency("ITL"),
+    ["Errors", whole(found.errors), errors, bounded ? (found.error_rate < found.error_bound ? "good" : "bad") : ""],
+    found.cold > 0 && ["Held for a replica", whole(found.cold), `${median(of("cold wait"))}, longest ${latencyWords(of("cold wait").max)}`],
+    found.peaks.length > 0 && ["Peak replicas", found.peaks.map(whole).join(" + "), readyWords(found)],
+    known(found.goodput) && ["Goodput", percent(found.goodput), goodput],
+    ["Throughput", compact(Math.round(found.output_tokens_per_s ?? 0)), `tokens/s; ${rate(found.answered_rps)} requests/s answered`],
+    known(found.gpu_seconds) && ["GPU-seconds", compact(found.gpu_seconds), known(found.dollars) ? `${dollars(found.dollars)} at ${dollars(price)} an hour` : "no price is known"],
+  ];
+  figures(root, all.filter(Boolean));
+}
+
+function readyWords({ peaks, held_to_ready_s: waits }) {
+  if (!Math.max(...peaks)) return "no replica was ever ready";
+  const waited = waits.filter(known);
+  return waited.length ? `first ready ${seconds(Math.max(...waited))} after the first hold` : "no request had to wait for one";
+}
+
+// A bar of a value against its bound, which is a line at half of the width; what is beyond twice the bound is cut.
+function against({ over: share, exact, ok }) {
+  if (share === null || share === undefined || exact) return h("span", { class: "against none" });
+  const over = isNever(share) ? Infinity : share;
+  const title = isNever(share) ? "never" : `${digits(over)} times its bound`;
+  return h("span", { class: `against${ok ? "" : " missed-bound"}`, title }, h("i", { style: `width:${(Math.min(over, 2) * 50).toFixed(1)}%` }), h("b", {}));
+}
+
+function checks(root, rows, empty) {
+  const judged = (check) => {
+    const [word, kind] = check.ok === null ? ["not judged", "unjudged"] : check.ok ? ["✓ kept", "good"] : ["✗ missed", "bad"];
+    const sign = check.exact ? "=" : check.least ? "≥" : check.name.startsWith("slos.") ? "<" : "≤";
+    const part = (name, text) => h("span", { class: `check-${name}` }, text);
+    return h("li", { class: kind, title: check.words }, part("name", check.name), part("value", check.value), against(check), part("bound", `${sign} ${check.bound}`), part("word", word));
+  };
+  root.append(rows.length ? h("ul", { class: "checks" }, rows.map(judged)) : notice(empty));
+}
+
+function client(root, { client: { rows, cpu_share: share, processes } }) {
+  checks(root, rows, "");
+  const used = known(share) ? `The busiest of ${whole(processes)} client ${processes === 1 ? "process" : "processes"} used ${percent(share)} of a core. ` : "";
+  root.append(help(`${used}A run whose client was later than this is invalid, because the client's own delay would be counted as the server's.`));
+}

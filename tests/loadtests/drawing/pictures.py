@@ -1,0 +1,32 @@
+"""What PNG files show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from loadtests.drawing.pictures import DPI
+
+
+def size_of(path: Path) -> tuple[float, float]:
+    """Return the size of a picture in inches."""
+    with Image.open(path) as picture:
+        return picture.width / DPI, picture.height / DPI
+
+
+def pixels_of(path: Path) -> npt.NDArray[np.uint8]:
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def channels(colour: str) -> list[int]:
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+def share_of(pixels: Path | npt.NDArray[np.uint8], colour: str) -> float:
+    """Return the share of the pixels that are of exactly one colour."""
+    shown = pixels_of(pixels) if isinstance(pixels, Path) else pixels
+    return float((shown == channels(colour)).all(axis=2).mean())
