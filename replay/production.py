@@ -13,7 +13,7 @@ from serve_app.controller.contexts import ONGOING
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.controller.sync import Deployment, Inbox, Outbox
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, ingress_key
 
 _LOG = logging.getLogger("tideserve.replay")
@@ -44,7 +44,7 @@ class _Memory:
     """Stands in for the policy's exchange with Ray's key-value store: everything is at hand at once."""
 
     def __init__(self, knobs: Knobs) -> None:
-        served = Served({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1))
+        served = ServedApplication({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1))
         self.inbox = Inbox(served)
         self.outbox = Outbox()
         self.changes: list[dict[str, Any]] = []

@@ -25,7 +25,7 @@ from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.controller.sync import Exchange, Inbox, Outbox
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 
 APP = "tideserve"
@@ -108,7 +108,7 @@ class Reports:
 class _Exchange:
     """Stands in for the thread that talks to Ray's key-value store, which is not part of a decision."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: ServedApplication) -> None:
         self.inbox = Inbox(served)
         self.outbox = Outbox()
 
@@ -122,7 +122,9 @@ class Fleet:
     def __init__(self, engines: int, knobs: Knobs) -> None:
         self.reports = Reports(engines)
         self.knobs = knobs
-        served = Served({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1000))
+        served = ServedApplication(
+            {ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1000)
+        )
         self.state = ApplicationAutoscalingState(APP)
         self.state.register(
             # Ray would pickle the policy and make a copy of it; the copy's cost is not a decision's.

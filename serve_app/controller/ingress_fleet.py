@@ -10,7 +10,7 @@ from serve_app.controller.contexts import ongoing_of_ingress
 from serve_app.controller.start_times import count_phases
 from serve_app.controller.sync import Deployment, Inbox
 from serve_app.policy.ingress_scaling import IngressDecision, decide_ingress
-from serve_app.wire.served_models import Served
+from serve_app.wire.served_models import ServedApplication
 
 
 class IngressFleet:
@@ -22,7 +22,7 @@ class IngressFleet:
         """Whether more replicas are wanted than asked for: the nodes' resources are worth a look."""
 
     def decide(
-        self, ctx: Any, engines: Mapping[str, Any], served: Served, inbox: Inbox, now: float
+        self, ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
     ) -> IngressDecision:
         """The ingress's target, from its context and those of the engine deployments by name."""
         decision = decide_ingress(
@@ -39,7 +39,9 @@ class IngressFleet:
         return decision
 
 
-def _room(ctx: Any, engines: Mapping[str, Any], served: Served, inbox: Inbox, now: float) -> int | None:
+def _room(
+    ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
+) -> int | None:
     """Replicas that may be added; None where ingress and engines never compete."""
     need = served.ingress_resources
     if not any(amount > 0 for amount in need.values()):
@@ -53,7 +55,9 @@ def _room(ctx: Any, engines: Mapping[str, Any], served: Served, inbox: Inbox, no
     return max(0, room_for_ingress(inbox.nodes, need, _awaited(engines, served, inbox, now), most) - unplaced)
 
 
-def _awaited(engines: Mapping[str, Any], served: Served, inbox: Inbox, now: float) -> list[Resources]:
+def _awaited(
+    engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
+) -> list[Resources]:
     """Each engine replica that has no place yet, and one for each model at zero, whatever its traffic.
 
     A model at zero may wake at any time, and its requests would be held by ingress replicas that have its

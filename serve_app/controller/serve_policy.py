@@ -20,10 +20,11 @@ from serve_app.controller.replica_time import ReplicaTime
 from serve_app.controller.start_times import count_phases
 from serve_app.controller.sync import Deployment, Exchange, Inbox, Learned, Outbox
 from serve_app.policy.decide import Decision, decide
+from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
-from serve_app.wire.served_models import Served, ServedModel
-from serve_app.wire.signals import Capacity, IngressSignals, Reading, Snapshot
+from serve_app.wire.served_models import ServedApplication, ServedModel
+from serve_app.wire.signals import IngressSignals, Reading
 
 logger = logging.getLogger("ray.serve")
 
@@ -284,7 +285,13 @@ class ServePolicy:
             self._metrics.count_change(model.name, snapshot.target, decision.target)
 
     def _decide_ingress(
-        self, wishes: dict[Any, int], key: Any, ctx: Any, engines: dict[str, Any], served: Served, now: float
+        self,
+        wishes: dict[Any, int],
+        key: Any,
+        ctx: Any,
+        engines: dict[str, Any],
+        served: ServedApplication,
+        now: float,
     ) -> None:
         assert self._exchange is not None
         decision = self._ingress.decide(ctx, engines, served, self._exchange.inbox, now)

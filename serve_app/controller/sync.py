@@ -31,7 +31,7 @@ from serve_app.wire.documents import (
 )
 from serve_app.wire.held_requests import IngressReport, forget_report, read_reports
 from serve_app.wire.phases import FAILED, Phases, forget_phase, read_phases
-from serve_app.wire.served_models import Served, ServedModel, read_served
+from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
 
@@ -73,7 +73,7 @@ class Learned:
 class Inbox:
     """What has been read. Replaced whole, so that a reader sees one moment."""
 
-    served: Served | None = None
+    served: ServedApplication | None = None
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
     gpu_nodes: GpuNodes | None = None
     ingress_reports: Mapping[str, IngressReport] = field(default_factory=dict)

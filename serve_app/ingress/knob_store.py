@@ -14,7 +14,7 @@ from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.documents import DECISIONS, KNOBS, STATUS, parse_records, parse_status, read_document
-from serve_app.wire.served_models import Served, ServedModel, read_served
+from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
 
@@ -93,8 +93,8 @@ class AutoscalingDesk:
         self._live.adopt(knobs, served.ingress)
         return True
 
-    def _served(self) -> Served:
-        return Served(
+    def _served(self) -> ServedApplication:
+        return ServedApplication(
             {
                 settings.deployment_name: ServedModel(
                     name, settings.deployment_name, self._live.of(name), replica_resources(settings)

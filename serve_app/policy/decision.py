@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 _AGES_KEPT = 20
-"""Of a record: the oldest reports. A thousand replicas' would be 30 KB, five hundred times."""
+"""Reports whose age a record keeps, the oldest. The ages of a thousand replicas are 30 KB in each record."""
 
-Clamped = Literal["bounds", "delay", "signals", "hold", "capacity", "mode"]
+ClampName = Literal["bounds", "delay", "signals", "hold", "capacity", "mode"]
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One consideration: the replicas it asks for by itself, and why, with its numbers."""
+    """One consideration: how many replicas it needs by itself, and why, with its numbers."""
 
     name: str
     replicas: int
@@ -23,19 +23,19 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """Something that kept the target from what the terms asked for, and how."""
+    """Something that kept the target from what the terms need, and how."""
 
-    name: Clamped
+    name: ClampName
     effect: str
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a decision is what it is. Built from numbers the decision has used, never guessed after it."""
+    """Why a decision is what it is, built from the numbers that the decision used."""
 
     terms: tuple[Term, ...]
     binding: str
-    """Name of the term that asked for the most, or of the clamp that set the target."""
+    """The name of the term that needs the most replicas, or of the clamp that set the target."""
     clamps: tuple[Clamp, ...]
     reason: str
     counterfactual: str
@@ -43,7 +43,7 @@ class Explanation:
     signals: Mapping[str, float]
     """Sums over the fresh reports, and what was derived from them."""
     ages_s: Mapping[str, float]
-    """Age of every replica's report."""
+    """The age of every replica's report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,22 @@ class Record:
     notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """As plain data, numbers rounded to what a reader can use."""
-        plain = asdict(self)
-        plain["signals"] = {name: _short(value) for name, value in self.signals.items()}
+        """Return the record as plain data, with numbers rounded to what a reader can use."""
         oldest = sorted(self.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
-        plain["ages_s"] = {name: _short(value) for name, value in oldest}
-        return plain
+        return asdict(self) | {"signals": _rounded(self.signals), "ages_s": _rounded(dict(oldest))}
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in values.items()}
+
+
+def counted(number: float, noun: str) -> str:
+    """Return `number` with its noun: "no replica", "1 replica", "3 replicas"."""
+    whole = f"{number:.0f}"
+    return {"0": f"no {noun}", "1": f"1 {noun}"}.get(whole, f"{whole} {noun}s")
+
+
+def are(number: float, noun: str) -> str:
+    """Return `number` with its noun and verb: "no replica is", "1 replica is", "3 replicas are"."""
+    words = counted(number, noun)
+    return f"{words} {'are' if words.endswith('s') else 'is'}"

@@ -11,9 +11,9 @@ import pytest
 from serve_app.controller import ingress_fleet
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
 

@@ -17,7 +17,7 @@ from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, get_document, put_document
 from serve_app.wire.held_requests import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from tests.stub_kv import StubKv
 
 START = 1_700_000_000.0
@@ -76,7 +76,7 @@ def replicas(kv: StubKv) -> set[tuple[str, str, str]]:
 def serve(**knobs: Any) -> None:
     """What an ingress replica writes."""
     model = ServedModel("tide", TIDE, Knobs(**knobs), {"GPU": 1.0})
-    put_document(KNOBS, "shop", Served({TIDE: model}, IngressKnobs()).document(START))
+    put_document(KNOBS, "shop", ServedApplication({TIDE: model}, IngressKnobs()).document(START))
 
 
 def phase(replica: str, name: str, since: float = START, **durations_s: float) -> None:

@@ -12,7 +12,7 @@ from serve_app.controller import sync as exchange_module
 from serve_app.controller.sync import Exchange
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, get_document, put_document
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv
 
@@ -21,7 +21,9 @@ from tests.stub_kv import StubKv
 def exchange(kv: StubKv) -> Exchange:
     """Of an application that has said what it serves; its thread is not started."""
     model = ServedModel("tide", "Engine-tide", Knobs())
-    put_document(KNOBS, "shop", Served({model.deployment: model}, IngressKnobs()).document(1_700_000_000.0))
+    put_document(
+        KNOBS, "shop", ServedApplication({model.deployment: model}, IngressKnobs()).document(1_700_000_000.0)
+    )
     return Exchange("shop")
 
 

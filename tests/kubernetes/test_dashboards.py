@@ -9,7 +9,7 @@ import pytest
 
 from serve_app.api.outcome import OUTCOMES as COUNTED_OUTCOMES
 from serve_app.policy.decide import NOTHING
-from serve_app.policy.decision import Clamped
+from serve_app.policy.decision import ClampName
 from tests.kubernetes.dashboards_queries import PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made
 from tests.kubernetes.promql_labels import Labels, labels_of
@@ -211,7 +211,7 @@ def test_what_can_set_a_target_has_a_colour() -> None:
     terms = (PROJECT / "serve_app/policy/terms.py").read_text("utf-8")
     named = set(re.findall(r'Term\(\s*"(\w+)"', terms))
     # Bounds bind by the names of their knobs, and a lack of capacity keeps no target.
-    clamps = set(get_args(Clamped)) - {"bounds", "capacity"}
+    clamps = set(get_args(ClampName)) - {"bounds", "capacity"}
 
     assert named >= {"arrivals", "queue", "wake", "schedule"}
     assert set(TERMS) == named | clamps | {"min_replicas", "max_replicas", NOTHING.name}

@@ -30,7 +30,7 @@ from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.controller.sync import Deployment, Inbox, Learned, Outbox
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.held_requests import IngressReport
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 from tests.policy.build import NOW
 
@@ -60,7 +60,7 @@ def holding(count: int, oldest_s: float = 2.0) -> dict[str, float]:
 class FakeExchange:
     """The policy's correspondence, kept in memory."""
 
-    def __init__(self, served: Served | None) -> None:
+    def __init__(self, served: ServedApplication | None) -> None:
         self.inbox = Inbox(served, learned=Learned())
         self.outbox = Outbox()
         self.sent = 0
@@ -148,7 +148,7 @@ class FakeApplication:
         others: tuple[str, ...] = (),
     ) -> None:
         self.clock = clock
-        served = Served(
+        served = ServedApplication(
             {
                 engine_name(model): ServedModel(model, engine_name(model), knobs)
                 for model, knobs in models.items()

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 
-from serve_app.policy.decision import Clamp, Record, Term
+import pytest
+
+from serve_app.policy.decision import Clamp, Record, Term, are
 
 
 def record() -> Record:
@@ -43,3 +45,11 @@ def test_numbers_are_rounded_to_four_digits() -> None:
 
     assert plain["signals"] == {"arrivals_30s_rps": 0.3333, "held_requests": 24.0}
     assert plain["ages_s"] == {"i0": 0.1235}
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "no replica is"), (0.4, "no replica is"), (1, "1 replica is"), (24.0, "24 replicas are")],
+)
+def test_numbers_have_a_noun_and_a_verb_that_agree(number: float, words: str) -> None:
+    assert are(number, "replica") == words

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.policy.capacity_model import Mix, StepTime, capacity_rps
-from serve_app.policy.sizing import MOST_REPLICAS, Sizing, size, whole
+from serve_app.policy.sizing import MOST_REPLICAS, Sizing, round_up, size
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 
@@ -99,5 +99,5 @@ def test_more_load_never_needs_fewer(rps: float, more: float, headroom: float) -
 
 
 def test_whole_replicas_are_a_number_within_reason() -> None:
-    assert [whole(value) for value in (-1.0, 0.0, 0.1, 3.0000001, 3.1)] == [0, 0, 1, 3, 4]
-    assert whole(1e300) == sizing().replicas(1e300) == MOST_REPLICAS
+    assert [round_up(value) for value in (-1.0, 0.0, 0.1, 3.0000001, 3.1)] == [0, 0, 1, 3, 4]
+    assert round_up(1e300) == sizing().replicas(1e300) == MOST_REPLICAS

@@ -9,7 +9,7 @@ import pytest
 from serve_app.policy.capacity_model import Mix
 from serve_app.policy.state import MixSums, PolicyState, restore
 from serve_app.settings.knobs import Knobs
-from tests.policy.build import Watch, engine, ingress, snapshot
+from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 
 def test_before_anything_has_come_the_mix_is_the_prior() -> None:
@@ -58,7 +58,7 @@ def test_odd_sums_give_a_mix_and_a_ratio_within_reason(sums: MixSums) -> None:
 
 def lived() -> PolicyState:
     """A state with something in every field."""
-    watch = Watch(
+    loop = PolicyLoop(
         Knobs(min_replicas=0, max_replicas=8, downscale_delay_s=5.0, downscale_to_zero_delay_s=60.0)
     )
     for second in range(1, 91):
@@ -77,15 +77,15 @@ def lived() -> PolicyState:
             itl_p99_s=0.05,
         )
         front = ingress(arrivals_total=3.0 * second, arrived_bytes_total=12_000.0 * second)
-        watch.see(snapshot(busy, busy, at={"i0": front}))
-    watch.see(
+        loop.decide(snapshot(busy, busy, at={"i0": front}))
+    loop.decide(
         snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=270, arrived_bytes_total=1_080_000)})
     )
-    watch.see_for(
+    loop.decide_for(
         120,
         snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=270, arrived_bytes_total=1_080_000)}),
     )
-    return watch.state
+    return loop.state
 
 
 def test_a_state_comes_back_from_json_as_it_was() -> None:

@@ -18,10 +18,10 @@ from replay.simulation import simulate
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState, restore
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
 from tests.policy.fake_application import Clock, FakeApplication
 from tests.replay.controllers import waves
 from tests.replay.fleet.build import conditions, fleet, profile, serve

@@ -15,10 +15,10 @@ from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.controller import serve_policy
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
 from tests.policy.fake_application import Clock, FakeApplication, FakeExchange, FakeMetrics
 
 KNOBS = Knobs(
