@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import asdict
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from ray.serve._private.autoscaling_state import ApplicationAutoscalingState, DeploymentAutoscalingState
 from ray.serve._private.common import (
@@ -21,8 +21,8 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve.config import AutoscalingConfig
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
+from serve_app.controller.mailbox import Inbox, Mailbox
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
-from serve_app.controller.sync import Exchange, Inbox, Outbox
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.wire.served_models import ServedApplication, ServedModel
@@ -105,17 +105,6 @@ class Reports:
         )
 
 
-class _Exchange:
-    """Stands in for the thread that talks to Ray's key-value store, which is not part of a decision."""
-
-    def __init__(self, served: ServedApplication) -> None:
-        self.inbox = Inbox(served)
-        self.outbox = Outbox()
-
-    def send(self) -> None:
-        """Nobody reads."""
-
-
 class Fleet:
     """One application with one model, `engines` replicas of it, and the policy that decides for both."""
 
@@ -136,7 +125,7 @@ class Fleet:
             )
         )
         self.policy: ServePolicy = self.state._policy.__wrapped__
-        self.policy._exchange = cast(Exchange, _Exchange(served))
+        self.policy._mailbox = Mailbox(Inbox(served))  # nothing reads or writes Ray's key-value store
         self.policy._metrics = AutoscalingMetrics()
         self._replicas = {
             ENGINE: _replicas(ENGINE, engines),

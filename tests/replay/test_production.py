@@ -80,7 +80,7 @@ class UnderRay(Production):
         app._running[ENGINE] = ids
         app.state.update_running_replica_ids(app.id(ENGINE), ids)
         self._tell(ENGINE, self._columns)
-        app.exchange.inbox = self._memory.inbox
+        app.mailbox.inbox = self._memory.inbox
         app.targets[ENGINE] = target
         self.answers.append((answer, app.tick(0.0)[ENGINE]))
         return answer

@@ -19,7 +19,7 @@ from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
-from tests.policy.fake_application import Clock, FakeApplication, FakeExchange, FakeMetrics
+from tests.policy.fake_application import Clock, FakeApplication, FakeMailbox, FakeMetrics
 
 KNOBS = Knobs(
     min_replicas=0,
@@ -64,7 +64,7 @@ class Twin:
     def __init__(self, app: FakeApplication, policy: type[ServePolicy]) -> None:
         self.app = app
         self.targets = dict(app.targets)
-        self.policy = policy(lambda: app.clock.now, FakeExchange(app.exchange.inbox.served), FakeMetrics())
+        self.policy = policy(lambda: app.clock.now, FakeMailbox(app.mailbox.inbox.served), FakeMetrics())
 
     def tick(self) -> dict[str, int]:
         contexts = {}
