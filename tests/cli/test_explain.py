@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from serve_app.cli.decision_documents import DecisionsDocument
-from serve_app.cli.explain import Newcomers, _follow
+from serve_app.cli.explain import NewRecords, _follow
 from serve_app.cli.main import main
 from tests.cli.rest import Answer, serving
 
@@ -216,9 +216,9 @@ def test_ctrl_c_ends_following_in_peace(
 
 def test_numbers_that_start_anew_are_new_records() -> None:
     """A policy that has lost what it kept counts from 1 again."""
-    newcomers = Newcomers(DecisionsDocument.model_validate(body(record(1), record(2))))
+    new_records = NewRecords(DecisionsDocument.model_validate(body(record(1), record(2))))
 
     again = DecisionsDocument.model_validate(body(record(1, at=2000.0)))
 
-    assert [item.at for item in newcomers.among(again)] == [2000.0]
-    assert newcomers.among(again) == []
+    assert [item.at for item in new_records.among(again)] == [2000.0]
+    assert new_records.among(again) == []
