@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from serve_app.cluster.kubernetes_nodes import KubernetesNodes
-from serve_app.cluster.ray_resources import judge, read_nodes
+from serve_app.cluster.ray_resources import read_nodes, shortage
 from serve_app.controller.mailbox import Deployment, Learned, Mailbox
 from serve_app.controller.start_times import ColdStarts
 from serve_app.policy.state import PolicyState, restore
@@ -161,7 +161,7 @@ class Sync(Mailbox):
         available, total = ray.available_resources(), ray.cluster_resources()
         deployments = dict(self.inbox.deployments)
         for name, model in self._models().items():
-            no_room = judge(available, total, model.resources)
+            no_room = shortage(available, total, model.resources)
             deployments[name] = replace(deployments.get(name, Deployment()), no_room=no_room)
         self.inbox = replace(self.inbox, deployments=deployments)
         self._done_at["resources"] = now

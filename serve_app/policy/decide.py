@@ -20,7 +20,7 @@ from serve_app.policy.state import PolicyState
 from serve_app.policy.terms import baseline_terms, load_terms
 from serve_app.settings.knobs import Knobs
 
-_IDLE = Term("idle", 0, "no request is waiting, running or arriving")
+IDLE = Term("idle", 0, "no request is waiting, running or arriving")
 _LONGEST_GAP_S = 600.0
 """Between two decisions; far more than a restart of Ray's controller takes."""
 
@@ -57,9 +57,9 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     peak = max((term.replicas for term in load), default=0)
     inputs = replace(inputs, state=_remember_peak(inputs.state, peak, knobs, now))
 
-    strongest = max([*load, *baseline], key=lambda term: term.replicas, default=_IDLE)
+    strongest = max([*load, *baseline], key=lambda term: term.replicas, default=IDLE)
     if strongest.replicas == 0:
-        strongest = _IDLE
+        strongest = IDLE
     wanted, clamps = within_bounds(strongest.replicas, knobs)
     target, limits = limit_change(inputs, wanted)
     clamps += limits

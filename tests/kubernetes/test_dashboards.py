@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from serve_app.api.outcome import OUTCOMES as COUNTED_OUTCOMES
-from serve_app.policy.decide import NOTHING
+from serve_app.policy.decide import IDLE
 from serve_app.policy.decision import ClampName
 from tests.kubernetes.dashboards_queries import PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made
@@ -214,7 +214,7 @@ def test_what_can_set_a_target_has_a_colour() -> None:
     clamps = set(get_args(ClampName)) - {"bounds", "capacity"}
 
     assert named >= {"arrivals", "queue", "wake", "schedule"}
-    assert set(TERMS) == named | clamps | {"min_replicas", "max_replicas", NOTHING.name}
+    assert set(TERMS) == named | clamps | {"min_replicas", "max_replicas", IDLE.name}
     assert set(OUTCOMES) == set(COUNTED_OUTCOMES)
 
 
