@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from serve_app.policy.decide import Decision
-from serve_app.policy.decision import Record
+from serve_app.policy.decision import Explanation, Record
 
 HEARTBEAT_S = 10.0
 FLICKER_S = 1.0
@@ -70,14 +70,7 @@ class Journal:
                 new_target=decision.target,
                 wanted=decision.wanted,
                 ready=ready,
-                binding=why.binding,
-                reason=why.reason,
-                counterfactual=why.counterfactual,
-                terms=why.terms,
-                clamps=why.clamps,
-                signals=why.signals,
-                ages_s=why.ages_s,
-                notes=why.notes,
+                explanation=why,
             )
         )
 
@@ -85,6 +78,11 @@ class Journal:
         self, deployment: str, model: str, target: int, ready: int, text: str, now: float
     ) -> dict[str, Any]:
         """Return the record of a policy that raised."""
+        why = Explanation(
+            binding="error",
+            reason=f"the policy raised {text}; the target is kept",
+            counterfactual="nothing changes until the policy works again",
+        )
         return self._add(
             Record(
                 seq=self.seq + 1,
@@ -97,9 +95,7 @@ class Journal:
                 new_target=target,
                 wanted=target,
                 ready=ready,
-                binding="error",
-                reason=f"the policy raised {text}; the target is kept",
-                counterfactual="nothing changes until the policy works again",
+                explanation=why,
             )
         )
 

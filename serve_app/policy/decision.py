@@ -33,17 +33,17 @@ class Clamp:
 class Explanation:
     """Why a decision is what it is, built from the numbers that the decision used."""
 
-    terms: tuple[Term, ...]
     binding: str
     """The name of the term that needs the most replicas, or of the clamp that set the target."""
-    clamps: tuple[Clamp, ...]
     reason: str
     counterfactual: str
-    notes: tuple[str, ...]
-    signals: Mapping[str, float]
+    terms: tuple[Term, ...] = ()
+    clamps: tuple[Clamp, ...] = ()
+    signals: Mapping[str, float] = field(default_factory=dict)
     """Sums over the fresh reports, and what was derived from them."""
-    ages_s: Mapping[str, float]
+    ages_s: Mapping[str, float] = field(default_factory=dict)
     """The age of every replica's report."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,15 @@ class Record:
     new_target: int
     wanted: int
     ready: int
-    binding: str
-    reason: str
-    counterfactual: str
-    terms: tuple[Term, ...] = ()
-    clamps: tuple[Clamp, ...] = ()
-    signals: Mapping[str, float] = field(default_factory=dict)
-    ages_s: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    explanation: Explanation
 
     def document(self) -> dict[str, Any]:
-        """Return the record as plain data, with numbers rounded to what a reader can use."""
-        oldest = sorted(self.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
-        return asdict(self) | {"signals": _rounded(self.signals), "ages_s": _rounded(dict(oldest))}
+        """Return the record as flat plain data, with numbers rounded to what a reader can use."""
+        plain = asdict(self)
+        why = self.explanation
+        oldest = sorted(why.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
+        rounded = {"signals": _rounded(why.signals), "ages_s": _rounded(dict(oldest))}
+        return plain | plain.pop("explanation") | rounded
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:

@@ -175,7 +175,7 @@ def test_what_the_role_does_not_allow_is_told_once_and_never_raised(
 
     assert first == GpuNodes(None, None, None, 1, 1, f"pod a: {NO_ROOM}; {PROBLEM}")
     assert second == GpuNodes(None, None, None, 1, 1, f"pod a: {NO_ROOM}")
-    assert [record.message for record in told.records] == [f"{PROBLEM}; GPU capacity will be told without it"]
+    assert [record.message for record in told.records] == [f"{PROBLEM}; GPU capacity is reported without it"]
 
 
 @pytest.mark.parametrize(
