@@ -8,7 +8,7 @@ from math import hypot, isfinite
 from operator import attrgetter
 
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
+from serve_app.policy.state import MixSums, PolicyState
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 
 # One call reads several fields: reading is half the time of a decision about a hundred replicas.
@@ -206,7 +206,8 @@ def _count(
         ingress_totals[source] = counted
         arrivals += max(0.0, counted[0] - start[0])
         body_bytes += max(0.0, counted[1] - start[1])
-    sums = state.sums.add(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
+    new = MixSums(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
+    sums = state.sums.add(new)
     remembered = replace(
         state,
         demand=state.demand.add(

@@ -36,25 +36,17 @@ class MixSums:
     arrivals: float = 0.0
     bytes: float = 0.0
 
-    def add(
-        self,
-        finished: float,
-        prompt_tokens: float,
-        computed_tokens: float,
-        output_tokens: float,
-        arrivals: float,
-        body_bytes: float,
-    ) -> MixSums:
+    def add(self, new: MixSums) -> MixSums:
         """Return the sums with what has finished and arrived since."""
-        keep = 1.0 - min(finished / _MIX_MEMORY, 1.0)
-        keep_in = 1.0 - min(arrivals / _MIX_MEMORY, 1.0)
+        keep = 1.0 - min(new.finished / _MIX_MEMORY, 1.0)
+        keep_in = 1.0 - min(new.arrivals / _MIX_MEMORY, 1.0)
         return MixSums(
-            self.finished * keep + finished,
-            self.prompt_tokens * keep + prompt_tokens,
-            self.computed_tokens * keep + computed_tokens,
-            self.output_tokens * keep + output_tokens,
-            self.arrivals * keep_in + arrivals,
-            self.bytes * keep_in + body_bytes,
+            self.finished * keep + new.finished,
+            self.prompt_tokens * keep + new.prompt_tokens,
+            self.computed_tokens * keep + new.computed_tokens,
+            self.output_tokens * keep + new.output_tokens,
+            self.arrivals * keep_in + new.arrivals,
+            self.bytes * keep_in + new.bytes,
         )
 
     def mix(self) -> Mix:

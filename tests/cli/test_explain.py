@@ -103,17 +103,17 @@ def test_an_error_of_the_server_is_told_in_its_words(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"<html>", "answers, but not as Tideserve does"),
         ({"autoscaler": None}, "the answer is not one of this version of Tideserve: decisions: required"),
     ],
 )
-def test_another_server_is_told(content: Any, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_server_is_told(content: Any, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Endpoint((200, content))) as url:
         assert main(["explain", "--url", url]) == 1
 
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_plain_error_page_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,15 +137,15 @@ def test_a_url_where_nothing_listens_is_one_line(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [(["--url", "localhost:8000"], "must be an http(s) URL"), (["--limit", "0"], "must be at least 1")],
 )
 def test_options_that_make_no_sense_are_told(
-    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", *argv]) == 1
 
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 class EnoughError(Exception):

@@ -210,7 +210,7 @@ def test_a_model_whose_deployment_is_not_there_yet_holds_up_no_other(clock: Cloc
     assert app.tick()["Engine-b"] == 3
 
 
-# What the rest of the application is told.
+# What the rest of the application can read.
 
 
 def test_decisions_are_made_twice_a_second_however_often_ray_asks(clock: Clock) -> None:

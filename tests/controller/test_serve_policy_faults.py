@@ -12,7 +12,7 @@ from serve_app.controller import ingress_fleet
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
+from serve_app.policy.state import MixSums, PolicyState
 from serve_app.wire.served_models import ServedModel
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
@@ -72,7 +72,7 @@ def test_nothing_the_policy_raises_reaches_ray(clock: Clock, caplog: pytest.LogC
 
     assert app.target("a") == 2
     assert app.metrics.errors == 5
-    # What happened is told even so.
+    # What happened is reported all the same.
     assert app.mailbox.outbox.status["policy_errors"] == 5
     assert app.mailbox.outbox.decisions[-1]["kind"] == "error"
 
@@ -108,7 +108,7 @@ def test_a_memory_that_makes_the_policy_raise_is_given_up_after_ten_seconds(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, policy=CannotBearItsMemory, targets={"a": 1})
-    app.policy._states["Engine-a"] = PolicyState(sums=PolicyState().sums.add(0, 0, 0, 0, 5, 500))
+    app.policy._states["Engine-a"] = PolicyState(sums=MixSums(arrivals=5, bytes=500))
     with caplog.at_level(logging.CRITICAL, "ray.serve"):
         for _ in range(30):
             app.tick()

@@ -107,11 +107,11 @@ def test_time_to_first_token_limits_where_the_wait_fills_what_prefill_leaves() -
     assert 1.5 * decode_s + 0.05 + wait_s == pytest.approx(0.2, rel=0.002)
 
 
-def test_of_more_replicas_each_carries_more() -> None:
+def test_each_of_more_replicas_serves_more() -> None:
     rates = [capacity_rps(A100, MIX, LOOSE, NO_LIMIT, 1.0, replicas) for replicas in (1, 2, 4, 16, 64, 256)]
 
     assert rates == sorted(rates)
-    # A request waits only where all are busy: two carry more than twice as much, many are nearly full.
+    # A request waits only where all are busy: two serve more than twice as much, many are nearly full.
     assert rates[1] > 1.3 * rates[0]
     assert rates[-1] < 1.1 * rates[-2]
 

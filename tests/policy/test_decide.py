@@ -145,7 +145,7 @@ def test_after_a_reset_nothing_is_taken_away_before_the_longer_delay_has_passed(
     assert (decision.target, decision.wanted, decision.explanation.binding) == (4, 1, "delay")
 
     assert loop.decide_for(3, busy).target == 1
-    # Watched for long enough once, it waits for the shorter one.
+    # Once the load has been observed for long enough, the shorter delay counts.
     assert loop.decide_for(29, snapshot(*[engine(waiting_requests=9)] * 4)).target == 5
     assert loop.decide_for(31, busy).target == 1
 
@@ -270,7 +270,7 @@ def test_advise_keeps_to_the_bounds() -> None:
 
 
 def test_a_schedule_brings_its_replicas_and_lets_them_go() -> None:
-    window = Schedule(start="22:15", end="22:20", min_replicas=4)  # the loop begins at 22:13:20
+    window = Schedule(start="22:15", end="22:20", min_replicas=4)  # the test begins at 22:13:20
     loop = PolicyLoop(knobs(schedules=(window,)))
     targets: list[int] = []
     for _ in range(800):

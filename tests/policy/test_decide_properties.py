@@ -144,10 +144,10 @@ def test_a_memory_lost_at_any_moment_takes_nothing_away_before_it_has_watched_ag
             since = now
         decision = decide(seen, knobs, state, now)
         state = decision.state
-        watched = now - since
+        observed = now - since
         idle_through = seen.target and not decision.target
         shortest = (min if idle_through else max)(knobs.downscale_delay_s, knobs.downscale_to_zero_delay_s)
-        if 0 <= watched < shortest:
+        if 0 <= observed < shortest:
             assert decision.target >= min(seen.target, knobs.max_replicas)
 
 

@@ -62,7 +62,7 @@ def test_silence_is_said_to_be_in_the_way_of_going_down() -> None:
 def test_a_fleet_that_is_more_than_enough_says_when_it_can_go_down() -> None:
     busy = snapshot(*[engine(running_requests=1)] * 3)
 
-    # Nothing goes before the load has been watched for as long as an idle model is kept: 120 s.
+    # No replica is removed before the load has been observed as long as an idle model is kept: 120 s.
     assert counterfactual(busy, 11).endswith("; it can fall in 110 s")
 
 

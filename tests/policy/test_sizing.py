@@ -16,12 +16,12 @@ MIX = Mix(1000, 1.0, 128)
 
 
 def sizing(headroom: float = 0.0, itl_rps: float = 3.0, **knobs: float) -> Sizing:
-    """Of replicas that carry three requests a second each, however many they are."""
+    """A sizing in which each replica serves three requests per second, however many there are."""
     return Sizing(A100, MIX, Knobs(headroom=headroom, **knobs), itl_rps)
 
 
 def pooled(headroom: float = 0.0) -> Sizing:
-    """Of replicas limited by time to first token, which carry the more the more there are."""
+    """A sizing limited by time to first token, in which each replica of a larger fleet serves more."""
     return sizing(headroom, itl_rps=9.0)
 
 

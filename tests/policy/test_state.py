@@ -18,24 +18,24 @@ def test_before_anything_has_come_the_mix_is_the_prior() -> None:
 
 
 def test_before_the_first_request_has_finished_prompts_are_guessed_from_bytes() -> None:
-    sums = MixSums().add(0, 0, 0, 0, arrivals=10, body_bytes=80_000)
+    sums = MixSums().add(MixSums(arrivals=10, bytes=80_000))
 
     assert sums.mix().prompt_tokens == 2000  # four bytes a token
     assert sums.mix().output_tokens == 128
 
 
 def test_the_mix_is_the_mean_of_what_has_finished() -> None:
-    sums = MixSums().add(10, 20_000, 5_000, 3_000, 10, 90_000)
+    sums = MixSums().add(MixSums(10, 20_000, 5_000, 3_000, 10, 90_000))
 
     assert sums.mix() == Mix(2000.0, 0.25, 300.0)
     assert sums.tokens_per_byte == pytest.approx(2000 / 9000)
 
 
 def test_old_requests_fade_from_the_mix() -> None:
-    sums = MixSums().add(5000, 5000 * 100, 5000 * 100, 5000 * 10, 0, 0)
+    sums = MixSums().add(MixSums(5000, 5000 * 100, 5000 * 100, 5000 * 10))
 
-    half = sums.add(2500, 2500 * 300, 2500 * 300, 2500 * 10, 0, 0)
-    all_ = sums.add(5000, 5000 * 300, 5000 * 300, 5000 * 10, 0, 0)
+    half = sums.add(MixSums(2500, 2500 * 300, 2500 * 300, 2500 * 10))
+    all_ = sums.add(MixSums(5000, 5000 * 300, 5000 * 300, 5000 * 10))
 
     assert half.mix().prompt_tokens == pytest.approx(200)
     assert all_.mix().prompt_tokens == pytest.approx(300)
