@@ -64,11 +64,12 @@ class Record:
 
     def document(self) -> dict[str, Any]:
         """Return the record as flat plain data, with numbers rounded to what a reader can use."""
-        plain = asdict(self)
+        plain: dict[str, Any] = asdict(self)
         why = self.explanation
         oldest = sorted(why.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
         rounded = {"signals": _rounded(why.signals), "ages_s": _rounded(dict(oldest))}
-        return plain | plain.pop("explanation") | rounded
+        explanation: dict[str, Any] = plain.pop("explanation")
+        return plain | explanation | rounded
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:

@@ -96,9 +96,8 @@ def _queue(inputs: Inputs) -> Term:
     requests, _ = standing_queue(inputs.state, inputs.seen, inputs.snapshot.ready)
     target = inputs.knobs.queue_target_per_replica
     replicas, so = _so_of_queue(inputs, round_up(requests / target))
-    return Term(
-        "queue", replicas, f"{are(requests, 'request')} waiting; the target is {target:g} per replica, {so}"
-    )
+    why = f"{are(requests, 'request')} waiting"
+    return Term("queue", replicas, f"{why}; the target is {target:g} per replica, {so}" if requests else why)
 
 
 def _queue_tokens(inputs: Inputs) -> Term:
@@ -112,12 +111,10 @@ def _queue_tokens(inputs: Inputs) -> Term:
     one_prompt_s = work_s / requests if requests > 0 else 0.0
     budget_s = max(inputs.knobs.ttft_target_s, one_prompt_s, _BACKLOG_SHARE * inputs.snapshot.horizon_s)
     replicas, so = _so_of_queue(inputs, min(round_up(requests), round_up(work_s / budget_s)))
-    return Term(
-        "queue_tokens",
-        replicas,
-        f"{are(tokens, 'prompt token')} waiting, which take {work_s:.2g} s of prefill; the target is "
-        f"{budget_s:.2g} s, {so}",
-    )
+    why = f"{are(tokens, 'prompt token')} waiting"
+    if tokens:
+        why += f"; the target is to prefill them ({work_s:.2g} s of work) within {budget_s:.2g} s, {so}"
+    return Term("queue_tokens", replicas, why)
 
 
 def _kv_cache(seen: Observation) -> Term:
