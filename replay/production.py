@@ -10,10 +10,10 @@ from typing import Any
 from replay.fleet.fleet import Fleet
 from replay.ray_semantics import Context, apply
 from serve_app.controller.contexts import ONGOING
+from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
-from serve_app.controller.sync import Deployment, Inbox, Outbox
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, ingress_key
 
 _LOG = logging.getLogger("tideserve.replay")
@@ -40,13 +40,12 @@ class _Replica:
     unique_id: str
 
 
-class _Memory:
-    """Stands in for the policy's exchange with Ray's key-value store: everything is at hand at once."""
+class _Memory(Mailbox):
+    """The policy's mailbox without Ray's key-value store: everything is read and written at once."""
 
     def __init__(self, knobs: Knobs) -> None:
-        served = Served({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1))
-        self.inbox = Inbox(served)
-        self.outbox = Outbox()
+        served = ServedApplication({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1))
+        super().__init__(Inbox(served))
         self.changes: list[dict[str, Any]] = []
         self._seq = 0
 

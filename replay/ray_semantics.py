@@ -4,7 +4,7 @@ The policy is called every `CONTROL_LOOP_S` with one context a deployment, and i
 factors, delays, cold-start rule and bounds before it is a target. With the settings that
 `serve_app.app.open_bounds` gives every deployment (factors of 1, no delays), this depends on nothing but the
 contexts: `apply` has no state. Ray makes a new policy whenever the application's configuration changes; what
-one has learned by then lives on only through its exchange.
+one has learned by then lives on only through its mailbox.
 
 Reports come once an interval (`ENGINE_INTERVAL_S` for engines, half a second for the ingress, see
 `serve_app.app`). A replica samples its statistics and pushes them in two loops of that same interval; the

@@ -26,8 +26,7 @@ settings.load_profile("suite")
 def kv(monkeypatch: pytest.MonkeyPatch) -> StubKv:
     """What stands in for Ray's key-value store, under documents and phases."""
     store = StubKv()
-    for module in ("documents", "phases", "held_requests"):
-        monkeypatch.setattr(f"serve_app.wire.{module}.internal_kv", store)
+    monkeypatch.setattr("serve_app.wire.documents.internal_kv", store)
     monkeypatch.setattr("serve_app.wire.documents._unreadable", {})
     monkeypatch.setattr("serve_app.wire.phases.list_named_actors", store.list_named_actors)
     return store

@@ -11,24 +11,24 @@ from replay.profile import Profile
 from replay.result import Result
 from replay.scenario import scenario
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.policy.capacity_model import ServiceModel
 from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
+from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
 
 KNOBS = Knobs(min_replicas=0, max_replicas=32)
 """What `replay` takes where no knobs are given."""
 
 
-def scaled_service(factor: float) -> ServiceModel:
+def scaled_service(factor: float) -> StepTimeFit:
     """The model of one that has seen nothing, with every coefficient of its prior times `factor`.
 
     The prior is held as normal equations with a relative uncertainty: weights go with 1 / value squared, so
     they fall with the square of the factor, and moments, weight times value, with the factor.
     """
-    fresh = ServiceModel()
+    fresh = StepTimeFit()
     return replace(
         fresh,
         gram=tuple(value / factor**2 for value in fresh.gram),

@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import asdict
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from ray.serve._private.autoscaling_state import ApplicationAutoscalingState, DeploymentAutoscalingState
 from ray.serve._private.common import (
@@ -21,11 +21,11 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve.config import AutoscalingConfig
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
+from serve_app.controller.mailbox import Inbox, Mailbox
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
-from serve_app.controller.sync import Exchange, Inbox, Outbox
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 
 APP = "tideserve"
@@ -100,24 +100,15 @@ class Reports:
         return IngressSignals(arrivals_total=arrived, arrived_bytes_total=4000.0 * arrived)
 
 
-class _Exchange:
-    """Stands in for the thread that talks to Ray's key-value store, which is not part of a decision."""
-
-    def __init__(self, served: Served) -> None:
-        self.inbox = Inbox(served)
-        self.outbox = Outbox()
-
-    def send(self) -> None:
-        """Nobody reads."""
-
-
 class Fleet:
     """One application with one model, `engines` replicas of it, and the policy that decides for both."""
 
     def __init__(self, engines: int, knobs: Knobs) -> None:
         self.reports = Reports(engines)
         self.knobs = knobs
-        served = Served({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1000))
+        served = ServedApplication(
+            {ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1000)
+        )
         self.state = ApplicationAutoscalingState(APP)
         self.state.register(
             # Ray would pickle the policy and make a copy of it; the copy's cost is not a decision's.
@@ -129,7 +120,7 @@ class Fleet:
             )
         )
         self.policy: ServePolicy = self.state._policy.__wrapped__
-        self.policy._exchange = cast(Exchange, _Exchange(served))
+        self.policy._mailbox = Mailbox(Inbox(served))  # nothing reads or writes Ray's key-value store
         self.policy._metrics = AutoscalingMetrics()
         self._replicas = {
             ENGINE: _replicas(ENGINE, engines),

@@ -14,9 +14,9 @@ from loadtests.percentiles import percentile
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.serve_policy import INGRESS
 from serve_app.policy.decide import decide
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.signals import Snapshot
 
 T = TypeVar("T")
 

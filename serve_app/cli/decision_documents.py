@@ -1,4 +1,4 @@
-"""What the ingress tells of the autoscaler's decisions, as `GET /autoscaling/decisions` answers it."""
+"""The answer of `GET /autoscaling/decisions`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class _Document(BaseModel):
-    """Open to fields a newer server adds."""
+    """Ignores fields that a newer server adds."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class TermDocument(_Document):
-    """One consideration: the replicas it asks for by itself, and why."""
+    """One consideration: the replicas it needs by itself, and why."""
 
     name: str
     replicas: int
@@ -22,7 +22,7 @@ class TermDocument(_Document):
 
 
 class ClampDocument(_Document):
-    """Something that kept the target from what the terms asked for."""
+    """Something that kept the target from what the terms need."""
 
     name: str
     effect: str = ""
@@ -51,7 +51,7 @@ class RecordDocument(_Document):
 
 
 class ModelStatus(_Document):
-    """Where one model stands."""
+    """The replicas of one model."""
 
     model: str
     mode: str = "act"
@@ -79,7 +79,7 @@ class DecisionsDocument(_Document):
     """The whole answer; `autoscaler` is null while no policy has reported."""
 
     knobs_rejected: str = ""
-    """What is wrong with the knobs that were given last, so that those before are in force; else empty."""
+    """What is wrong with the knobs given last, so that the earlier ones stay in force; else empty."""
     autoscaler: StatusDocument | None
     decisions: tuple[RecordDocument, ...]
     """Oldest first."""

@@ -1,4 +1,4 @@
-"""`tideserve explain`: why the autoscaler did what it did, or did nothing."""
+"""`tideserve explain`: why the autoscaler has the replicas it has."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
     """Register `explain`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
-        help="tell why the autoscaler has the replicas it has",
+        help="explain why the autoscaler has the replicas it has",
         epilog="Exit status: 0; 1 if nothing answers, or if the knobs given last are rejected.",
     )
     parser.add_argument(
@@ -76,17 +76,17 @@ def run_explain(options: argparse.Namespace) -> int:
     return 1 if document.knobs_rejected else 0
 
 
-class Newcomers:
-    """Tells which records have not been seen before."""
+class NewRecords:
+    """Finds the records that have not been seen before."""
 
     def __init__(self, seen: DecisionsDocument) -> None:
         self._seen = {_identity(record) for record in seen.decisions}
         self._since = min((record.at for record in seen.decisions), default=float("-inf"))
 
     def among(self, document: DecisionsDocument) -> list[RecordDocument]:
-        """The new ones, oldest first."""
+        """Return the new records, oldest first."""
         known = self._seen
-        # The server forgets old records, so what it tells now is all that has to be remembered.
+        # The server forgets old records, so its newest answer is all that has to be remembered.
         self._seen = {_identity(record) for record in document.decisions}
         return [
             record
@@ -96,15 +96,15 @@ class Newcomers:
 
 
 def _identity(record: RecordDocument) -> tuple[str, int, float]:
-    """Numbers may start anew with a new policy; with the time they are one record's."""
+    """Identify a record by its time too, because a new policy may number its records anew."""
     return record.deployment, record.seq, record.at
 
 
 def _follow(
     options: argparse.Namespace, seen: DecisionsDocument, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Print new records until interrupted; a server that is away is told once and waited for."""
-    newcomers = Newcomers(seen)
+    """Print new records until interrupted; if the server does not answer, say so once and go on asking."""
+    new_records = NewRecords(seen)
     style = style_for(sys.stdout)
     away = False
     if not options.json:
@@ -121,7 +121,7 @@ def _follow(
         if away:
             print(f"tideserve: {options.url} answers again", file=sys.stderr, flush=True)
             away = False
-        for record in newcomers.among(document):
+        for record in new_records.among(document):
             _print_record(record, options.json, style)
 
 
@@ -133,7 +133,7 @@ def _print_record(record: RecordDocument, as_json: bool, style: Style) -> None:
 
 
 def _ask(url: str, model: str | None, limit: int) -> Any:
-    """The endpoint's JSON. Raises CommandError if there is none."""
+    """Return the endpoint's JSON. Raises CommandError if there is none."""
     query = urlencode({**({"model": model} if model else {}), "limit": limit})
     address = f"{url.rstrip('/')}/autoscaling/decisions?{query}"
     request = urllib.request.Request(address)  # noqa: S310 - scheme checked
@@ -151,7 +151,7 @@ def _ask(url: str, model: str | None, limit: int) -> Any:
 
 
 def _message(body: bytes) -> str:
-    """The message of an OpenAI-shaped error, or the beginning of whatever it is."""
+    """Return the message of an OpenAI-shaped error, or the first characters of another body."""
     text = body.decode("utf-8", "replace")
     try:
         return str(json.loads(text)["error"]["message"])

@@ -1,9 +1,9 @@
-"""The autoscaler's decisions in words, for a terminal of 100 columns. Pure: text from documents."""
+"""The autoscaler's decisions in words, for a terminal of 100 columns. Pure."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
 from serve_app.cli.decision_documents import (
@@ -11,19 +11,18 @@ from serve_app.cli.decision_documents import (
     ModelStatus,
     RecordDocument,
     StatusDocument,
-    TermDocument,
 )
 from serve_app.cli.style import Style
 from serve_app.wire.signals import STALE_AFTER_S
 
 WIDTH = 100
 NO_POLICY = (
-    "No policy has reported yet. If that stays so, the configuration lacks the lines\n"
+    "No policy has reported yet. If this does not change, the configuration lacks the lines\n"
     "  autoscaling_policy:\n"
     "    policy_function: serve_app.controller.serve_policy:ServePolicy\n"
-    "beside import_path; `tideserve check FILE` tells."
+    "beside import_path; `tideserve check FILE` says whether it does."
 )
-REJECTED = "The knobs given last are rejected, and those before stay in force: "
+REJECTED = "The knobs given last are rejected, and the earlier ones stay in force: "
 
 _SOURCES_SHOWN = 4
 _LATE_S = 15.0
@@ -37,13 +36,13 @@ def explain(
     zone: tzinfo | None = None,
     style: Style | None = None,
 ) -> str:
-    """A block for every model: where it stands, the newest decision and its reasons, and the history.
+    """Return a block for every model: its replicas, the newest decision and its reasons, and the history.
 
     Args:
         document: The endpoint's answer.
-        now: Unix time, seconds; to tell how old things are.
-        model: The only model to speak of; None for all.
-        zone: Of the times shown; None for this machine's.
+        now: Unix time in seconds, for the ages shown.
+        model: The only model to show; None for all.
+        zone: The time zone of the times shown; None for this machine's.
         style: Emphasis; none by default.
     """
     style = style or Style()
@@ -55,17 +54,16 @@ def explain(
         blocks.append(style.warn(NO_POLICY))
     if status is not None and (trouble := _trouble(status, now)):
         blocks.append("\n".join(style.warn(line) for line in trouble))
-    by_deployment = _by_deployment(document.decisions)
-    stands = status.models if status is not None else {}
-    models: dict[str, ModelStatus | None] = {
-        deployment: its for deployment, its in stands.items() if model in (None, its.model)
+    records: dict[str, list[RecordDocument]] = {
+        deployment: []
+        for deployment, state in (status.models if status is not None else {}).items()
+        if model in (None, state.model)
     }
-    for deployment in by_deployment:
-        models.setdefault(deployment, None)
-    blocks += [
-        _block(deployment, its, by_deployment.get(deployment, []), now, zone, style)
-        for deployment, its in models.items()
-    ]
+    for record in document.decisions:
+        records.setdefault(record.deployment, []).append(record)
+    for deployment, its_records in records.items():
+        state = status.models.get(deployment) if status is not None else None
+        blocks.append(_block(deployment, state, its_records, now, zone, style))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -76,9 +74,9 @@ def history_line(
     dated: bool = False,
     with_model: bool = False,
 ) -> str:
-    """One record as `time  old -> new  binding  reason`, the reason wrapped below its own start.
+    """Return a record as `time  old -> new  binding  reason`, the reason wrapped below its own start.
 
-    In `advise` nothing moves; what was wanted stands in brackets.
+    In mode `advise` the target does not change, and the replicas wanted are in brackets.
     """
     style = style or Style()
     arrow = f"{record.old_target} -> {record.new_target}"
@@ -106,53 +104,48 @@ def _trouble(status: StatusDocument, now: float) -> list[str]:
     lines = []
     late = now - status.at
     if late > _LATE_S:
-        lines.append(f"The policy last reported {_span(late)} ago: what follows may no longer be so.")
+        lines.append(f"The policy last reported {_span(late)} ago: what follows may be out of date.")
     if status.policy_errors:
         times = "once" if status.policy_errors == 1 else f"{status.policy_errors} times"
-        lines.append(f"The policy has raised {times}; targets were kept. The history tells where.")
+        lines.append(
+            f"The policy raised an error {times} and kept its targets. The history shows the errors."
+        )
     return lines
-
-
-def _by_deployment(records: Sequence[RecordDocument]) -> dict[str, list[RecordDocument]]:
-    found: dict[str, list[RecordDocument]] = {}
-    for record in records:
-        found.setdefault(record.deployment, []).append(record)
-    return found
 
 
 def _block(
     deployment: str,
-    its: ModelStatus | None,
+    state: ModelStatus | None,
     records: list[RecordDocument],
     now: float,
     zone: tzinfo | None,
     style: Style,
 ) -> str:
     newest = next((record for record in reversed(records) if record.terms), None)
-    name = its.model if its is not None else records[-1].model
+    name = state.model if state is not None else records[-1].model
     lines = [style.bold(name or deployment or "The whole application")]
-    if its is not None:
-        lines += _standing(its, style)
+    if state is not None:
+        lines += _replicas(state, style)
     if newest is not None:
         lines += ["", *_decision(newest, now, zone, style)]
-    told = [record for record in records if record.kind != "heartbeat"]
-    dated = any(_on_another_day(record.at, now, zone) for record in told)
+    shown = [record for record in records if record.kind != "heartbeat"]
+    dated = any(_on_another_day(record.at, now, zone) for record in shown)
     lines += ["", style.bold("  History")]
-    lines += [history_line(record, zone, style, dated) for record in told] or [
+    lines += [history_line(record, zone, style, dated) for record in shown] or [
         style.dim("  no change among the records asked for")
     ]
     return "\n".join(lines)
 
 
-def _standing(its: ModelStatus, style: Style) -> list[str]:
-    moving = f", {its.starting} starting" if its.starting else ""
-    moving += f", {its.draining} draining" if its.draining else ""
-    cold = "not measured yet" if its.cold_start_s is None else f"{_span(its.cold_start_s)}, measured"
-    counts = f"{its.ready} ready, target {its.target}, wanted {its.wanted}{moving}"
-    lines = [f"  {counts}; mode {its.mode}; cold start {cold}"]
-    if its.pending:
-        why = its.reason or "the cluster gives no reason"
-        head = f"  {its.pending} pending for {_span(its.pending_s)}: "
+def _replicas(state: ModelStatus, style: Style) -> list[str]:
+    moving = f", {state.starting} starting" if state.starting else ""
+    moving += f", {state.draining} draining" if state.draining else ""
+    cold = "not measured yet" if state.cold_start_s is None else f"{_span(state.cold_start_s)}, measured"
+    counts = f"{state.ready} ready, target {state.target}, wanted {state.wanted}{moving}"
+    lines = [f"  {counts}; mode {state.mode}; cold start {cold}"]
+    if state.pending:
+        why = state.reason or "the cluster gives no reason"
+        head = f"  {state.pending} pending for {_span(state.pending_s)}: "
         lines += [style.warn(line) for line in _hanging(head, why, indent=4)]
     return lines
 
@@ -173,27 +166,24 @@ def _decision(record: RecordDocument, now: float, zone: tzinfo | None, style: St
 
 
 def _reasons(record: RecordDocument, style: Style) -> list[str]:
-    """What each term asked for and each clamp did, what was binding marked with `>`."""
-    rows = [(term.name, str(term.replicas), term.why) for term in _by_wish(record.terms)]
+    """Return a row for each term and each clamp; `>` marks the one that was binding."""
+    terms = sorted(record.terms, key=lambda term: -term.replicas)
+    rows = [(term.name, str(term.replicas), term.why) for term in terms]
     clamps = [(clamp.name, "", clamp.effect) for clamp in record.clamps]
     width = max(len(name) for name, _, _ in [("clamp", "", ""), *rows, *clamps])
     lines = []
-    for title, table in ((("term", "wish", "why"), rows), (("clamp", "", "effect"), clamps)):
+    for title, table in ((("term", "replicas", "why"), rows), (("clamp", "", "effect"), clamps)):
         if table:
-            lines.append(style.dim(f"    {title[0]:<{width}}  {title[1]:>4}  {title[2]}"))
-        for name, wish, why in table:
+            lines.append(style.dim(f"    {title[0]:<{width}}  {title[1]:>8}  {title[2]}"))
+        for name, replicas, why in table:
             binding = name == record.binding
-            row = _hanging(f"  {'>' if binding else ' '} {name:<{width}}  {wish:>4}  ", why)
+            row = _hanging(f"  {'>' if binding else ' '} {name:<{width}}  {replicas:>8}  ", why)
             lines += [style.bold(line) if binding else line for line in row]
     return lines
 
 
-def _by_wish(terms: Sequence[TermDocument]) -> list[TermDocument]:
-    return sorted(terms, key=lambda term: -term.replicas)
-
-
 def _ages(ages_s: Mapping[str, float]) -> str:
-    """How old the reports are that the decision rests on; silent replicas by name."""
+    """Return how old the reports of a decision are, and name the replicas whose reports are stale."""
     if not ages_s:
         return "none"
     oldest_last = sorted(ages_s.items(), key=lambda item: item[1])
@@ -205,16 +195,16 @@ def _ages(ages_s: Mapping[str, float]) -> str:
     if not stale:
         return text
     shown = ", ".join(stale[:_SOURCES_SHOWN]) + (", …" if len(stale) > _SOURCES_SHOWN else "")
-    return f"{text}; too old to count: {shown}"
+    return f"{text}; too old to use: {shown}"
 
 
 def _without(reason: str, binding: str) -> str:
-    """A reason often starts with the name of what binds, which stands before it here already."""
+    """Return the reason without the name of what was binding, which is shown before it."""
     return reason.removeprefix(f"{binding}: ")
 
 
 def _hanging(head: str, text: str, indent: int | None = None) -> list[str]:
-    """`text` after `head`, wrapped at 100 columns below its own start or at `indent`."""
+    """Return `text` after `head`, wrapped at 100 columns below its own start or at `indent`."""
     return textwrap.wrap(
         text or "-",
         WIDTH,

@@ -1,10 +1,10 @@
-"""What the head's pod runs before it stops: workers that still drain need its GCS and Ray Serve's controller.
+"""What the head's pod runs before it stops: draining workers need its GCS and Ray Serve's controller.
 
     python -m serve_app.cluster.draining_workers --address 127.0.0.1:6379 --notice 15 --timeout 45
 
-Where the whole cluster is removed, all its pods are told to stop at once. Without the GCS a worker cannot
-report that it drains; without the controller its replicas do not stop when their streams have ended. Where
-only the head's own node is emptied, no worker drains, and the wait ends after the notice.
+When the whole cluster is removed, all its pods stop at the same time. Without the GCS a worker cannot report
+that it drains; without the controller its replicas do not stop when their streams have ended. When only the
+head's own node is emptied, no worker drains, and the wait ends after the notice.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def wait_for_workers(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Return, and say why, once no worker drains any more.
+    """Wait until no worker drains, and return why the wait ended.
 
     Args:
-        count: How many workers drain.
-        notice_s: How long it may take, in seconds, until a worker that stops too reports it.
-        timeout_s: When to give up, in seconds from now.
-        now: The time in seconds.
-        sleep: Waits as many seconds.
+        count: Returns how many workers drain.
+        notice_s: Seconds within which a worker that stops too reports it.
+        timeout_s: Seconds after which to give up.
+        now: Returns the time in seconds.
+        sleep: Waits for that many seconds.
     """
     began, seen = now(), 0
     while (waited := now() - began) < timeout_s:

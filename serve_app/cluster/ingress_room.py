@@ -1,4 +1,4 @@
-"""How many ingress replicas a cluster has room for without taking what engine replicas need. Pure."""
+"""How many ingress replicas fit into a cluster without taking what engine replicas need. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Resources = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One living node of a Ray cluster: what it has, and what of that is free."""
+    """The resources of one living node of a Ray cluster, and the free ones among them."""
 
     total: Resources
     free: Resources
 
 
 def share_nodes(nodes: Iterable[Node], ingress: Resources, engines: Iterable[Resources]) -> bool:
-    """Whether there is a node on which an ingress replica and a replica of one of the `engines` could run.
+    """Return whether an ingress replica and a replica of one of the `engines` could run on the same node.
 
-    Where the ingress has nodes of its own, pinned by a custom resource for instance, nothing it takes is
-    missed by an engine.
+    Where the ingress has nodes of its own, pinned by a custom resource for instance, it takes nothing that an
+    engine needs.
     """
     needs = list(engines)
     return any(
@@ -35,23 +35,23 @@ def share_nodes(nodes: Iterable[Node], ingress: Resources, engines: Iterable[Res
 def room_for_ingress(
     nodes: Iterable[Node], ingress: Resources, awaited: Sequence[Resources], most: int
 ) -> int:
-    """Ingress replicas, at most `most`, that fit beside every engine replica in `awaited`.
+    """Return how many ingress replicas, at most `most`, fit beside every engine replica in `awaited`.
 
-    An awaited replica that fits nowhere now bars each node on which it would fit if it were empty: what
-    becomes free there is the engine's. Replicas over several nodes (a placement group with SPREAD) are taken
-    for one that wants it all on one node, and bar nothing where no node is as large.
+    An awaited replica that fits nowhere now reserves each node on which it would fit if the node were empty:
+    what becomes free there is for the engine. A replica over several nodes (a placement group with SPREAD)
+    counts as one that needs everything on one node, and reserves nothing where no node is as large.
 
     Args:
-        nodes: The cluster's.
-        ingress: What one ingress replica takes.
-        awaited: What engine replicas take that have no place yet, or must find one at any time.
+        nodes: The nodes of the cluster.
+        ingress: The resources of one ingress replica.
+        awaited: The resources of each engine replica that has no node yet, or may need one at any time.
         most: Where to stop counting.
     """
     open_nodes = [(node, dict(node.free)) for node in nodes]
     for need in sorted(awaited, key=lambda need: -need.get("CPU", 0.0)):
-        place = next((free for _, free in open_nodes if _fits(free, need)), None)
-        if place is not None:
-            _take(place, need)
+        fitting = next((free for _, free in open_nodes if _fits(free, need)), None)
+        if fitting is not None:
+            _take(fitting, need)
         else:
             open_nodes = [(node, free) for node, free in open_nodes if not _fits(node.total, need)]
     found = 0

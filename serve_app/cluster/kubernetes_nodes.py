@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +27,7 @@ _Objects = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class GpuNodes:
-    """GPUs of the cluster, and pods of our namespace that wait for some. None is unknown, not zero."""
+    """GPUs of the cluster, and pods of our namespace that wait for some. None means unknown, not zero."""
 
     nodes: int | None = None
     """Nodes with a GPU, ready or not."""
@@ -39,15 +39,15 @@ class GpuNodes:
     """Pods of our namespace that ask for a GPU and do not run yet."""
     pending_gpus: int | None = None
     message: str = ""
-    """Why the first of them waits, as Kubernetes says it; or what could not be read."""
+    """Why the first of these pods waits, as Kubernetes says, or what could not be read."""
 
 
 def gpu_nodes(nodes: _Objects | None, pods: _Objects | None) -> GpuNodes:
-    """Sum up what the API server listed.
+    """Sum up what the API server listed; None is unknown.
 
     Args:
-        nodes: Node objects as the API has them (camelCase mappings), or None if they are unknown.
-        pods: Pods of our namespace in phase Pending, or None.
+        nodes: Node objects as in the API (camelCase mappings).
+        pods: Pods of our namespace in phase Pending.
     """
     found = GpuNodes()
     if nodes is not None:
@@ -56,9 +56,9 @@ def gpu_nodes(nodes: _Objects | None, pods: _Objects | None) -> GpuNodes:
         gpus = sum(_node_gpus(node) or 0 for node in ready)
         found = replace(found, nodes=len(with_gpus), ready_nodes=len(ready), allocatable_gpus=gpus)
     if pods is not None:
-        waiting = [pod for pod in pods if _phase(pod) == "Pending" and _pod_gpus(pod) > 0]
+        waiting = [pod for pod in pods if _get(pod, "status", "phase") == "Pending" and _pod_gpus(pod) > 0]
         reasons = [(str(pod["metadata"].get("name")), *_why_pending(pod)) for pod in waiting]
-        # A pod that finds no node says more than one whose image is being pulled.
+        # A pod without a node explains more than one whose image is being pulled.
         reasons.sort(key=lambda reason: not reason[1])
         found = replace(
             found,
@@ -70,21 +70,21 @@ def gpu_nodes(nodes: _Objects | None, pods: _Objects | None) -> GpuNodes:
 
 
 class KubernetesNodes:
-    """Asks the API server. For a background thread: a read takes up to twice `timeout_s`."""
+    """Reads from the API server. For a background thread: a read takes up to twice `timeout_s`."""
 
     def __init__(self, api: Any = None, namespace: str = "", timeout_s: float = TIMEOUT_S) -> None:
         """Use `api`, a `CoreV1Api`, for pods of `namespace`; by default those of the cluster we run in."""
         self._api = api
         self._namespace = namespace
         self._timeout_s = timeout_s
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.enabled = api is not None or _in_a_cluster()
-        """Whether there is anything to ask: false outside Kubernetes and without the extra."""
+        """Whether there is anything to read: false outside Kubernetes and without the extra."""
 
     def read(self) -> GpuNodes:
-        """What there is now. Never raises for what the API server refuses or does not answer.
+        """Return the state now. Never raises if the API server refuses or does not answer.
 
-        What cannot be read is None, and the reason is logged and in `message` the first time it occurs.
+        What cannot be read is None; the reason is logged, and is in `message`, the first time it occurs.
         """
         if not self.enabled:
             return GpuNodes()
@@ -101,8 +101,7 @@ class KubernetesNodes:
             field_selector="status.phase=Pending",
         )
         found = gpu_nodes(nodes, pods)
-        news = (no_nodes, no_pods)
-        return replace(found, message="; ".join(text for text in (found.message, *news) if text))
+        return replace(found, message="; ".join(filter(None, (found.message, no_nodes, no_pods))))
 
     def _connect(self) -> None:
         from kubernetes import client, config  # noqa: PLC0415
@@ -119,12 +118,12 @@ class KubernetesNodes:
         self._api = client.CoreV1Api(client.ApiClient(configuration))
 
     def _list(self, what: str, ask: Callable[..., Any], **query: Any) -> tuple[_Objects | None, str]:
-        """The objects listed, or None and what is wrong if that has not been told before."""
+        """Return the objects listed, or None and the reason if it has not been reported before."""
         from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
         try:
-            # As JSON: the client would make some thousand objects of a large cluster's nodes.
+            # As JSON: the client would make thousands of objects for the nodes of a large cluster.
             reply = ask(_preload_content=False, _request_timeout=self._timeout_s, **query)
             items: _Objects = json.loads(reply.data)["items"]
         except ApiException as error:
@@ -135,10 +134,10 @@ class KubernetesNodes:
             why = f"cannot list {what}: {type(error).__name__}: {error}"
         else:
             return items, ""
-        if what in self._told:
+        if what in self._reported:
             return None, ""
-        self._told.add(what)
-        logger.warning("%s; GPU capacity will be told without it", why)
+        self._reported.add(what)
+        logger.warning("%s; GPU capacity is reported without it", why)
         return None, why
 
 
@@ -151,52 +150,51 @@ def _in_a_cluster() -> bool:
     return True
 
 
+def _get(found: Any, *path: str, default: Any = None) -> Any:
+    """Return what is at `path` in an object of the API; `default` where a part is missing or null."""
+    for name in path:
+        found = (found or {}).get(name)
+    return default if found is None else found
+
+
 def _node_gpus(node: Mapping[str, Any]) -> int | None:
-    """Allocatable GPUs; 0 while the device plugin is down; None on a node without any."""
-    status = node.get("status") or {}
-    allocatable = (status.get("allocatable") or {}).get(GPU_RESOURCE)
-    if allocatable is None and GPU_RESOURCE not in (status.get("capacity") or {}):
+    """Return allocatable GPUs; 0 while the device plugin is down; None on a node without any."""
+    allocatable = _get(node, "status", "allocatable", GPU_RESOURCE)
+    if allocatable is None and _get(node, "status", "capacity", GPU_RESOURCE) is None:
         return None
     return int(allocatable or 0)
 
 
 def _takes_pods(node: Mapping[str, Any]) -> bool:
-    conditions = (node.get("status") or {}).get("conditions") or []
+    conditions = _get(node, "status", "conditions", default=[])
     ready = any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
-    return ready and not (node.get("spec") or {}).get("unschedulable", False)
-
-
-def _phase(pod: Mapping[str, Any]) -> str:
-    return str((pod.get("status") or {}).get("phase"))
+    return ready and not _get(node, "spec", "unschedulable", default=False)
 
 
 def _pod_gpus(pod: Mapping[str, Any]) -> int:
-    """GPUs a pod asks for: the sum of its containers, or one init container's if that is more."""
-    spec = pod.get("spec") or {}
-    together = sum(_container_gpus(item) for item in spec.get("containers") or [])
-    return max([together, *(_container_gpus(item) for item in spec.get("initContainers") or [])])
+    """Return the GPUs a pod asks for: the sum of its containers, or one init container's if that is more."""
 
+    def gpus(containers: str) -> list[int]:
+        return [
+            int(
+                _get(item, "resources", "requests", GPU_RESOURCE)
+                or _get(item, "resources", "limits", GPU_RESOURCE, default=0)
+            )
+            for item in _get(pod, "spec", containers, default=[])
+        ]
 
-def _container_gpus(container: Mapping[str, Any]) -> int:
-    resources = container.get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return int(asked.get(GPU_RESOURCE, 0))
+    return max([sum(gpus("containers")), *gpus("initContainers")])
 
 
 def _why_pending(pod: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether it finds no node, and why it does not run."""
-    status = pod.get("status") or {}
-    for condition in status.get("conditions") or []:
+    """Return whether it finds no node, and why it does not run."""
+    for condition in _get(pod, "status", "conditions", default=[]):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return True, str(condition.get("message") or condition.get("reason") or "not scheduled")
-    statuses: Iterable[Mapping[str, Any]] = [
-        *(status.get("initContainerStatuses") or []),
-        *(status.get("containerStatuses") or []),
-    ]
-    for container in statuses:
-        waiting = (container.get("state") or {}).get("waiting")
-        if waiting:
-            return False, ": ".join(
-                str(waiting[key]) for key in ("reason", "message") if waiting.get(key) is not None
-            )
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in _get(pod, "status", kind, default=[]):
+            waiting = _get(container, "state", "waiting")
+            if waiting:
+                said = (waiting.get("reason"), waiting.get("message"))
+                return False, ": ".join(str(part) for part in said if part is not None)
     return False, ""

@@ -12,11 +12,11 @@ _ACCELERATOR_SLIVER = 0.001
 
 
 def placement(model: ModelSettings) -> dict[str, Any]:
-    """Deployment options that place one replica.
+    """Return the deployment options that place one replica.
 
-    On one GPU the replica itself holds it. On several, each has a placement-group bundle; the replica
-    sits in the first and claims no GPU there, because the GPUs belong to vLLM's worker actors, one a
-    bundle. Custom resources are the replica's, and so the first bundle's, as its CPUs are.
+    A single GPU is held by the replica itself. Of several, each has a placement-group bundle; the replica is
+    in the first and claims no GPU there, because the GPUs belong to vLLM's worker actors, one per bundle.
+    Custom resources and CPUs belong to the replica, and so to the first bundle.
     """
     options = actor_options(model.cpus_per_replica, model.resources)
     if model.device == "cpu":
@@ -38,7 +38,7 @@ def placement(model: ModelSettings) -> dict[str, Any]:
 
 
 def actor_options(cpus: float, resources: Mapping[str, float]) -> dict[str, Any]:
-    """Ray's actor options for so many CPUs and these custom resources."""
+    """Return Ray's actor options for `cpus` CPUs and these custom resources."""
     options: dict[str, Any] = {"num_cpus": cpus}
     if resources:
         options["resources"] = dict(resources)
@@ -46,7 +46,7 @@ def actor_options(cpus: float, resources: Mapping[str, float]) -> dict[str, Any]
 
 
 def replica_resources(model: ModelSettings) -> dict[str, float]:
-    """What one replica takes of the cluster, by Ray's resource names."""
+    """Return the resources of one replica, by Ray's names."""
     needed = custom_and_cpus(model.cpus_per_replica, model.resources)
     if model.device == "gpu":
         needed["GPU"] = float(model.tensor_parallel_size)
@@ -56,5 +56,5 @@ def replica_resources(model: ModelSettings) -> dict[str, float]:
 
 
 def custom_and_cpus(cpus: float, resources: Mapping[str, float]) -> dict[str, float]:
-    """What a replica without GPUs takes of the cluster, by Ray's resource names."""
+    """Return the resources of a replica without GPUs, by Ray's names."""
     return {"CPU": cpus, **resources}

@@ -1,4 +1,4 @@
-"""Whether Ray has room for one more replica, and if not, what is missing."""
+"""Whether a Ray cluster has room for one more replica, and what is missing if not."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from serve_app.cluster.ingress_room import Node
 
 _ACCELERATOR = "accelerator_type:"
 _BYTES = ("memory", "object_store_memory")
-# Ray counts resources in ten-thousandths; what is left after adding fractions is not a shortage.
+# Ray counts resources in ten-thousandths; a smaller difference is a rounding error.
 _SMALLEST = 1e-4
 
 
 def read_nodes() -> tuple[Node, ...]:
-    """The cluster's living nodes. Two calls to Ray's GCS."""
+    """Return the cluster's living nodes. Makes two calls to Ray's GCS."""
     free = state.available_resources_per_node()
     return tuple(Node(total, free.get(name, {})) for name, total in state.total_resources_per_node().items())
 
 
-def judge(available: Mapping[str, float], total: Mapping[str, float], needed: Mapping[str, float]) -> str:
-    """Why one more replica has no place, or "" if the cluster has what it takes.
+def shortage(available: Mapping[str, float], total: Mapping[str, float], needed: Mapping[str, float]) -> str:
+    """Return why the cluster has no room for one more replica, or "" if it has the resources.
 
-    Ray tells sums over the cluster, not what each node has free. So a shortage told here is certain,
-    and "" is not a promise: four free GPUs on four nodes do not hold a replica that wants four on one.
+    Ray reports sums over the cluster. So a shortage is certain, but "" is no promise: four free GPUs on four
+    nodes have no room for a replica that needs four on one.
 
     Args:
-        available: `ray.available_resources()`: by Ray's names; what is used up is absent.
+        available: `ray.available_resources()`, in which a used-up resource is absent.
         total: `ray.cluster_resources()`.
         needed: One replica's resources, by the same names.
     """
@@ -52,7 +52,7 @@ def judge(available: Mapping[str, float], total: Mapping[str, float], needed: Ma
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """What is scarcest first: a missing type of GPU explains a missing GPU."""
+    """Put the scarcest resource first: a missing type of GPU explains a missing GPU."""
     if name.startswith(_ACCELERATOR):
         return 0, name
     return {"GPU": 1, "CPU": 3}.get(name, 2), name

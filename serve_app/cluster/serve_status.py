@@ -1,7 +1,7 @@
-"""Ray Serve's status of single deployments, by a question that its controller answers from memory.
+"""Ray Serve's status of single deployments, by a call that its controller answers from memory.
 
-`ray.serve.status()` has the controller read the configuration of every application from the GCS, in its event
-loop and without a time limit: asked while the GCS does not answer, it would hold up every deployment.
+`ray.serve.status()` makes the controller read the configuration of every application from the GCS, in its
+event loop and without a time limit: while the GCS does not answer, it would hold up every deployment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ray.serve.schema import DeploymentStatusOverview
 
 
 def deployment_statuses(app: str, names: Iterable[str]) -> dict[str, DeploymentStatusOverview]:
-    """The status of those deployments of `app` that Ray Serve knows. Returns when the controller answers."""
+    """Return the status of those deployments of `app` that Ray Serve knows, when the controller answers."""
     client = _get_global_client(raise_if_no_controller_running=False)
     if client is None:
         return {}

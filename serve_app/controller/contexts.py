@@ -1,4 +1,4 @@
-"""From Ray Serve's autoscaling contexts to readings of signals. Pure: it only looks at what it is given."""
+"""From Ray Serve's autoscaling contexts to readings of signals. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serve_app.wire.signals import (
 )
 
 ONGOING = "ongoing_requests"
-"""What an ingress replica reports of itself: the requests it has open and does not hold, of all models."""
+"""The metric of an ingress replica for the requests of all models that it has open and does not hold."""
 
 _newest = itemgetter(-1)
 _value = attrgetter("value")
@@ -28,8 +28,13 @@ RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 """Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
 
 
+def running_ids(ctx: Any) -> frozenset[str]:
+    """Return the ids of the replicas that Ray counts as running."""
+    return frozenset(str(replica.unique_id) for replica in ctx.running_replicas)
+
+
 def engine_readings(raw: RawMetrics, now: float) -> dict[str, Reading[EngineSignals]]:
-    """The newest report of every engine replica that has made one, by replica id."""
+    """Return the newest report of every engine replica that has made one, by replica id."""
     return {
         replica: Reading(EngineSignals(*values), age)
         for replica, age, values in _rows(raw, ENGINE_FIELDS, now)
@@ -37,7 +42,7 @@ def engine_readings(raw: RawMetrics, now: float) -> dict[str, Reading[EngineSign
 
 
 def ingress_readings(raw: RawMetrics, deployment: str, now: float) -> dict[str, Reading[IngressSignals]]:
-    """The newest report of every ingress replica about the model of engine deployment `deployment`."""
+    """Return the newest report of every ingress replica about the model of engine deployment `deployment`."""
     names = tuple(ingress_key(deployment, name) for name in INGRESS_FIELDS)
     return {replica: Reading(IngressSignals(*values), age) for replica, age, values in _rows(raw, names, now)}
 
@@ -45,9 +50,9 @@ def ingress_readings(raw: RawMetrics, deployment: str, now: float) -> dict[str, 
 def reported_readings(
     reports: Mapping[str, IngressReport], deployment: str, known: Container[str], now: float
 ) -> dict[str, Reading[IngressSignals]]:
-    """What ingress replicas that hold requests have written down, of those that are not `known` from Ray.
+    """Return the fresh written reports of ingress replicas that hold requests and are not `known` from Ray.
 
-    They drain, or the controller has just restarted. Stale ones were left by replicas that were killed.
+    They drain, or the controller has just restarted. Stale reports were left by replicas that were killed.
     """
     names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
     readings = {}
@@ -62,12 +67,12 @@ def reported_readings(
 
 
 def ongoing_of_ingress(raw: RawMetrics, now: float) -> dict[str, tuple[float, float]]:
-    """(requests carried, age in seconds) of every ingress replica that has reported."""
+    """Return (open requests, age in seconds) of every ingress replica that has reported."""
     return {replica: (values[0], age) for replica, age, values in _rows(raw, (ONGOING,), now)}
 
 
 def _rows(raw: RawMetrics, names: Sequence[str], now: float) -> list[tuple[str, float, tuple[float, ...]]]:
-    """(replica id, age, newest values in the order of `names`) of the replicas that report all of them."""
+    """Return (replica id, age, newest values in the order of `names`) of replicas that report all of them."""
     columns = [raw[name] for name in names if name in raw]
     if len(columns) < len(names):
         return []
@@ -79,8 +84,8 @@ def _rows(raw: RawMetrics, names: Sequence[str], now: float) -> list[tuple[str, 
         columns = [{replica: column[replica] for replica in replicas} for column in columns]
     values = zip(*[map(_value, map(_newest, column.values())) for column in columns], strict=True)
     stamps = map(_timestamp, map(_newest, columns[0].values()))
-    # A replica's clock may run ahead of the controller's; a report from the future is of now. One from no
-    # time at all is none.
+    # A replica's clock may run ahead of the controller's, so a report from the future counts as one of now.
+    # A report without a finite time counts as none.
     return [
         (str(replica.unique_id), max(0.0, now - stamp), row)
         for replica, stamp, row in zip(replicas, stamps, values, strict=True)

@@ -1,4 +1,4 @@
-"""How long a replica takes to start, as measured by the last ones that did. Pure."""
+"""How long a replica takes to start, measured on the last ones that did. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from statistics import median
 from typing import Any
 
 _KEPT = 5
-"""Start-ups remembered: enough for a median that one slow download does not move."""
+"""Starts remembered: enough for a median that one slow download does not move."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColdStarts:
-    """The newest start-ups of one deployment: seconds by phase, each with the replica they are of."""
+    """The newest starts of one deployment: for each, the replica and its seconds by phase."""
 
     startups: tuple[tuple[str, Mapping[str, float]], ...] = ()
 
     def add(self, phases: Mapping[str, Mapping[str, Any]]) -> ColdStarts:
-        """With the start-ups that replicas' phase documents, by replica, report as finished."""
+        """Return them with the starts that are finished by the phase documents, given by replica."""
         known = {replica for replica, _ in self.startups}
         new = [
             (replica, {name: float(seconds) for name, seconds in document["durations_s"].items()})
@@ -28,7 +28,7 @@ class ColdStarts:
         return ColdStarts((*self.startups, *new)[-_KEPT:]) if new else self
 
     def phases_s(self) -> dict[str, float]:
-        """Typical seconds of each phase, in the order replicas go through them."""
+        """Return the typical seconds of each phase, in the order replicas go through them."""
         names = list(dict.fromkeys(name for _, phases in self.startups for name in phases))
         return {name: median(phases.get(name, 0.0) for _, phases in self.startups) for name in names}
 
@@ -41,17 +41,17 @@ class ColdStarts:
 
 
 @dataclass(frozen=True, slots=True)
-class Starting:
-    """Replicas between being asked for and taking requests, and those on their way out."""
+class PhaseCounts:
+    """Replicas that are loading, and replicas that drain."""
 
     starting: int
     draining: int
 
 
-def count_phases(phases: Mapping[str, Mapping[str, Any]], running: frozenset[str], now: float) -> Starting:
-    """From the phase documents of a deployment's replicas, by replica, and the ids of those that run.
+def count_phases(phases: Mapping[str, Mapping[str, Any]], running: frozenset[str], now: float) -> PhaseCounts:
+    """Count the phase documents of a deployment, given by replica; `running` are the ids of those that run.
 
-    `now` is Unix time in seconds. One that drained longer than it may has been killed by Ray.
+    `now` is Unix time in seconds. A replica that drained longer than allowed has been killed by Ray.
     """
     starting = draining = 0
     for replica, document in phases.items():
@@ -60,4 +60,4 @@ def count_phases(phases: Mapping[str, Mapping[str, Any]], running: frozenset[str
         elif document["phase"] != "failed" and replica not in running:
             # `ready` counts too: Ray has not put it into service yet.
             starting += 1
-    return Starting(starting, draining)
+    return PhaseCounts(starting, draining)

@@ -1,4 +1,4 @@
-"""The policy's correspondence: a thread that reads and writes documents, so that the policy never waits.
+"""A thread that reads and writes documents in Ray's store, so that the policy never waits for it.
 
 The policy runs in the event loop of Ray Serve's controller, ten times a second; a call to the GCS
 there would hold up every deployment of the cluster.
@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ray
 
-from serve_app.cluster.ingress_room import Node
-from serve_app.cluster.kubernetes_nodes import GpuNodes, KubernetesNodes
-from serve_app.cluster.ray_resources import judge, read_nodes
+from serve_app.cluster.kubernetes_nodes import KubernetesNodes
+from serve_app.cluster.ray_resources import read_nodes, shortage
+from serve_app.controller.mailbox import Deployment, Learned, Mailbox
 from serve_app.controller.start_times import ColdStarts
 from serve_app.policy.state import PolicyState, restore
 from serve_app.wire.documents import (
@@ -29,9 +29,9 @@ from serve_app.wire.documents import (
     put_document,
     read_document,
 )
-from serve_app.wire.held_requests import IngressReport, forget_report, read_reports
+from serve_app.wire.held_requests import forget_report, read_reports
 from serve_app.wire.phases import FAILED, Phases, forget_phase, read_phases
-from serve_app.wire.served_models import Served, ServedModel, read_served
+from serve_app.wire.served_models import ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
 
@@ -43,78 +43,24 @@ _LEARNED_S = 10.0
 _KUBERNETES_S = 15.0
 _NODES_S = 1.0
 _REPORT_FORGOTTEN_S = 60.0
-"""An ingress replica that holds requests reports twice a second: one this silent was killed."""
+"""An ingress replica that holds requests reports twice a second; after this silence it was killed."""
 _FORGOTTEN_S = 3600.0
-"""For so long it is told why a replica could not start."""
+"""How long the reason is kept why a replica could not start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """What the documents say of one engine deployment."""
-
-    phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of the replicas that exist, and of those that could not start."""
-    cold_starts: ColdStarts = field(default_factory=ColdStarts)
-    no_room: str = ""
-    """Why the cluster has no place for another replica, as far as it says; empty if it has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What an earlier policy of the application has left."""
-
-    states: Mapping[str, PolicyState] = field(default_factory=dict)
-    """By engine deployment."""
-    records: Sequence[Mapping[str, Any]] = ()
-    """Decision records, oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inbox:
-    """What has been read. Replaced whole, so that a reader sees one moment."""
-
-    served: Served | None = None
-    deployments: Mapping[str, Deployment] = field(default_factory=dict)
-    gpu_nodes: GpuNodes | None = None
-    ingress_reports: Mapping[str, IngressReport] = field(default_factory=dict)
-    """Of ingress replicas that hold requests, by replica, whether Ray counts them as running or not."""
-    nodes: tuple[Node, ...] | None = None
-    """The cluster's, while `Outbox.look_at_nodes` asks for them."""
-    learned: Learned | None = None
-    """There no later than `served`."""
-
-
-@dataclass(slots=True)
-class Outbox:
-    """What is to be written; the policy replaces each part, the thread notices."""
-
-    status: dict[str, Any] = field(default_factory=dict)
-    decisions: list[dict[str, Any]] = field(default_factory=list)
-    decisions_seq: int = 0
-    learned: Callable[[], dict[str, Any]] = dict
-    unsettled: Collection[str] = ()
-    """The deployments whose replicas are starting or stopping."""
-    look_at_nodes: bool = False
-    """Whether the ingress would have more replicas if there is room."""
-
-
-class Exchange:
+class Sync(Mailbox):
     """Reads and writes the documents of one application until it is stopped."""
 
     def __init__(self, app: str) -> None:
+        super().__init__()
         self._app = app
-        self.inbox = Inbox()
-        self.outbox = Outbox()
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._written: tuple[dict[str, Any], float] = ({}, 0.0)
         self._written_seq = 0
-        self._learned_at = 0.0
-        self._phases_at = 0.0
-        self._resources_at = 0.0
-        self._nodes_at = 0.0
+        self._done_at: dict[str, float] = {}
+        """When each kind of document was last read or written."""
         self._kubernetes = KubernetesNodes()
-        self._kubernetes_at = 0.0
         self._failures: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
@@ -128,7 +74,7 @@ class Exchange:
         self._wake.set()
 
     def send(self) -> None:
-        """Have what is in the outbox written now rather than at the next turn."""
+        """Have the outbox written now rather than at the next turn."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -141,7 +87,7 @@ class Exchange:
         failures: set[str] = set()
         if self.inbox.learned is None:
             self._attempt(self._read_learned, now, failures)
-        if self.inbox.learned is not None:  # nothing is written before: it would replace what is to be read
+        if self.inbox.learned is not None:  # writing earlier would replace what is to be read
             for step in (
                 self._read_knobs, self._read_phases, self._read_ingress_reports, self._read_nodes,
                 self._read_resources, self._write_decisions, self._write_status, self._write_learned,
@@ -151,13 +97,13 @@ class Exchange:
         self._failures = failures
 
     def _attempt(self, step: Callable[[float], None], now: float, failures: set[str]) -> None:
-        """Every step by itself: what cannot be read must not stop what can be written."""
+        """Run one step by itself: what cannot be read must not stop what can be written."""
         try:
             step(now)
         except Exception as error:  # a lost GCS must not end the thread: it comes back
             text = f"{type(error).__name__}: {error}"
             if text not in self._failures | failures:
-                logger.exception("autoscaling of %s: could not exchange documents", self._app)
+                logger.exception("autoscaling of %s: could not read or write documents", self._app)
             failures.add(text)
 
     def _read_learned(self, now: float) -> None:
@@ -173,7 +119,7 @@ class Exchange:
 
     def _read_phases(self, now: float) -> None:
         unsettled = self.outbox.unsettled
-        everything = now - self._phases_at >= _IDLE_PHASES_S
+        everything = self._due("phases", _IDLE_PHASES_S, now)
         found = read_phases(self._app, [name for name in self._models() if everything or name in unsettled])
         deployments = dict(self.inbox.deployments)
         for name, phases in found.items():
@@ -182,7 +128,7 @@ class Exchange:
             deployments[name] = replace(known, phases=phases.existing, cold_starts=cold_starts)
         self.inbox = replace(self.inbox, deployments=deployments)
         if everything:
-            self._phases_at = now
+            self._done_at["phases"] = now
         for name, phases in found.items():
             self._sweep(name, phases, now)
 
@@ -204,28 +150,30 @@ class Exchange:
 
     def _read_nodes(self, now: float) -> None:
         nodes = self.inbox.nodes if self.outbox.look_at_nodes else None
-        if self.outbox.look_at_nodes and (nodes is None or not 0 <= now - self._nodes_at < _NODES_S):
-            self._nodes_at = now
+        if self.outbox.look_at_nodes and (nodes is None or self._due("nodes", _NODES_S, now)):
+            self._done_at["nodes"] = now
             nodes = read_nodes()
         self.inbox = replace(self.inbox, nodes=nodes)
 
     def _read_resources(self, now: float) -> None:
-        if not self.outbox.unsettled or now - self._resources_at < _RESOURCES_S:
+        if not self.outbox.unsettled or not self._due("resources", _RESOURCES_S, now):
             return
         available, total = ray.available_resources(), ray.cluster_resources()
         deployments = dict(self.inbox.deployments)
         for name, model in self._models().items():
-            no_room = judge(available, total, model.resources)
+            no_room = shortage(available, total, model.resources)
             deployments[name] = replace(deployments.get(name, Deployment()), no_room=no_room)
         self.inbox = replace(self.inbox, deployments=deployments)
-        self._resources_at = now
+        self._done_at["resources"] = now
 
     def _read_gpu_nodes(self, now: float) -> None:
-        if not self.outbox.unsettled or now - self._kubernetes_at < _KUBERNETES_S:
-            return
-        if self._kubernetes.enabled:
-            self._kubernetes_at = now
+        if self._kubernetes.enabled and self.outbox.unsettled and self._due("gpu_nodes", _KUBERNETES_S, now):
+            self._done_at["gpu_nodes"] = now
             self.inbox = replace(self.inbox, gpu_nodes=self._kubernetes.read())
+
+    def _due(self, kind: str, interval_s: float, now: float) -> bool:
+        """Return whether `interval_s` has passed since `kind` was handled, or the clock was set back."""
+        return not 0 <= now - self._done_at.get(kind, 0.0) < interval_s
 
     def _models(self) -> Mapping[str, ServedModel]:
         return self.inbox.served.models if self.inbox.served is not None else {}
@@ -245,7 +193,7 @@ class Exchange:
             self._written = (new, now)
 
     def _write_learned(self, now: float) -> None:
-        if now - self._learned_at < _LEARNED_S:
+        if not self._due("learned", _LEARNED_S, now):
             return
         learned = self.outbox.learned()
         if learned:
@@ -254,11 +202,11 @@ class Exchange:
                 for name, deployment in self.inbox.deployments.items()
             }
             put_document(LEARNED, self._app, learned)
-            self._learned_at = now
+            self._done_at["learned"] = now
 
 
 def _parse_learned(document: Any) -> tuple[dict[str, PolicyState], dict[str, ColdStarts]]:
-    """Raises if another version wrote it: a policy that learns anew is better than none."""
+    """Parse a document of `_write_learned`. Raises if another version wrote it: the policy learns anew."""
     states = {str(name): restore(state) for name, state in document["states"].items()}
     cold_starts = {
         str(name): ColdStarts(

@@ -24,7 +24,7 @@ from serve_app.wire.documents import (
     put_document,
     read_document,
 )
-from serve_app.wire.served_models import Served, ServedModel, read_served
+from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
 
@@ -104,8 +104,8 @@ class KnobStore:
         self._live.adopt(knobs, served.ingress)
         return True
 
-    def _served(self) -> Served:
-        return Served(
+    def _served(self) -> ServedApplication:
+        return ServedApplication(
             {
                 settings.deployment_name: ServedModel(
                     name, settings.deployment_name, self._live.of(name), replica_resources(settings)

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 _AGES_KEPT = 20
-"""Of a record: the oldest reports. A thousand replicas' would be 30 KB, five hundred times."""
+"""Reports whose age a record keeps, the oldest. The ages of a thousand replicas are 30 KB in each record."""
 
-Clamped = Literal["bounds", "delay", "signals", "hold", "capacity", "mode"]
+ClampName = Literal["bounds", "delay", "signals", "hold", "capacity", "mode"]
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One consideration: the replicas it asks for by itself, and why, with its numbers."""
+    """One consideration: how many replicas it needs by itself, and why, with its numbers."""
 
     name: str
     replicas: int
@@ -23,27 +23,27 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """Something that kept the target from what the terms asked for, and how."""
+    """Something that kept the target from what the terms need, and how."""
 
-    name: Clamped
+    name: ClampName
     effect: str
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a decision is what it is. Built from numbers the decision has used, never guessed after it."""
+    """Why a decision is what it is, built from the numbers that the decision used."""
 
-    terms: tuple[Term, ...]
     binding: str
-    """Name of the term that asked for the most, or of the clamp that set the target."""
-    clamps: tuple[Clamp, ...]
+    """The name of the term that needs the most replicas, or of the clamp that set the target."""
     reason: str
     counterfactual: str
-    notes: tuple[str, ...]
-    signals: Mapping[str, float]
+    terms: tuple[Term, ...] = ()
+    clamps: tuple[Clamp, ...] = ()
+    signals: Mapping[str, float] = field(default_factory=dict)
     """Sums over the fresh reports, and what was derived from them."""
-    ages_s: Mapping[str, float]
-    """Age of every replica's report."""
+    ages_s: Mapping[str, float] = field(default_factory=dict)
+    """The age of every replica's report."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +60,29 @@ class Record:
     new_target: int
     wanted: int
     ready: int
-    binding: str
-    reason: str
-    counterfactual: str
-    terms: tuple[Term, ...] = ()
-    clamps: tuple[Clamp, ...] = ()
-    signals: Mapping[str, float] = field(default_factory=dict)
-    ages_s: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    explanation: Explanation
 
     def document(self) -> dict[str, Any]:
-        """As plain data, numbers rounded to what a reader can use."""
-        plain = asdict(self)
-        plain["signals"] = {name: _short(value) for name, value in self.signals.items()}
-        oldest = sorted(self.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
-        plain["ages_s"] = {name: _short(value) for name, value in oldest}
-        return plain
+        """Return the record as flat plain data, with numbers rounded to what a reader can use."""
+        plain: dict[str, Any] = asdict(self)
+        why = self.explanation
+        oldest = sorted(why.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
+        rounded = {"signals": _rounded(why.signals), "ages_s": _rounded(dict(oldest))}
+        explanation: dict[str, Any] = plain.pop("explanation")
+        return plain | explanation | rounded
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in values.items()}
+
+
+def counted(number: float, noun: str) -> str:
+    """Return `number` with its noun: "no replica", "1 replica", "3 replicas"."""
+    whole = f"{number:.0f}"
+    return {"0": f"no {noun}", "1": f"1 {noun}"}.get(whole, f"{whole} {noun}s")
+
+
+def are(number: float, noun: str) -> str:
+    """Return `number` with its noun and verb: "no replica is", "1 replica is", "3 replicas are"."""
+    words = counted(number, noun)
+    return f"{words} {'are' if words.endswith('s') else 'is'}"

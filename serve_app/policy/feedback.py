@@ -1,4 +1,4 @@
-"""Feedback: what measured latencies say of the capacity that the model computes."""
+"""Feedback: measured latencies correct the capacity that the model computes."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from serve_app.policy.capacity_model import Mix, StepTime, slow_share
-from serve_app.policy.observe import Latency, latency
+from serve_app.policy.reported_latency import Latency, latency
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.signals import EngineSignals
 
-# Latencies are percentiles over the last 30 s: before that long after a change of the fleet they speak
-# of the fleet as it was.
+# Latencies are percentiles over the last 30 s: for that long after a change of the fleet they describe the
+# fleet as it was.
 _SETTLE_S = 30.0
 _FEWEST = 20.0
-"""Observations for a percentile to mean something."""
+"""Observations that a percentile needs to be meaningful."""
 _LOWEST = 0.25
 _FALL_PER_S = 0.01
 """At twice the permitted share of misses capacity halves in 70 s; at four times, in 23 s."""
 _RISE_PER_S = 1.0 / 1800.0
 """Trust comes back in half an hour: a fleet that has just been enough must not shrink on a lull."""
 _REGRET_S = 600.0
-"""Misses this soon after a scale-down, under no more load than then, are blamed on it."""
+"""Misses this soon after a scale-down, at no higher load, are attributed to it."""
 _LATE_REGRET = 1.5
-"""Times the permitted share of late tokens. Half a minute's share scatters more than that of waits."""
+"""Factor on the permitted share of late tokens: over half a minute it scatters more than that of waits."""
 _REGRET = 0.9
-"""What the correction that led to such a scale-down is limited to, as a share of what it was."""
+"""The limit of the correction after such a scale-down, as a share of the correction that led to it."""
 _PROBE_S = 21_600.0
-"""How long the limit holds. To try the same fleet again costs a cold start and half a minute of misses."""
+"""How long the limit is in force: trying the same fleet again costs a cold start and 30 s of misses."""
 
 _WINDOW_S = 30.0
-"""What replicas report latencies of."""
+"""The time that reported latencies cover."""
 _INTERFERENCE_MEMORY_S = 3600.0
-"""It is a property of the traffic and changes with it, over the day."""
+"""Interference is a property of the traffic, and changes with it over the day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Measured:
     ttft_prefill: Latency
     itl: Latency
     ttft_missed: float
-    """Share of requests whose wait in an engine's queue alone used up what prefill leaves of the target."""
+    """Share of requests whose wait in an engine's queue alone exceeded what prefill leaves of the target."""
     itl_missed: float
     ttft_feasible: bool
     """Whether prefill leaves anything of the target at its percentile."""
@@ -53,11 +53,11 @@ class Measured:
 
 
 def measure(engines: Sequence[EngineSignals], knobs: Knobs, lowest_itl_s: float) -> Measured:
-    """Latencies as reported. `lowest_itl_s` is what a single sequence gets, as learned."""
+    """Compare reported latencies with the targets; `lowest_itl_s` is the ITL of a single sequence."""
     queue = latency(engines, "ttft_queue")
     prefill = latency(engines, "ttft_prefill")
     itl = latency(engines, "itl")
-    # The median prompt, so that a few long prompts, which nothing helps, do not call off the rest.
+    # The median prompt, because a few long prompts, which nothing helps, must not hide the others.
     budget = knobs.ttft_target_s - prefill.at(50)
     feasible = budget > 0
     itl_feasible = lowest_itl_s < knobs.itl_target_s
@@ -75,12 +75,13 @@ def measure(engines: Sequence[EngineSignals], knobs: Knobs, lowest_itl_s: float)
 def correct(
     state: PolicyState, measured: Measured, knobs: Knobs, ready: int, target: int, now: float
 ) -> PolicyState:
-    """The state with its capacity correction moved by the latencies since the last decision.
+    """Return the state with its capacity correction moved by the latencies since the last decision.
 
-    Times to first token above the permitted share lower it. It rises where the fleet would still miss
-    less than half of that share with one replica fewer, misses being in proportion to the load of a
-    replica. They are not, close to saturation: what a scale-down has shown to be too much is not tried
-    again for hours, or a constant load would see a replica go and come back every five minutes.
+    The correction falls while more times to first token miss the target than permitted. It rises if the
+    fleet would miss less than half of the permitted share with one replica fewer, assuming that misses grow
+    in proportion to the load of a replica. Close to saturation they grow faster: a scale-down that led to
+    misses is not tried again for hours, or under a constant load a replica would go and come back every five
+    minutes.
     """
     elapsed = _elapsed(state, now)
     settled = (
@@ -89,8 +90,8 @@ def correct(
     if not settled or elapsed <= 0 or measured.ttft_queue.count < _FEWEST:
         return state
     permitted = 1.0 - knobs.ttft_percentile / 100.0
-    # Late tokens change what a replica is believed to carry, not this correction; but they forget it within
-    # the hour, and would try the same fleet again. Once is enough: they are learned from besides.
+    # Late tokens change the interference, not this correction; but the interference forgets them within the
+    # hour, and the same fleet would be tried again. One limit is enough, because they are learned besides.
     if measured.itl_missed > _LATE_REGRET * permitted and not _limited(state, now):
         state = _regret(state, now)
     over = measured.ttft_missed / permitted
@@ -105,7 +106,7 @@ def correct(
 
 
 def remember_ready(state: PolicyState, ready: int, now: float) -> PolicyState:
-    """The state with the mean of the ready replicas over the time that latencies are reported of."""
+    """Return the state with the mean of ready replicas over the time that reported latencies cover."""
     if not ready or state.ready_mean <= 0:
         return replace(state, ready_mean=float(ready))
     keep = math.exp(-_elapsed(state, now) / _WINDOW_S)
@@ -121,11 +122,11 @@ def learn_interference(
     felt_rps: float,
     now: float,
 ) -> PolicyState:
-    """The state with late tokens added, those that came since the last decision and those expected.
+    """Return the state with the late tokens since the last decision added, measured and expected.
 
-    Their ratio is what the model does not know: the spread of prompt lengths, how evenly the ingress
-    spreads them, clumps shorter than a bucket. An overloaded replica tells nothing of it: there tokens are
-    late because of those that came before.
+    Their ratio covers what the model does not know: the spread of prompt lengths, how evenly the ingress
+    spreads requests, clumps shorter than a bucket. An overloaded replica is left out: its tokens are late
+    because of earlier requests.
     """
     elapsed = _elapsed(state, now)
     known = measured.itl_feasible and measured.itl.count >= _FEWEST and state.ready_mean > 0
@@ -144,7 +145,7 @@ def learn_interference(
 
 
 def _elapsed(state: PolicyState, now: float) -> float:
-    """Seconds since the last decision; of a long pause only ten were measured by anyone."""
+    """Return the seconds since the last decision, at most ten: longer pauses were not measured."""
     return 0.0 if state.last_at is None else min(max(now - state.last_at, 0.0), 10.0)
 
 
@@ -153,7 +154,7 @@ def _limited(state: PolicyState, now: float) -> bool:
 
 
 def _regret(state: PolicyState, now: float) -> PolicyState:
-    """The state with its correction limited, if what is missed comes of the last scale-down."""
+    """Return the state with its correction limited, if the last scale-down explains the misses."""
     if state.lowered is None:
         return state
     at, correction, rate = state.lowered

@@ -1,23 +1,24 @@
-"""Replicas of the ingress itself, in proportion to the requests it has open. Pure."""
+"""How many replicas the ingress itself should have: in proportion to its open requests. Pure."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from serve_app.policy.decision import are
 from serve_app.settings.knobs import IngressKnobs
 from serve_app.wire.signals import STALE_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)
 class IngressDecision:
-    """What came of one look."""
+    """How many ingress replicas there should be, and why."""
 
     target: int
     wanted: int
-    """The target if there were room for any number."""
+    """The target if there were room for any number of replicas."""
     peaks: tuple[tuple[float, int], ...]
-    """The falling sequence of recent peaks, to be handed to the next call."""
+    """The falling sequence of recent peaks, to pass to the next call."""
     reason: str
 
 
@@ -30,41 +31,42 @@ def decide_ingress(
     now: float,
     room: int | None = None,
 ) -> IngressDecision:
-    """Ingress replicas for the requests they carry: more at once, fewer after the delay.
+    """Decide for the ingress: more replicas at once, fewer after the delay.
 
-    Requests that are held are not carried (`ONGOING_REQUESTS`): they wait for an engine replica, and another
-    ingress replica would take its room.
+    Requests that are held do not count as open: they wait for an engine replica, and another ingress replica
+    could take its room.
 
     Args:
-        reported: (requests carried, age in seconds) of each replica that reports.
+        reported: (open requests, age in seconds) of each replica that reports.
         ready: Ingress replicas that run.
         target: Replicas asked for at present.
-        knobs: The operator's.
-        peaks: From the last decision.
-        now: Unix time, seconds.
+        knobs: The operator's settings.
+        peaks: The peaks from the last decision.
+        now: Unix time in seconds.
         room: Replicas that may be added without taking what engine replicas need; None for any number.
     """
     known = [ongoing for ongoing, age in reported.values() if age <= STALE_AFTER_S and math.isfinite(ongoing)]
     ongoing = sum(max(value, 0.0) for value in known)
     # Bounded first: a sum of absurd reports may be infinite, and that cannot be rounded.
-    wish = math.ceil(min(ongoing / knobs.target_ongoing_requests, knobs.max_replicas) - 1e-9)
-    wish = max(wish, knobs.min_replicas)
+    needed = math.ceil(min(ongoing / knobs.target_ongoing_requests, knobs.max_replicas) - 1e-9)
+    wanted = max(needed, knobs.min_replicas)
     start = now - knobs.downscale_delay_s
-    recent = tuple((at, n) for at, n in peaks if start < at <= now and n > wish)
-    # The first look after a loss of memory counts as a peak of what there is.
-    begin = () if peaks else ((now, target),) if target > wish else ()
-    peaks = (*recent, *begin, (now, wish))
+    recent = tuple((at, n) for at, n in peaks if start < at <= now and n > wanted)
+    # After a loss of memory the present target counts as a peak.
+    first = () if peaks else ((now, target),) if target > wanted else ()
+    peaks = (*recent, *first, (now, wanted))
     current = min(max(target, knobs.min_replicas), knobs.max_replicas)
     reason = (
-        f"{ongoing:.0f} requests are carried; the target is {knobs.target_ongoing_requests:g} per replica"
+        f"{are(ongoing, 'request')} open; the target is {knobs.target_ongoing_requests:g} per replica, "
+        f"so {are(needed, 'replica')} needed"
     )
     if len(known) < ready:
-        reason += f"; {ready - len(known)} replicas are silent"
-        wish = max(wish, current)
+        reason += f"; {ready - len(known)} of {ready} replicas did not report, so none is removed"
+        wanted = max(wanted, current)
     else:
         floor = min(max(n for _, n in peaks), knobs.max_replicas)
-        wish = max(wish, min(current, floor))
-    allowed = wish if room is None else max(min(wish, target + room), min(wish, target))
-    if allowed < wish:
-        reason += f"; {wish} replicas are wanted, and engine replicas need the room"
-    return IngressDecision(allowed, wish, peaks, reason)
+        wanted = max(wanted, min(current, floor))
+    allowed = wanted if room is None else max(min(wanted, target + room), min(wanted, target))
+    if allowed < wanted:
+        reason += f"; there is room for {allowed}, because engine replicas need the rest"
+    return IngressDecision(allowed, wanted, peaks, reason)

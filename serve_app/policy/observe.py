@@ -1,19 +1,17 @@
-"""From a snapshot to sums, and from the sums to what is remembered of them."""
+"""From the reports in a snapshot to sums over them, and to what the policy remembers."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import hypot, isfinite
 from operator import attrgetter
-from typing import Literal
 
-from serve_app.policy.state import PolicyState
-from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Percentile
-from serve_app.wire.signals import EngineSignals, IngressSignals, Reading, Snapshot
+from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.state import MixSums, PolicyState
+from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 
-# One call reads several fields: half the time of a hundred replicas' decision is reading.
+# One call reads several fields: reading is half the time of a decision about a hundred replicas.
 _READ_TOTALS = attrgetter(
     "finished_requests_total",
     "finished_prompt_tokens_total",
@@ -30,47 +28,47 @@ _LOAD = attrgetter(
     "kv_cache_tokens",
 )
 _LARGEST = 1e15
-"""A number beyond this is as little a report as one that is not finite."""
+"""A report with a larger number is refused like one with a number that is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One model at one moment, over all replicas whose reports are fresh."""
+    """Sums over the fresh reports about one model at one moment."""
 
     running_requests: float
     running_tokens: float
     waiting_requests: float
-    """In engine queues."""
+    """Requests in engine queues."""
     waiting_tokens: float
     held_requests: float
-    """In ingress replicas, for a cold start."""
+    """Requests that ingress replicas hold during a cold start."""
     held_tokens: float
     oldest_held_s: float
     arrivals: float
     """Requests since the last decision."""
     kv_cache_tokens: float
-    """Of one replica."""
+    """Tokens that the KV cache of one replica holds."""
     unknown_engines: int
-    """Ready replicas that are silent: absent or stale."""
+    """Ready replicas without a fresh report."""
     ingress_known: bool
     ages_s: dict[str, float]
     notes: tuple[str, ...]
     engines: tuple[EngineSignals, ...]
-    """The reports to believe."""
+    """The fresh reports of engine replicas."""
 
     @property
     def queued_requests(self) -> float:
-        """Waiting anywhere."""
+        """Requests that wait in engines or in the ingress."""
         return self.waiting_requests + self.held_requests
 
     @property
     def queued_tokens(self) -> float:
-        """Prompt tokens waiting anywhere."""
+        """Prompt tokens that wait in engines or in the ingress."""
         return self.waiting_tokens + self.held_tokens
 
     @property
     def idle(self) -> bool:
-        """Known to have nothing to do. Not knowing is not idle."""
+        """Whether the model is known to have nothing to do; a model with silent replicas is not."""
         known = self.ingress_known and not self.unknown_engines
         return known and not (self.running_requests or self.queued_requests or self.arrivals)
 
@@ -81,7 +79,7 @@ def _usable(
     what: str,
     notes: list[str],
 ) -> list[str]:
-    """The sources to believe: fresh, and with finite numbers throughout."""
+    """Return the sources whose reports are fresh and finite throughout; add a note for each other one."""
     usable = []
     values = attrgetter(*names)
     for source, reading in readings.items():
@@ -101,11 +99,7 @@ def observe(
 ) -> tuple[Observation, PolicyState]:
     """Sum up `snapshot`, and remember arrivals, the mix of requests and the steps engines took.
 
-    Args:
-        snapshot: What replicas report.
-        state: From the last decision.
-        now: Unix time, seconds.
-        memory_s: Seconds of traffic over which the memory of peaks fades.
+    The memory of peaks fades over `memory_s` seconds of traffic. `now` is Unix time in seconds.
     """
     notes: list[str] = []
     engines = _usable(snapshot.engines, EngineSignals.__slots__, "engine", notes)
@@ -171,7 +165,7 @@ def _count(
     now: float,
     memory_s: float,
 ) -> tuple[PolicyState, float, float]:
-    """What happened since the last decision, from the totals replicas report."""
+    """Remember what happened since the last decision; return the arrivals and the finished requests too."""
     engine_totals = dict(state.engine_totals)
     finished = prompt_tokens = computed_tokens = output_tokens = 0.0
     samples = []
@@ -185,16 +179,16 @@ def _count(
         if before is not None:
             then, requests_then, prompt_then, computed_then, output_then = before
             if -0.05 <= reported - then <= 0.05:
-                continue  # the report of last time
+                continue  # the same report as last time
             if requests >= requests_then and prompt >= prompt_then and output >= output_then:
                 finished += requests - requests_then
                 prompt_tokens += prompt - prompt_then
                 computed_tokens += max(computed - computed_then, 0.0)
                 output_tokens += output - output_then
-        # else its past is unknown: new, or back from a change of its `user_config`, while which Ray does
-        # not count it as running. To count all it ever did as of now would look like a torrent.
+        # A replica without totals is new, or back from a change of its `user_config`, during which Ray does
+        # not count it as running. To count all its requests as new would look like a burst.
         steps, step_s, batch, kv_tokens, prefill_tokens = step = _READ_STEP(signals)
-        # One report beyond what a step can be would outweigh all others in the fit.
+        # A report beyond what a step can be would outweigh all others in the fit.
         if (
             0 < steps <= 10_000.0
             and 0 < step_s <= 60.0
@@ -212,7 +206,8 @@ def _count(
         ingress_totals[source] = counted
         arrivals += max(0.0, counted[0] - start[0])
         body_bytes += max(0.0, counted[1] - start[1])
-    sums = state.sums.add(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
+    new = MixSums(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
+    sums = state.sums.add(new)
     remembered = replace(
         state,
         demand=state.demand.add(
@@ -223,63 +218,10 @@ def _count(
         service=state.service.learn(samples),
         sums=sums,
         engine_totals={
-            source: totals for source, totals in engine_totals.items() if source in snapshot.engines
+            source: engine_totals[source] for source in engine_totals if source in snapshot.engines
         },
         ingress_totals={
-            source: totals for source, totals in ingress_totals.items() if source in snapshot.ingress
+            source: ingress_totals[source] for source in ingress_totals if source in snapshot.ingress
         },
     )
     return remembered, arrivals, finished
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """One part of latency over the last 30 s, by replica. Seconds."""
-
-    percents: tuple[int, ...]
-    rows: tuple[tuple[float, ...], ...]
-    """Of each replica that has observed any: how many, and its percentiles."""
-    count: float
-    """Of all of them."""
-
-    def at(self, percentile: Percentile) -> float:
-        """The mean of the replicas' percentiles, weighted by how much each observed; 0 if none did."""
-        column = 1 + self.percents.index(percentile)
-        return sum([row[0] * row[column] for row in self.rows]) / self.count if self.rows else 0.0
-
-    def share_above(self, limit_s: float) -> float:
-        """The share of observations above `limit_s`: of each replica, read off between its percentiles.
-
-        Not off the mean percentiles: where latencies come in two kinds they are of neither.
-        """
-        if not self.rows:
-            return 0.0
-        percents, above = (0, *self.percents), 0.0
-        for row in self.rows:
-            if row[-1] > limit_s:
-                index = bisect_right(row, limit_s, 1) - 1
-                # Linear between two percentiles; the lowest is taken to start at 0 s.
-                below, below_s = percents[index], row[index] if index else 0.0
-                width_s = row[index + 1] - below_s
-                part = (limit_s - below_s) / width_s if width_s > 0 else 0.0
-                above += row[0] * (100.0 - below - part * (percents[index + 1] - below))
-        # A report whose percentiles are out of order must not come to more than all, or less than none.
-        return min(max(above / (100.0 * self.count), 0.0), 1.0)
-
-
-_PARTS = (
-    ("ttft_queue", "ttft_count", PERCENTILES),
-    ("ttft_prefill", "ttft_count", PERCENTILES),
-    ("itl", "itl_count", ITL_PERCENTILES),
-)
-_READERS = {
-    part: (attrgetter(count, *(f"{part}_p{p}_s" for p in percentiles)), percentiles)
-    for part, count, percentiles in _PARTS
-}
-
-
-def latency(engines: Sequence[EngineSignals], part: Literal["ttft_queue", "ttft_prefill", "itl"]) -> Latency:
-    """One part of latency as `engines` report it."""
-    read, percents = _READERS[part]
-    rows = tuple([row for row in map(read, engines) if row[0] > 0])
-    return Latency(percents, rows, sum([row[0] for row in rows]))

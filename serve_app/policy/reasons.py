@@ -5,58 +5,57 @@ from __future__ import annotations
 import math
 
 from serve_app.policy.capacity_model import feasibility
-from serve_app.policy.situation import Situation
+from serve_app.policy.inputs import Inputs
+from serve_app.policy.reported_latency import Latency
 from serve_app.policy.sizing import MOST_REPLICAS
-from serve_app.policy.terms import queue_may_ask
+from serve_app.policy.terms import most_for_a_queue
 
 
-def counterfactual(at: Situation, wanted: int, target: int, scheduled: int) -> str:
-    """What would send the target up, and when it can next go down; `scheduled` is a schedule's minimum."""
-    least = at.knobs.min_replicas
-    if target and target <= max(scheduled, least):
-        which = "min_replicas" if target <= least else "a schedule's min_replicas"
-        return f"{_up(at, target)}; not down: {which} = {target}"
-    return f"{_up(at, target)}; {_down(at, wanted, target)}"
+def counterfactual(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
+    """Return what would raise the target, and when it can fall; `scheduled` is a schedule's minimum."""
+    rise = _rise(inputs, target)
+    return f"{rise}; it {_fall(inputs, wanted, target, scheduled)}" if target else rise
 
 
-def _up(at: Situation, target: int) -> str:
-    if target >= at.knobs.max_replicas:
-        return f"not up: max_replicas = {at.knobs.max_replicas}"
+def _rise(inputs: Inputs, target: int) -> str:
+    if target >= inputs.knobs.max_replicas:
+        return f"the target cannot rise: max_replicas = {inputs.knobs.max_replicas}"
     if target == 0:
-        return "up at the first request"
-    above = f"above {_demand(at, target)}"
-    if queue_may_ask(at) < MOST_REPLICAS:
-        return f"up {above}; a queue asks for no more while replicas start"
-    waiting = math.floor(at.knobs.queue_target_per_replica * target) + 1
-    return f"up at {waiting} waiting or {above}"
+        return "the target rises at the first request"
+    above = f"above {_rate(inputs, target)}"
+    if most_for_a_queue(inputs) < MOST_REPLICAS:
+        return f"the target rises {above}; a queue asks for no more while replicas start"
+    waiting = math.floor(inputs.knobs.queue_target_per_replica * target) + 1
+    return f"the target rises at {waiting} waiting requests or {above}"
 
 
-def _demand(at: Situation, replicas: int) -> str:
-    """The most that so many carry; the forecast asks by what is to come as well."""
-    forecast = ", arriving or forecast" if at.knobs.forecast else ""
-    return f"{at.sizing.most_rps(replicas):.3g} requests/s{forecast}"
+def _rate(inputs: Inputs, replicas: int) -> str:
+    """Return the most that `replicas` can serve; the forecast asks for demand to come as well."""
+    forecast = ", arriving or forecast" if inputs.knobs.forecast else ""
+    return f"{inputs.sizing.most_rps(replicas):.3g} requests/s{forecast}"
 
 
-def _down(at: Situation, wanted: int, target: int) -> str:
-    if not target:
-        return "at zero"
-    if at.seen.unknown_engines or not at.seen.ingress_known:
-        return "not down while replicas are silent"
+def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
+    knobs = inputs.knobs
+    if target <= knobs.min_replicas:
+        return f"cannot fall: min_replicas = {target}"
+    if target <= scheduled:
+        return f"cannot fall: a schedule's min_replicas = {target}"
+    if inputs.silent:
+        return "cannot fall while replicas do not report"
     if target == 1:
-        delay_s = at.knobs.downscale_to_zero_delay_s
-        if at.state.idle_since is None:
-            return f"to zero after {delay_s:g} s without a request"
-        return f"to zero in {max(0.0, delay_s - at.idle_s):.0f} s without a request"
+        left_s = max(0.0, knobs.downscale_to_zero_delay_s - inputs.idle_s)
+        return f"falls to 0 after {left_s:.0f} s without a request"
     if wanted >= target:
-        return f"down after {at.knobs.downscale_delay_s:g} s below {_demand(at, target - 1)}"
-    peak_at, most = at.state.peaks[0]
-    delayed_s = peak_at + at.knobs.downscale_delay_s - at.now if most >= target else 0.0
-    return f"can next go down in {max(0.0, delayed_s, at.first_down_s - at.watched_s):.0f} s"
+        return f"falls after {knobs.downscale_delay_s:g} s below {_rate(inputs, target - 1)}"
+    peak_at, most = inputs.state.peaks[0]
+    delayed_s = peak_at + knobs.downscale_delay_s - inputs.now if most >= target else 0.0
+    return f"can fall in {max(0.0, delayed_s, inputs.min_observed_s - inputs.observed_s):.0f} s"
 
 
-def feasibility_notes(at: Situation) -> list[str]:
-    """Targets no number of replicas would meet. They are reported, and not chased."""
-    knobs, measured, sizing = at.knobs, at.measured, at.sizing
+def feasibility_notes(inputs: Inputs) -> list[str]:
+    """Return the targets that no number of replicas would meet. They are reported, and not chased."""
+    knobs, measured, sizing = inputs.knobs, inputs.measured, inputs.sizing
     notes = []
     alone = feasibility(sizing.step, sizing.mix, knobs)
     prefill = measured.ttft_prefill
@@ -70,7 +69,7 @@ def feasibility_notes(at: Situation) -> list[str]:
             f"infeasible at P{knobs.ttft_percentile}: prefill alone takes "
             f"{prefill.at(knobs.ttft_percentile):.3g} s, and ttft_target_s = {knobs.ttft_target_s:g}"
         )
-    elif not alone.ttft and sizing.correction and measured.itl.count > 0:
+    elif not alone.ttft and measured.itl.count > 0:
         notes.append(
             f"infeasible: a mean request takes {alone.ttft_s:.3g} s to its first token on an empty replica, "
             f"and ttft_target_s = {knobs.ttft_target_s:g}"
@@ -83,10 +82,11 @@ def feasibility_notes(at: Situation) -> list[str]:
     return notes
 
 
-def explain_signals(at: Situation) -> dict[str, float]:
-    """The numbers the decision rests on, by the names the documentation gives them."""
-    snapshot, seen, measured, sizing, state = at.snapshot, at.seen, at.measured, at.sizing, at.state
-    short, long = state.demand.recent(at.now)
+def explain_signals(inputs: Inputs) -> dict[str, float]:
+    """Return the numbers that the decision is based on, by the names that docs/operating.md explains."""
+    snapshot, seen, state = inputs.snapshot, inputs.seen, inputs.state
+    measured, sizing = inputs.measured, inputs.sizing
+    short, long = state.demand.recent(inputs.now)
     signals = {
         "ready_replicas": snapshot.ready,
         "starting_replicas": snapshot.capacity.starting,
@@ -99,7 +99,7 @@ def explain_signals(at: Situation) -> dict[str, float]:
         "oldest_held_s": seen.oldest_held_s,
         "arrivals_30s_rps": short.requests,
         "arrivals_60s_rps": long.requests,
-        "arrivals_felt_rps": at.felt_rps,
+        "arrivals_felt_rps": inputs.felt_rps,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
         "replica_capacity_rps": sizing.rps(max(snapshot.target, 1)),
@@ -113,13 +113,11 @@ def explain_signals(at: Situation) -> dict[str, float]:
         "ttft_missed_ratio": measured.ttft_missed,
         "itl_missed_ratio": measured.itl_missed,
     }
-    for name, latency in (
-        ("ttft_queue", measured.ttft_queue),
-        ("ttft_prefill", measured.ttft_prefill),
-        ("itl", measured.itl),
-    ):
+    percentile = inputs.knobs.ttft_percentile
+    for part in ("ttft_queue", "ttft_prefill", "itl"):
+        latency: Latency = getattr(measured, part)
         if latency.count > 0:
-            signals[f"{name}_p{at.knobs.ttft_percentile}_s"] = latency.at(at.knobs.ttft_percentile)
+            signals[f"{part}_p{percentile}_s"] = latency.at(percentile)
     if snapshot.cold_start_s is not None and math.isfinite(snapshot.cold_start_s):
         signals["cold_start_s"] = snapshot.cold_start_s
     return signals

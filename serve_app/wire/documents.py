@@ -1,7 +1,7 @@
-"""Small JSON documents in Ray's key-value store: how processes of one application tell each other things.
+"""Small JSON documents in Ray's key-value store, through which the processes of an application communicate.
 
-The policy runs in Ray Serve's controller, which no replica may call, and sees of replicas only the
-numbers they report. Knobs travel to it, and decisions away from it, through here.
+The policy runs in Ray Serve's controller, which no replica may call, and gets nothing from replicas but the
+numbers they report. Knobs reach it, and decisions leave it, through these documents.
 """
 
 from __future__ import annotations
@@ -23,40 +23,59 @@ _T = TypeVar("_T")
 KNOBS = "knobs"
 """Written by ingress replicas: the knobs in force."""
 STATUS = "status"
-"""Written by the policy, at most once a second: where every model stands."""
+"""Written by the policy: the state of every model."""
 DECISIONS = "decisions"
 """Written by the policy: the ring of decision records."""
 LEARNED = "learned"
-"""Written by the policy: what it has learned, so that a reset of the policy does not lose it."""
+"""Written by the policy: what it has learned, for the policy that comes after it."""
 
 
 def put_document(kind: str, app: str, document: Any) -> None:
     """Store `document` as the only one of its kind for `app`. A call to Ray's GCS, about 0.5 ms."""
-    data = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 1)
-    internal_kv._internal_kv_put(_key(kind, app), data, overwrite=True, namespace=NAMESPACE)
+    write(_key(kind, app), zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 1))
 
 
 def get_document(kind: str, app: str) -> Any | None:
-    """The document, or None while nobody has written one."""
+    """Return the document, or None while none has been written."""
     data = internal_kv._internal_kv_get(_key(kind, app), namespace=NAMESPACE)
     return None if data is None else json.loads(zlib.decompress(data))
 
 
 def read_document(kind: str, app: str, parse: Callable[[Any], _T]) -> _T | None:
-    """What `parse` makes of the document; None while there is none that can be read.
+    """Return the parsed document; None while there is none that can be read.
 
-    One that is damaged, or that another version wrote, is logged once and otherwise as good as absent.
+    A document that is damaged, or that another version wrote, is logged once and counts as absent.
     """
     key = _key(kind, app)
     data = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
-    return None if data is None else readable(key, lambda: parse(json.loads(zlib.decompress(data))))
+    return None if data is None else _parsed(key, data, lambda data: parse(json.loads(zlib.decompress(data))))
 
 
-def readable(key: str, parse: Callable[[], _T]) -> _T | None:
-    """What `parse` makes of the document at `key`; None, and logged once, if it cannot be read."""
+def write(key: str, data: bytes) -> None:
+    """Store `data` at `key`. A call to Ray's GCS, about 0.5 ms."""
+    internal_kv._internal_kv_put(key, data, overwrite=True, namespace=NAMESPACE)
+
+
+def erase(key: str) -> None:
+    """Remove what is stored at `key`, if anything is."""
+    internal_kv._internal_kv_del(key, namespace=NAMESPACE)
+
+
+def read_all(prefix: str, parse: Callable[[bytes], _T]) -> dict[str, _T]:
+    """Return all that is stored under `prefix` and can be parsed, by the rest of the key."""
+    found = {}
+    for key in internal_kv._internal_kv_list(prefix, namespace=NAMESPACE):
+        data = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
+        parsed = _parsed(key.decode(), data, parse) if data is not None else None
+        if parsed is not None:
+            found[key.decode().removeprefix(prefix)] = parsed
+    return found
+
+
+def _parsed(key: str, data: bytes, parse: Callable[[bytes], _T]) -> _T | None:
     try:
-        found = parse()
-    except Exception as error:  # whatever a stranger's bytes make it raise
+        found = parse(data)
+    except Exception as error:  # anything, because the bytes may be anything
         why = f"{type(error).__name__}: {error}"[:500]
         if _unreadable.get(key) != why:
             if len(_unreadable) >= _REMEMBERED:
@@ -70,14 +89,14 @@ def readable(key: str, parse: Callable[[], _T]) -> _T | None:
 
 _REMEMBERED = 1000
 _unreadable: dict[str, str] = {}
-"""What has been logged of documents that cannot be read, by key."""
+"""The error last logged for each document that cannot be read, by key."""
 
 
 def parse_status(document: Any) -> dict[str, Any]:
-    """A `STATUS` document, if it has what readers of it go by.
+    """Return a `STATUS` document that has all that its readers use.
 
     Raises:
-        KeyError, TypeError, ValueError: if it has not.
+        KeyError, TypeError, ValueError: if it lacks some of it.
     """
     float(document["at"])
     for model in document["models"].values():
@@ -91,7 +110,7 @@ def parse_status(document: Any) -> dict[str, Any]:
 
 
 def parse_records(document: Any) -> tuple[dict[str, Any], ...]:
-    """A `DECISIONS` document. Raises if its records lack a number or a model."""
+    """Return a `DECISIONS` document. Raises if its records lack a number or a model."""
     return tuple({**record, "seq": int(record["seq"]), "model": str(record["model"])} for record in document)
 
 

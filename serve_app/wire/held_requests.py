@@ -1,8 +1,8 @@
 """What ingress replicas that hold requests report through Ray's key-value store.
 
-Ray hands the policy the reports of running replicas only. An ingress replica that drains goes on holding its
-requests, which wait for engine replicas that nobody would ask for: so a replica writes its report down for as
-long as it holds any, and the policy reads those of replicas that Ray no longer tells it of.
+Ray hands the policy the reports of running replicas only. An ingress replica that drains still holds its
+requests, and they wait for engine replicas that nothing would ask for. So a replica stores its report for as
+long as it holds a request, and the policy reads the reports that Ray leaves out.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
-from ray.experimental import internal_kv
-
-from serve_app.wire.documents import NAMESPACE
+from serve_app.wire.documents import erase, read_all, write
 
 logger = logging.getLogger("ray.serve")
 
@@ -34,15 +31,16 @@ class IngressReport:
 
 
 def publish_report(app: str, replica: str, values: Mapping[str, float], at: float) -> None:
-    """Store the report of an ingress replica, made at Unix time `at`. A call to Ray's GCS, about 0.5 ms."""
-    document = json.dumps({"at": at, "values": dict(values)}, separators=(",", ":")).encode()
-    internal_kv._internal_kv_put(_prefix(app) + replica, document, overwrite=True, namespace=NAMESPACE)
+    """Store the report of an ingress replica, made at Unix time `at`."""
+    write(
+        _prefix(app) + replica, json.dumps({"at": at, "values": dict(values)}, separators=(",", ":")).encode()
+    )
 
 
 async def keep_report(
     app: str, replica: str, holds: Callable[[], bool], report: Callable[[], Mapping[str, float]]
 ) -> None:
-    """Have what `report` says stored, twice a second, while `holds`; removed when that is over. For ever."""
+    """Store what `report` returns twice a second while `holds`, and remove it afterwards. Never returns."""
     written = failing = False
     while True:
         try:
@@ -55,7 +53,7 @@ async def keep_report(
                 written = False
             failing = False
         except Exception:
-            # The GCS is away; what is held must not suffer for it.
+            # The GCS is away; requests are held all the same.
             if not failing:
                 logger.warning("the report of held requests cannot be written", exc_info=True)
             failing = True
@@ -63,29 +61,23 @@ async def keep_report(
 
 
 def forget_report(app: str, replica: str) -> None:
-    """Remove it: the replica holds nothing any more."""
-    internal_kv._internal_kv_del(_prefix(app) + replica, namespace=NAMESPACE)
+    """Remove the report of a replica that holds nothing any more."""
+    erase(_prefix(app) + replica)
 
 
 def read_reports(app: str) -> dict[str, IngressReport]:
-    """Those there are, by replica. What is not a report is left out: another version may have written it."""
-    reports = {}
-    for key in internal_kv._internal_kv_list(_prefix(app), namespace=NAMESPACE):
-        document = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
-        report = _parsed(document) if document is not None else None
-        if report is not None:
-            reports[key.decode().removeprefix(_prefix(app))] = report
-    return reports
+    """Return the reports by replica, without those that another version wrote."""
+    return read_all(_prefix(app), _parse)
 
 
-def _parsed(document: bytes) -> IngressReport | None:
-    try:
-        found: Any = json.loads(document)
-        values = {str(name): float(value) for name, value in found["values"].items()}
-        at = float(found["at"])
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    return IngressReport(at, values) if isfinite(at) else None
+def _parse(data: bytes) -> IngressReport:
+    found = json.loads(data)
+    report = IngressReport(
+        float(found["at"]), {str(name): float(value) for name, value in found["values"].items()}
+    )
+    if not isfinite(report.at):
+        raise ValueError(f"at = {report.at}: must be finite")
+    return report
 
 
 def _prefix(app: str) -> str:

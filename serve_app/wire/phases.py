@@ -1,7 +1,7 @@
 """Start-up phases in Ray's key-value store, where the ingress and the policy can read them.
 
-A replica that is still loading cannot be called through Serve, so it writes down how far it is. One that is
-killed leaves what it wrote behind; Ray knows which replicas there are.
+A replica that is still loading cannot be called through Serve, so it stores a document with its phase. A
+replica that is killed leaves its document behind; Ray knows which replicas exist.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from ray.experimental import internal_kv
 from ray.serve._private.common import DeploymentID, ReplicaID
 from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.util import list_named_actors
 
-from serve_app.wire.documents import NAMESPACE, readable
+from serve_app.wire.documents import erase, read_all, write
 
 FAILED = "failed"
-"""The phase of a replica that could not start. Its document outlives it: it says why."""
+"""The phase of a replica that could not start. Its document is kept, because it says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +26,9 @@ class Phases:
     """The phase documents of one deployment, by replica."""
 
     existing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of the replicas that exist, and of those that could not start."""
+    """The documents of the replicas that exist, and of those that could not start."""
     left_behind: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of the others, which were killed."""
+    """The documents of the others, which were killed."""
 
 
 def _prefix(app: str, deployment: str) -> str:
@@ -39,23 +37,21 @@ def _prefix(app: str, deployment: str) -> str:
 
 def publish_phase(app: str, deployment: str, replica: str, document: str) -> None:
     """Store a replica's phase document; see `Startup` for what is in it."""
-    internal_kv._internal_kv_put(
-        _prefix(app, deployment) + replica, document.encode(), overwrite=True, namespace=NAMESPACE
-    )
+    write(_prefix(app, deployment) + replica, document.encode())
 
 
 def forget_phase(app: str, deployment: str, replica: str) -> None:
-    """Remove what a replica that is no more had published."""
-    internal_kv._internal_kv_del(_prefix(app, deployment) + replica, namespace=NAMESPACE)
+    """Remove the phase document of a replica that is gone."""
+    erase(_prefix(app, deployment) + replica)
 
 
 def read_phases(app: str, deployments: Iterable[str]) -> dict[str, Phases]:
-    """The phase documents of these deployments' replicas. Calls of the GCS: 1 ms, and 0.5 ms a document.
+    """Return the phase documents of these deployments. Asks the GCS for 1 ms, and 0.5 ms per document.
 
-    A replica is a named actor, and Ray strikes a dead one off its list within 20 ms of the death of the
-    process. That list is asked for after the documents have been read: a replica that wrote one was on it.
+    A replica is a named actor, and Ray removes a dead one from its list within 20 ms. The list is read after
+    the documents, so a living replica that wrote one is on it.
     """
-    documents = {deployment: _documents(app, deployment) for deployment in deployments}
+    documents = {deployment: read_all(_prefix(app, deployment), _parse) for deployment in deployments}
     if not any(documents.values()):
         return dict.fromkeys(documents, Phases())
     alive = {
@@ -78,20 +74,8 @@ def _sort_out(found: Mapping[str, Mapping[str, Any]], alive: set[str], deploymen
     return Phases(existing, left_behind)
 
 
-def _documents(app: str, deployment: str) -> dict[str, dict[str, Any]]:
-    found = {}
-    for key in internal_kv._internal_kv_list(_prefix(app, deployment), namespace=NAMESPACE):
-        data = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
-        if data is not None:
-            name = key.decode()
-            document = readable(name, partial(_parse, data))
-            if document is not None:
-                found[name.rpartition("/")[2]] = document
-    return found
-
-
 def _parse(data: bytes) -> dict[str, Any]:
-    """A phase document with all that readers of it go by. Raises if it is none."""
+    """Parse a phase document with all that its readers use. Raises if it lacks some of it."""
     document = json.loads(data)
     if not isinstance(document["phase"], str):
         raise TypeError(f"phase = {document['phase']!r}: must be a text")

@@ -21,7 +21,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedApplication:
     """Everything served by one application."""
 
     models: Mapping[str, ServedModel]
@@ -51,8 +51,8 @@ class Served:
         }
 
 
-def read_served(document: Mapping[str, Any]) -> Served:
-    """From `Served.document`. Raises pydantic's ValidationError, KeyError or TypeError if it is not one."""
+def read_served(document: Mapping[str, Any]) -> ServedApplication:
+    """Read a `ServedApplication.document()`. Raises ValidationError, KeyError or TypeError if it is none."""
     models = [
         ServedModel(
             str(item["name"]),
@@ -62,7 +62,7 @@ def read_served(document: Mapping[str, Any]) -> Served:
         )
         for item in document["models"]
     ]
-    return Served(
+    return ServedApplication(
         {model.deployment: model for model in models},
         IngressKnobs.model_validate(document["ingress"]),
         str(document["rejected"]),

@@ -1,4 +1,4 @@
-"""What the policy sees: signals of engine and ingress replicas, each report with its age.
+"""The signals that engine and ingress replicas report, and a report with its age.
 
 A replica reports flat numbers, because that is all Ray Serve carries from a replica to a policy. The
 field names here are the names on the wire, in the decision records and in the documentation.
@@ -6,15 +6,11 @@ field names here are the names on the wire, in the decision records and in the d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from math import inf
+from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 S = TypeVar("S")
 
-COLD_START_GUESS_S = 60.0
-"""Until a cold start has been measured."""
 STALE_AFTER_S = 10.0
 """A report older than this no longer says what its replica does: ten missed reports, one a second."""
 
@@ -85,7 +81,7 @@ class IngressSignals:
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[S]):
-    """A report and its age in seconds. A replica without one is absent: not in the snapshot's mapping."""
+    """A report and its age in seconds."""
 
     signals: S
     age_s: float
@@ -94,51 +90,6 @@ class Reading(Generic[S]):
     def fresh(self) -> bool:
         """Whether the report still speaks for its replica."""
         return 0.0 <= self.age_s <= STALE_AFTER_S
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What is known of the replicas asked for and not yet running."""
-
-    starting: int = 0
-    """Replicas whose process runs and is loading."""
-    pending: int = 0
-    """Replicas asked for that have no place yet."""
-    pending_s: float = 0.0
-    """How long some replica has been pending."""
-    reason: str = ""
-    """Why, as far as the cluster says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All the policy knows of one model at one moment."""
-
-    target: int
-    """Replicas asked for at present."""
-    ready: int
-    """Replicas that take requests."""
-    ingress_ready: int = 1
-    """Ingress replicas that take requests."""
-    engines: Mapping[str, Reading[EngineSignals]] = field(default_factory=dict)
-    ingress: Mapping[str, Reading[IngressSignals]] = field(default_factory=dict)
-    draining: int = 0
-    capacity: Capacity = Capacity()
-    cold_start_s: float | None = None
-    """Measured: from the start of a replica's process to its readiness; None before the first one."""
-    assumed_start_s: float = COLD_START_GUESS_S
-    """The same until it has been measured."""
-
-    @property
-    def start_measured(self) -> bool:
-        """Whether `cold_start_s` is known."""
-        return self.cold_start_s is not None and 0 < self.cold_start_s < inf
-
-    @property
-    def horizon_s(self) -> float:
-        """How far ahead to look: the time a replica takes to start, or a guess at it."""
-        measured = self.cold_start_s
-        return measured if measured is not None and 0 < measured < inf else self.assumed_start_s
 
 
 ENGINE_FIELDS = tuple(item.name for item in fields(EngineSignals))

@@ -212,7 +212,9 @@ async def test_ttft_is_from_the_arrival_to_the_first_event(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "answer", [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}"), ApiError(400, "no")], ids=repr
+    "answer",
+    [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}"), ApiError(400, "no")],
+    ids=["stream", "whole", "error"],
 )
 async def test_the_body_is_dropped_with_the_first_byte_or_the_end(answer: Any) -> None:
     """An answer may take minutes, and nobody will send the request again."""

@@ -9,10 +9,10 @@ from benchmarks.autoscaling.prior import KNOBS, policy_with_prior, replay_with_p
 from loadtests.traces import ArrayTrace
 from replay.profile_files import load_profile
 from replay.run import replay
-from serve_app.policy.capacity_model import ServiceModel
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
+from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
 
 MODEL = ServedModel("model", "Engine-model", KNOBS)
 NOTHING_SEEN = Snapshot(target=1, ready=1, ingress_ready=1, engines={}, ingress={})
@@ -26,7 +26,7 @@ def a_burst() -> ArrayTrace:
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_a_scaled_prior_is_every_coefficient_times_the_factor(factor: float) -> None:
-    fresh, scaled = ServiceModel().step_time(), scaled_service(factor).step_time()
+    fresh, scaled = StepTimeFit().step_time(), scaled_service(factor).step_time()
 
     for name in ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s"):
         assert getattr(scaled, name) == pytest.approx(factor * getattr(fresh, name)), name
@@ -58,7 +58,7 @@ def test_the_first_decision_rests_on_the_scaled_prior() -> None:
 
 def test_what_has_been_learned_is_not_taken_back() -> None:
     policy = policy_with_prior(2.0)(clock=lambda: 0.0)
-    learned = ServiceModel().learn([(1000.0, 0.01, 4.0, 4000.0, 100.0)])
+    learned = StepTimeFit().learn([(1000.0, 0.01, 4.0, 4000.0, 100.0)])
     state = replace(PolicyState(), last_at=99.0, service=learned)
 
     decision = policy.decide(MODEL, NOTHING_SEEN, state, 100.0)

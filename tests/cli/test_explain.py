@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from serve_app.cli.decision_documents import DecisionsDocument
-from serve_app.cli.explain import Newcomers, _follow
+from serve_app.cli.explain import NewRecords, _follow
 from serve_app.cli.main import main
 from tests.cli.rest import Answer, serving
 
@@ -103,17 +103,17 @@ def test_an_error_of_the_server_is_told_in_its_words(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"<html>", "answers, but not as Tideserve does"),
         ({"autoscaler": None}, "the answer is not one of this version of Tideserve: decisions: required"),
     ],
 )
-def test_another_server_is_told(content: Any, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_server_is_told(content: Any, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Endpoint((200, content))) as url:
         assert main(["explain", "--url", url]) == 1
 
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_plain_error_page_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,15 +137,15 @@ def test_a_url_where_nothing_listens_is_one_line(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [(["--url", "localhost:8000"], "must be an http(s) URL"), (["--limit", "0"], "must be at least 1")],
 )
 def test_options_that_make_no_sense_are_told(
-    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", *argv]) == 1
 
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 class EnoughError(Exception):
@@ -216,9 +216,9 @@ def test_ctrl_c_ends_following_in_peace(
 
 def test_numbers_that_start_anew_are_new_records() -> None:
     """A policy that has lost what it kept counts from 1 again."""
-    newcomers = Newcomers(DecisionsDocument.model_validate(body(record(1), record(2))))
+    new_records = NewRecords(DecisionsDocument.model_validate(body(record(1), record(2))))
 
     again = DecisionsDocument.model_validate(body(record(1, at=2000.0)))
 
-    assert [item.at for item in newcomers.among(again)] == [2000.0]
-    assert newcomers.among(again) == []
+    assert [item.at for item in new_records.among(again)] == [2000.0]
+    assert new_records.among(again) == []

@@ -10,8 +10,12 @@ from serve_app.cli.style import Style
 
 NOON = 1_780_056_000.0  # 2026-05-29 12:00:00 UTC
 TERMS = [
-    {"name": "demand", "replicas": 2, "why": "4.1 requests a second"},
-    {"name": "queue", "replicas": 3, "why": "17 requests wait, and one replica may have 8"},
+    {"name": "demand", "replicas": 2, "why": "4.1 requests/s arrive"},
+    {
+        "name": "queue",
+        "replicas": 3,
+        "why": "17 requests are waiting; the target is 8 per replica",
+    },
 ]
 
 
@@ -28,8 +32,8 @@ def record(at: float, old: int = 1, new: int = 3, **given: Any) -> dict[str, Any
         "wanted": new,
         "ready": old,
         "binding": "queue",
-        "reason": "queue: 17 requests wait, and one replica may have 8",
-        "counterfactual": "with 8 fewer requests waiting it would be 2",
+        "reason": "queue: 17 requests are waiting; the target is 8 per replica",
+        "counterfactual": "the target rises at 25 waiting requests",
         "terms": TERMS,
         "clamps": [],
         "signals": {"waiting_requests": 17.0},
@@ -43,7 +47,7 @@ def status(at: float = NOON, errors: int = 0, **models: Any) -> dict[str, Any]:
     return {"at": at, "policy_errors": errors, "models": models}
 
 
-def standing(model: str = "tiny", **given: Any) -> dict[str, Any]:
+def state_of(model: str = "tiny", **given: Any) -> dict[str, Any]:
     return {
         "model": model,
         "mode": "act",
@@ -70,8 +74,8 @@ def explained(
 
 
 def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> None:
-    engine = standing(starting=1, pending=1, pending_s=42, reason="no node has 1 GPU free", cold_start_s=41.2)
-    clamps = [{"name": "delay", "effect": "5 were called for 3 s ago"}]
+    engine = state_of(starting=1, pending=1, pending_s=42, reason="no node has 1 GPU free", cold_start_s=41.2)
+    clamps = [{"name": "delay", "effect": "the load needed 5 replicas 3 s ago"}]
 
     lines = explained(
         {"at": NOON, "policy_errors": 0, "models": {"Engine-tiny": engine}},
@@ -86,30 +90,39 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
         "  1 pending for 42 s: no node has 1 GPU free",
         "",
         "  Newest decision, 11:59:40: 1 -> 3, because of queue",
-        "  17 requests wait, and one replica may have 8",
-        "  with 8 fewer requests waiting it would be 2",
+        "  17 requests are waiting; the target is 8 per replica",
+        "  the target rises at 25 waiting requests",
         "",
-        "    term    wish  why",
-        "  > queue      3  17 requests wait, and one replica may have 8",
-        "    demand     2  4.1 requests a second",
-        "    clamp         effect",
-        "    delay         5 were called for 3 s ago",
+        "    term    replicas  why",
+        "  > queue          3  17 requests are waiting; the target is 8 per replica",
+        "    demand         2  4.1 requests/s arrive",
+        "    clamp             effect",
+        "    delay             the load needed 5 replicas 3 s ago",
         "",
         "  note: infeasible: prefill alone takes 0.3 s",
         "  reports: ingress y 0.2 s, engine x 0.4 s old",
         "",
         "  History",
         "  11:59:00  0 -> 1    wake          a request is held",
-        "  11:59:40  1 -> 3    queue         17 requests wait, and one replica may have 8",
+        "  11:59:40  1 -> 3    queue         17 requests are waiting; the target is 8 per replica",
     ]
 
 
 def test_a_clamp_that_binds_is_marked() -> None:
     lines = explained(
-        status(), record(NOON, 3, 3, binding="delay", clamps=[{"name": "delay", "effect": "down in 9 s"}])
+        status(),
+        record(
+            NOON,
+            3,
+            3,
+            binding="delay",
+            clamps=[{"name": "delay", "effect": "replicas can be removed in 9 s"}],
+        ),
     )
 
-    assert [line for line in lines if line.startswith("  >")] == ["  > delay         down in 9 s"]
+    assert [line for line in lines if line.startswith("  >")] == [
+        "  > delay             replicas can be removed in 9 s"
+    ]
 
 
 def test_without_a_policy_the_missing_lines_are_told() -> None:
@@ -136,14 +149,16 @@ def test_rejected_knobs_are_the_first_line() -> None:
 
     first, second, blank, late = explain(DecisionsDocument.model_validate(given), NOON).splitlines()[:4]
 
-    assert first.startswith("The knobs given last are rejected, and those before stay in force: autoscaling[")
+    assert first.startswith(
+        "The knobs given last are rejected, and the earlier ones stay in force: autoscaling["
+    )
     assert f"{first} {second.strip()}".endswith("IANA time zone database, such as Europe/Berlin")
     assert (blank, late[:24]) == ("", "The policy last reported")
 
 
 def test_a_policy_that_has_stopped_reporting_is_told() -> None:
     assert explained(status(NOON - 300))[0] == (
-        "The policy last reported 5 min ago: what follows may no longer be so."
+        "The policy last reported 5 min ago: what follows may be out of date."
     )
     assert explained(status(NOON - 11), record(NOON))[0] == "tiny"
 
@@ -163,7 +178,9 @@ def test_errors_of_the_policy_are_counted_and_stand_in_the_history() -> None:
 
     lines = explained(status(errors=2), record(NOON - 5), error)
 
-    assert lines[0] == "The policy has raised 2 times; targets were kept. The history tells where."
+    assert (
+        lines[0] == "The policy raised an error 2 times and kept its targets. The history shows the errors."
+    )
     assert lines[-1] == "  12:00:00  2 -> 2    error         the policy raised ZeroDivisionError"
     assert "  Newest decision, 11:59:55: 1 -> 3, because of queue" in lines
 
@@ -175,21 +192,21 @@ def test_an_error_before_any_model_is_the_application_s() -> None:
 
 
 def test_a_model_that_has_not_changed_says_so() -> None:
-    lines = explained(status(**{"Engine-tiny": standing()}), record(NOON, 1, 1, kind="heartbeat"))
+    lines = explained(status(**{"Engine-tiny": state_of()}), record(NOON, 1, 1, kind="heartbeat"))
 
     assert lines[1] == "  1 ready, target 3, wanted 3; mode act; cold start not measured yet"
     assert lines[-2:] == ["  History", "  no change among the records asked for"]
 
 
 def test_only_the_model_asked_for_is_told() -> None:
-    both = status(**{"Engine-tiny": standing(), "Engine-big": standing("big")})
+    both = status(**{"Engine-tiny": state_of(), "Engine-big": state_of("big")})
 
     assert [line for line in explained(both) if line in ("tiny", "big")] == ["tiny", "big"]
     assert [line for line in explained(both, model="big") if line in ("tiny", "big")] == ["big"]
 
 
 def test_a_replica_nobody_explains_is_still_pending() -> None:
-    lines = explained(status(**{"Engine-tiny": standing(pending=2, pending_s=700)}))
+    lines = explained(status(**{"Engine-tiny": state_of(pending=2, pending_s=700)}))
 
     assert lines[2] == "  2 pending for 12 min: the cluster gives no reason"
 
@@ -214,16 +231,16 @@ def test_many_reports_are_summed_up_and_the_silent_ones_named() -> None:
 
     assert "  reports: 8 reports, 0.1 s to 0.8 s old" in explained(status(), record(NOON, ages_s=ages))
     silent = explained(status(), record(NOON, ages_s={**ages, "ingress z": 61.0}))
-    assert "  reports: 9 reports, 0.1 s to 61 s old; too old to count: ingress z" in silent
+    assert "  reports: 9 reports, 0.1 s to 61 s old; too old to use: ingress z" in silent
     assert "  reports: none" in explained(status(), record(NOON, ages_s={}))
 
 
 def test_long_reasons_are_wrapped_below_their_start() -> None:
-    long = "queue: " + "17 requests wait and one replica may have eight of them " * 5
+    long = "queue: " + "17 requests are waiting and the target is 8 per replica " * 5
     clamps = [{"name": "delay", "effect": long}]
 
     lines = explained(
-        status(**{"Engine-tiny": standing(pending=1, pending_s=5, reason=long)}),
+        status(**{"Engine-tiny": state_of(pending=1, pending_s=5, reason=long)}),
         record(NOON, reason=long, counterfactual=long, notes=[long], clamps=clamps),
     )
 
@@ -234,7 +251,7 @@ def test_long_reasons_are_wrapped_below_their_start() -> None:
 
 def test_colours_change_no_text() -> None:
     given = (
-        status(errors=1, **{"Engine-tiny": standing(pending=1, pending_s=5, reason="no GPU")}),
+        status(errors=1, **{"Engine-tiny": state_of(pending=1, pending_s=5, reason="no GPU")}),
         record(NOON, notes=["infeasible"]),
         record(NOON, kind="error", terms=[]),
     )
@@ -255,5 +272,5 @@ def test_a_line_that_stands_alone_names_its_model() -> None:
     document = DecisionsDocument.model_validate({"autoscaler": None, "decisions": [record(NOON)]})
 
     assert history_line(document.decisions[0], UTC, with_model=True) == (
-        "  12:00:00  tiny  1 -> 3    queue         17 requests wait, and one replica may have 8"
+        "  12:00:00  tiny  1 -> 3    queue         17 requests are waiting; the target is 8 per replica"
     )

@@ -85,7 +85,7 @@ async def test_a_call_that_hangs_is_waited_for_once_and_the_last_answer_has_to_d
 
     assert await source.read.get(0.01) == Answer(1, 100.0)
     clock.now += 5.0
-    # It has been under way for 5 s: nobody waits for it any more, however patient.
+    # It has been running for 5 s: nobody waits for it any more, however long they would.
     answer = await asyncio.wait_for(source.read.get(4.9), timeout=LIMIT_S)
 
     assert answer == Answer(1, 100.0)

@@ -165,7 +165,7 @@ def test_nodes_of_the_cluster_and_pending_pods_of_the_namespace_are_read(server:
 
 
 def test_what_the_role_does_not_allow_is_told_once_and_never_raised(
-    server: ApiServer, told: pytest.LogCaptureFixture
+    server: ApiServer, logged: pytest.LogCaptureFixture
 ) -> None:
     forbidden = {"kind": "Status", "reason": "Forbidden", "message": "nodes is forbidden"}
     server.answers = {"nodes": (403, forbidden), "pods": (200, {"items": [pod("a", 1)]})}
@@ -175,7 +175,9 @@ def test_what_the_role_does_not_allow_is_told_once_and_never_raised(
 
     assert first == GpuNodes(None, None, None, 1, 1, f"pod a: {NO_ROOM}; {PROBLEM}")
     assert second == GpuNodes(None, None, None, 1, 1, f"pod a: {NO_ROOM}")
-    assert [record.message for record in told.records] == [f"{PROBLEM}; GPU capacity will be told without it"]
+    assert [record.message for record in logged.records] == [
+        f"{PROBLEM}; GPU capacity is reported without it"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_outside_a_cluster_there_is_nothing_to_ask(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """What is logged, whether or not Ray has cut its loggers off from the root by now."""
     monkeypatch.setattr(kubernetes_nodes.logger, "propagate", False)
     monkeypatch.setattr(kubernetes_nodes.logger, "handlers", [caplog.handler])
@@ -249,15 +251,15 @@ def test_without_the_client_there_is_nothing_to_ask(account: Path, monkeypatch: 
     assert not KubernetesNodes().enabled
 
 
-def test_a_broken_service_account_is_no_error(account: Path, told: pytest.LogCaptureFixture) -> None:
-    """A token, and nothing else the client wants: it says so, and capacity is told without Kubernetes."""
+def test_a_broken_service_account_is_no_error(account: Path, logged: pytest.LogCaptureFixture) -> None:
+    """A token, and nothing else the client wants: it says so, and capacity is reported without Kubernetes."""
     (account / "token").write_text("secret")
     nodes = KubernetesNodes()
 
     assert nodes.enabled
     assert nodes.read() == GpuNodes()
     assert not nodes.enabled
-    assert "its API cannot be used" in told.text
+    assert "its API cannot be used" in logged.text
 
 
 def test_in_a_cluster_the_service_account_is_used(account: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema
 
 from serve_app.cluster.placement import placement, replica_resources
-from serve_app.cluster.ray_resources import judge
+from serve_app.cluster.ray_resources import shortage
 from serve_app.settings import ModelSettings
 
 
@@ -101,7 +101,7 @@ def test_custom_resources_are_among_what_a_replica_needs_of_the_cluster() -> Non
 
     assert needed == {"CPU": 1, "GPU": 2, "x2": 1}
     cluster = {"CPU": 8.0, "GPU": 8.0}
-    assert judge(cluster, cluster, needed) == "a replica needs 1 x2, and the cluster has 0"
+    assert shortage(cluster, cluster, needed) == "a replica needs 1 x2, and the cluster has 0"
 
 
 def test_on_a_cpu_a_replica_needs_its_cores_of_the_cluster() -> None:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from ray.serve.config import AutoscalingPolicy
 
 from serve_app.controller import serve_policy
+from serve_app.controller.mailbox import Deployment, Inbox, Learned
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.controller.start_times import ColdStarts
-from serve_app.controller.sync import Deployment, Exchange, Inbox, Learned
+from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
@@ -103,7 +104,7 @@ def test_advise_changes_nothing_even_with_requests_queued_at_zero(clock: Clock) 
 
     assert app.target("a") == 0
     assert app.records("a")[-1]["wanted"] == 3
-    assert app.exchange.outbox.status["models"]["Engine-a"]["wanted"] == 3
+    assert app.mailbox.outbox.status["models"]["Engine-a"]["wanted"] == 3
     assert app.metrics.changes == []
 
 
@@ -192,7 +193,7 @@ def test_deployments_the_policy_does_not_know_are_left_alone(clock: Clock) -> No
 
 def test_before_the_ingress_has_said_what_is_served_nothing_changes(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 2})
-    app.exchange.inbox = type(app.exchange.inbox)()
+    app.mailbox.inbox = type(app.mailbox.inbox)()
     app.queue_in_ray("a", 9.0)
 
     assert [app.tick()["Engine-a"] for _ in range(10)] == [2] * 10
@@ -209,7 +210,7 @@ def test_a_model_whose_deployment_is_not_there_yet_holds_up_no_other(clock: Cloc
     assert app.tick()["Engine-b"] == 3
 
 
-# What the rest of the application is told.
+# What the rest of the application can read.
 
 
 def test_decisions_are_made_twice_a_second_however_often_ray_asks(clock: Clock) -> None:
@@ -236,27 +237,27 @@ def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(cloc
     app.reports(a=holding(24))
     app.tick()
     app.tick()
-    early = app.exchange.outbox.status["models"]["Engine-a"]
+    early = app.mailbox.outbox.status["models"]["Engine-a"]
     for _ in range(12):
         app.tick()
-    late = app.exchange.outbox.status["models"]["Engine-a"]
+    late = app.mailbox.outbox.status["models"]["Engine-a"]
 
     assert (early["starting"], early["pending"], early["reason"]) == (3, 0, "")
     assert (late["starting"], late["pending"], late["reason"]) == (1, 2, "no node has a free GPU")
     assert late["pending_s"] >= 5
     assert (late["cold_start_s"], late["phases_s"]) == (40.0, {"imports": 10.0, "weights_and_kv_cache": 30.0})
-    assert app.exchange.outbox.unsettled == {"Engine-a"}
+    assert app.mailbox.outbox.unsettled == {"Engine-a"}
 
 
 def test_a_change_is_sent_at_once_with_all_that_led_to_it(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     app.tick()
-    before = app.exchange.sent
+    before = app.mailbox.sent
     app.reports(a=holding(24))
     app.tick()
 
     record = app.records("a")[-1]
-    assert app.exchange.sent == before + 1
+    assert app.mailbox.sent == before + 1
     assert (record["kind"], record["old_target"], record["new_target"]) == ("change", 0, 3)
     assert record["signals"]["held_requests"] == 24
     assert {term["name"] for term in record["terms"]} >= {
@@ -285,21 +286,21 @@ def test_what_is_learned_can_be_written_while_the_policy_lives_and_no_longer(clo
 def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     learned = Learned({"Engine-a": PolicyState(correction=0.9)}, ({"seq": 41},))
-    left = replace(app.exchange.inbox, learned=learned)
-    app.exchange.inbox = Inbox()
+    left = replace(app.mailbox.inbox, learned=learned)
+    app.mailbox.inbox = Inbox()
     app.tick()
-    assert app.exchange.outbox.decisions == []
+    assert app.mailbox.outbox.decisions == []
 
-    app.exchange.inbox = left
+    app.mailbox.inbox = left
     app.tick()
 
-    assert [record["seq"] for record in app.exchange.outbox.decisions] == [41, 42]
+    assert [record["seq"] for record in app.mailbox.outbox.decisions] == [41, 42]
     assert app.policy._states["Engine-a"].correction == 0.9
 
 
 def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replace_it(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
-    app.exchange.inbox = Inbox()
+    app.mailbox.inbox = Inbox()
     app.tick()
 
     assert serve_policy._Learned(app.policy)() == {}
@@ -320,18 +321,18 @@ def test_the_controllers_loop_makes_no_call_of_the_gcs(
 
     monkeypatch.setattr(kv, "_internal_kv_get", hanging)
     app = FakeApplication(clock, {"a": KNOBS})
-    app.policy._exchange = None
+    app.policy._mailbox = None
     app.reports(a=holding(24))
 
     targets = [app.tick()["Engine-a"] for _ in range(5)]
 
-    exchange = app.policy._exchange
-    assert isinstance(exchange, Exchange)
-    exchange.stop()
+    sync = app.policy._mailbox
+    assert isinstance(sync, Sync)
+    sync.stop()
     answers.set()
-    exchange._thread.join(LIMIT_S)
+    sync._thread.join(LIMIT_S)
     assert targets == [0] * 5
-    assert threads == {exchange._thread}
+    assert threads == {sync._thread}
 
 
 def test_the_policy_reaches_the_controller_as_ray_sends_it() -> None:
@@ -376,11 +377,11 @@ def test_the_time_of_replicas_is_counted_by_what_they_do(clock: Clock) -> None:
 
 def test_a_replicas_gpus_are_told_and_are_none_on_a_cpu(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
-    served = app.exchange.inbox.served
+    served = app.mailbox.inbox.served
     assert served is not None
     models = {**served.models}
     models["Engine-b"] = replace(models["Engine-b"], resources={"CPU": 1.0, "GPU": 4.0})
-    app.exchange.inbox = replace(app.exchange.inbox, served=replace(served, models=models))
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=replace(served, models=models))
     app.tick()
 
     assert app.metrics.values["a"]["gpus_per_replica"] == 0.0

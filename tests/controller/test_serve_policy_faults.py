@@ -11,9 +11,9 @@ import pytest
 from serve_app.controller import ingress_fleet
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.policy.decide import Decision
-from serve_app.policy.state import PolicyState
+from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.state import MixSums, PolicyState
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
 
@@ -38,7 +38,7 @@ def test_a_policy_that_raises_keeps_that_model_s_target_and_no_other_s(
 
     assert (app.target("a"), app.target("b")) == (2, 3)
     assert app.metrics.errors == 50
-    assert app.exchange.outbox.status["policy_errors"] == 50
+    assert app.mailbox.outbox.status["policy_errors"] == 50
 
 
 def test_the_same_error_is_recorded_and_logged_once_in_ten_seconds(
@@ -72,9 +72,9 @@ def test_nothing_the_policy_raises_reaches_ray(clock: Clock, caplog: pytest.LogC
 
     assert app.target("a") == 2
     assert app.metrics.errors == 5
-    # What happened is told even so.
-    assert app.exchange.outbox.status["policy_errors"] == 5
-    assert app.exchange.outbox.decisions[-1]["kind"] == "error"
+    # What happened is reported all the same.
+    assert app.mailbox.outbox.status["policy_errors"] == 5
+    assert app.mailbox.outbox.decisions[-1]["kind"] == "error"
 
 
 def test_an_ingress_that_cannot_be_decided_keeps_its_replicas_and_holds_up_no_model(
@@ -108,7 +108,7 @@ def test_a_memory_that_makes_the_policy_raise_is_given_up_after_ten_seconds(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, policy=CannotBearItsMemory, targets={"a": 1})
-    app.policy._states["Engine-a"] = PolicyState(sums=PolicyState().sums.add(0, 0, 0, 0, 5, 500))
+    app.policy._states["Engine-a"] = PolicyState(sums=MixSums(arrivals=5, bytes=500))
     with caplog.at_level(logging.CRITICAL, "ray.serve"):
         for _ in range(30):
             app.tick()
@@ -122,9 +122,9 @@ def test_rejected_knobs_are_in_the_metrics_until_others_are_taken_over(clock: Cl
     app.tick()
     assert app.metrics.knobs_rejected is False
 
-    served = app.exchange.inbox.served
+    served = app.mailbox.inbox.served
     assert served is not None
-    app.exchange.inbox = replace(app.exchange.inbox, served=replace(served, rejected="max_replicas = 0: …"))
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=replace(served, rejected="max_replicas = 0: …"))
     app.tick()
 
     assert app.metrics.knobs_rejected is True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serve_app.cluster.ingress_room import Node
+from serve_app.controller.mailbox import Deployment
 from serve_app.controller.serve_policy import INGRESS
-from serve_app.controller.sync import Deployment
 from serve_app.settings.knobs import IngressKnobs
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
@@ -111,8 +111,8 @@ def test_until_the_nodes_are_known_the_ingress_stays_and_asks_for_a_look(clock: 
     app.takes({"CPU": 0.5}, {"CPU": 1.0})
     app.reports(ongoing=50)
     app.tick()
-    assert not app.exchange.outbox.look_at_nodes
+    assert not app.mailbox.outbox.look_at_nodes
 
     app.reports(ongoing=350)
     assert app.tick()[INGRESS] == 1
-    assert app.exchange.outbox.look_at_nodes
+    assert app.mailbox.outbox.look_at_nodes

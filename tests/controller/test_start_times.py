@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.controller.start_times import ColdStarts, Starting, count_phases
+from serve_app.controller.start_times import ColdStarts, PhaseCounts, count_phases
 
 
 def document(phase: str, since: float = 0.0, **durations_s: float) -> dict[str, Any]:
@@ -68,13 +68,13 @@ def test_replicas_start_until_they_run_and_drain_until_they_are_gone() -> None:
         "leaving": document("draining"),
     }
 
-    assert count_phases(phases, frozenset({"up"}), 100.0) == Starting(starting=2, draining=1)
-    assert count_phases({}, frozenset(), 100.0) == Starting(0, 0)
+    assert count_phases(phases, frozenset({"up"}), 100.0) == PhaseCounts(starting=2, draining=1)
+    assert count_phases({}, frozenset(), 100.0) == PhaseCounts(0, 0)
 
 
 def test_a_replica_that_was_killed_while_it_drained_is_not_counted_for_ever() -> None:
     """It leaves its document, and its GPU is free."""
     phases = {"leaving": {**document("draining", since=100.0), "until": 400.0}}
 
-    assert count_phases(phases, frozenset(), 400.0) == Starting(0, draining=1)
-    assert count_phases(phases, frozenset(), 400.5) == Starting(0, draining=0)
+    assert count_phases(phases, frozenset(), 400.0) == PhaseCounts(0, draining=1)
+    assert count_phases(phases, frozenset(), 400.5) == PhaseCounts(0, draining=0)

@@ -9,15 +9,16 @@ import pytest
 
 from serve_app.cluster.ingress_room import Node
 from serve_app.cluster.kubernetes_nodes import GpuNodes
-from serve_app.controller import sync as exchange_module
+from serve_app.controller import sync as sync_module
+from serve_app.controller.mailbox import Learned
 from serve_app.controller.start_times import ColdStarts
-from serve_app.controller.sync import Exchange, Learned
+from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, get_document, put_document
 from serve_app.wire.held_requests import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from tests.stub_kv import StubKv
 
 START = 1_700_000_000.0
@@ -53,17 +54,17 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(exchange_module, "ray", made)
-    monkeypatch.setattr(exchange_module, "KubernetesNodes", lambda: made)
-    monkeypatch.setattr(exchange_module, "read_nodes", made.read_nodes)
+    monkeypatch.setattr(sync_module, "ray", made)
+    monkeypatch.setattr(sync_module, "KubernetesNodes", lambda: made)
+    monkeypatch.setattr(sync_module, "read_nodes", made.read_nodes)
     return made
 
 
 @pytest.fixture
-def exchange(kv: StubKv, cluster: Cluster) -> Exchange:
+def sync(kv: StubKv, cluster: Cluster) -> Sync:
     """Of an application that has said what it serves; its thread is not started."""
     serve()
-    return Exchange("shop")
+    return Sync("shop")
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +77,7 @@ def replicas(kv: StubKv) -> set[tuple[str, str, str]]:
 def serve(**knobs: Any) -> None:
     """What an ingress replica writes."""
     model = ServedModel("tide", TIDE, Knobs(**knobs), {"GPU": 1.0})
-    put_document(KNOBS, "shop", Served({TIDE: model}, IngressKnobs()).document(START))
+    put_document(KNOBS, "shop", ServedApplication({TIDE: model}, IngressKnobs()).document(START))
 
 
 def phase(replica: str, name: str, since: float = START, **durations_s: float) -> None:
@@ -95,67 +96,67 @@ def written(kv: StubKv, kind: str) -> int:
     return kv.written.count(f"{kind}/shop")
 
 
-def test_knobs_are_read_at_every_turn(exchange: Exchange) -> None:
-    exchange._turn(START)
-    assert exchange.inbox.served is not None
-    assert exchange.inbox.served.models[TIDE].knobs == Knobs()
+def test_knobs_are_read_at_every_turn(sync: Sync) -> None:
+    sync._turn(START)
+    assert sync.inbox.served is not None
+    assert sync.inbox.served.models[TIDE].knobs == Knobs()
 
     serve(max_replicas=7)
-    exchange._turn(START + 0.5)
+    sync._turn(START + 0.5)
 
-    assert exchange.inbox.served.models[TIDE].knobs == Knobs(max_replicas=7)
+    assert sync.inbox.served.models[TIDE].knobs == Knobs(max_replicas=7)
 
 
 def test_before_anybody_has_said_what_is_served_nothing_is_known_and_nothing_written(
     kv: StubKv, cluster: Cluster
 ) -> None:
-    exchange = Exchange("shop")
+    sync = Sync("shop")
 
-    exchange._turn(START)
+    sync._turn(START)
 
-    assert exchange.inbox.served is None
+    assert sync.inbox.served is None
     assert kv.written == []
 
 
-def test_a_reader_keeps_the_moment_it_has_seen(exchange: Exchange) -> None:
-    exchange._turn(START)
-    before = exchange.inbox
+def test_a_reader_keeps_the_moment_it_has_seen(sync: Sync) -> None:
+    sync._turn(START)
+    before = sync.inbox
 
     phase("r1", "imports", START)
-    exchange._turn(START + 5)
+    sync._turn(START + 5)
 
     assert before.deployments[TIDE].phases == {}
-    assert set(exchange.inbox.deployments[TIDE].phases) == {"r1"}
+    assert set(sync.inbox.deployments[TIDE].phases) == {"r1"}
 
 
-def test_phases_of_settled_deployments_are_read_every_five_seconds(exchange: Exchange) -> None:
-    exchange._turn(START)
+def test_phases_of_settled_deployments_are_read_every_five_seconds(sync: Sync) -> None:
+    sync._turn(START)
     phase("r1", "imports")
 
-    exchange._turn(START + 4.5)
-    assert exchange.inbox.deployments[TIDE].phases == {}
+    sync._turn(START + 4.5)
+    assert sync.inbox.deployments[TIDE].phases == {}
 
-    exchange._turn(START + 5)
-    assert set(exchange.inbox.deployments[TIDE].phases) == {"r1"}
+    sync._turn(START + 5)
+    assert set(sync.inbox.deployments[TIDE].phases) == {"r1"}
 
 
-def test_phases_of_a_deployment_that_scales_are_read_at_every_turn(exchange: Exchange) -> None:
-    exchange._turn(START)
-    exchange.outbox.unsettled = {TIDE}
+def test_phases_of_a_deployment_that_scales_are_read_at_every_turn(sync: Sync) -> None:
+    sync._turn(START)
+    sync.outbox.unsettled = {TIDE}
 
     for step, name in enumerate(("process", "imports", "weights_and_kv_cache"), start=1):
         phase("r1", name)
-        exchange._turn(START + 0.5 * step)
-        assert exchange.inbox.deployments[TIDE].phases["r1"]["phase"] == name
+        sync._turn(START + 0.5 * step)
+        assert sync.inbox.deployments[TIDE].phases["r1"]["phase"] == name
 
 
-def test_a_finished_start_up_is_remembered_when_its_replica_is_long_gone(exchange: Exchange) -> None:
+def test_a_finished_start_up_is_remembered_when_its_replica_is_long_gone(sync: Sync) -> None:
     phase("r1", "ready", START, process=2.0, imports=8.0)
-    exchange._turn(START)
+    sync._turn(START)
     phase("r1", "draining", START + 5)
-    exchange._turn(START + 5)
+    sync._turn(START + 5)
 
-    cold_starts = exchange.inbox.deployments[TIDE].cold_starts
+    cold_starts = sync.inbox.deployments[TIDE].cold_starts
     assert cold_starts.total_s == 10.0
     assert list(cold_starts.phases_s()) == ["process", "imports"]
 
@@ -164,161 +165,159 @@ def test_start_ups_of_an_earlier_policy_are_there_from_the_start(kv: StubKv, clu
     serve()
     learned = {"states": {}, "cold_starts": {TIDE: [["r0", {"imports": 4.0}]]}}
     put_document(LEARNED, "shop", learned)
-    exchange = Exchange("shop")
-    exchange._turn(START)
-    assert exchange.inbox.deployments[TIDE].cold_starts.total_s == 4.0
+    sync = Sync("shop")
+    sync._turn(START)
+    assert sync.inbox.deployments[TIDE].cold_starts.total_s == 4.0
 
     phase("r1", "ready", START, imports=8.0)
-    exchange._turn(START + 5)
+    sync._turn(START + 5)
 
-    assert exchange.inbox.deployments[TIDE].cold_starts.total_s == 6.0
+    assert sync.inbox.deployments[TIDE].cold_starts.total_s == 6.0
 
 
 def test_the_cluster_is_asked_for_room_only_while_something_scales_and_every_two_seconds(
-    exchange: Exchange, cluster: Cluster
+    sync: Sync, cluster: Cluster
 ) -> None:
-    exchange._turn(START)
-    assert (cluster.asked, exchange.inbox.deployments[TIDE].no_room) == (0, "")
+    sync._turn(START)
+    assert (cluster.asked, sync.inbox.deployments[TIDE].no_room) == (0, "")
 
-    exchange.outbox.unsettled = {TIDE}
-    exchange._turn(START + 0.5)
+    sync.outbox.unsettled = {TIDE}
+    sync._turn(START + 0.5)
     assert cluster.asked == 1
-    assert exchange.inbox.deployments[TIDE].no_room == "no node has 1 GPU free (0 of 8 in the cluster)"
+    assert sync.inbox.deployments[TIDE].no_room == "no node has 1 GPU free (0 of 8 in the cluster)"
 
     cluster.free = {"GPU": 4.0}
-    exchange._turn(START + 2.0)
+    sync._turn(START + 2.0)
     assert cluster.asked == 1
-    exchange._turn(START + 2.5)
-    assert (cluster.asked, exchange.inbox.deployments[TIDE].no_room) == (2, "")
+    sync._turn(START + 2.5)
+    assert (cluster.asked, sync.inbox.deployments[TIDE].no_room) == (2, "")
 
 
 def test_in_kubernetes_its_nodes_are_asked_for_while_something_scales_and_every_fifteen_seconds(
-    exchange: Exchange, cluster: Cluster
+    sync: Sync, cluster: Cluster
 ) -> None:
     cluster.enabled = True
-    exchange._turn(START)
-    assert exchange.inbox.gpu_nodes is None
+    sync._turn(START)
+    assert sync.inbox.gpu_nodes is None
 
-    exchange.outbox.unsettled = {TIDE}
+    sync.outbox.unsettled = {TIDE}
     for at in (0.5, 1.0, 15.0):
-        exchange._turn(START + at)
-    assert (cluster.nodes_read, exchange.inbox.gpu_nodes) == (1, cluster.nodes)
+        sync._turn(START + at)
+    assert (cluster.nodes_read, sync.inbox.gpu_nodes) == (1, cluster.nodes)
 
-    exchange._turn(START + 15.5)
+    sync._turn(START + 15.5)
     assert cluster.nodes_read == 2
 
 
-def test_outside_kubernetes_nobody_is_asked(exchange: Exchange, cluster: Cluster) -> None:
-    exchange.outbox.unsettled = {TIDE}
+def test_outside_kubernetes_nobody_is_asked(sync: Sync, cluster: Cluster) -> None:
+    sync.outbox.unsettled = {TIDE}
 
-    exchange._turn(START)
+    sync._turn(START)
 
-    assert (cluster.nodes_read, exchange.inbox.gpu_nodes) == (0, None)
+    assert (cluster.nodes_read, sync.inbox.gpu_nodes) == (0, None)
 
 
 @pytest.mark.parametrize("name", ["imports", "ready", "draining"])
 def test_what_a_killed_replica_left_behind_is_not_read_and_is_removed_at_once(
-    exchange: Exchange, kv: StubKv, name: str
+    sync: Sync, kv: StubKv, name: str
 ) -> None:
     phase("killed", name)
     phase("runs", "ready", START - 7200)
     phase("starts", "imports")
 
-    exchange._turn(START)
+    sync._turn(START)
 
-    assert set(exchange.inbox.deployments[TIDE].phases) == {"runs", "starts"}
+    assert set(sync.inbox.deployments[TIDE].phases) == {"runs", "starts"}
     assert left(kv) == {"runs", "starts"}
 
 
-def test_the_start_up_of_a_replica_that_was_killed_right_after_it_counts(exchange: Exchange) -> None:
+def test_the_start_up_of_a_replica_that_was_killed_right_after_it_counts(sync: Sync) -> None:
     phase("killed", "ready", START, imports=8.0)
 
-    exchange._turn(START)
+    sync._turn(START)
 
-    assert exchange.inbox.deployments[TIDE].cold_starts.total_s == 8.0
+    assert sync.inbox.deployments[TIDE].cold_starts.total_s == 8.0
 
 
-def test_why_a_replica_could_not_start_is_told_for_an_hour(exchange: Exchange, kv: StubKv) -> None:
+def test_why_a_replica_could_not_start_is_told_for_an_hour(sync: Sync, kv: StubKv) -> None:
     for replica, since in (("late", START - 3599), ("early", START - 3601)):
         document = {"phase": "failed", "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
         publish_phase("shop", TIDE, replica, json.dumps(document))
 
-    exchange._turn(START)
+    sync._turn(START)
 
     assert left(kv) == {"late"}
 
 
-def test_the_status_is_written_when_it_changes_and_every_ten_seconds(exchange: Exchange, kv: StubKv) -> None:
-    exchange._turn(START)
+def test_the_status_is_written_when_it_changes_and_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
+    sync._turn(START)
     assert written(kv, STATUS) == 0  # the policy has said nothing
 
-    exchange.outbox.status = {"policy_errors": 0, "models": {}}
-    exchange._turn(START + 0.5)
-    exchange.outbox.status = {"policy_errors": 0, "models": {}}  # a new one, and the same
-    exchange._turn(START + 10.0)
+    sync.outbox.status = {"policy_errors": 0, "models": {}}
+    sync._turn(START + 0.5)
+    sync.outbox.status = {"policy_errors": 0, "models": {}}  # a new one, and the same
+    sync._turn(START + 10.0)
     assert written(kv, STATUS) == 1
     assert get_document(STATUS, "shop") == {"at": START + 0.5, "policy_errors": 0, "models": {}}
 
-    exchange._turn(START + 10.5)
+    sync._turn(START + 10.5)
     assert written(kv, STATUS) == 2
     assert get_document(STATUS, "shop")["at"] == START + 10.5
 
-    exchange.outbox.status = {"policy_errors": 1, "models": {}}
-    exchange._turn(START + 11.0)
+    sync.outbox.status = {"policy_errors": 1, "models": {}}
+    sync._turn(START + 11.0)
     assert written(kv, STATUS) == 3
     assert get_document(STATUS, "shop")["policy_errors"] == 1
 
 
 def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones(
-    exchange: Exchange, kv: StubKv
+    sync: Sync, kv: StubKv
 ) -> None:
-    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
-    exchange._turn(START)
-    exchange._turn(START + 0.5)
+    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
+    sync._turn(START)
+    sync._turn(START + 0.5)
     assert written(kv, DECISIONS) == 1
 
-    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}, {"seq": 2}], 2
-    exchange._turn(START + 1.0)
+    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}, {"seq": 2}], 2
+    sync._turn(START + 1.0)
 
     assert written(kv, DECISIONS) == 2
     assert get_document(DECISIONS, "shop") == [{"seq": 1}, {"seq": 2}]
 
 
-def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(
-    exchange: Exchange, kv: StubKv
-) -> None:
+def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: Sync, kv: StubKv) -> None:
     phase("r1", "ready", START, imports=8.0)
-    exchange.outbox.learned = lambda: {"states": {TIDE: {"correction": 0.9}}}
+    sync.outbox.learned = lambda: {"states": {TIDE: {"correction": 0.9}}}
 
-    exchange._turn(START)
-    exchange._turn(START + 9.5)
+    sync._turn(START)
+    sync._turn(START + 9.5)
     assert written(kv, LEARNED) == 1
     assert get_document(LEARNED, "shop") == {
         "states": {TIDE: {"correction": 0.9}},
         "cold_starts": {TIDE: [["r1", {"imports": 8.0}]]},
     }
 
-    exchange._turn(START + 10)
+    sync._turn(START + 10)
     assert written(kv, LEARNED) == 2
 
 
 def test_a_policy_that_is_gone_has_learned_nothing_that_could_replace_what_is_kept(
-    exchange: Exchange, kv: StubKv
+    sync: Sync, kv: StubKv
 ) -> None:
-    exchange.outbox.learned = dict
+    sync.outbox.learned = dict
 
-    exchange._turn(START)
+    sync._turn(START)
 
     assert written(kv, LEARNED) == 0
 
 
-def test_a_new_policy_finds_what_the_one_before_has_left(exchange: Exchange) -> None:
+def test_a_new_policy_finds_what_the_one_before_has_left(sync: Sync) -> None:
     phase("r1", "ready", START, imports=8.0)
-    exchange.outbox.learned = lambda: {"states": {TIDE: PolicyState(correction=0.9).document()}}
-    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
-    exchange._turn(START)
+    sync.outbox.learned = lambda: {"states": {TIDE: PolicyState(correction=0.9).document()}}
+    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
+    sync._turn(START)
 
-    later = Exchange("shop")
+    later = Sync("shop")
     later._turn(START + 60)
 
     assert later.inbox.learned == Learned(
@@ -328,29 +327,29 @@ def test_a_new_policy_finds_what_the_one_before_has_left(exchange: Exchange) -> 
 
 
 def test_the_first_policy_finds_nothing(kv: StubKv, cluster: Cluster) -> None:
-    exchange = Exchange("shop")
-    assert exchange.inbox.learned is None
+    sync = Sync("shop")
+    assert sync.inbox.learned is None
 
-    exchange._turn(START)
+    sync._turn(START)
 
-    assert exchange.inbox.learned == Learned()
+    assert sync.inbox.learned == Learned()
 
 
 def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_written(
-    exchange: Exchange, kv: StubKv
+    sync: Sync, kv: StubKv
 ) -> None:
     """Or a policy would begin anew, and what it then writes would replace what there is to be read."""
-    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
+    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
     kv.fails = RuntimeError("GCS is gone")
-    exchange._turn(START)
-    assert (exchange.inbox.learned, exchange.inbox.served) == (None, None)
+    sync._turn(START)
+    assert (sync.inbox.learned, sync.inbox.served) == (None, None)
 
     kv.fails = None
     kv.written.clear()
-    exchange._turn(START + 0.5)
+    sync._turn(START + 0.5)
 
-    assert exchange.inbox.learned == Learned()
-    assert exchange.inbox.served is not None
+    assert sync.inbox.learned == Learned()
+    assert sync.inbox.served is not None
     assert written(kv, DECISIONS) == 1
 
 
@@ -359,99 +358,99 @@ def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_writt
     "data", [b"no zlib stream", zlib.compress(b"{"), zlib.compress(b'{"of": "another version"}')]
 )
 def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
-    exchange: Exchange, kv: StubKv, caplog: pytest.LogCaptureFixture, kind: str, data: bytes
+    sync: Sync, kv: StubKv, caplog: pytest.LogCaptureFixture, kind: str, data: bytes
 ) -> None:
     key = kind if "/" in kind else f"{kind}/shop"
     kv.kept[NAMESPACE, key.encode()] = data
-    exchange.outbox.status = {"policy_errors": 0, "models": {}}
-    exchange.outbox.learned = lambda: {"states": {}}
-    exchange.outbox.unsettled = {TIDE}
+    sync.outbox.status = {"policy_errors": 0, "models": {}}
+    sync.outbox.learned = lambda: {"states": {}}
+    sync.outbox.unsettled = {TIDE}
     phase("starts", "imports")
 
     with caplog.at_level(logging.WARNING, "ray.serve"):
         for step in range(4):
-            exchange.outbox.decisions = [{"seq": step + 1}]
-            exchange.outbox.decisions_seq = step + 1
-            exchange._turn(START + 0.5 * step)
+            sync.outbox.decisions = [{"seq": step + 1}]
+            sync.outbox.decisions_seq = step + 1
+            sync._turn(START + 0.5 * step)
 
     assert [written(kv, each) for each in (DECISIONS, STATUS, LEARNED)] == [4, 1, 1]
-    assert (exchange.inbox.served is None) == (kind == KNOBS)
+    assert (sync.inbox.served is None) == (kind == KNOBS)
     assert [message for message in caplog.messages if key not in message] == []
     assert len(caplog.messages) == 1
     if kind != KNOBS:
-        assert set(exchange.inbox.deployments[TIDE].phases) == {"starts"}
+        assert set(sync.inbox.deployments[TIDE].phases) == {"starts"}
 
 
-def test_knobs_that_cannot_be_read_leave_those_before_in_force(exchange: Exchange) -> None:
+def test_knobs_that_cannot_be_read_leave_those_before_in_force(sync: Sync) -> None:
     serve(max_replicas=7)
-    exchange._turn(START)
+    sync._turn(START)
 
     put_document(KNOBS, "shop", {"models": [{"name": "of another version"}]})
-    exchange._turn(START + 0.5)
+    sync._turn(START + 0.5)
 
-    assert exchange.inbox.served is not None
-    assert exchange.inbox.served.models[TIDE].knobs == Knobs(max_replicas=7)
+    assert sync.inbox.served is not None
+    assert sync.inbox.served.models[TIDE].knobs == Knobs(max_replicas=7)
 
 
 def test_a_cluster_that_cannot_be_asked_stops_no_document(
-    exchange: Exchange, cluster: Cluster, kv: StubKv, monkeypatch: pytest.MonkeyPatch
+    sync: Sync, cluster: Cluster, kv: StubKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "available_resources", lambda: 1 / 0)
-    exchange.outbox.unsettled = {TIDE}
-    exchange.outbox.status = {"policy_errors": 0, "models": {}}
+    sync.outbox.unsettled = {TIDE}
+    sync.outbox.status = {"policy_errors": 0, "models": {}}
 
-    exchange._turn(START)
+    sync._turn(START)
 
     assert written(kv, STATUS) == 1
 
 
-def test_a_write_that_failed_is_made_up_for(exchange: Exchange, kv: StubKv) -> None:
-    exchange.outbox.status = {"policy_errors": 0, "models": {}}
-    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
-    exchange.outbox.learned = lambda: {"states": {}}
-    exchange._turn(START - 0.5)
+def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
+    sync.outbox.status = {"policy_errors": 0, "models": {}}
+    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
+    sync.outbox.learned = lambda: {"states": {}}
+    sync._turn(START - 0.5)
     kv.written.clear()
     kv.fails = RuntimeError("GCS is gone")
-    exchange.outbox.status = {"policy_errors": 1, "models": {}}
-    exchange.outbox.decisions_seq = 2
-    exchange._turn(START)
+    sync.outbox.status = {"policy_errors": 1, "models": {}}
+    sync.outbox.decisions_seq = 2
+    sync._turn(START)
 
     kv.fails = None
-    exchange._turn(START + 0.5)
+    sync._turn(START + 0.5)
 
     assert [written(kv, kind) for kind in (STATUS, DECISIONS)] == [1, 1]
 
 
-def test_reports_of_ingress_replicas_that_hold_requests_are_read_at_every_turn(exchange: Exchange) -> None:
+def test_reports_of_ingress_replicas_that_hold_requests_are_read_at_every_turn(sync: Sync) -> None:
     publish_report("shop", "i1", {"Engine-tide:held_requests": 3.0}, START)
-    exchange._turn(START)
+    sync._turn(START)
 
-    assert exchange.inbox.ingress_reports["i1"].values == {"Engine-tide:held_requests": 3.0}
+    assert sync.inbox.ingress_reports["i1"].values == {"Engine-tide:held_requests": 3.0}
 
 
-def test_a_report_of_a_replica_that_was_killed_is_removed_after_a_minute(exchange: Exchange) -> None:
+def test_a_report_of_a_replica_that_was_killed_is_removed_after_a_minute(sync: Sync) -> None:
     publish_report("shop", "killed", {}, START)
     publish_report("shop", "holds", {}, START + 59.5)
-    exchange._turn(START + 60)
-    assert set(exchange.inbox.ingress_reports) == {"killed", "holds"}
+    sync._turn(START + 60)
+    assert set(sync.inbox.ingress_reports) == {"killed", "holds"}
 
-    exchange._turn(START + 60.5)
+    sync._turn(START + 60.5)
 
-    assert set(exchange.inbox.ingress_reports) == set(read_reports("shop")) == {"holds"}
+    assert set(sync.inbox.ingress_reports) == set(read_reports("shop")) == {"holds"}
 
 
 def test_nodes_are_looked_at_once_a_second_while_the_ingress_wants_more_replicas(
-    exchange: Exchange, cluster: Cluster
+    sync: Sync, cluster: Cluster
 ) -> None:
-    exchange._turn(START)
-    assert (exchange.inbox.nodes, cluster.asked) == (None, 0)
+    sync._turn(START)
+    assert (sync.inbox.nodes, cluster.asked) == (None, 0)
 
-    exchange.outbox.look_at_nodes = True
+    sync.outbox.look_at_nodes = True
     for turn in range(4):
-        exchange._turn(START + 0.5 * turn)
+        sync._turn(START + 0.5 * turn)
     assert cluster.asked == 2
-    assert exchange.inbox.nodes == (Node({"CPU": 8.0}, {"GPU": 0.0, "CPU": 8.0}),)
+    assert sync.inbox.nodes == (Node({"CPU": 8.0}, {"GPU": 0.0, "CPU": 8.0}),)
 
-    exchange.outbox.look_at_nodes = False
-    exchange._turn(START + 9)
-    assert exchange.inbox.nodes is None
+    sync.outbox.look_at_nodes = False
+    sync._turn(START + 9)
+    assert sync.inbox.nodes is None

@@ -1,4 +1,4 @@
-"""The exchange's thread: when it has a turn, and what ends it."""
+"""The sync's thread: when it has a turn, and what ends it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from collections.abc import Iterator
 
 import pytest
 
-from serve_app.controller import sync as exchange_module
-from serve_app.controller.sync import Exchange
+from serve_app.controller import sync as sync_module
+from serve_app.controller.sync import Sync
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, get_document, put_document
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv
 
 
 @pytest.fixture
-def exchange(kv: StubKv) -> Exchange:
+def sync(kv: StubKv) -> Sync:
     """Of an application that has said what it serves; its thread is not started."""
     model = ServedModel("tide", "Engine-tide", Knobs())
-    put_document(KNOBS, "shop", Served({model.deployment: model}, IngressKnobs()).document(1_700_000_000.0))
-    return Exchange("shop")
+    put_document(
+        KNOBS, "shop", ServedApplication({model.deployment: model}, IngressKnobs()).document(1_700_000_000.0)
+    )
+    return Sync("shop")
 
 
 class Turns:
-    """Counts an exchange's turns as they end, for a test to wait for."""
+    """Counts an sync's turns as they end, for a test to wait for."""
 
-    def __init__(self, exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._exchange = exchange
+    def __init__(self, sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sync = sync
         self._ended = threading.Semaphore(0)
-        turn = exchange._turn
+        turn = sync._turn
 
         def counted(now: float) -> None:
             try:
@@ -39,13 +41,13 @@ class Turns:
             finally:
                 self._ended.release()
 
-        monkeypatch.setattr(exchange, "_turn", counted)
+        monkeypatch.setattr(sync, "_turn", counted)
         # Only `send` begins another turn, so that a test knows how many there were.
-        monkeypatch.setattr(exchange_module, "_POLL_S", LIMIT_S)
+        monkeypatch.setattr(sync_module, "_POLL_S", LIMIT_S)
 
     def next(self) -> None:
         """Have one turn, and wait for its end."""
-        self._exchange.send()
+        self._sync.send()
         self.ended()
 
     def ended(self) -> None:
@@ -53,52 +55,52 @@ class Turns:
 
 
 @pytest.fixture
-def turns(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
-    yield Turns(exchange, monkeypatch)
-    exchange.stop()
-    if exchange._thread.is_alive():
-        exchange._thread.join(LIMIT_S)
-    assert not exchange._thread.is_alive()
+def turns(sync: Sync, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+    yield Turns(sync, monkeypatch)
+    sync.stop()
+    if sync._thread.is_alive():
+        sync._thread.join(LIMIT_S)
+    assert not sync._thread.is_alive()
 
 
-def test_the_thread_reads_at_once_and_writes_when_it_is_told_to(exchange: Exchange, turns: Turns) -> None:
-    exchange.start()
+def test_the_thread_reads_at_once_and_writes_when_it_is_told_to(sync: Sync, turns: Turns) -> None:
+    sync.start()
     turns.ended()
-    assert exchange.inbox.served is not None
+    assert sync.inbox.served is not None
 
-    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
+    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
     turns.next()
 
     assert get_document(DECISIONS, "shop") == [{"seq": 1}]
 
 
 def test_a_store_that_is_gone_is_logged_once_and_the_thread_goes_on(
-    exchange: Exchange, turns: Turns, kv: StubKv, caplog: pytest.LogCaptureFixture
+    sync: Sync, turns: Turns, kv: StubKv, caplog: pytest.LogCaptureFixture
 ) -> None:
     kv.fails = RuntimeError("GCS is gone")
     with caplog.at_level(logging.ERROR, "ray.serve"):
-        exchange.start()
+        sync.start()
         turns.ended()
         turns.next()
         turns.next()
         kv.fails = None
         turns.next()
-        assert exchange.inbox.served is not None
+        assert sync.inbox.served is not None
         kv.fails = RuntimeError("GCS is gone")
         turns.next()
         # A turn ends before what it raised is logged; the end of the one after comes later than that.
         turns.next()
 
-    assert caplog.messages == ["autoscaling of shop: could not exchange documents"] * 2
+    assert caplog.messages == ["autoscaling of shop: could not read or write documents"] * 2
     assert caplog.records[0].exc_info is not None
 
 
 def test_another_failure_is_logged_too(
-    exchange: Exchange, turns: Turns, kv: StubKv, caplog: pytest.LogCaptureFixture
+    sync: Sync, turns: Turns, kv: StubKv, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "ray.serve"):
         kv.fails = RuntimeError("GCS is gone")
-        exchange.start()
+        sync.start()
         turns.ended()
         kv.fails = RuntimeError("GCS is back, and has no room")
         turns.next()
@@ -107,12 +109,12 @@ def test_another_failure_is_logged_too(
     assert len(caplog.records) == 2
 
 
-def test_a_thread_that_is_stopped_has_no_further_turn(exchange: Exchange, turns: Turns) -> None:
-    exchange.start()
+def test_a_thread_that_is_stopped_has_no_further_turn(sync: Sync, turns: Turns) -> None:
+    sync.start()
     turns.ended()
 
-    exchange.stop()
-    exchange._thread.join(LIMIT_S)
+    sync.stop()
+    sync._thread.join(LIMIT_S)
 
-    assert not exchange._thread.is_alive()
+    assert not sync._thread.is_alive()
     assert not turns._ended.acquire(blocking=False)

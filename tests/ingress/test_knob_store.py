@@ -13,7 +13,7 @@ from serve_app.settings import ModelSettings, SettingsError
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.wire.documents import DECISIONS, KNOBS, STATUS, get_document, put_document
-from serve_app.wire.served_models import Served, read_served
+from serve_app.wire.served_models import ServedApplication, read_served
 from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv
 
@@ -58,7 +58,7 @@ def replica(clock: Clock) -> Replica:
     return Replica()
 
 
-def told() -> Served:
+def told() -> ServedApplication:
     """What the policy reads."""
     return read_served(get_document(KNOBS, "shop"))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
 
 MARK = "TIDESERVE_TEST_POLICY_RAISES"
 """Names the file, in the environment of the cluster."""

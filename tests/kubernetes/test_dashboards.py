@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from serve_app.api.outcome import OUTCOMES
-from serve_app.policy.decide import NOTHING
-from serve_app.policy.decision import Clamped
+from serve_app.policy.decide import IDLE
+from serve_app.policy.decision import ClampName
 from serve_app.settings.knobs import Knobs
 from tests.kubernetes.dashboards_queries import FOLDER, PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made
@@ -208,10 +208,10 @@ def test_what_can_set_a_target_has_a_colour() -> None:
     terms = (PROJECT / "serve_app/policy/terms.py").read_text("utf-8")
     named = set(re.findall(r'Term\(\s*"(\w+)"', terms))
     # Bounds bind by the names of their knobs, and a lack of capacity keeps no target.
-    clamps = set(get_args(Clamped)) - {"bounds", "capacity"}
+    clamps = set(get_args(ClampName)) - {"bounds", "capacity"}
 
     assert named >= {"arrivals", "queue", "wake", "schedule"}
-    assert terms_with_a_colour() == named | clamps | {"min_replicas", "max_replicas", NOTHING.name}
+    assert terms_with_a_colour() == named | clamps | {"min_replicas", "max_replicas", IDLE.name}
 
 
 def test_every_outcome_of_a_request_has_a_colour() -> None:

@@ -212,18 +212,18 @@ def decision(seq: int, at_s: float, old: int, new: int, binding: str, reason: st
 
 
 BURST_DECISIONS = (
-    decision(11, 0.6, 0, 1, "queue", "9 requests have been waiting, 10 a replica may", ready=0),
+    decision(11, 0.6, 0, 1, "queue", "9 requests are waiting; the target is 10 per replica", ready=0),
     decision(
         12,
         1.6,
         1,
         3,
         "queue",
-        "30 requests have been waiting, 10 a replica may",
+        "30 requests are waiting; the target is 10 per replica",
         ready=0,
         signals={"held_requests": 30.0, "oldest_held_s": 1.5, "replica_capacity_rps": 30.17},
     ),
-    decision(13, 11.6, 3, 3, "queue", "30 requests have been waiting, 10 a replica may", ready=0),
+    decision(13, 11.6, 3, 3, "queue", "30 requests are waiting; the target is 10 per replica", ready=0),
     decision(14, 21.6, 3, 3, "arrivals", "1.4 requests/s arrive (1.4 over 30 s, 0.7 over 60 s)", ready=3),
     decision(15, 166.0, 3, 2, "arrivals", "2.1 requests/s arrive; a replica carries 30.2/s", wanted=1),
     decision(16, 181.0, 2, 1, "arrivals", "1.4 requests/s arrive; a replica carries 30.2/s", wanted=1),
@@ -363,7 +363,7 @@ def empty() -> Run:
         for at in range(12)
     ]
     pending = {0.6: {"wanted": 1, "target": 1, "pending": 1, "held": 12}}
-    refused = decision(2, 0.6, 0, 1, "queue", "2 requests have been waiting, 8 a replica may", ready=0)
+    refused = decision(2, 0.6, 0, 1, "queue", "2 requests are waiting; the target is 8 per replica", ready=0)
     return run(of, records, duration_s=31.0, samples=looks(31.0, pending), decisions=(refused,))
 
 

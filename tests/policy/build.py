@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from serve_app.policy.decide import Decision, decide
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.signals import EngineSignals, IngressSignals, Reading, Snapshot
+from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 
 NOW = 1_700_000_000.0
 """A Tuesday, 22:13:20 UTC."""
@@ -42,7 +43,7 @@ def snapshot(
     )
 
 
-class Watch:
+class PolicyLoop:
     """Hands the policy one snapshot after the other, with its memory, on a clock the test moves."""
 
     def __init__(self, knobs: Knobs, state: PolicyState | None = None) -> None:
@@ -50,15 +51,15 @@ class Watch:
         self.state = state or PolicyState()
         self.now = NOW
 
-    def see(self, seen: Snapshot, after_s: float = 1.0) -> Decision:
+    def decide(self, seen: Snapshot, after_s: float = 1.0) -> Decision:
         """The decision on `seen`, `after_s` after the one before."""
         self.now += after_s
         decision = decide(seen, self.knobs, self.state, self.now)
         self.state = decision.state
         return decision
 
-    def see_for(self, seconds: float, seen: Snapshot, every_s: float = 1.0) -> Decision:
+    def decide_for(self, seconds: float, seen: Snapshot, every_s: float = 1.0) -> Decision:
         """The last of the decisions on the same `seen` for so long."""
         for _ in range(round(seconds / every_s)):
-            decision = self.see(seen, every_s)
+            decision = self.decide(seen, every_s)
         return decision

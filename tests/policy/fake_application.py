@@ -1,8 +1,8 @@
 """A Serve application whose replicas are made up, under Ray's real autoscaling state.
 
 Ray's controller calls `ApplicationAutoscalingState.get_decision_num_replicas` ten times a second with the
-targets it has, and takes the answer as the new targets; so does `FakeApplication.tick`. The exchange
-with Ray's key-value store is replaced, which needs a cluster; nothing else of the policy is.
+targets it has, and takes the answer as the new targets; so does `FakeApplication.tick`. The mailbox
+is kept in memory, because Ray's key-value store needs a cluster; nothing else of the policy is replaced.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.cluster.ingress_room import Node
+from serve_app.controller.mailbox import Deployment, Inbox, Learned, Mailbox
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
-from serve_app.controller.sync import Deployment, Inbox, Learned, Outbox
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.held_requests import IngressReport
-from serve_app.wire.served_models import Served, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 from tests.policy.build import NOW
 
@@ -57,12 +57,11 @@ def holding(count: int, oldest_s: float = 2.0) -> dict[str, float]:
     }
 
 
-class FakeExchange:
-    """The policy's correspondence, kept in memory."""
+class FakeMailbox(Mailbox):
+    """The policy's mailbox, which counts what is sent."""
 
-    def __init__(self, served: Served | None) -> None:
-        self.inbox = Inbox(served, learned=Learned())
-        self.outbox = Outbox()
+    def __init__(self, served: ServedApplication | None) -> None:
+        super().__init__(Inbox(served, learned=Learned()))
         self.sent = 0
 
     def send(self) -> None:
@@ -148,19 +147,19 @@ class FakeApplication:
         others: tuple[str, ...] = (),
     ) -> None:
         self.clock = clock
-        served = Served(
+        served = ServedApplication(
             {
                 engine_name(model): ServedModel(model, engine_name(model), knobs)
                 for model, knobs in models.items()
             },
             ingress or IngressKnobs(),
         )
-        self.exchange, self.metrics = FakeExchange(served), FakeMetrics()
+        self.mailbox, self.metrics = FakeMailbox(served), FakeMetrics()
         self.state = ApplicationAutoscalingState(APP)
         self.state.register(cast(AutoscalingPolicy, _InProcess(policy)))
         self.policy: ServePolicy = self.state._policy.__wrapped__  # type: ignore[union-attr]
         assert isinstance(self.policy, policy)
-        self.policy._exchange = self.exchange  # type: ignore[assignment]
+        self.policy._mailbox = self.mailbox  # type: ignore[assignment]
         self.policy._metrics = self.metrics  # type: ignore[assignment]
         self.targets: dict[str, int] = {INGRESS: 1}
         self.targets |= {engine_name(model): 0 for model in models}
@@ -180,31 +179,31 @@ class FakeApplication:
 
     def knobs(self, model: str, **changed: Any) -> None:
         """Change knobs while it runs."""
-        served = self.exchange.inbox.served
+        served = self.mailbox.inbox.served
         assert served is not None
         name = engine_name(model)
         known = served.models[name]
         new = replace(known, knobs=known.knobs.model_copy(update=changed))
-        self.exchange.inbox = replace(
-            self.exchange.inbox, served=replace(served, models={**served.models, name: new})
+        self.mailbox.inbox = replace(
+            self.mailbox.inbox, served=replace(served, models={**served.models, name: new})
         )
 
     def startup(self, model: str, known: Deployment) -> None:
         """What the documents say of a model's replicas."""
-        deployments = {**self.exchange.inbox.deployments, engine_name(model): known}
-        self.exchange.inbox = replace(self.exchange.inbox, deployments=deployments)
+        deployments = {**self.mailbox.inbox.deployments, engine_name(model): known}
+        self.mailbox.inbox = replace(self.mailbox.inbox, deployments=deployments)
 
     def takes(self, ingress: Mapping[str, float], engine: Mapping[str, float]) -> None:
         """What a replica of the ingress takes of the cluster, and what one of every model takes."""
-        served = self.exchange.inbox.served
+        served = self.mailbox.inbox.served
         assert served is not None
         models = {name: replace(model, resources=engine) for name, model in served.models.items()}
         served = replace(served, models=models, ingress_resources=ingress)
-        self.exchange.inbox = replace(self.exchange.inbox, served=served)
+        self.mailbox.inbox = replace(self.mailbox.inbox, served=served)
 
     def nodes(self, *nodes: Node) -> None:
-        """What the cluster's nodes have, as the exchange reads it when it is asked to."""
-        self.exchange.inbox = replace(self.exchange.inbox, nodes=nodes)
+        """What the cluster's nodes have, as they are read when the policy asks for them."""
+        self.mailbox.inbox = replace(self.mailbox.inbox, nodes=nodes)
 
     def holds_while_draining(self, replica: str, **ingress: Mapping[str, float]) -> None:
         """What an ingress replica that Ray no longer counts has written down, as of now."""
@@ -213,7 +212,7 @@ class FakeApplication:
             said = asdict(IngressSignals(**signals))
             values |= {ingress_key(engine_name(model), field): value for field, value in said.items()}
         reports = {replica: IngressReport(self.clock.now, values)}
-        self.exchange.inbox = replace(self.exchange.inbox, ingress_reports=reports)
+        self.mailbox.inbox = replace(self.mailbox.inbox, ingress_reports=reports)
 
     def silence(self, deployment: str, number: int) -> None:
         """Forget what one replica has reported."""
@@ -239,7 +238,7 @@ class FakeApplication:
 
     def reports(self, ongoing: float = 0.0, **ingress: Mapping[str, float]) -> None:
         """Reports of every replica: engines with nothing to do, and the ingress with these of each model."""
-        served = self.exchange.inbox.served
+        served = self.mailbox.inbox.served
         models = [model.name for model in served.models.values()] if served is not None else []
         for name, replicas in self._running.items():
             for number in range(len(replicas)):
@@ -287,7 +286,7 @@ class FakeApplication:
 
     def records(self, model: str) -> list[dict[str, Any]]:
         """The decision records sent so far of one model."""
-        return [record for record in self.exchange.outbox.decisions if record["model"] == model]
+        return [record for record in self.mailbox.outbox.decisions if record["model"] == model]
 
 
 def _info() -> DeploymentInfo:

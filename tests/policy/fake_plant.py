@@ -13,9 +13,10 @@ from itertools import pairwise
 
 from serve_app.policy.capacity_model import StepTime
 from serve_app.policy.decide import Decision, decide
+from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.signals import Capacity, IngressSignals, Reading, Snapshot
+from serve_app.wire.signals import IngressSignals, Reading
 from tests.policy.fake_engine import FakeEngine, Request
 
 A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)

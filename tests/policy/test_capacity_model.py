@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import math
-import random
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from serve_app.policy.capacity_model import (
     Mix,
-    ServiceModel,
     StepTime,
     capacity_rps,
     feasibility,
@@ -24,167 +22,6 @@ A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
 MIX = Mix(prompt_tokens=1000, output_tokens=128)
 KNOBS = Knobs(ttft_target_s=0.2, itl_target_s=0.025)
 NO_LIMIT = 0.0
-
-
-def seconds_of_steps(
-    truth: StepTime, count: int, noise_s: float = 0.0, batches: tuple[float, float] = (1, 32), seed: int = 1
-) -> list[tuple[float, float, float, float, float]]:
-    """1-s means of a replica whose load varies: (steps, step seconds, batch, KV tokens, prefill tokens)."""
-    draw = random.Random(seed)
-    samples = []
-    for _ in range(count):
-        batch = draw.uniform(*batches)
-        kv_tokens = batch * draw.uniform(300, 1500)
-        prefill = draw.choice((0.0, draw.uniform(0, 400)))
-        step_s = truth.decode_s(batch, kv_tokens) + truth.per_prefill_token_s * prefill
-        samples.append((1.0 / step_s, step_s + draw.gauss(0, noise_s), batch, kv_tokens, prefill))
-    return samples
-
-
-def learned(samples: list[tuple[float, float, float, float, float]]) -> StepTime:
-    model = ServiceModel()
-    for sample in samples:
-        model = model.learn([sample])
-    return model.step_time()
-
-
-def test_before_the_first_step_the_prior_is_an_a100_with_a_7b_model() -> None:
-    assert astuple(ServiceModel().step_time()) == pytest.approx(astuple(A100))
-
-
-@pytest.mark.parametrize(
-    "step", [A100, StepTime(0.004, 0.00027, 4.3e-7, 6.4e-5), StepTime(0.064, 4e-5, 5.1e-7, 0.0)]
-)
-def test_a_fit_that_starts_with_a_step_time_takes_a_replica_for_it_until_it_sees_steps(
-    step: StepTime,
-) -> None:
-    assert astuple(ServiceModel.starting_with(step).step_time()) == pytest.approx(astuple(step))
-
-
-def test_starting_with_the_a100_is_the_general_prior() -> None:
-    given, usual = ServiceModel.starting_with(A100), ServiceModel()
-
-    assert given.gram == pytest.approx(usual.gram)
-    assert given.moment == pytest.approx(usual.moment)
-
-
-def test_values_too_small_to_be_measured_can_still_be_learned() -> None:
-    model = ServiceModel.starting_with(StepTime(0.0115, 0.0, 0.0, 0.0))
-    for sample in seconds_of_steps(A100, 60):
-        model = model.learn([sample])
-
-    right = capacity_rps(A100, MIX, KNOBS, NO_LIMIT)
-    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.1)
-
-
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_start_wrong_by_two_is_outweighed_by_ten_seconds_of_steps(factor: float) -> None:
-    model = ServiceModel.starting_with(StepTime(*(value * factor for value in astuple(A100))))
-    for sample in seconds_of_steps(A100, 10, batches=(4, 12)):
-        model = model.learn([sample])
-
-    assert model.step_time().decode_s(8, 8 * 900) == pytest.approx(A100.decode_s(8, 8 * 900), rel=0.05)
-
-
-def test_a_step_without_samples_changes_nothing() -> None:
-    model = ServiceModel()
-
-    assert model.learn([]) is model
-
-
-@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
-def test_the_coefficients_are_recovered_from_noisy_means_whatever_the_prior(factor: float) -> None:
-    truth = StepTime(*(value * factor for value in astuple(A100)))
-
-    found = learned(seconds_of_steps(truth, 300, noise_s=0.0005))
-
-    assert found.base_s == pytest.approx(truth.base_s, rel=0.03)
-    assert found.per_sequence_s == pytest.approx(truth.per_sequence_s, rel=0.15)
-    assert found.per_kv_token_s == pytest.approx(truth.per_kv_token_s, rel=0.15)
-    assert found.per_prefill_token_s == pytest.approx(truth.per_prefill_token_s, rel=0.05)
-
-
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_after_a_minute_a_prior_wrong_by_two_costs_little_capacity(factor: float) -> None:
-    truth = StepTime(*(value * factor for value in astuple(A100)))
-
-    found = learned(seconds_of_steps(truth, 60, noise_s=0.0005))
-
-    right = capacity_rps(truth, MIX, KNOBS, NO_LIMIT)
-    assert capacity_rps(found, MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.1)
-
-
-def test_ten_seconds_of_steps_outweigh_the_prior_where_they_lie() -> None:
-    slow = StepTime(*(value * 2 for value in astuple(A100)))
-
-    found = learned(seconds_of_steps(slow, 10, batches=(4, 12)))
-
-    assert found.decode_s(8, 8 * 900) == pytest.approx(slow.decode_s(8, 8 * 900), rel=0.05)
-
-
-def test_a_coefficient_that_would_be_negative_is_zero_and_the_others_make_up_for_it() -> None:
-    # Steps that get shorter as the batch grows: no engine does that, noise can.
-    samples = [(60.0, 0.030 - 0.0005 * batch, float(batch), 0.0, 0.0) for batch in (1, 5, 10, 20) * 50]
-
-    found = learned(samples)
-
-    assert found.per_sequence_s == 0.0
-    assert min(astuple(found)) >= 0.0
-    assert found.base_s == pytest.approx(0.030 - 0.0005 * 9, rel=0.05)
-
-
-def test_a_constant_load_does_not_wear_away_what_other_loads_have_taught() -> None:
-    truth = StepTime(0.006, 0.00006, 6e-8, 2.5e-5)
-    model = ServiceModel()
-    for sample in seconds_of_steps(truth, 120):
-        model = model.learn([sample])
-    before = capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT)
-
-    alike = (80.0, truth.decode_s(6, 6400) + truth.per_prefill_token_s * 60, 6.0, 6400.0, 60.0)
-    for _ in range(3 * 3600):
-        model = model.learn([alike])
-
-    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(before, rel=0.01)
-    assert astuple(model.step_time()) == pytest.approx(astuple(truth), rel=0.05)
-
-
-def test_new_hardware_is_learned_over_the_old_to_a_fifth_in_twenty_minutes() -> None:
-    model = ServiceModel()
-    for sample in seconds_of_steps(A100, 1800):
-        model = model.learn([sample])
-    faster = StepTime(*(value / 2 for value in astuple(A100)))
-    for sample in seconds_of_steps(faster, 1200, seed=2):
-        model = model.learn([sample])
-
-    right = capacity_rps(faster, MIX, KNOBS, NO_LIMIT)
-    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.2)
-
-
-def test_a_hundred_replicas_at_once_teach_what_they_teach_one_by_one() -> None:
-    samples = seconds_of_steps(A100, 100)
-
-    together = ServiceModel().learn(samples).step_time()
-
-    assert astuple(together) == pytest.approx(astuple(A100), rel=0.1)
-
-
-step = st.tuples(
-    st.floats(0.001, 10_000), st.floats(1e-5, 60), st.floats(0, 10_000), st.floats(0, 1e8), st.floats(0, 1e6)
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(step, max_size=6), max_size=30))
-def test_no_steps_make_a_coefficient_negative_or_not_finite(
-    reports: list[list[tuple[float, float, float, float, float]]],
-) -> None:
-    model = ServiceModel()
-    for report in reports:
-        model = model.learn(report)
-
-    found = model.step_time()
-    assert all(0.0 <= value < 1e9 for value in astuple(found))
-    assert 0.0 <= capacity_rps(found, MIX, KNOBS, NO_LIMIT) < 1e9
 
 
 def test_an_a100_replica_takes_about_four_requests_a_second_of_a_thousand_tokens() -> None:
@@ -227,21 +64,21 @@ def test_more_requests_never_make_fewer_tokens_late(
     assert 0.0 <= once <= again <= 1.0
 
 
-PATIENT = KNOBS.model_copy(update={"ttft_target_s": 2.0})
+SLOW_TTFT = KNOBS.model_copy(update={"ttft_target_s": 2.0})
 
 
 def test_capacity_is_where_as_many_tokens_are_late_as_may_be() -> None:
-    rate = capacity_rps(A100, MIX, PATIENT, NO_LIMIT)
+    rate = capacity_rps(A100, MIX, SLOW_TTFT, NO_LIMIT)
 
     assert slow_share(A100, MIX, KNOBS.itl_target_s, rate) == pytest.approx(0.05, rel=0.001)
 
 
 def test_twice_as_many_late_tokens_as_expected_leave_somewhat_more_than_half_of_the_capacity() -> None:
     # Half of the rate would bring decoding steps down as well, and so leave more of the target for prompts.
-    rate = capacity_rps(A100, MIX, PATIENT, NO_LIMIT, interference=2.0)
+    rate = capacity_rps(A100, MIX, SLOW_TTFT, NO_LIMIT, interference=2.0)
 
     assert slow_share(A100, MIX, KNOBS.itl_target_s, rate) == pytest.approx(0.025, rel=0.001)
-    assert rate == pytest.approx(0.6 * capacity_rps(A100, MIX, PATIENT, NO_LIMIT), rel=0.03)
+    assert rate == pytest.approx(0.6 * capacity_rps(A100, MIX, SLOW_TTFT, NO_LIMIT), rel=0.03)
 
 
 def test_there_is_no_cliff_where_a_mean_prompt_is_just_too_long_for_the_target() -> None:
@@ -270,11 +107,11 @@ def test_time_to_first_token_limits_where_the_wait_fills_what_prefill_leaves() -
     assert 1.5 * decode_s + 0.05 + wait_s == pytest.approx(0.2, rel=0.002)
 
 
-def test_of_more_replicas_each_carries_more() -> None:
+def test_each_of_more_replicas_serves_more() -> None:
     rates = [capacity_rps(A100, MIX, LOOSE, NO_LIMIT, 1.0, replicas) for replicas in (1, 2, 4, 16, 64, 256)]
 
     assert rates == sorted(rates)
-    # A request waits only where all are busy: two carry more than twice as much, many are nearly full.
+    # A request waits only where all are busy: two serve more than twice as much, many are nearly full.
     assert rates[1] > 1.3 * rates[0]
     assert rates[-1] < 1.1 * rates[-2]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.schedule import Schedule
-from serve_app.wire.signals import Capacity, Snapshot
-from tests.policy.build import Watch, engine, ingress, snapshot
+from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 KNOBS = Knobs(
     min_replicas=0,
@@ -32,7 +32,7 @@ def held(count: int, oldest_s: float = 2.0, **rest: Any) -> Snapshot:
 
 
 def queued(waiting: float, replicas: int = 1, **rest: Any) -> Snapshot:
-    """A fleet of idle hands, with so many short requests waiting at the first of them."""
+    """A fleet of idle replicas, with so many short requests waiting at the first of them."""
     first = engine(waiting_requests=waiting, waiting_tokens=10 * waiting)
     return snapshot(first, *[engine()] * (replicas - 1), **rest)
 
@@ -41,92 +41,94 @@ def queued(waiting: float, replicas: int = 1, **rest: Any) -> Snapshot:
 
 
 def test_a_burst_on_a_cold_model_is_answered_in_one_step() -> None:
-    decision = Watch(KNOBS).see(held(24))
+    decision = PolicyLoop(KNOBS).decide(held(24))
 
     assert decision.target == 3
     assert decision.explanation.binding == "queue"
-    assert decision.explanation.reason == "queue: 24 requests have been waiting, 8 a replica may"
+    assert decision.explanation.reason == (
+        "queue: 24 requests are waiting; the target is 8 per replica, so 3 replicas are needed"
+    )
 
 
 def test_a_burst_is_given_a_moment_to_arrive_whole() -> None:
-    watch = Watch(KNOBS)
+    loop = PolicyLoop(KNOBS)
 
-    early = watch.see(held(3, oldest_s=0.1), 0.5)
-    late = watch.see(held(24, oldest_s=0.6), 0.5)
+    early = loop.decide(held(3, oldest_s=0.1), 0.5)
+    late = loop.decide(held(24, oldest_s=0.6), 0.5)
 
     assert (early.target, early.wanted, early.explanation.binding) == (0, 1, "delay")
     assert late.target == 3
 
 
 def test_a_burst_that_asks_for_all_there_may_be_is_not_waited_for() -> None:
-    assert Watch(KNOBS).see(held(500, oldest_s=0.0)).target == 10
+    assert PolicyLoop(KNOBS).decide(held(500, oldest_s=0.0)).target == 10
 
 
 def test_a_burst_that_still_grows_after_a_second_is_waited_for_no_longer() -> None:
-    watch = Watch(KNOBS)
+    loop = PolicyLoop(KNOBS)
     targets = []
     for look in range(6):
         front = ingress(held_requests=look + 1.0, oldest_held_s=0.5 * look, arrivals_total=look + 1.0)
-        targets.append(watch.see(snapshot(at={"i0": front}), 0.5).target)
+        targets.append(loop.decide(snapshot(at={"i0": front}), 0.5).target)
 
     assert targets.index(1) <= 3
 
 
 def test_more_requests_while_the_first_replicas_start_ask_for_more() -> None:
-    watch = Watch(KNOBS)
-    watch.see(held(24))
+    loop = PolicyLoop(KNOBS)
+    loop.decide(held(24))
 
-    assert watch.see(held(40, target=3, ready=0)).target == 5
+    assert loop.decide(held(40, target=3, ready=0)).target == 5
 
 
 def test_the_backlog_of_a_cold_start_does_not_ask_again_when_the_first_replica_is_up() -> None:
-    watch = Watch(KNOBS)
-    watch.see_for(60, held(24, target=3, ready=0))
+    loop = PolicyLoop(KNOBS)
+    loop.decide_for(60, held(24, target=3, ready=0))
 
-    up = watch.see_for(4, queued(20, target=3))
+    up = loop.decide_for(4, queued(20, target=3))
 
     assert up.target == 3
     # Nor do more that pile up before the others are; a queue that stands before all three does.
-    assert watch.see_for(10, queued(40, target=3)).target == 3
-    assert watch.see_for(10, queued(40, replicas=3)).target == 5
+    assert loop.decide_for(10, queued(40, target=3)).target == 3
+    assert loop.decide_for(10, queued(40, replicas=3)).target == 5
 
 
 def test_a_queue_must_stand_for_the_delay_before_it_asks_for_a_replica() -> None:
-    watch = Watch(KNOBS)
-    watch.see(queued(0))
+    loop = PolicyLoop(KNOBS)
+    loop.decide(queued(0))
 
-    assert [watch.see(queued(20)).target for _ in range(7)] == [1, 1, 1, 1, 1, 3, 3]
+    assert [loop.decide(queued(20)).target for _ in range(7)] == [1, 1, 1, 1, 1, 3, 3]
 
 
 def test_a_queue_that_clears_within_the_delay_asks_for_nothing() -> None:
-    watch = Watch(KNOBS)
+    loop = PolicyLoop(KNOBS)
 
-    targets = {watch.see(queued(20 if second % 5 else 0)).target for second in range(60)}
+    targets = {loop.decide(queued(20 if second % 5 else 0)).target for second in range(60)}
 
     assert targets == {1}
 
 
 def test_without_a_delay_a_queue_asks_at_once() -> None:
-    assert Watch(knobs(upscale_delay_s=0.0)).see(queued(20)).target == 3
+    assert PolicyLoop(knobs(upscale_delay_s=0.0)).decide(queued(20)).target == 3
 
 
 # Down.
 
 
-def loaded(rps: float, watch: Watch, replicas: int, seconds: int, **rest: Any) -> Any:
+def loaded(rps: float, loop: PolicyLoop, replicas: int, seconds: int, **rest: Any) -> Any:
     """`seconds` of so many arrivals a second, which leave no trace in the engines."""
     for _ in range(seconds):
-        total = getattr(watch, "total", 0.0) + rps
-        watch.total = total  # type: ignore[attr-defined]
+        total = getattr(loop, "total", 0.0) + rps
+        loop.total = total  # type: ignore[attr-defined]
         front = ingress(arrivals_total=total, arrived_bytes_total=4000 * total)
-        decision = watch.see(snapshot(*[engine(**rest)] * replicas, at={"i0": front}))
+        decision = loop.decide(snapshot(*[engine(**rest)] * replicas, at={"i0": front}))
     return decision
 
 
 def test_fewer_replicas_wait_until_fewer_have_been_enough_for_the_delay() -> None:
-    watch = Watch(KNOBS)
-    loaded(9.0, watch, 4, 120)
-    before = [loaded(2.0, watch, 4, 1).target for _ in range(95)]
+    loop = PolicyLoop(KNOBS)
+    loaded(9.0, loop, 4, 120)
+    before = [loaded(2.0, loop, 4, 1).target for _ in range(95)]
 
     # 60 s until the longer rate has forgotten the nine a second, 30 more of delay; three replicas of load
     # before that, and down by what the rate needs at each moment.
@@ -136,48 +138,48 @@ def test_fewer_replicas_wait_until_fewer_have_been_enough_for_the_delay() -> Non
 
 
 def test_after_a_reset_nothing_is_taken_away_before_the_longer_delay_has_passed() -> None:
-    watch = Watch(KNOBS)
+    loop = PolicyLoop(KNOBS)
     busy = snapshot(*[engine(running_requests=1)] * 4)
 
-    decision = watch.see_for(119, busy)
+    decision = loop.decide_for(119, busy)
     assert (decision.target, decision.wanted, decision.explanation.binding) == (4, 1, "delay")
 
-    assert watch.see_for(3, busy).target == 1
-    # Watched for long enough once, it waits for the shorter one.
-    assert watch.see_for(29, snapshot(*[engine(waiting_requests=9)] * 4)).target == 5
-    assert watch.see_for(31, busy).target == 1
+    assert loop.decide_for(3, busy).target == 1
+    # Once the load has been observed for long enough, the shorter delay counts.
+    assert loop.decide_for(29, snapshot(*[engine(waiting_requests=9)] * 4)).target == 5
+    assert loop.decide_for(31, busy).target == 1
 
 
 def test_the_last_of_an_idle_fleet_goes_after_the_longer_delay_in_one_step() -> None:
-    watch = Watch(KNOBS)
-    watch.see_for(120, snapshot(*[engine(running_requests=1)] * 3, target=3))
+    loop = PolicyLoop(KNOBS)
+    loop.decide_for(120, snapshot(*[engine(running_requests=1)] * 3, target=3))
 
-    targets = [watch.see(snapshot(*[engine()] * 3)).target for _ in range(125)]
+    targets = [loop.decide(snapshot(*[engine()] * 3)).target for _ in range(125)]
 
     assert set(targets[:119]) == {1}  # fewer had been enough all along
     assert targets[121:] == [0] * 4
 
 
 def test_a_fleet_that_was_never_reduced_goes_to_zero_from_many_in_one_step() -> None:
-    watch = Watch(knobs(downscale_delay_s=100.0))
+    loop = PolicyLoop(knobs(downscale_delay_s=100.0))
 
-    targets = [watch.see(snapshot(*[engine()] * 3, target=3)).target for _ in range(125)]
+    targets = [loop.decide(snapshot(*[engine()] * 3, target=3)).target for _ in range(125)]
 
     assert targets[-1] == 0
     assert 0 in targets[110:]
 
 
 def test_one_request_starts_the_idle_time_anew() -> None:
-    watch = Watch(KNOBS)
-    watch.see_for(119, snapshot(engine()))
-    watch.see(snapshot(engine(), at={"i0": ingress(arrivals_total=1)}))
+    loop = PolicyLoop(KNOBS)
+    loop.decide_for(119, snapshot(engine()))
+    loop.decide(snapshot(engine(), at={"i0": ingress(arrivals_total=1)}))
 
-    assert watch.see_for(119, snapshot(engine(), at={"i0": ingress(arrivals_total=1)})).target == 1
-    assert watch.see_for(5, snapshot(engine(), at={"i0": ingress(arrivals_total=1)})).target == 0
+    assert loop.decide_for(119, snapshot(engine(), at={"i0": ingress(arrivals_total=1)})).target == 1
+    assert loop.decide_for(5, snapshot(engine(), at={"i0": ingress(arrivals_total=1)})).target == 0
 
 
 def test_a_minimum_is_never_left_however_idle() -> None:
-    decision = Watch(knobs(min_replicas=2)).see_for(400, snapshot(engine(), engine()))
+    decision = PolicyLoop(knobs(min_replicas=2)).decide_for(400, snapshot(engine(), engine()))
 
     assert decision.target == 2
     assert decision.explanation.binding == "min_replicas"
@@ -195,16 +197,16 @@ def test_a_minimum_is_never_left_however_idle() -> None:
     ids=["engine absent", "engine stale", "ingress absent", "ingress stale", "one ingress of two absent"],
 )
 def test_nothing_is_taken_away_while_anybody_is_silent(seen: Snapshot) -> None:
-    decision = Watch(KNOBS).see_for(400, seen)
+    decision = PolicyLoop(KNOBS).decide_for(400, seen)
 
     assert decision.target == 2
     assert decision.explanation.binding == "signals"
 
 
 def test_silence_does_not_keep_a_fleet_from_growing() -> None:
-    watch = Watch(KNOBS)
+    loop = PolicyLoop(KNOBS)
 
-    assert watch.see_for(10, queued(40, ready=2, target=2)).target == 5
+    assert loop.decide_for(10, queued(40, ready=2, target=2)).target == 5
 
 
 def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
@@ -214,8 +216,8 @@ def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
         return snapshot(*[engine(running_requests=30, running_tokens=30.0 * context)] * 2)
 
     strict = knobs(itl_target_s=0.026)
-    light = Watch(strict).see_for(125, running(500))
-    heavy = Watch(strict).see_for(125, running(1200))
+    light = PolicyLoop(strict).decide_for(125, running(500))
+    heavy = PolicyLoop(strict).decide_for(125, running(1200))
 
     assert light.target == 1
     assert (heavy.target, heavy.explanation.binding) == (2, "hold")
@@ -224,7 +226,7 @@ def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
 def test_a_replica_does_not_go_if_the_others_have_no_room_in_their_kv_caches() -> None:
     full = snapshot(*[engine(running_requests=4, running_tokens=95_000)] * 2)
 
-    decision = Watch(KNOBS).see_for(125, full)
+    decision = PolicyLoop(KNOBS).decide_for(125, full)
 
     assert decision.target == 2
 
@@ -233,47 +235,47 @@ def test_a_replica_does_not_go_if_the_others_have_no_room_in_their_kv_caches() -
 
 
 def test_bounds_that_move_move_the_target_at_once() -> None:
-    watch = Watch(KNOBS)
-    watch.see_for(3, snapshot(*[engine(running_requests=5)] * 4))
+    loop = PolicyLoop(KNOBS)
+    loop.decide_for(3, snapshot(*[engine(running_requests=5)] * 4))
 
-    watch.knobs = knobs(max_replicas=2)
-    assert watch.see(snapshot(*[engine(running_requests=5)] * 4)).target == 2
-    watch.knobs = knobs(min_replicas=6)
-    assert watch.see(snapshot(*[engine(running_requests=5)] * 4)).target == 6
+    loop.knobs = knobs(max_replicas=2)
+    assert loop.decide(snapshot(*[engine(running_requests=5)] * 4)).target == 2
+    loop.knobs = knobs(min_replicas=6)
+    assert loop.decide(snapshot(*[engine(running_requests=5)] * 4)).target == 6
 
 
 def test_what_is_wanted_beyond_the_maximum_is_said() -> None:
-    decision = Watch(knobs(max_replicas=2)).see(held(80))
+    decision = PolicyLoop(knobs(max_replicas=2)).decide(held(80))
 
     assert (decision.target, decision.wanted) == (2, 2)
     assert decision.explanation.binding == "max_replicas"
-    assert decision.explanation.reason.startswith("max_replicas = 2 of 10 (queue:")
+    assert decision.explanation.reason.startswith("max_replicas = 2, and 10 replicas are needed (queue:")
     assert [clamp.name for clamp in decision.explanation.clamps] == ["bounds"]
 
 
 def test_advise_decides_and_changes_nothing() -> None:
     advise = knobs(mode="advise")
 
-    cold = Watch(advise).see(held(24))
-    idle = Watch(advise).see_for(400, snapshot(engine(), engine()))
+    cold = PolicyLoop(advise).decide(held(24))
+    idle = PolicyLoop(advise).decide_for(400, snapshot(engine(), engine()))
 
     assert (cold.target, cold.wanted, cold.explanation.binding) == (0, 3, "mode")
-    assert "advise: 3 recorded, 0 kept" in cold.explanation.reason
+    assert "in mode advise the target stays 0; it would be 3" in cold.explanation.reason
     assert (idle.target, idle.wanted, idle.explanation.binding) == (2, 0, "mode")
 
 
 def test_advise_keeps_to_the_bounds() -> None:
-    assert Watch(knobs(mode="advise", min_replicas=1)).see(held(24)).target == 1
-    assert Watch(knobs(mode="advise", max_replicas=2)).see(snapshot(*[engine()] * 3)).target == 2
+    assert PolicyLoop(knobs(mode="advise", min_replicas=1)).decide(held(24)).target == 1
+    assert PolicyLoop(knobs(mode="advise", max_replicas=2)).decide(snapshot(*[engine()] * 3)).target == 2
 
 
 def test_a_schedule_brings_its_replicas_and_lets_them_go() -> None:
-    window = Schedule(start="22:15", end="22:20", min_replicas=4)  # the watch begins at 22:13:20
-    watch = Watch(knobs(schedules=(window,)))
+    window = Schedule(start="22:15", end="22:20", min_replicas=4)  # the test begins at 22:13:20
+    loop = PolicyLoop(knobs(schedules=(window,)))
     targets: list[int] = []
     for _ in range(800):
         count = targets[-1] if targets else 0
-        targets.append(watch.see(snapshot(*[engine()] * count, cold_start_s=60.0)).target)
+        targets.append(loop.decide(snapshot(*[engine()] * count, cold_start_s=60.0)).target)
 
     assert targets.index(4) == 40 - 1  # 22:14:00, a cold start early
     assert set(targets[39:399]) == {4}
@@ -281,12 +283,12 @@ def test_a_schedule_brings_its_replicas_and_lets_them_go() -> None:
 
 
 def test_a_request_that_has_left_again_wakes_nobody() -> None:
-    watch = Watch(KNOBS)
-    watch.see(snapshot())
+    loop = PolicyLoop(KNOBS)
+    loop.decide(snapshot())
 
     left = snapshot(at={"i0": ingress(arrivals_total=40)})
 
-    assert watch.see_for(30, left).target == 0
+    assert loop.decide_for(30, left).target == 0
 
 
 def test_an_infeasible_ttft_is_reported_and_not_chased() -> None:
@@ -294,9 +296,9 @@ def test_an_infeasible_ttft_is_reported_and_not_chased() -> None:
     values = {f"ttft_prefill_p{p}_s": 0.5 for p in (50, 90, 95, 99)}
     values |= {f"ttft_queue_p{p}_s": 0.3 for p in (50, 90, 95, 99)}
     slow = engine(running_requests=2, ttft_count=50, **values)
-    watch = Watch(KNOBS)
+    loop = PolicyLoop(KNOBS)
 
-    decision = watch.see_for(300, snapshot(slow, slow))
+    decision = loop.decide_for(300, snapshot(slow, slow))
 
     assert decision.target == 1
     assert decision.explanation.signals["capacity_correction"] >= 1.0
@@ -309,33 +311,33 @@ def test_an_infeasible_ttft_is_reported_and_not_chased() -> None:
 def test_pending_capacity_is_said_and_changes_nothing() -> None:
     capacity = Capacity(starting=0, pending=2, pending_s=42.0, reason="no node has a free GPU")
 
-    decision = Watch(KNOBS).see(held(24, target=3, ready=0, capacity=capacity))
+    decision = PolicyLoop(KNOBS).decide(held(24, target=3, ready=0, capacity=capacity))
 
     assert decision.target == 3
     assert [(clamp.name, clamp.effect) for clamp in decision.explanation.clamps] == [
-        ("capacity", "pending capacity: 2 of 3 for 42 s: no node has a free GPU")
+        ("capacity", "2 of 3 replicas have been pending for 42 s: no node has a free GPU")
     ]
 
 
 def test_a_decision_is_the_same_for_the_same_arguments() -> None:
-    one, other = Watch(KNOBS), Watch(KNOBS)
+    one, other = PolicyLoop(KNOBS), PolicyLoop(KNOBS)
     for seen in (held(5), queued(9), snapshot(engine(), engine())):
-        assert one.see(seen) == other.see(seen)
+        assert one.decide(seen) == other.decide(seen)
 
 
 def test_a_clock_set_back_stops_nothing() -> None:
-    watch = Watch(KNOBS)
-    watch.see_for(50, queued(3, 2))
+    loop = PolicyLoop(KNOBS)
+    loop.decide_for(50, queued(3, 2))
 
-    watch.now -= 86_400
-    targets = [watch.see(snapshot(engine(), engine())).target for _ in range(200)]
+    loop.now -= 86_400
+    targets = [loop.decide(snapshot(engine(), engine())).target for _ in range(200)]
 
     assert targets[0] == 2
     assert targets[-1] == 0
 
 
 def test_what_piles_up_during_a_cold_start_asks_for_no_more_than_its_first_seconds_did() -> None:
-    watch = Watch(knobs(max_replicas=32))
+    loop = PolicyLoop(knobs(max_replicas=32))
     target, targets = 0, []
     for second in range(60):  # one request a second, and a minute until a replica is there
         report = ingress(
@@ -345,6 +347,6 @@ def test_what_piles_up_during_a_cold_start_asks_for_no_more_than_its_first_secon
             held_bytes=2000.0 * second,
             oldest_held_s=second,
         )
-        target = watch.see(snapshot(at={"i0": report}, target=target, cold_start_s=60.0)).target
+        target = loop.decide(snapshot(at={"i0": report}, target=target, cold_start_s=60.0)).target
         targets.append(target)
     assert max(targets) == targets[-1] == 1

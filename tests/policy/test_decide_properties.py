@@ -11,19 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.policy.decide import Decision, decide
+from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.policy.state import PolicyState, restore
 from serve_app.settings.knobs import PERCENTILES, Knobs
 from serve_app.settings.schedule import Schedule
-from serve_app.wire.signals import (
-    ENGINE_FIELDS,
-    INGRESS_FIELDS,
-    Capacity,
-    EngineSignals,
-    IngressSignals,
-    Reading,
-    Snapshot,
-)
-from tests.policy.build import NOW, Watch, engine, ingress, snapshot
+from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading
+from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
 
 # Anything a float can be, plausible numbers most of the time.
 numbers = st.one_of(
@@ -151,10 +144,10 @@ def test_a_memory_lost_at_any_moment_takes_nothing_away_before_it_has_watched_ag
             since = now
         decision = decide(seen, knobs, state, now)
         state = decision.state
-        watched = now - since
+        observed = now - since
         idle_through = seen.target and not decision.target
         shortest = (min if idle_through else max)(knobs.downscale_delay_s, knobs.downscale_to_zero_delay_s)
-        if 0 <= watched < shortest:
+        if 0 <= observed < shortest:
             assert decision.target >= min(seen.target, knobs.max_replicas)
 
 
@@ -220,14 +213,14 @@ def test_a_larger_load_never_gets_a_smaller_target(
     target, ready = max(fleet), min(fleet)
     # The forecast weighs demand by requests: a few more in a quiet moment can lower the mean of what they
     # felt. It rises with a load that is larger all along, which the next test has.
-    watch, total = Watch(knobs.model_copy(update={"forecast": False})), 0.0
+    loop, total = PolicyLoop(knobs.model_copy(update={"forecast": False})), 0.0
     for was in past:
-        watch.see(under(was, target, ready, total), 5.0)
+        loop.decide(under(was, target, ready, total), 5.0)
         total += was["arrivals"]
     larger = {name: load[name] + more[name] for name in load}
 
-    small = decide(under(load, target, ready, total), watch.knobs, watch.state, watch.now + 5)
-    large = decide(under(larger, target, ready, total), watch.knobs, watch.state, watch.now + 5)
+    small = decide(under(load, target, ready, total), loop.knobs, loop.state, loop.now + 5)
+    large = decide(under(larger, target, ready, total), loop.knobs, loop.state, loop.now + 5)
 
     assert large.target >= small.target
     assert large.wanted >= small.wanted
@@ -237,12 +230,12 @@ def test_a_larger_load_never_gets_a_smaller_target(
 @given(rps=st.floats(0.1, 30), more=st.floats(1.0, 3.0), waiting=st.integers(0, 30))
 def test_a_larger_load_all_along_never_gets_a_smaller_target(rps: float, more: float, waiting: int) -> None:
     def after_two_minutes(factor: float) -> int:
-        watch = Watch(Knobs(min_replicas=0, max_replicas=50, downscale_delay_s=20))
+        loop = PolicyLoop(Knobs(min_replicas=0, max_replicas=50, downscale_delay_s=20))
         total, target = 0.0, 1
         for _ in range(120):
             load = {"waiting": int(waiting * factor), "running": 1, "held": 0, "arrivals": 0}
             total += rps * factor
-            target = watch.see(under(load, target, target, total)).target
+            target = loop.decide(under(load, target, target, total)).target
         return target
 
     assert after_two_minutes(more) >= after_two_minutes(1.0)
@@ -254,8 +247,8 @@ def test_a_burst_on_a_cold_model_gets_all_its_replicas_in_the_first_decision_tha
     requests: int, queue_target: int, most: int
 ) -> None:
     knobs = Knobs(min_replicas=0, max_replicas=most, queue_target_per_replica=queue_target)
-    watch = Watch(knobs)
-    watch.see_for(60, snapshot())
+    loop = PolicyLoop(knobs)
+    loop.decide_for(60, snapshot())
 
     targets = []
     for look in range(8):
@@ -266,7 +259,7 @@ def test_a_burst_on_a_cold_model_gets_all_its_replicas_in_the_first_decision_tha
             held_bytes=requests * 200.0,
             oldest_held_s=0.1 + 0.5 * look,
         )
-        targets.append(watch.see(snapshot(at={"i0": front}), 0.5).target)
+        targets.append(loop.decide(snapshot(at={"i0": front}), 0.5).target)
 
     first = next(target for target in targets if target)
     assert first == min(most, max(math.ceil(requests / queue_target), first))

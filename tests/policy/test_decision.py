@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 
-from serve_app.policy.decision import Clamp, Record, Term
+import pytest
+
+from serve_app.policy.decision import Clamp, Explanation, Record, Term, are
 
 
 def record() -> Record:
@@ -17,14 +19,16 @@ def record() -> Record:
         new_target=3,
         wanted=3,
         ready=0,
-        binding="queue",
-        reason="queue: 24 requests have been waiting, 8 a replica may",
-        counterfactual="up at 25 waiting or above 9 requests/s; at zero",
-        terms=(Term("queue", 3, "24 requests have been waiting"),),
-        clamps=(Clamp("bounds", "max_replicas = 3, 4 asked for"),),
-        signals={"arrivals_30s_rps": 1 / 3, "held_requests": 24.0},
-        ages_s={"i0": 0.123456},
-        notes=("a note",),
+        explanation=Explanation(
+            binding="queue",
+            reason="queue: 24 requests are waiting",
+            counterfactual="the target rises at 25 waiting requests or above 9 requests/s",
+            terms=(Term("queue", 3, "24 requests are waiting"),),
+            clamps=(Clamp("bounds", "max_replicas = 3, and 4 replicas are needed"),),
+            signals={"arrivals_30s_rps": 1 / 3, "held_requests": 24.0},
+            ages_s={"i0": 0.123456},
+            notes=("a note",),
+        ),
     )
 
 
@@ -32,10 +36,10 @@ def test_a_record_is_plain_json_with_every_field_by_its_name() -> None:
     plain = json.loads(json.dumps(record().document(), allow_nan=False))
 
     assert plain["seq"] == 7
-    assert plain["terms"] == [{"name": "queue", "replicas": 3, "why": "24 requests have been waiting"}]
-    assert plain["clamps"] == [{"name": "bounds", "effect": "max_replicas = 3, 4 asked for"}]
+    assert plain["terms"] == [{"name": "queue", "replicas": 3, "why": "24 requests are waiting"}]
+    assert plain["clamps"] == [{"name": "bounds", "effect": "max_replicas = 3, and 4 replicas are needed"}]
     assert plain["notes"] == ["a note"]
-    assert set(plain) == set(Record.__slots__)
+    assert set(plain) == {*Record.__slots__, *Explanation.__slots__} - {"explanation"}
 
 
 def test_numbers_are_rounded_to_four_digits() -> None:
@@ -43,3 +47,11 @@ def test_numbers_are_rounded_to_four_digits() -> None:
 
     assert plain["signals"] == {"arrivals_30s_rps": 0.3333, "held_requests": 24.0}
     assert plain["ages_s"] == {"i0": 0.1235}
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "no replica is"), (0.4, "no replica is"), (1, "1 replica is"), (24.0, "24 replicas are")],
+)
+def test_numbers_have_a_noun_and_a_verb_that_agree(number: float, words: str) -> None:
+    assert are(number, "replica") == words

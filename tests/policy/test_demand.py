@@ -38,7 +38,7 @@ def test_the_short_rate_follows_a_rise_and_the_long_one_outlasts_a_lull() -> Non
     assert lull.recent_rps(lull.until) == pytest.approx(1.0)
 
 
-def test_one_request_at_the_beginning_is_no_torrent() -> None:
+def test_one_request_at_the_start_is_no_burst() -> None:
     demand = Demand().add(NOW, 0, 0).add(NOW + 0.5, 1, 100)
 
     assert demand.rate(NOW + 0.5, 6) == Rate(1 / BUCKET_S, 100 / BUCKET_S)
@@ -162,10 +162,10 @@ def test_however_short_a_cold_start_a_rise_is_that_of_a_minute() -> None:
     assert (ramp(60.0), ramp(180.0)) == (pytest.approx(0.9, rel=0.06), pytest.approx(2.1, rel=0.06))
 
 
-def test_a_rise_is_not_read_from_before_the_watch_began() -> None:
-    # A stream that is already there when the watch begins has not risen to where it is.
+def test_a_rise_is_not_read_from_before_observation_began() -> None:
+    # A stream that is already there when observation begins has not risen to where it is.
     assert steady(100, 8.0).peaks.rise(1.0) == 0.0
-    # Nor has it later, against a minute of which only a part was watched.
+    # Nor has it later, against a minute of which only a part was observed.
     assert steady(300, 8.0).peaks.rise(1.0) == 0.0
 
 

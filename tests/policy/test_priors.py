@@ -4,12 +4,12 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from serve_app.policy.capacity_model import ServiceModel
 from serve_app.policy.decide import Decision
 from serve_app.policy.state import PolicyState, restore
+from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.starting_values import StartingValues
-from tests.policy.build import Watch, engine, ingress, snapshot
+from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 CPU = StartingValues(
     step_base_s=0.004,
@@ -27,11 +27,11 @@ def given(values: StartingValues | None) -> Knobs:
     return KNOBS.model_copy(update={"starting_values": values})
 
 
-def arriving(watch: Watch, rps: float, seconds: int = 40) -> Decision:
+def arriving(loop: PolicyLoop, rps: float, seconds: int = 40) -> Decision:
     """Requests come and none has been answered."""
     for second in range(seconds):
         front = ingress(arrivals_total=rps * second, arrived_bytes_total=2048 * rps * second)
-        decision = watch.see(snapshot(engine(), at={"i0": front}))
+        decision = loop.decide(snapshot(engine(), at={"i0": front}))
     return decision
 
 
@@ -40,44 +40,44 @@ def why(decision: Decision, term: str) -> str:
 
 
 def test_without_the_knob_the_policy_begins_as_ever_and_says_nothing_of_it() -> None:
-    decision = Watch(KNOBS).see(snapshot(engine()))
+    decision = PolicyLoop(KNOBS).decide(snapshot(engine()))
 
-    assert decision.state.service == ServiceModel()
+    assert decision.state.service == StepTimeFit()
     assert decision.state.started_with is None
     assert decision.explanation.notes == ()
 
 
 def test_a_fleet_is_sized_by_the_starting_values_before_the_first_step() -> None:
-    slow, usual = arriving(Watch(given(L4)), 12.0), arriving(Watch(KNOBS), 12.0)
+    slow, usual = arriving(PolicyLoop(given(L4)), 12.0), arriving(PolicyLoop(KNOBS), 12.0)
 
     assert slow.explanation.signals["step_base_s"] == pytest.approx(0.064)
     assert slow.target > usual.target
-    assert why(slow, "arrivals").endswith("/s, by starting_values")
-    assert not why(usual, "arrivals").endswith("by starting_values")
+    assert why(slow, "arrivals").count("requests/s (by starting_values), so") == 1
+    assert "starting_values" not in why(usual, "arrivals")
 
 
 def test_notes_say_what_rests_on_them_until_it_is_measured() -> None:
-    watch = Watch(given(CPU))
+    loop = PolicyLoop(given(CPU))
 
-    assert watch.see(snapshot(engine())).explanation.notes == (
-        "starting_values: no step has been measured yet; what a replica carries rests on them",
+    assert loop.decide(snapshot(engine())).explanation.notes == (
+        "starting_values: no step has been measured yet; a replica's capacity follows from them",
         "starting_values: no start has been measured yet; 24 s are assumed",
     )
-    assert watch.see(snapshot(BUSY)).explanation.notes == (
+    assert loop.decide(snapshot(BUSY)).explanation.notes == (
         "starting_values: no start has been measured yet; 24 s are assumed",
     )
-    assert watch.see(snapshot(BUSY, cold_start_s=31.0)).explanation.notes == ()
+    assert loop.decide(snapshot(BUSY, cold_start_s=31.0)).explanation.notes == ()
 
 
 def test_the_start_assumed_is_how_far_ahead_the_policy_looks_until_one_has_been_measured() -> None:
-    watch = Watch(given(CPU))
+    loop = PolicyLoop(given(CPU))
     busy = snapshot(BUSY)
 
-    assert " s, a replica's start" in why(watch.see(busy), "forecast")
-    assert "within 24 s" in why(watch.see(busy), "forecast")
-    assert "within 31 s" in why(watch.see(replace(busy, cold_start_s=31.0)), "forecast")
-    watch.knobs = KNOBS
-    assert "within 60 s" in why(watch.see(busy), "forecast")
+    assert " s, the time a replica takes to start" in why(loop.decide(busy), "forecast")
+    assert "within 24 s" in why(loop.decide(busy), "forecast")
+    assert "within 31 s" in why(loop.decide(replace(busy, cold_start_s=31.0)), "forecast")
+    loop.knobs = KNOBS
+    assert "within 60 s" in why(loop.decide(busy), "forecast")
 
 
 def test_the_kv_cache_assumed_bounds_a_replica_until_it_reports_its_own() -> None:
@@ -85,7 +85,7 @@ def test_the_kv_cache_assumed_bounds_a_replica_until_it_reports_its_own() -> Non
     unknown, known = engine(kv_cache_tokens=0.0), engine()
 
     def capacity(values: StartingValues, reading: object) -> float:
-        decision = Watch(given(values)).see(snapshot(reading))  # type: ignore[arg-type]
+        decision = PolicyLoop(given(values)).decide(snapshot(reading))  # type: ignore[arg-type]
         return decision.explanation.signals["replica_capacity_rps"]
 
     assert capacity(small, unknown) < 0.5 * capacity(CPU, unknown)
@@ -93,38 +93,38 @@ def test_the_kv_cache_assumed_bounds_a_replica_until_it_reports_its_own() -> Non
 
 
 def test_a_change_re_bases_a_model_that_has_seen_no_step_and_taking_it_back_does_too() -> None:
-    watch = Watch(given(CPU))
-    watch.see(snapshot(engine()))
+    loop = PolicyLoop(given(CPU))
+    loop.decide(snapshot(engine()))
 
-    watch.knobs = given(L4)
-    assert watch.see(snapshot(engine())).state.service.step_time().base_s == pytest.approx(0.064)
-    watch.knobs = KNOBS
-    assert watch.see(snapshot(engine())).state.service == ServiceModel()
+    loop.knobs = given(L4)
+    assert loop.decide(snapshot(engine())).state.service.step_time().base_s == pytest.approx(0.064)
+    loop.knobs = KNOBS
+    assert loop.decide(snapshot(engine())).state.service == StepTimeFit()
 
 
 def test_a_change_leaves_what_has_been_learned_alone() -> None:
-    once, changed = Watch(given(CPU)), Watch(given(CPU))
-    for watch in (once, changed):
-        watch.see_for(30, snapshot(BUSY))
+    once, changed = PolicyLoop(given(CPU)), PolicyLoop(given(CPU))
+    for loop in (once, changed):
+        loop.decide_for(30, snapshot(BUSY))
     changed.knobs = given(L4)
-    for watch in (once, changed):
-        watch.see_for(5, snapshot(BUSY))
+    for loop in (once, changed):
+        loop.decide_for(5, snapshot(BUSY))
 
     assert changed.state.service == once.state.service
     assert changed.state.started_with == CPU.coefficients
 
 
 def test_a_restored_memory_goes_on_and_one_without_steps_begins_with_what_the_knob_says_now() -> None:
-    fresh = Watch(given(CPU))
-    fresh.see(snapshot(engine()))
-    learned = Watch(given(CPU))
-    learned.see_for(30, snapshot(BUSY))
+    fresh = PolicyLoop(given(CPU))
+    fresh.decide(snapshot(engine()))
+    learned = PolicyLoop(given(CPU))
+    learned.decide_for(30, snapshot(BUSY))
 
-    began = Watch(given(L4), restore(fresh.state.document())).see(snapshot(engine())).state
-    went_on = Watch(given(L4), restore(learned.state.document())).see(snapshot(engine())).state
+    began = PolicyLoop(given(L4), restore(fresh.state.document())).decide(snapshot(engine())).state
+    went_on = PolicyLoop(given(L4), restore(learned.state.document())).decide(snapshot(engine())).state
 
     assert astuple(began.service.step_time()) == pytest.approx(L4.coefficients)
     assert went_on.service == learned.state.service
     older = {key: value for key, value in PolicyState().document().items() if key != "started_with"}
-    again = Watch(given(L4), restore(older)).see(snapshot(engine())).state
+    again = PolicyLoop(given(L4), restore(older)).decide(snapshot(engine())).state
     assert again.started_with == L4.coefficients

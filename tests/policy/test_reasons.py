@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from serve_app.policy.snapshot import Snapshot
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.signals import Snapshot
-from tests.policy.build import Watch, engine, ingress, snapshot
+from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 KNOBS = Knobs(
     min_replicas=0,
@@ -25,79 +25,84 @@ def knobs(**changed: Any) -> Knobs:
 
 
 def counterfactual(seen: Snapshot, seconds: float = 1, with_knobs: Knobs = KNOBS) -> str:
-    return Watch(with_knobs).see_for(seconds, seen).explanation.counterfactual
+    return PolicyLoop(with_knobs).decide_for(seconds, seen).explanation.counterfactual
 
 
 def test_at_zero_the_first_request_brings_it_up() -> None:
-    assert counterfactual(snapshot()) == "up at the first request; at zero"
+    assert counterfactual(snapshot()) == "the target rises at the first request"
 
 
 def test_a_fleet_goes_up_at_a_queue_or_a_rate_and_the_last_replica_down_after_idle_time() -> None:
     busy = snapshot(engine(running_requests=1))
 
     assert counterfactual(busy) == (
-        "up at 9 waiting or above 5.1 requests/s; to zero after 120 s without a request"
+        "the target rises at 9 waiting requests or above 5.1 requests/s; "
+        "it falls to 0 after 120 s without a request"
     )
 
 
 def test_an_idle_replica_counts_down() -> None:
-    assert counterfactual(snapshot(engine()), 21).endswith("to zero in 100 s without a request")
+    assert counterfactual(snapshot(engine()), 21).endswith("; it falls to 0 after 100 s without a request")
 
 
 def test_bounds_are_said_where_they_are_in_the_way() -> None:
     pinned = knobs(min_replicas=1, max_replicas=1)
 
     assert counterfactual(snapshot(engine()), 1, pinned) == (
-        "not up: max_replicas = 1; not down: min_replicas = 1"
+        "the target cannot rise: max_replicas = 1; it cannot fall: min_replicas = 1"
     )
 
 
 def test_silence_is_said_to_be_in_the_way_of_going_down() -> None:
-    assert counterfactual(snapshot(engine(), ready=2)).endswith("not down while replicas are silent")
+    assert counterfactual(snapshot(engine(), ready=2)).endswith(
+        "; it cannot fall while replicas do not report"
+    )
 
 
 def test_a_fleet_that_is_more_than_enough_says_when_it_can_go_down() -> None:
     busy = snapshot(*[engine(running_requests=1)] * 3)
 
-    # Nothing goes before the load has been watched for as long as an idle model is kept: 120 s.
-    assert counterfactual(busy, 11).endswith("can next go down in 110 s")
+    # No replica is removed before the load has been observed as long as an idle model is kept: 120 s.
+    assert counterfactual(busy, 11).endswith("; it can fall in 110 s")
 
 
 def test_a_fleet_that_was_needed_a_moment_ago_says_how_long_it_stays() -> None:
-    watch = Watch(knobs(downscale_to_zero_delay_s=0.0))
-    watch.see_for(20, snapshot(*[engine(running_requests=1)] * 3))
-    watch.see_for(10, snapshot(*[engine(running_requests=1, waiting_requests=20)] * 3))
+    loop = PolicyLoop(knobs(downscale_to_zero_delay_s=0.0))
+    loop.decide_for(20, snapshot(*[engine(running_requests=1)] * 3))
+    loop.decide_for(10, snapshot(*[engine(running_requests=1, waiting_requests=20)] * 3))
 
-    text = watch.see_for(5, snapshot(*[engine(running_requests=1)] * 3)).explanation.counterfactual
+    text = loop.decide_for(5, snapshot(*[engine(running_requests=1)] * 3)).explanation.counterfactual
 
-    assert text.endswith("can next go down in 25 s")
+    assert text.endswith("; it can fall in 25 s")
 
 
 def test_a_queue_that_may_not_ask_is_not_said_to() -> None:
     coming = snapshot(engine(running_requests=1), target=2)
 
     assert counterfactual(coming).startswith(
-        "up above 10.2 requests/s; a queue asks for no more while replicas start; "
+        "the target rises above 10.2 requests/s; a queue asks for no more while replicas start; it "
     )
 
 
 def test_with_a_forecast_the_rate_is_also_the_one_to_come() -> None:
     text = counterfactual(snapshot(engine(running_requests=1)), with_knobs=knobs(forecast=True))
 
-    assert text.startswith("up at 9 waiting or above 5.1 requests/s, arriving or forecast; ")
+    assert text.startswith(
+        "the target rises at 9 waiting requests or above 5.1 requests/s, arriving or forecast; "
+    )
 
 
 def test_a_fleet_that_is_just_enough_says_below_which_rate() -> None:
-    watch = Watch(KNOBS)
+    loop = PolicyLoop(KNOBS)
     for second in range(1, 121):
         front = ingress(arrivals_total=8.0 * second, arrived_bytes_total=8 * 2048.0 * second)
-        text = watch.see(snapshot(engine(), engine(), at={"i0": front})).explanation.counterfactual
+        text = loop.decide(snapshot(engine(), engine(), at={"i0": front})).explanation.counterfactual
 
-    assert text.endswith("down after 30 s below 5.1 requests/s")
+    assert text.endswith("; it falls after 30 s below 5.1 requests/s")
 
 
 def notes(with_knobs: Knobs = KNOBS, **signals: float) -> tuple[str, ...]:
-    return Watch(with_knobs).see(snapshot(engine(running_requests=1, **signals))).explanation.notes
+    return PolicyLoop(with_knobs).decide(snapshot(engine(running_requests=1, **signals))).explanation.notes
 
 
 def prefill(median_s: float, high_s: float) -> dict[str, float]:
@@ -149,7 +154,7 @@ def test_the_numbers_of_a_decision_are_finite_and_plain() -> None:
         itl_p95_s=0.02,
         ttft_queue_p95_s=0.3,
     )
-    signals = Watch(KNOBS).see(snapshot(busy, cold_start_s=70.0)).explanation.signals
+    signals = PolicyLoop(KNOBS).decide(snapshot(busy, cold_start_s=70.0)).explanation.signals
 
     assert signals["running_requests"] == 4
     assert signals["waiting_requests"] == 2
@@ -162,6 +167,6 @@ def test_the_numbers_of_a_decision_are_finite_and_plain() -> None:
 
 
 def test_latencies_nobody_observed_are_left_out_of_the_numbers() -> None:
-    signals = Watch(KNOBS).see(snapshot(engine(), cold_start_s=math.nan)).explanation.signals
+    signals = PolicyLoop(KNOBS).decide(snapshot(engine(), cold_start_s=math.nan)).explanation.signals
 
     assert {"itl_p95_s", "ttft_queue_p95_s", "ttft_prefill_p95_s", "cold_start_s"}.isdisjoint(signals)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.policy.capacity_model import Mix, StepTime, capacity_rps
-from serve_app.policy.sizing import MOST_REPLICAS, Sizing, size, whole
+from serve_app.policy.sizing import MOST_REPLICAS, Sizing, round_up, size
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 
@@ -16,12 +16,12 @@ MIX = Mix(1000, 1.0, 128)
 
 
 def sizing(headroom: float = 0.0, itl_rps: float = 3.0, **knobs: float) -> Sizing:
-    """Of replicas that carry three requests a second each, however many they are."""
+    """A sizing in which each replica serves three requests per second, however many there are."""
     return Sizing(A100, MIX, Knobs(headroom=headroom, **knobs), itl_rps)
 
 
 def pooled(headroom: float = 0.0) -> Sizing:
-    """Of replicas limited by time to first token, which carry the more the more there are."""
+    """A sizing limited by time to first token, in which each replica of a larger fleet serves more."""
     return sizing(headroom, itl_rps=9.0)
 
 
@@ -99,5 +99,5 @@ def test_more_load_never_needs_fewer(rps: float, more: float, headroom: float) -
 
 
 def test_whole_replicas_are_a_number_within_reason() -> None:
-    assert [whole(value) for value in (-1.0, 0.0, 0.1, 3.0000001, 3.1)] == [0, 0, 1, 3, 4]
-    assert whole(1e300) == sizing().replicas(1e300) == MOST_REPLICAS
+    assert [round_up(value) for value in (-1.0, 0.0, 0.1, 3.0000001, 3.1)] == [0, 0, 1, 3, 4]
+    assert round_up(1e300) == sizing().replicas(1e300) == MOST_REPLICAS

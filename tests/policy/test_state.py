@@ -9,7 +9,7 @@ import pytest
 from serve_app.policy.capacity_model import Mix
 from serve_app.policy.state import MixSums, PolicyState, restore
 from serve_app.settings.knobs import Knobs
-from tests.policy.build import Watch, engine, ingress, snapshot
+from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 
 def test_before_anything_has_come_the_mix_is_the_prior() -> None:
@@ -18,24 +18,24 @@ def test_before_anything_has_come_the_mix_is_the_prior() -> None:
 
 
 def test_before_the_first_request_has_finished_prompts_are_guessed_from_bytes() -> None:
-    sums = MixSums().add(0, 0, 0, 0, arrivals=10, body_bytes=80_000)
+    sums = MixSums().add(MixSums(arrivals=10, bytes=80_000))
 
     assert sums.mix().prompt_tokens == 2000  # four bytes a token
     assert sums.mix().output_tokens == 128
 
 
 def test_the_mix_is_the_mean_of_what_has_finished() -> None:
-    sums = MixSums().add(10, 20_000, 5_000, 3_000, 10, 90_000)
+    sums = MixSums().add(MixSums(10, 20_000, 5_000, 3_000, 10, 90_000))
 
     assert sums.mix() == Mix(2000.0, 0.25, 300.0)
     assert sums.tokens_per_byte == pytest.approx(2000 / 9000)
 
 
 def test_old_requests_fade_from_the_mix() -> None:
-    sums = MixSums().add(5000, 5000 * 100, 5000 * 100, 5000 * 10, 0, 0)
+    sums = MixSums().add(MixSums(5000, 5000 * 100, 5000 * 100, 5000 * 10))
 
-    half = sums.add(2500, 2500 * 300, 2500 * 300, 2500 * 10, 0, 0)
-    all_ = sums.add(5000, 5000 * 300, 5000 * 300, 5000 * 10, 0, 0)
+    half = sums.add(MixSums(2500, 2500 * 300, 2500 * 300, 2500 * 10))
+    all_ = sums.add(MixSums(5000, 5000 * 300, 5000 * 300, 5000 * 10))
 
     assert half.mix().prompt_tokens == pytest.approx(200)
     assert all_.mix().prompt_tokens == pytest.approx(300)
@@ -58,7 +58,7 @@ def test_odd_sums_give_a_mix_and_a_ratio_within_reason(sums: MixSums) -> None:
 
 def lived() -> PolicyState:
     """A state with something in every field."""
-    watch = Watch(
+    loop = PolicyLoop(
         Knobs(min_replicas=0, max_replicas=8, downscale_delay_s=5.0, downscale_to_zero_delay_s=60.0)
     )
     for second in range(1, 91):
@@ -77,15 +77,15 @@ def lived() -> PolicyState:
             itl_p99_s=0.05,
         )
         front = ingress(arrivals_total=3.0 * second, arrived_bytes_total=12_000.0 * second)
-        watch.see(snapshot(busy, busy, at={"i0": front}))
-    watch.see(
+        loop.decide(snapshot(busy, busy, at={"i0": front}))
+    loop.decide(
         snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=270, arrived_bytes_total=1_080_000)})
     )
-    watch.see_for(
+    loop.decide_for(
         120,
         snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=270, arrived_bytes_total=1_080_000)}),
     )
-    return watch.state
+    return loop.state
 
 
 def test_a_state_comes_back_from_json_as_it_was() -> None:

@@ -10,15 +10,15 @@ from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.decision import Term
 from serve_app.policy.demand import Demand
 from serve_app.policy.feedback import measure
+from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation, observe
 from serve_app.policy.peaks import Peaks
-from serve_app.policy.situation import Situation
 from serve_app.policy.sizing import MOST_REPLICAS, Sizing
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
-from serve_app.policy.terms import load_terms, queue_may_ask, standing_queue, standing_terms
+from serve_app.policy.terms import baseline_terms, load_terms, most_for_a_queue, standing_queue
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.schedule import Schedule
-from serve_app.wire.signals import Snapshot
 from tests.policy.build import NOW, engine, ingress, snapshot
 
 KNOBS = Knobs(min_replicas=0, max_replicas=100, queue_target_per_replica=8, headroom=0)
@@ -44,18 +44,18 @@ def terms_of(
     observation, state = observe(seen, state or PolicyState(), NOW)
     queued = (observation.queued_requests, observation.queued_tokens)
     state = replace(state, **{"queue": ((NOW - 5, *queued), (NOW, *queued)), **memory})
-    return {term.name: term for term in load_terms(situation(seen, observation, state, knobs, sizing))}
+    return {term.name: term for term in load_terms(inputs(seen, observation, state, knobs, sizing))}
 
 
-def situation(
+def inputs(
     seen: Snapshot,
     observation: Observation,
     state: PolicyState,
     knobs: Knobs = KNOBS,
     sizing: Sizing = SIZING,
-) -> Situation:
+) -> Inputs:
     measured = measure(observation.engines, knobs, 0.012)
-    return Situation(seen, knobs, state, observation, measured, sizing, NOW, state.demand.felt_rps(NOW))
+    return Inputs(seen, knobs, state, observation, measured, sizing, NOW, state.demand.felt_rps(NOW))
 
 
 # Arrivals.
@@ -65,14 +65,17 @@ def test_arrivals_ask_for_what_the_rate_needs_by_the_model() -> None:
     terms = terms_of(snapshot(engine()), demand=arriving(7.0))
 
     assert terms["arrivals"].replicas == 3
-    assert "7 requests/s arrive" in terms["arrivals"].why
+    assert terms["arrivals"].why == (
+        "7 requests/s arrive (7 over 30 s, 7 over 60 s), and one replica can serve 3 requests/s, "
+        "so 3 replicas are needed"
+    )
 
 
 def test_what_latencies_took_from_the_capacity_is_left_to_their_own_term() -> None:
     terms = terms_of(snapshot(engine()), demand=arriving(9.0), sizing=replace(SIZING, correction=0.5))
 
     assert (terms["arrivals"].replicas, terms["ttft"].replicas) == (3, 6)
-    assert "capacity corrected by 0.50" in terms["ttft"].why
+    assert "capacity is corrected by the factor 0.50, so 6 replicas are needed" in terms["ttft"].why
 
 
 def test_without_a_late_first_token_there_is_no_such_term() -> None:
@@ -125,7 +128,7 @@ def test_at_zero_it_may_ask_for_as_many_as_it_needs_until_the_delay_after_the_wa
     observation, state = observe(seen, PolicyState(), NOW)
 
     def may_ask(woken_s: float) -> int:
-        return queue_may_ask(situation(seen, observation, replace(state, woken_at=NOW - woken_s)))
+        return most_for_a_queue(inputs(seen, observation, replace(state, woken_at=NOW - woken_s)))
 
     assert (may_ask(5.0), may_ask(5.1)) == (MOST_REPLICAS, 2)
 
@@ -181,8 +184,8 @@ def test_a_queue_of_prompts_beyond_the_ttft_target_is_cleared_and_the_target_not
     within = KNOBS.model_copy(update={"ttft_target_s": 0.5})
     assert terms_of(seen, knobs=within)["queue_tokens"].replicas == 2
     # Beyond a tenth of a cold start, the target is what there is to keep: 4 s of work in 4 s.
-    patient = KNOBS.model_copy(update={"ttft_target_s": 4.0})
-    assert terms_of(seen, knobs=patient)["queue_tokens"].replicas == 1
+    relaxed = KNOBS.model_copy(update={"ttft_target_s": 4.0})
+    assert terms_of(seen, knobs=relaxed)["queue_tokens"].replicas == 1
 
 
 # The KV cache.
@@ -244,15 +247,17 @@ def test_a_higher_quantile_needs_more_minutes_before_the_most_seen_is_a_bound() 
 def test_the_forecast_says_its_numbers() -> None:
     why = forecast(2.0, remembered(level=4.0, rise=1.0, minutes=10)).why
 
-    assert "requests/s within 75 s, a replica's start: now 2; " in why
-    assert "90% of the requests came at no more than 3.92 and after a rise of at most 1" in why
-    assert why.endswith(", 35% of it added, for only 10 minutes are known")
+    assert why.startswith(
+        "demand is 2 requests/s and may reach 3.35 requests/s within 75 s, the time a replica "
+    )
+    assert ": 90% of past requests arrived at 3.92 requests/s or less, after a rise of 1 or less (" in why
+    assert why.endswith("(35% of it is added, because only 10 minutes are known), so 2 replicas are needed")
 
 
 def test_a_forecast_that_much_is_known_for_says_nothing_of_what_is_not() -> None:
     why = forecast(2.0, remembered(level=4.0, rise=1.0, minutes=40)).why
 
-    assert why.endswith("after a rise of at most 1")
+    assert why.endswith("after a rise of 1 or less, so 2 replicas are needed")
 
 
 def test_the_forecast_can_be_turned_off() -> None:
@@ -273,7 +278,7 @@ def test_a_cold_start_that_was_not_measured_is_guessed(seconds: float | None) ->
 def standing(seen: Snapshot, knobs: Knobs = KNOBS, **memory: Any) -> dict[str, Term]:
     observation, state = observe(seen, PolicyState(), NOW)
     state = replace(state, **memory)
-    return {term.name: term for term in standing_terms(situation(seen, observation, state, knobs))}
+    return {term.name: term for term in baseline_terms(inputs(seen, observation, state, knobs))}
 
 
 def test_whoever_waits_or_runs_keeps_one_replica() -> None:

@@ -18,10 +18,10 @@ from replay.simulation import simulate
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState, restore
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
 from tests.policy.fake_application import Clock, FakeApplication
 from tests.replay.controllers import waves
 from tests.replay.fleet.build import conditions, fleet, profile, serve
@@ -80,7 +80,7 @@ class UnderRay(Production):
         app._running[ENGINE] = ids
         app.state.update_running_replica_ids(app.id(ENGINE), ids)
         self._tell(ENGINE, self._columns)
-        app.exchange.inbox = self._memory.inbox
+        app.mailbox.inbox = self._memory.inbox
         app.targets[ENGINE] = target
         self.answers.append((answer, app.tick(0.0)[ENGINE]))
         return answer

@@ -15,11 +15,11 @@ from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.controller import serve_policy
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
 from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
-from serve_app.wire.signals import Snapshot
-from tests.policy.fake_application import Clock, FakeApplication, FakeExchange, FakeMetrics
+from tests.policy.fake_application import Clock, FakeApplication, FakeMailbox, FakeMetrics
 
 KNOBS = Knobs(
     min_replicas=0,
@@ -64,7 +64,7 @@ class Twin:
     def __init__(self, app: FakeApplication, policy: type[ServePolicy]) -> None:
         self.app = app
         self.targets = dict(app.targets)
-        self.policy = policy(lambda: app.clock.now, FakeExchange(app.exchange.inbox.served), FakeMetrics())
+        self.policy = policy(lambda: app.clock.now, FakeMailbox(app.mailbox.inbox.served), FakeMetrics())
 
     def tick(self) -> dict[str, int]:
         contexts = {}

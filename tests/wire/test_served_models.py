@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.wire.served_models import Served, ServedModel, read_served
+from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
-SERVED = Served(
+SERVED = ServedApplication(
     {
         "Engine-a": ServedModel("a", "Engine-a", Knobs(max_replicas=4), {"GPU": 1.0}),
         "Engine-b": ServedModel("b/instruct", "Engine-b", Knobs(mode="advise")),

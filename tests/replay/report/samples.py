@@ -135,7 +135,7 @@ def decisions_of(line: Fleet, rate: Floats) -> list[dict[str, Any]]:
                 "counterfactual": f"up at {8 * new + 1} waiting or above {2.1 * new:.3g} requests/s; "
                 f"down after 90 s below {1.6 * new:.3g} requests/s",
                 "terms": [
-                    term("queue", new // 3, "4 requests have been waiting, 8 a replica may"),
+                    term("queue", new // 3, "4 requests are waiting; the target is 8 per replica"),
                     term("queue_tokens", new // 2, "3120 prompt tokens wait, 0.16 s of prefill"),
                     term(binding, new, why),
                     term("kv_cache", max(1, new - 2), f"{9000 * new} tokens need KV cache, 112000 a replica"),
