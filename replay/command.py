@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
     from loadtests.traces import TraceError  # noqa: PLC0415
     from replay.command_display import Display  # noqa: PLC0415
     from replay.command_outputs import STDOUT, Outputs  # noqa: PLC0415
-    from replay.fleet.compiled import is_compiled  # noqa: PLC0415
+    from replay.fleet.kernel import is_compiled  # noqa: PLC0415
     from replay.report import print_comparison, print_result  # noqa: PLC0415
 
     outputs = Outputs(options.json, options.html, options.png)

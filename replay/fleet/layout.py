@@ -16,8 +16,6 @@ Records = Any
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# The kernel has these constants compiled in, and what is compiled is kept for as long as kernel.py is the
-# same file: who changes one of them touches that file too.
 FREE, STARTING, READY, DRAINING = 0, 1, 2, 3
 
 NONE = -1
