@@ -41,7 +41,7 @@ class _Replica:
 
 
 class _Memory:
-    """Stands in for the policy's exchange with Ray's key-value store: everything is at hand at once."""
+    """Stands in for the policy's sync with Ray's key-value store: every document is there at once."""
 
     def __init__(self, knobs: Knobs) -> None:
         served = Served({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1))
@@ -102,7 +102,7 @@ class Production:
 
     @property
     def wanted(self) -> int | None:
-        """What the terms of the last decision asked for."""
+        """The replicas that the terms of the last decision asked for."""
         status = self._memory.outbox.status.get("models", {}).get(ENGINE)
         return int(status["wanted"]) if status else None
 

@@ -7,10 +7,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.autoscaling.plan import GRID, ORACLE, OURS, PARTS, STATIC
+from benchmarks.autoscaling.plan import GRID, PARTS
 from benchmarks.peers.laws import PUBLISHED
 from benchmarks.serving_overhead.process import REPOSITORY
-from replay.laws.registry import SpecError, make
+from replay.defaults import ORACLE, OURS, PROFILE, STATIC
+from replay.laws.registry import Engines, SpecError, make
 from replay.profile_files import load_profile
 
 WINDOWS = Path("../shared/traces/windows")
@@ -126,7 +127,7 @@ def _check_policy(policy: str) -> None:
     if policy in (OURS, ORACLE, STATIC, *PUBLISHED, *GRID):
         return
     try:
-        make(policy, fit=load_profile("a100-80gb").step)
+        make(policy, Engines(load_profile(PROFILE).step))
     except SpecError as error:
         raise ValueError(f"--policies: {error}, {OURS}, {ORACLE} and {STATIC}") from None
 

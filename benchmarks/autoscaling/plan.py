@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.autoscaling.windows import Window
 from benchmarks.peers.laws import PUBLISHED
+from replay.defaults import ORACLE, OURS, PROFILE, STATIC
 
-OURS, ORACLE, STATIC = "ours", "oracle", "static"
 PARTS = ("results", "tuned", "robustness")
 
 GRID = (
@@ -29,7 +29,7 @@ class Variant:
 
     name: str
     title: str
-    profile: str = "a100-80gb"
+    profile: str = PROFILE
     cold_start_s: tuple[float, float] | None = None
     """As the profile has it if None."""
     prior: float = 1.0

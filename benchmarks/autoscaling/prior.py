@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from loadtests.traces.trace import Trace
+from replay.defaults import KNOBS
 from replay.production import Production
 from replay.profile import Profile
 from replay.result import Result
@@ -14,12 +15,8 @@ from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.capacity_model import ServiceModel
 from serve_app.policy.decide import Decision
 from serve_app.policy.state import PolicyState
-from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
 from serve_app.wire.signals import Snapshot
-
-KNOBS = Knobs(min_replicas=0, max_replicas=32)
-"""What `replay` takes where no knobs are given."""
 
 
 def scaled_service(factor: float) -> ServiceModel:

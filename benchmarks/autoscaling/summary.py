@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.autoscaling.plan import BASE, ORACLE, OURS, STATIC
+from benchmarks.autoscaling.plan import BASE
 from benchmarks.autoscaling.store import Run
 from benchmarks.autoscaling.windows import Window
+from replay.defaults import ORACLE, OURS, STATIC
 
 SMOOTH_GOAL = 0.99
 BURSTY_GOAL = 0.90

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from benchmarks.autoscaling.plan import ORACLE, OURS, STATIC, VARIANTS, Variant
+from benchmarks.autoscaling.plan import VARIANTS, Variant
 from benchmarks.autoscaling.summary import (
     BURSTY_GOAL,
     BURSTY_TTFT_OK,
@@ -15,6 +15,7 @@ from benchmarks.autoscaling.summary import (
 )
 from benchmarks.autoscaling.windows import Window
 from benchmarks.peers.laws import PUBLISHED
+from replay.defaults import ORACLE, OURS, STATIC
 
 MEAN_RATIO, WORST_RATIO = 1.25, 1.40
 STATIC_RATIO = 0.70

@@ -7,8 +7,8 @@ import logging
 import sys
 from pathlib import Path
 
-from benchmarks.autoscaling_overhead.measure import measure
 from benchmarks.autoscaling_overhead.report import Report, missed, to_markdown, write
+from benchmarks.autoscaling_overhead.timings import measure
 from benchmarks.serving_overhead.process import REPOSITORY
 from loadtests.machine import machine, versions
 

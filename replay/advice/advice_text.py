@@ -9,7 +9,7 @@ from typing import Any
 
 from replay.advice.advise import Advice, Compared, Verdict, harder
 from replay.advice.score import Score, Spread, paired, within_noise
-from replay.command_inputs import Inputs
+from replay.inputs import Inputs
 from serve_app.cli import formats
 from serve_app.cli.knob_changes import snippet, value_text
 

@@ -13,11 +13,12 @@ from replay.advice.ladders import DEFAULT, changes, check_names
 from replay.advice.parts import Part, halves
 from replay.advice.score import Outcome, Score, better, within_noise
 from replay.advice.search import Search, Tried
+from replay.defaults import GOAL, PROFILE
 from replay.profile import Profile
 from replay.profile_files import load_profile
 from serve_app.settings.knobs import Knobs
 
-GOAL = 0.99
+SEEDS = 3
 BUDGET_S = 300.0
 _CHECK_MARGIN = 1.2
 """The check is expected to take so many times as long as the current knobs took on that half."""
@@ -89,7 +90,7 @@ def advise(
     *,
     profile: Profile | None = None,
     cold_start_s: tuple[float, float] | None = None,
-    seeds: int = 3,
+    seeds: int = SEEDS,
     goal: float = GOAL,
     budget_s: float = BUDGET_S,
     names: Sequence[str] = DEFAULT,
@@ -120,7 +121,7 @@ def advise(
     """
     began = clock()
     names = check_names(names)
-    profile = profile or load_profile("a100-80gb")
+    profile = profile or load_profile(PROFILE)
     found = halves(trace)
     replays = replay_part or _replays(profile, cold_start_s)
     draws = tuple(range(seeds))

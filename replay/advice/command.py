@@ -6,11 +6,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from replay.command_inputs import add_inputs, read_inputs
+from replay.defaults import GOAL
+from replay.inputs import add_inputs, read_inputs
+from replay.status_line import StatusLine
 from serve_app.cli.failure import CommandError
 from serve_app.cli.knob_changes import value_text
 from serve_app.settings.settings_error import SettingsError
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 _SEEDS = 3
 _MOST_SEEDS = 100
-_ATTAINMENT = 0.99
 _BUDGET_S = 300.0
 _BUDGET_BOUNDS_S = (1.0, 86_400.0)
 
@@ -38,8 +39,8 @@ def add_command(commands: Any) -> None:
     add = parser.add_argument
     add("--seeds", type=int, default=_SEEDS, metavar="N", help=f"draws of chance; by default {_SEEDS}")
     add(
-        "--attainment", type=float, default=_ATTAINMENT, metavar="SHARE",
-        help=f"share of requests in minutes that meet the targets; by default {_ATTAINMENT:g}",
+        "--attainment", type=float, default=GOAL, metavar="SHARE",
+        help=f"share of requests in minutes that meet the targets; by default {GOAL:g}",
     )  # fmt: skip
     add(
         "--budget-s", type=float, default=_BUDGET_S, metavar="SECONDS",
@@ -61,9 +62,10 @@ def run_advise(options: argparse.Namespace) -> int:
     from replay.advice.ladders import DEFAULT, check_names  # noqa: PLC0415
 
     names = DEFAULT if options.knobs is None else check_names([n.strip() for n in options.knobs.split(",")])
-    display = Display(sys.stderr)
+    status = StatusLine(sys.stderr)
+    began = time.monotonic()
     for note in inputs.notes:
-        display.say(note)
+        status.say(note)
     try:
         advice = advise(
             inputs.trace,
@@ -74,15 +76,15 @@ def run_advise(options: argparse.Namespace) -> int:
             goal=options.attainment,
             budget_s=options.budget_s,
             names=names,
-            tell=display.tried,
-            begin=display.say,
+            tell=lambda tried: status.show(_progress(tried, time.monotonic() - began)),
+            begin=status.say,
         )
     except KeyboardInterrupt:
         raise CommandError("interrupted; nothing is advised") from None
     except TraceError as error:
         raise SettingsError([str(error)]) from None
     finally:
-        display.end()
+        status.end()
     print(advice_text(advice, inputs), end="")
     if options.json is not None:
         text = json.dumps(advice_document(advice, inputs), indent=1, allow_nan=False) + "\n"
@@ -110,45 +112,12 @@ def _check(options: argparse.Namespace) -> None:
         raise SettingsError(problems)
 
 
-class Display:
-    """The progress: one line that is written over on a terminal, a line a configuration elsewhere."""
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._rewrites = stream.isatty()
-        self._clock = clock
-        self._began = clock()
-        self._open = False
-
-    def say(self, what: str) -> None:
-        """A line that stays."""
-        self.end()
-        self._stream.write(f"{what}\n")
-        self._stream.flush()
-
-    def tried(self, tried: Tried) -> None:
-        """A configuration, and the best so far."""
-        cost = f"{tried.score.gpu_seconds:,.0f} GPU-s at {100 * tried.score.attainment:.1f} %"
-        best = f"best {tried.best.gpu_seconds:,.0f} at {100 * tried.best.attainment:.1f} %"
-        dropped = " (dropped)" if tried.dropped else ""
-        line = f"{self._clock() - self._began:4.0f} s {tried.count:3}: {_changed(tried.changes)}: "
-        line += f"{cost}{dropped}; {best}"
-        if self._rewrites:
-            self._stream.write(f"\r\x1b[K{line[:_WIDTH]}")
-            self._open = True
-        else:
-            self._stream.write(f"{line}\n")
-        self._stream.flush()
-
-    def end(self) -> None:
-        """Leave the line as it is."""
-        if self._open:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._open = False
-
-
-_WIDTH = 120
+def _progress(tried: Tried, seconds: float) -> str:
+    """A configuration that was tried, and the best so far."""
+    cost = f"{tried.score.gpu_seconds:,.0f} GPU-s at {100 * tried.score.attainment:.1f} %"
+    best = f"best {tried.best.gpu_seconds:,.0f} at {100 * tried.best.attainment:.1f} %"
+    dropped = " (dropped)" if tried.dropped else ""
+    return f"{seconds:4.0f} s {tried.count:3}: {_changed(tried.changes)}: {cost}{dropped}; {best}"
 
 
 def _changed(values: Mapping[str, Any]) -> str:

@@ -8,17 +8,17 @@ import math
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from replay.capacity.capacity_error import MeasurementError
+from replay.capacity.server import MeasurementError
+from replay.status_line import StatusLine
 from serve_app.cli.api_key import authorization
 from serve_app.cli.explain import DEFAULT_URL
 from serve_app.cli.failure import CommandError
 
 if TYPE_CHECKING:
     from replay.capacity.measure import Measurement
-    from replay.capacity.watch import Progress
     from replay.profile import Profile
 
 _DURATION_S = 90.0
@@ -89,9 +89,9 @@ def run_capacity(options: argparse.Namespace) -> int:
     # numpy and aiohttp: half a second that no other command should take.
     from replay.fit import FitError  # noqa: PLC0415
 
-    display = Display(sys.stderr)
+    status = StatusLine(sys.stderr)
     try:
-        model, profile = _measure(options, display)
+        model, profile = _measure(options, status)
     except KeyboardInterrupt:
         raise CommandError("interrupted; its streams are closed, and nothing was written") from None
     except MeasurementError as error:
@@ -101,12 +101,12 @@ def run_capacity(options: argparse.Namespace) -> int:
             f"the measurement does not tell the step time: {error}; try a longer --duration"
         ) from None
     finally:
-        display.end()
+        status.end()
     _write(options, model, profile)
     return 0
 
 
-def _measure(options: argparse.Namespace, display: Display) -> tuple[str, Profile]:
+def _measure(options: argparse.Namespace, status: StatusLine) -> tuple[str, Profile]:
     """The model and its profile; each part is printed as it is known."""
     from replay.capacity.capacity_text import report  # noqa: PLC0415
     from replay.capacity.fleet_file import Hardware, make_profile  # noqa: PLC0415
@@ -114,20 +114,20 @@ def _measure(options: argparse.Namespace, display: Display) -> tuple[str, Profil
     from replay.fit import fit  # noqa: PLC0415
 
     order = Plan(options.url, options.model, options.duration, options.seed, authorization())
-    measured = asyncio.run(measure(order, display.tell))
-    display.end()
+    measured = asyncio.run(measure(order, status.show))
+    status.end()
     fitted = fit(measured.samples)
     hardware = Hardware(options.gpu, options.gpus, options.price, options.max_num_seqs)
     profile = make_profile(measured, fitted, hardware, options.out.stem, datetime.now(UTC).date())
     told = report(profile, fitted, measured.knobs, measured.limits.max_model_len, measured.cold_start)
     print(told, flush=True)
     if not options.no_knee:
-        profile = _with_knee(options, measured, profile, display)
+        profile = _with_knee(options, measured, profile, status)
     return measured.model, profile
 
 
 def _with_knee(
-    options: argparse.Namespace, measured: Measurement, profile: Profile, display: Display
+    options: argparse.Namespace, measured: Measurement, profile: Profile, status: StatusLine
 ) -> Profile:
     from replay.capacity.fleet_file import with_knee  # noqa: PLC0415
     from replay.capacity.knee_text import knee_report  # noqa: PLC0415
@@ -135,8 +135,8 @@ def _with_knee(
 
     asked = (options.prompt_tokens, options.output_tokens)
     order = Order(options.url, *asked, options.step_seconds, options.seed, authorization())
-    outcome = asyncio.run(find_knee(order, measured, profile, display.tell))
-    display.end()
+    outcome = asyncio.run(find_knee(order, measured, profile, status.show))
+    status.end()
     if outcome is None:
         print("No knee: an empty replica misses both targets; raise ttft_target_s or itl_target_s\n")
         return profile
@@ -206,29 +206,3 @@ def _check(options: argparse.Namespace) -> None:
             raise CommandError(f"--{name} = {file}: {file.parent} is no folder")
         if file.exists() and not options.force:
             raise CommandError(f"--{name} = {file}: exists; --force overwrites it")
-
-
-class Display:
-    """The progress: one line that is written over on a terminal, a line a load elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._rewrites = stream.isatty()
-        self._shown = ""
-
-    def tell(self, progress: Progress) -> None:
-        """Show how far it is."""
-        if self._rewrites:
-            figures = f"; {progress.figures}" if progress.figures else ""
-            self._stream.write(f"\r\x1b[K{progress.what}{figures}")
-        elif progress.what != self._shown:
-            self._stream.write(f"{progress.what}\n")
-        self._shown = progress.what
-        self._stream.flush()
-
-    def end(self) -> None:
-        """Leave the line as it is."""
-        if self._rewrites and self._shown:
-            self._stream.write("\n")
-            self._stream.flush()
-        self._shown = ""

@@ -10,9 +10,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from replay.capacity.capacity_error import MeasurementError
 from replay.capacity.measure import Measurement
-from replay.capacity.server import ColdStart
+from replay.capacity.server import ColdStart, MeasurementError
 from replay.fit import Fit
 from replay.profile import Knee, Profile
 from replay.profile_files import starting_values

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import aiohttp
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from replay.capacity.capacity_error import MeasurementError
-from replay.capacity.exposition import Scrape, read_scrape
+from replay.capacity.scrape import Scrape, read_scrape
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import from_pydantic
 
@@ -18,6 +17,10 @@ _STREAM = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=300.0)
 _SHOWN = 300
 
 D = TypeVar("D", bound=BaseModel)
+
+
+class MeasurementError(Exception):
+    """A measurement cannot be made: one sentence for the user, with what to do about it."""
 
 
 class _Document(BaseModel):

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from replay.defaults import GOAL, ORACLE
 from replay.result import Result
 from serve_app.cli.formats import plain
-
-GOAL = 0.99
-"""The attainment that peers are asked to reach before their cost counts."""
-ORACLE = "oracle"
-"""The policy that knows the future. It is drawn as a bound and competes with nobody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ def next_random(m: Memory) -> np.int64:
 def choose(m: Memory, limit: int, pending: int, t: float) -> int:
     """The ready replica for the next request, of those with fewer than `limit` in flight; NONE without one.
 
-    As `ReplicaSet.take`: where the request would wait within its patience, the fewest tokens made late; else
-    the least load. Of equals the fewest tokens pending, then in flight, and of those the longest unused.
+    As `ReplicaSet.take`: if a replica can prefill the request within the time it may wait, the one where it
+    delays the fewest requests; else the one with the least load. Ties go to the fewest pending tokens, then
+    the fewest requests in flight, then the replica unused for longest.
     """
     rules = m.rules[0]
     totals = m.totals[0]

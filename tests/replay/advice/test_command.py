@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,13 +8,13 @@ from typing import Any
 import pytest
 
 from loadtests.traces import ArrayTrace
+from replay.advice import command
 from replay.advice.advice_text import advice_document, advice_text
 from replay.advice.advise import Advice, Compared, Verdict
-from replay.advice.command import Display
 from replay.advice.parts import Part
 from replay.advice.score import Outcome, Score
 from replay.advice.search import Tried
-from replay.command_inputs import Inputs
+from replay.inputs import Inputs
 from replay.profile_files import load_profile
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
@@ -135,15 +134,11 @@ def test_the_document_is_json_with_the_change_and_both_halves() -> None:
     assert document["halves"]["first half"]["advised"]["gpu_seconds"]["median"] == 3030.0
 
 
-def test_the_progress_is_a_line_a_configuration_where_there_is_no_terminal() -> None:
-    out = io.StringIO()
-    display = Display(out, lambda: 7.0)
+def test_the_progress_tells_a_configuration_and_the_best_so_far() -> None:
+    tried = Tried({"headroom": 0.5}, NEW, True, OLD, 3)
 
-    display.say("searching")
-    display.tried(Tried({"headroom": 0.5}, NEW, True, OLD, 3))
-
-    assert out.getvalue() == (
-        "searching\n   0 s   3: headroom=0.5: 3,030 GPU-s at 99.3 % (dropped); best 3,650 at 99.5 %\n"
+    assert command._progress(tried, 0.2) == (
+        "   0 s   3: headroom=0.5: 3,030 GPU-s at 99.3 % (dropped); best 3,650 at 99.5 %"
     )
 
 

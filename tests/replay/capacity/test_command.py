@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import os
 import signal
 from collections.abc import Callable
@@ -11,9 +10,7 @@ import pytest
 import yaml
 
 from replay.capacity import command as capacity
-from replay.capacity import knee, measure, open_loop, watch
-from replay.capacity.command import Display
-from replay.capacity.watch import Progress
+from replay.capacity import knee, measure, observer, open_loop
 from replay.profile_files import load_profile, load_starting_values
 from serve_app import env
 from serve_app.cli.main import main
@@ -25,8 +22,8 @@ from tests.replay.capacity.fake_application import LAW, FakeApplication, running
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second-long intervals in milliseconds: the fake reports with every scrape."""
     monkeypatch.setenv(env.API_KEY, "sk-tide")
-    monkeypatch.setattr(watch, "SCRAPE_S", 0.01)
-    monkeypatch.setattr(watch, "LAG_S", 0.03)
+    monkeypatch.setattr(observer, "SCRAPE_S", 0.01)
+    monkeypatch.setattr(observer, "LAG_S", 0.03)
     monkeypatch.setattr(measure, "_POLL_S", 0.01)
     monkeypatch.setattr(measure, "_SETUP_S", 0.05)
     monkeypatch.setattr(capacity, "_BOUNDS_S", (0.1, 3600.0))
@@ -290,22 +287,3 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
     assert run(FakeApplication(replicas=2), out, "--force") == 1
     assert "tide has 2 ready replicas" in capsys.readouterr().err
     assert out.read_text() == "precious"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_gets_one_line_written_over_and_a_file_a_line_for_each_load() -> None:
-    course = [Progress("x", "9 s left"), Progress("x", "8 s left"), Progress("y", "7 s left")]
-    screen, file = Terminal(), io.StringIO()
-    for stream in (screen, file):
-        display = Display(stream)
-        for progress in course:
-            display.tell(progress)
-        display.end()
-
-    assert screen.getvalue().count("\n") == 1
-    assert screen.getvalue().endswith("\r\x1b[Ky; 7 s left\n")
-    assert file.getvalue() == "x\ny\n"

@@ -1,16 +1,15 @@
-"""Scrapes beside a load: collects the steps, sees that nothing else runs, and tells how far it is."""
+"""Observes the replica beside a load: collects its steps, and refuses other traffic and other replicas."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
-from replay.capacity.capacity_error import MeasurementError
-from replay.capacity.guard import TrafficGuard
-from replay.capacity.server import Server
+from replay.capacity.scrape import Scrape, arrivals_between, steps_between
+from replay.capacity.server import MeasurementError, Readiness, Server
 from replay.fit import StepSample
+from serve_app.settings.knobs import Knobs
 
 SCRAPE_S = 1.0
 """Engines report once a second."""
@@ -20,26 +19,83 @@ _EMPTY_S = 30.0
 """A request whose client has left ends with the step it is in, and shows two seconds later."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What is under way, and how far it is."""
+def check_alone(model: str, seen: Readiness, knobs: Knobs) -> None:
+    """Exactly one replica, and no other on its way.
 
-    what: str
-    figures: str = ""
+    Raises:
+        MeasurementError: with how to pin one.
+    """
+    pin = f"pin one: tideserve knobs set {model} min_replicas=1 max_replicas=1"
+    if seen.replicas != 1 or seen.target_replicas > 1:
+        state = f", {seen.phase}" if seen.phase else ""
+        why = f" ({seen.reason})" if seen.reason else ""
+        raise MeasurementError(
+            f"{model} has {seen.replicas} ready replicas and {seen.target_replicas} running or on their "
+            f"way{state}{why}; one ready is needed. To {pin}, and wait until /ready says so"
+        )
+    if knobs.max_replicas > 1 and knobs.mode == "act":
+        raise MeasurementError(
+            f"max_replicas of {model} is {knobs.max_replicas}, and the load would start more replicas; {pin}"
+        )
 
 
-class Watch:
-    """For one load after the other.
+class TrafficGuard:
+    """Turns scrapes into samples, and notices requests and replicas that are not the measurement's.
+
+    Args:
+        model: Its name, for messages.
+        first: The scrape to count from, with no request of the measurement under way.
+    """
+
+    def __init__(self, model: str, first: Scrape) -> None:
+        if first.busy_requests:
+            raise MeasurementError(
+                f"{model} has {first.busy_requests:.0f} requests under way; measure it without other traffic"
+            )
+        self._model = model
+        self._first = self._last = first
+        self._replica: str | None = None
+
+    def add(self, scrape: Scrape, sent: int) -> StepSample | None:
+        """The mean step since the last scrape; None if there was none.
+
+        Args:
+            scrape: The newest.
+            sent: Requests that the measurement has sent since `first`, so far.
+
+        Raises:
+            MeasurementError: for requests of others, or steps of another replica.
+        """
+        # Counters are a second or two behind, so more than were sent can only be others'.
+        others = arrivals_between(self._first, scrape) - sent
+        if others > 0:
+            raise MeasurementError(
+                f"{others:.0f} requests of others reached {self._model} meanwhile; "
+                "measure it without other traffic"
+            )
+        samples = steps_between(self._last, scrape)
+        self._last = scrape
+        for replica in samples:
+            self._replica = self._replica or replica
+            if replica != self._replica:
+                raise MeasurementError(
+                    f"another replica of {self._model} took steps meanwhile: {replica} beside {self._replica}"
+                )
+        return samples.get(self._replica or "")
+
+
+class Observer:
+    """Scrapes beside one load after the other.
 
     Args:
         server: The application.
         model: Its model that is measured.
         sent: How many requests the measurement has sent so far.
-        tell: Gets the progress once a second.
+        tell: Called once a second with what is under way, and the figures of how far it is.
     """
 
     def __init__(
-        self, server: Server, model: str, sent: Callable[[], int], tell: Callable[[Progress], None]
+        self, server: Server, model: str, sent: Callable[[], int], tell: Callable[[str, str], None]
     ) -> None:
         self._server = server
         self._model = model
@@ -105,7 +161,7 @@ class Watch:
             self.samples.append(sample)
 
     def _progress(self) -> None:
-        self._tell(Progress(self._what, self._figures()))
+        self._tell(self._what, self._figures())
 
 
 def first_of(group: ExceptionGroup[Exception]) -> Exception:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from benchmarks.autoscaling_overhead.fleet import ENGINE, Fleet, PeerFleet
+from benchmarks.autoscaling_overhead.controller_state import ENGINE, Fleet, PeerFleet
 from benchmarks.serving_overhead.stats import percentile
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.serve_policy import INGRESS

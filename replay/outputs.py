@@ -22,14 +22,14 @@ STDOUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where to write, as given on the command line; None where nothing is asked for."""
+    """The files to write, as given on the command line; None where nothing is asked for."""
 
     json: str | None
     html: Path | None
     png: Path | None
 
     def check(self) -> None:
-        """Find out before minutes of replays what could not be written after them.
+        """Check before minutes of replays that their results can be written.
 
         Raises:
             SettingsError: naming each option, its path, and what is wrong with it.
@@ -55,8 +55,8 @@ class Outputs:
     def write(self, results: Sequence[Result]) -> list[Path]:
         """Write what was asked for; returns the files.
 
-        Interrupted or failing, it leaves none: everything is written beside its place, and moved there at
-        the end.
+        Interrupted or failing, it leaves none: everything is written to temporary folders first, and moved
+        at the end.
 
         Raises:
             CommandError: if something cannot be written.
@@ -102,7 +102,7 @@ class Outputs:
 
 
 def json_text(results: Sequence[Result]) -> str:
-    """One result as its document; of several, that of the first with all of them under `results`."""
+    """The JSON of one result; of several, the first one's with all documents under `results`."""
     from replay.report import document  # noqa: PLC0415
 
     known: dict[str, Any] = document(results[0])
@@ -112,7 +112,7 @@ def json_text(results: Sequence[Result]) -> str:
 
 
 def summaries(results: Iterable[Result]) -> Mapping[str, dict[str, float]]:
-    """What `Result.peers` tells of policies, by their names."""
+    """The figures that `Result.peers` holds, by policy."""
     return {
         result.policy: {
             "gpu_seconds": result.gpu_seconds.total,
@@ -127,7 +127,7 @@ def summaries(results: Iterable[Result]) -> Mapping[str, dict[str, float]]:
 
 
 def _is_prefix(png: Path) -> bool:
-    """Whether it is the beginning of two files' names, rather than a folder."""
+    """Whether `png` is a prefix of two file names rather than a folder."""
     return png.suffix.lower() == ".png"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from replay import report
-from replay.command_outputs import Outputs, json_text
+from replay.outputs import Outputs, json_text
 from replay.result import Result
 from replay.run import replay
 from serve_app.cli.failure import CommandError

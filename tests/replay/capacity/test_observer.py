@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from replay.capacity.capacity_error import MeasurementError
-from replay.capacity.exposition import Scrape, read_scrape
-from replay.capacity.guard import TrafficGuard, check_alone
-from replay.capacity.server import Readiness
+from replay.capacity.observer import TrafficGuard, check_alone
+from replay.capacity.scrape import Scrape, read_scrape
+from replay.capacity.server import MeasurementError, Readiness
 from serve_app.settings.knobs import Knobs
 from tests.replay.capacity.fake_application import exposition
 
