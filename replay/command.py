@@ -177,11 +177,9 @@ def _replayed(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
 
 def _compared(results: list[Result]) -> list[Result]:
     """Each result with the oracle's cost, and the first with a summary of the others."""
-    from replay.outputs import summaries  # noqa: PLC0415
-
     oracle = next((result.gpu_seconds.total for result in results if result.policy == ORACLE), None)
     first, *others = (replace(result, oracle_gpu_seconds=oracle) for result in results)
-    return [replace(first, peers=dict(summaries(others))), *others]
+    return [replace(first, peers={other.policy: other.summary() for other in others}), *others]
 
 
 def policies(given: Sequence[str]) -> list[str]:

@@ -8,6 +8,9 @@ KNOBS = Knobs(min_replicas=0, max_replicas=32)
 PROFILE = "a100-80gb"
 GOAL = 0.99
 """The attainment to reach."""
+SEEDS = 3
+BUDGET_S = 300.0
+"""The seeds per configuration and the seconds of search of `tideserve advise`."""
 LONGEST_COLD_START_S = 86_400.0
 MOST_REPLICAS = 10_000
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,21 +111,6 @@ def json_text(results: Sequence[Result]) -> str:
     return json.dumps(known, indent=1, allow_nan=False) + "\n"
 
 
-def summaries(results: Iterable[Result]) -> Mapping[str, dict[str, float]]:
-    """The figures that `Result.peers` holds, by policy."""
-    return {
-        result.policy: {
-            "gpu_seconds": result.gpu_seconds.total,
-            "attainment": result.attainment,
-            "ttft_ok": result.ttft_ok,
-            "starts": float(result.starts),
-            "changes": float(result.changes),
-            "peak": float(result.peak),
-        }
-        for result in results
-    }
-
-
 def _is_prefix(png: Path) -> bool:
     """Whether `png` is a prefix of two file names rather than a folder."""
     return png.suffix.lower() == ".png"
@@ -135,7 +120,7 @@ def _problems(option: str, path: Path, *, folder: bool) -> list[str]:
     if folder:
         return [f"{option} = {path}: a folder; must be a file"]
     if not path.parent.is_dir():
-        return [f"{option} = {path}: {path.parent} is no folder"]
+        return [f"{option} = {path}: {path.parent} is not a folder"]
     if not os.access(path.parent, os.W_OK):
         return [f"{option} = {path}: {path.parent} is not writable"]
     return []

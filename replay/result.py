@@ -133,6 +133,17 @@ class Result:
             return None
         return self.gpu_seconds.total / self.oracle_gpu_seconds
 
+    def summary(self) -> dict[str, float]:
+        """The figures that a comparison of policies shows."""
+        return {
+            "gpu_seconds": self.gpu_seconds.total,
+            "attainment": self.attainment,
+            "ttft_ok": self.ttft_ok,
+            "starts": float(self.starts),
+            "changes": float(self.changes),
+            "peak": float(self.peak),
+        }
+
     @property
     def dollars(self) -> float:
         """What the GPU-seconds cost."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.autoscaling.plan import BASE, GRID, VARIANTS
-from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, Spread, family
+from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, family
 from benchmarks.autoscaling.targets import Target, met, signed, strain
 from benchmarks.autoscaling.windows import SMOOTH_PEAK_TO_MEAN, Window
 from benchmarks.serving_overhead.report import table
+from replay.advice.score import Spread
 from replay.defaults import ORACLE, OURS, STATIC
 from serve_app.cli import formats
 

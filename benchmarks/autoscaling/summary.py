@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.autoscaling.plan import BASE
 from benchmarks.autoscaling.store import Run
 from benchmarks.autoscaling.windows import Window
+from replay.advice.score import Spread
 from replay.defaults import ORACLE, OURS, STATIC
 
 SMOOTH_GOAL = 0.99
 BURSTY_GOAL = 0.90
 BURSTY_TTFT_OK = 0.97
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """One figure over seeds."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
-        return cls(min(values), median(values), max(values))
 
 
 class Results:

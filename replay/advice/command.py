@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.defaults import GOAL
+from replay.defaults import BUDGET_S, GOAL, SEEDS
 from replay.inputs import add_inputs, read_inputs
 from replay.status_line import StatusLine
 from serve_app.cli.failure import CommandError
@@ -20,9 +20,7 @@ from serve_app.settings.settings_error import SettingsError
 if TYPE_CHECKING:
     from replay.advice.search import Tried
 
-_SEEDS = 3
 _MOST_SEEDS = 100
-_BUDGET_S = 300.0
 _BUDGET_BOUNDS_S = (1.0, 86_400.0)
 
 
@@ -30,24 +28,30 @@ def add_command(commands: Any) -> None:
     """Register `advise`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "advise",
-        help="search the knobs for the cheapest that meet the targets on recorded traffic",
+        help="search for the cheapest knobs that meet the targets on recorded traffic",
         description="Replays recorded requests on a simulated fleet with one change of the knobs after "
-        "another, and prints what to change in the configuration, what it saves, and how sure that is. "
+        "another, and prints what to change in the configuration, what it saves, and how certain that is. "
         "Starts nothing, and needs no GPU.",
     )
     add_inputs(parser)
     add = parser.add_argument
-    add("--seeds", type=int, default=_SEEDS, metavar="N", help=f"draws of chance; by default {_SEEDS}")
+    add(
+        "--seeds",
+        type=int,
+        default=SEEDS,
+        metavar="N",
+        help=f"seeds per configuration; by default {SEEDS}",
+    )
     add(
         "--attainment", type=float, default=GOAL, metavar="SHARE",
         help=f"share of requests in minutes that meet the targets; by default {GOAL:g}",
     )  # fmt: skip
     add(
-        "--budget-s", type=float, default=_BUDGET_S, metavar="SECONDS",
-        help=f"how long to search; by default {_BUDGET_S:g}",
+        "--budget-s", type=float, default=BUDGET_S, metavar="SECONDS",
+        help=f"time to search; by default {BUDGET_S:g}",
     )  # fmt: skip
-    add("--knobs", metavar="NAMES", help="the knobs to search, by commas")
-    add("--json", type=Path, metavar="OUT", help="write the advice there too")
+    add("--knobs", metavar="NAMES", help="the knobs to search, separated by commas")
+    add("--json", type=Path, metavar="OUT", help="also write the advice as JSON")
     parser.set_defaults(command=run_advise)
 
 
@@ -97,7 +101,7 @@ def run_advise(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What would only come to light after minutes of replays."""
+    """Check what would otherwise fail only after minutes of replays."""
     problems = []
     if not 1 <= options.seeds <= _MOST_SEEDS:
         problems.append(f"--seeds = {options.seeds}: must be from 1 to {_MOST_SEEDS}")
@@ -107,7 +111,7 @@ def _check(options: argparse.Namespace) -> None:
     if not least <= options.budget_s <= most:
         problems.append(f"--budget-s = {options.budget_s:g}: must be from {least:g} to {most:g}")
     if options.json is not None and not options.json.parent.is_dir():
-        problems.append(f"--json = {options.json}: {options.json.parent} is no folder")
+        problems.append(f"--json = {options.json}: {options.json.parent} is not a folder")
     if problems:
         raise SettingsError(problems)
 

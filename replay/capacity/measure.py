@@ -26,12 +26,12 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure, and for how long."""
+    """The model to measure, and the time for it."""
 
     url: str
     model: str | None
     duration_s: float
-    """Of the sweep; checks before it and the last reports after it take some ten seconds more."""
+    """Seconds of the sweep; the checks before it and the last reports after it take some ten more."""
     seed: int
     headers: Mapping[str, str] = field(default_factory=dict)
     """Sent with every request."""
@@ -49,7 +49,7 @@ class Measurement:
     cells: int
     requests: int
     token_ids: tuple[int, ...] = ()
-    """Of the model's vocabulary, to draw prompts from."""
+    """Token ids of the model's vocabulary, to draw prompts from."""
 
 
 async def measure(order: Plan, tell: Callable[[str, str], None]) -> Measurement:
@@ -118,7 +118,7 @@ async def _choose(server: Server, model: str | None) -> str:
 
 
 async def _look(server: Server, model: str, seed: int) -> tuple[Limits, Prompts]:
-    """What the replica takes, once it has told: its gauges come about a second after it is ready."""
+    """The replica's limits, from gauges that come about a second after it is ready."""
     tokens = await server.tokenize(model, _WORDS)
     loop = asyncio.get_running_loop()
     end = loop.time() + _SETUP_S

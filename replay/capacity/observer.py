@@ -14,9 +14,9 @@ from serve_app.settings.knobs import Knobs
 SCRAPE_S = 1.0
 """Engines report once a second."""
 LAG_S = 3.0
-"""From a step to `/metrics`: a second to the report, one to Ray's agent, and one to spare."""
+"""The time from a step to `/metrics`: a second to the report, one to Ray's agent, and one to spare."""
 _EMPTY_S = 30.0
-"""A request whose client has left ends with the step it is in, and shows two seconds later."""
+"""A request whose client has left ends with its current step, and its end shows two seconds later."""
 
 
 def check_alone(model: str, seen: Readiness, knobs: Knobs) -> None:
@@ -40,7 +40,7 @@ def check_alone(model: str, seen: Readiness, knobs: Knobs) -> None:
 
 
 class TrafficGuard:
-    """Turns scrapes into samples, and notices requests and replicas that are not the measurement's.
+    """Turns scrapes into samples, and refuses requests and replicas that are not the measurement's.
 
     Args:
         model: Its name, for messages.
@@ -70,7 +70,7 @@ class TrafficGuard:
         others = arrivals_between(self._first, scrape) - sent
         if others > 0:
             raise MeasurementError(
-                f"{others:.0f} requests of others reached {self._model} meanwhile; "
+                f"{others:.0f} requests of other clients reached {self._model} meanwhile; "
                 "measure it without other traffic"
             )
         samples = steps_between(self._last, scrape)
@@ -106,12 +106,12 @@ class Observer:
         self.samples: list[StepSample] = []
 
     def show(self, what: str, figures: Callable[[], str]) -> None:
-        """What is under way from now on, and how to tell how far it is."""
+        """Set the load that is under way, and the function that tells how far it is."""
         self._what, self._figures = what, figures
         self._progress()
 
     async def begin(self) -> None:
-        """Look around before the first request, for as long as others' may take to show."""
+        """Check for other traffic before the first request, for as long as it may take to show."""
         self._guard = TrafficGuard(self._model, await self._server.scrape(self._model))
         self._progress()
         await asyncio.sleep(LAG_S)
@@ -119,7 +119,7 @@ class Observer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Scrape beside the block; raises within it for what does not belong."""
+        """Scrape beside the block; raise within it for other traffic or another replica."""
         try:
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(self._run())

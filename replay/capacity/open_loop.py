@@ -35,7 +35,7 @@ from replay.profile import Knee, Profile
 from serve_app.policy.capacity_model import Mix, capacity_rps
 
 _LEAD_S = 0.5
-"""From planning a rate to its first request: the client opens its session meanwhile."""
+"""The time from planning a rate to its first request, in which the client opens its session."""
 # Of a rate that is held everything is answered soon after its last arrival. What is open after so many
 # targets more is cut, and counts by the first token it has had, or not.
 _GRACE_TARGETS = 2.0
@@ -109,7 +109,7 @@ async def find_knee(
 
 
 def summary(tried: list[Rate], formula_rps: float, wanted: Targets, tokens: tuple[int, int]) -> Knee:
-    """What a fleet file says of it."""
+    """The knee as a fleet file has it."""
     rates = curve(tried)
     found = knee(tried)
     above = next((rate for rate in rates if not rate.held), None)
@@ -174,16 +174,16 @@ class _Search:
         )
 
     def _sent(self) -> int:
-        """As many as may have left by now."""
+        """The most requests that can have been sent by now."""
         return self._sent_before + bisect_right(self._due_s, time.monotonic() - self._begin)
 
     async def begin(self) -> None:
-        """Look around first."""
+        """Check for other traffic first."""
         await self._observer.emptied()
         await self._observer.begin()
 
     async def keep(self, rps: float, number: int, again: bool) -> Rate:
-        """Keep one rate, and tell what it came to; returns with nothing under way."""
+        """Keep one rate and return its result, with no request left under way."""
         for_s = hold_s(rps, self._order.step_s, again)
         planned = arrivals(rps, for_s, self._random, self._sent_before, *self._tokens)
         records: list[Record] = []

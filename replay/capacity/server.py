@@ -65,7 +65,7 @@ class _Knobs(_Document):
 
 
 class ColdStart(_Document):
-    """What the policy has measured of the start of a model's replicas, seconds."""
+    """The cold start of a model's replicas as the policy has measured it, in seconds."""
 
     model: str
     cold_start_s: float | None = None

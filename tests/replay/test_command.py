@@ -109,7 +109,7 @@ def test_an_oracle_that_misses_the_goal_says_so(trace: Path, capsys: pytest.Capt
         (["--capacity", "0"], "capacity = 0: must be from 1 to 10000"),
         (["--cold-start", "90:60"], "--cold-start = '90:60': the first must be at most the second"),
         (["--fleet", "abacus"], "profile = 'abacus': must be one of"),
-        (["--json", "no/such/out.json"], "--json = no/such/out.json: no/such is no folder"),
+        (["--json", "no/such/out.json"], "--json = no/such/out.json: no/such is not a folder"),
         (["--rate", "0"], "rate = 0.0: must be above 0"),
     ],
 )

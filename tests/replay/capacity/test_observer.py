@@ -70,7 +70,7 @@ def test_more_arrivals_than_were_sent_are_others() -> None:
     guard = TrafficGuard("tide", scrape(arrivals=10))
     guard.add(scrape(arrivals=14), sent=4)
 
-    with pytest.raises(MeasurementError, match="2 requests of others reached tide meanwhile"):
+    with pytest.raises(MeasurementError, match="2 requests of other clients reached tide meanwhile"):
         guard.add(scrape(arrivals=19), sent=7)
 
 
