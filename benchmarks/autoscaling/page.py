@@ -19,7 +19,7 @@ from serve_app.cli import formats
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was run, where, and how."""
+    """The command, machine and versions of the benchmark's run."""
 
     command: str
     machine: Mapping[str, str]
@@ -32,7 +32,7 @@ class Facts:
     failures: Mapping[str, str]
     """Why, by the label of each replay that came to nothing."""
     wall_s: float
-    """Of all replays, added up."""
+    """Seconds of all replays, summed."""
 
 
 def page(results: Results, found: Sequence[Target], facts: Facts, picture: Path, at: Path, tried: str) -> str:

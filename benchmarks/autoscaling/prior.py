@@ -1,4 +1,4 @@
-"""The production policy with another idea of the hardware to begin with."""
+"""The production policy with another prior of the step time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from serve_app.wire.signals import Snapshot
 
 
 def scaled_service(factor: float) -> ServiceModel:
-    """The model of one that has seen nothing, with every coefficient of its prior times `factor`.
+    """The service model before any observation, with every coefficient of its prior times `factor`.
 
     The prior is held as normal equations with a relative uncertainty: weights go with 1 / value squared, so
     they fall with the square of the factor, and moments, weight times value, with the factor.
@@ -50,7 +50,7 @@ def policy_with_prior(factor: float) -> type[ServePolicy]:
 
 
 def replay_with_prior(trace: Trace, factor: float, profile: Profile, seed: int) -> Result:
-    """What `replay` makes of ours, but for the prior; with a factor of 1 they are the same.
+    """Replay ours with a scaled prior; with a factor of 1 it is what `replay` returns.
 
     Raises:
         TraceError: for a line of the trace that is no request.

@@ -75,7 +75,7 @@ def _facts(report: Report) -> str:
 
 
 def to_json(report: Report) -> str:
-    """The same for programs; seconds."""
+    """The report as JSON, in seconds."""
     document = {
         "machine": dict(report.machine),
         "versions": dict(report.versions),

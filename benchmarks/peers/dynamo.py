@@ -19,7 +19,7 @@ _EPS_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """What a frontend's metrics say of one interval."""
+    """The traffic of one interval, by a frontend's metrics."""
 
     rps: float
     load: Load
@@ -133,7 +133,7 @@ class DynamoPlanner:
     def _fits(
         self, load: Load, steady: float, sample: Sample, row: tuple[float, float, float], spread: float
     ) -> bool:
-        """Whether an engine keeps its targets with the load of one fewer."""
+        """Whether an engine meets its targets with the load of one engine fewer."""
         engine = self._engine
         batch, kv, queued = (value * spread for value in row)
         if kv + queued >= sample.kv_cache_tokens:

@@ -15,7 +15,7 @@ _UP_FACTOR = 2
 _UP_REPLICAS = 4
 _COOLDOWN_S = 300.0
 _POLL_EVERY = 2
-"""Of HPA's 15 s: KEDA polls every 30 s."""
+"""Polls are every second sync: KEDA polls every 30 s, HPA syncs every 15 s."""
 
 
 class HpaKeda:

@@ -73,7 +73,7 @@ class KnativeKpa:
         return self._allow_zero(sample, self._desired(sample))
 
     def _begin(self, sample: Sample) -> None:
-        """More than one replica at the start is kept by a panic until there are windows to go by."""
+        """More than one replica at the start is kept by panic mode until the windows have values."""
         self._begun = True
         self._next_tick = sample.at
         if sample.ready > 1:
@@ -95,7 +95,7 @@ class KnativeKpa:
         return self._most_in_panic
 
     def _allow_zero(self, sample: Sample, desired: int) -> int:
-        """What becomes of a wish for zero."""
+        """`desired`, with zero delayed as Knative delays it."""
         if desired > 0 or sample.target == 0:
             if self._inactive_since is not None:
                 self._active_since, self._inactive_since = sample.at, None

@@ -26,7 +26,7 @@ PUBLISHED = (
     "dynamo",
     "dynamo:itl=0.015,ttft=0.15,interval=60",
 )
-"""What the benchmark compares, beside static fleets and the oracle."""
+"""The specifications that the benchmark compares, beside static fleets and the oracle."""
 
 
 def _hpa(settings: Settings, _: Engines) -> Autoscaler:

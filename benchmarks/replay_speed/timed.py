@@ -26,7 +26,7 @@ _INITIAL = 12
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What one replay took."""
+    """The time and memory of one replay."""
 
     policy: str
     requests: int
@@ -37,7 +37,7 @@ class Timed:
     before_mib: float
     peak_mib: float
     hours: float
-    """Of the trace."""
+    """Length of the trace."""
     attainment: float
 
     @property
