@@ -1,4 +1,4 @@
-"""`tideserve replay`: what a policy would have done, and cost, on recorded traffic."""
+"""`tideserve replay`: what an autoscaling policy would have done, and cost, on recorded traffic."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.command_inputs import Inputs, add_inputs, read_inputs
-from replay.command_policies import policies, with_knobs
-from serve_app.settings.settings_error import SettingsError
+from pydantic import ValidationError
+
+from replay.defaults import GOAL, ORACLE, OURS
+from replay.inputs import add_inputs, read_inputs
+from serve_app.cli.knob_changes import DEFAULT, changed, parse_arguments
+from serve_app.settings.knobs import Knobs, overlay
+from serve_app.settings.settings_error import SettingsError, from_pydantic
 
 if TYPE_CHECKING:
-    from replay.command_display import Display
+    from replay.progress_bar import ProgressBar
     from replay.result import Result
+    from replay.scenario import Scenario
 
 _INTERRUPTED = 130
-"""What a shell reports of a process that Ctrl-C ended."""
-_OURS, _ORACLE = "ours", "oracle"
+"""The exit status that shells report of a process that Ctrl-C ended."""
+_SCOPE = "knob"
+"""The scope that errors name for a knob of `--knob`."""
 
 
 def add_command(commands: Any) -> None:
     """Register `replay`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "replay",
-        help="replay recorded traffic under an autoscaling policy, and say what it would have cost",
+        help="replay recorded traffic under an autoscaling policy, and report its cost and latencies",
         description="Replays recorded requests on a simulated fleet. Starts nothing, and needs no GPU.",
     )
     add_inputs(parser)
@@ -39,26 +45,42 @@ def add_command(commands: Any) -> None:
     )  # fmt: skip
     add(
         "--knob", action="append", default=[], metavar="NAME=VALUE",
-        help="a knob in place of the configuration's; may be repeated",
+        help="change a knob of the configuration; may be repeated",
     )  # fmt: skip
-    add("--seed", type=int, default=0, metavar="N", help="of cold starts, failures and routing; by default 0")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of cold starts, failures and routing; by default 0",
+    )
     add("--initial", type=int, metavar="N", help="replicas ready at the start; see docs/replay.md")
-    add("--capacity", type=int, metavar="N", help="replicas the cluster has room for; by default no limit")
+    add(
+        "--capacity",
+        type=int,
+        metavar="N",
+        help="most replicas that the cluster has room for; by default no limit",
+    )
     add(
         "--start-failures", type=float, default=0.0, metavar="P",
-        help="share of starts that fail and are tried again; by default 0",
+        help="share of starts that fail and are retried; by default 0",
     )  # fmt: skip
     add(
         "--routing", default="grouped", metavar="HOW",
-        help="grouped, as the ingress picks a replica; tokens; or two-choices; by default grouped",
+        help="how a replica is picked: grouped (as the ingress does; the default), tokens or two-choices",
     )  # fmt: skip
     add(
         "--oracle", action=argparse.BooleanOptionalAction, default=False,
-        help="also find what a schedule made with hindsight would have cost",
+        help="also find the cost of a schedule made with hindsight",
     )  # fmt: skip
-    add("--json", metavar="OUT", help="write everything there; - is standard output, without the tables")
-    add("--html", type=Path, metavar="OUT", help="write a page there")
-    add("--png", type=Path, metavar="OUT", help="write two pictures there: a folder, or a name in .png")
+    add("--json", metavar="OUT", help="write all results as JSON; - for standard output, without the tables")
+    add("--html", type=Path, metavar="OUT", help="write an HTML page")
+    add(
+        "--png",
+        type=Path,
+        metavar="OUT",
+        help="write two pictures to a folder, or with a prefix that ends in .png",
+    )
     parser.set_defaults(command=run_replay)
 
 
@@ -72,28 +94,39 @@ def run_replay(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    specs = policies(options.policy or [_OURS])
+    specs = policies(options.policy or [OURS])
     # numba, rich and numpy: a second that no other command should take.
     from loadtests.traces import TraceError  # noqa: PLC0415
-    from replay.command_display import Display  # noqa: PLC0415
-    from replay.command_outputs import STDOUT, Outputs  # noqa: PLC0415
-    from replay.fleet.compiled import is_compiled  # noqa: PLC0415
+    from replay.fleet.kernel import is_compiled  # noqa: PLC0415
+    from replay.outputs import STDOUT, Outputs  # noqa: PLC0415
+    from replay.progress_bar import ProgressBar  # noqa: PLC0415
     from replay.report import print_comparison, print_result  # noqa: PLC0415
+    from replay.scenario import scenario  # noqa: PLC0415
 
     outputs = Outputs(options.json, options.html, options.png)
     outputs.check()
     inputs = read_inputs(options)
-    given = _given(inputs, options)
-    _check(specs, inputs, given)
-    bound = [_ORACLE] if options.oracle and _ORACLE not in specs else []
+    asked = scenario(
+        inputs.trace,
+        knobs=with_knobs(inputs.knobs, options.knob),
+        profile=inputs.profile,
+        cold_start_s=inputs.cold_start_s,
+        seed=options.seed,
+        initial=options.initial,
+        routing=options.routing,
+        capacity=options.capacity,
+        start_failures=options.start_failures,
+    )
+    _check(specs, asked)
+    bound = [ORACLE] if options.oracle and ORACLE not in specs else []
 
-    display = Display(sys.stderr)
+    progress = ProgressBar(sys.stderr)
     for note in inputs.notes:
-        display.say(note)
+        progress.say(note)
     if not is_compiled():
-        display.say("compiling the simulator, once (about 10 s)")
+        progress.say("compiling the simulator, once (about 10 s)")
     try:
-        results = _together([_replayed(spec, inputs, given, display) for spec in [*specs, *bound]])
+        results = _compared([_replayed(spec, asked, progress) for spec in [*specs, *bound]])
     except TraceError as error:
         raise SettingsError([str(error)]) from None
     if options.json != STDOUT:
@@ -102,31 +135,15 @@ def _run(options: argparse.Namespace) -> int:
         else:
             print_result(results[0])
     for path in outputs.write(results):
-        display.say(f"{path}: written")
+        progress.say(f"{path}: written")
     return 0
 
 
-def _given(inputs: Inputs, options: argparse.Namespace) -> dict[str, Any]:
-    """The options of `replay.run.replay`, but for the policy."""
-    return {
-        "knobs": with_knobs(inputs.knobs, options.knob),
-        "profile": inputs.profile,
-        "cold_start_s": inputs.cold_start_s,
-        "seed": options.seed,
-        "initial": options.initial,
-        "routing": options.routing,
-        "capacity": options.capacity,
-        "start_failures": options.start_failures,
-    }
-
-
-def _check(specs: Sequence[str], inputs: Inputs, given: dict[str, Any]) -> None:
-    """Find out before the first replay what the last would stumble on."""
+def _check(specs: Sequence[str], asked: Scenario) -> None:
+    """Find out before the first replay whether a later one could not run."""
     from replay.laws.registry import SpecError  # noqa: PLC0415
     from replay.run import check_policy  # noqa: PLC0415
-    from replay.scenario import scenario  # noqa: PLC0415
 
-    asked = scenario(inputs.trace, **given)
     problems = []
     for spec in specs:
         try:
@@ -139,30 +156,86 @@ def _check(specs: Sequence[str], inputs: Inputs, given: dict[str, Any]) -> None:
         raise SettingsError(problems)
 
 
-def _replayed(spec: str, inputs: Inputs, given: dict[str, Any], display: Display) -> Result:
-    from replay.hindsight.oracle import GOAL  # noqa: PLC0415
-    from replay.run import replay  # noqa: PLC0415
+def _replayed(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
+    from replay.run import run  # noqa: PLC0415
 
     began = time.perf_counter()
-    with display.running(spec) as progress:
-        result = replay(inputs.trace, policy=spec, progress=progress, **given)
-    display.ended(result, time.perf_counter() - began)
+    with progress.running(spec) as share:
+        result = run(asked, spec, share)
+    progress.ended(result, time.perf_counter() - began)
     if result.policy_errors:
-        display.say(
-            f"{spec}: {result.policy_errors} decisions raised, and kept the target; see the log above"
+        progress.say(
+            f"{spec}: {result.policy_errors} decisions raised an error and kept the target; see the log above"
         )
-    if spec == _ORACLE and result.attainment < GOAL:
-        display.say(
+    if spec == ORACLE and result.attainment < GOAL:
+        progress.say(
             f"oracle: found no schedule of this fleet that attains {100 * GOAL:g} %; the best attains "
             f"{100 * result.attainment:.2f} %"
         )
     return result
 
 
-def _together(results: list[Result]) -> list[Result]:
-    """Each with the oracle's cost, and the first with what the others came to."""
-    from replay.command_outputs import summaries  # noqa: PLC0415
-
-    oracle = next((result.gpu_seconds.total for result in results if result.policy == _ORACLE), None)
+def _compared(results: list[Result]) -> list[Result]:
+    """Each result with the oracle's cost, and the first with a summary of the others."""
+    oracle = next((result.gpu_seconds.total for result in results if result.policy == ORACLE), None)
     first, *others = (replace(result, oracle_gpu_seconds=oracle) for result in results)
-    return [replace(first, peers=dict(summaries(others))), *others]
+    return [replace(first, peers={other.policy: other.summary() for other in others}), *others]
+
+
+def policies(given: Sequence[str]) -> list[str]:
+    """The specifications in `--policy` options: one or, by commas, several each.
+
+    A comma also separates the settings of one policy: a part with `=` and no colon before it belongs to the
+    specification before it, as in `ray:5,dynamo:itl=0.02,ttft=0.2`.
+
+    Raises:
+        SettingsError: for an empty one, or one that is given twice.
+    """
+    found: list[str] = []
+    for text in given:
+        own: list[str] = []
+        for part in (piece.strip() for piece in text.split(",")):
+            if own and "=" in part and ":" not in part.partition("=")[0]:
+                own[-1] += f",{part}"
+            else:
+                own.append(part)
+        found += own
+    problems = []
+    if "" in found:
+        problems.append("--policy: a policy is missing between commas, or has no name")
+    problems += [
+        f"--policy = {spec!r}: given twice" for spec in dict.fromkeys(found) if spec and found.count(spec) > 1
+    ]
+    if problems:
+        raise SettingsError(problems)
+    return found
+
+
+def with_knobs(knobs: Knobs, given: Sequence[str]) -> Knobs:
+    """`knobs` with each `name=value` applied.
+
+    Raises:
+        SettingsError: naming each that is not a knob, has no value, or is out of its bounds.
+    """
+    if not given:
+        return knobs
+    wrong = [f"--knob = {pair!r}: must be name=value" for pair in given if "=" not in pair]
+    if wrong:
+        raise SettingsError(wrong)
+    _, values = parse_arguments(given)
+    wrong = [f"{_SCOPE}.{name} = {DEFAULT}: must be a value" for name in values if values[name] == DEFAULT]
+    if wrong:
+        raise SettingsError(wrong)
+    changed({}, _SCOPE, values)
+    try:
+        return overlay(knobs, values)
+    except ValidationError as error:
+        raise SettingsError(_problems(error)) from None
+
+
+def _problems(error: ValidationError) -> list[str]:
+    """The problems; of a contradiction between knobs only its message, which names them."""
+    contradictions = [item for item in error.errors(include_url=False) if not item["loc"]]
+    if contradictions:
+        return [f"{_SCOPE}: {item['msg'].removeprefix('Value error, ')}" for item in contradictions]
+    return [f"{_SCOPE}.{line}" for line in from_pydantic(error).problems]

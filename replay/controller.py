@@ -1,4 +1,4 @@
-"""What decides in a replay: the protocol, and baseline policies behind it."""
+"""The controller of a replay: its protocol, and baseline policies behind it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replay.sample import Autoscaler, Sample
 
 
 class Controller(Protocol):
-    """What decides in a replay, with the whole fleet to look at."""
+    """Decides in a replay; it may look at the whole fleet."""
 
     @property
     def name(self) -> str:
@@ -29,12 +29,12 @@ class Controller(Protocol):
 
     @property
     def wanted(self) -> int | None:
-        """What the policy would ask for, were it not held back; None where it tells no such thing."""
+        """The replicas the policy would ask for without delays and limits; None where it does not say."""
         ...
 
     @property
     def errors(self) -> int:
-        """Decisions that raised, which is what has kept their target."""
+        """The number of decisions that raised; each kept the target."""
         ...
 
     def decisions(self) -> list[dict[str, Any]]:
@@ -43,11 +43,11 @@ class Controller(Protocol):
 
 
 class Sampled:
-    """A baseline policy as a controller: it is shown a sample of the fleet."""
+    """A baseline policy as a controller, which sees a sample of the fleet."""
 
     wanted: int | None = None
     errors = 0
-    """What it raises ends the replay."""
+    """An exception of a baseline ends the replay."""
 
     def __init__(self, autoscaler: Autoscaler) -> None:
         self._autoscaler = autoscaler
@@ -55,16 +55,16 @@ class Sampled:
         self.interval_s = autoscaler.interval_s
 
     def step(self, fleet: Fleet) -> int:
-        """Ask it."""
+        """Ask the policy for its target."""
         return self._autoscaler.decide(sample(fleet))
 
     def decisions(self) -> list[dict[str, Any]]:
-        """It keeps none."""
+        """None: baselines keep no records."""
         return []
 
 
 def sample(fleet: Fleet) -> Sample:
-    """What metrics of the fleet show now."""
+    """The fleet as its metrics show it now."""
     memory = fleet.memory
     totals = memory.totals[0]
     slots = fleet.ready_slots

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
+from loadtests.traces.chunks import part
 from loadtests.traces.trace import Chunk, Trace
 from replay.controller import Sampled
+from replay.defaults import GOAL
 from replay.fleet.fleet import Conditions
 from replay.laws.static import Static
 from replay.profile import Profile
 from replay.simulation import simulate
 
 FIRST_S = 600.0
-_GOAL = 0.99
 _MOST_REQUESTS = 50_000
-"""Enough of the first minutes where they have more."""
+"""The most requests to replay of the first minutes."""
 
 
-class _Beginning:
-    """The first requests of a trace."""
+class _FirstRequests:
+    """The first requests of a trace, as a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.name = trace.name
@@ -28,7 +30,7 @@ class _Beginning:
         for chunk in trace.chunks():
             taken = min(int(chunk.arrival_s.searchsorted(FIRST_S)), _MOST_REQUESTS - count)
             if taken:
-                self._chunks.append(_cut(chunk, taken))
+                self._chunks.append(part(chunk, 0, taken))
             count += taken
             if taken < len(chunk):
                 break
@@ -45,18 +47,6 @@ class _Beginning:
         return bool(self._chunks)
 
 
-def _cut(chunk: Chunk, taken: int) -> Chunk:
-    if taken == len(chunk):
-        return chunk
-    return Chunk(
-        chunk.arrival_s[:taken],
-        chunk.input_tokens[:taken],
-        chunk.output_tokens[:taken],
-        chunk.block_starts[: taken + 1],
-        chunk.blocks,
-    )
-
-
 def first_fleet(
     trace: Trace, profile: Profile, conditions: Conditions, most: int, percentile: float = 95.0
 ) -> int:
@@ -66,13 +56,13 @@ def first_fleet(
     would be judged by one cold start more than it would have had. Where not even `most` replicas attain
     99 %, all of them.
     """
-    beginning = _Beginning(trace)
-    if not beginning:
+    first = _FirstRequests(trace)
+    if not first:
         return 0
 
     def attained(replicas: int) -> float:
         return simulate(
-            beginning,
+            first,
             Sampled(Static(replicas)),
             profile,
             conditions,
@@ -81,13 +71,6 @@ def first_fleet(
             percentile=percentile,
         ).attainment
 
-    if attained(most) < _GOAL:
+    if attained(most) < GOAL:
         return most
-    low, high = 1, most
-    while low < high:
-        middle = (low + high) // 2
-        if attained(middle) >= _GOAL:
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    return 1 + bisect_left(range(1, most), GOAL, key=attained)

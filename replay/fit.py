@@ -22,7 +22,7 @@ from serve_app.policy.capacity_model import StepTime
 LEAST_SAMPLES = 8
 """Twice the coefficients: with fewer, an outlier cannot be told from the law."""
 COEFFICIENTS = ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s")
-"""Of `StepTime`, in the order of its constructor."""
+"""The fields of `StepTime`, in the order of its constructor."""
 _LOADS = ("", "batch", "KV tokens", "prefill tokens")
 
 _LEAST_BASE_S = 1e-5
@@ -39,7 +39,7 @@ _SETTLED = 1e-9
 
 
 class FitError(ValueError):
-    """Samples that do not tell the step time, in a sentence that says which part."""
+    """Samples that do not determine the step time; the message says which part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class Fit:
 
     step: StepTime
     standard_error: StepTime
-    """Of each coefficient, from the scatter and what the samples tell apart; 0 for one that was kept."""
+    """The standard error of each coefficient; 0 for one that was kept from the prior."""
     median_relative_error: float
     p90_relative_error: float
-    """Of |law - measured| / measured over all samples by weight, outliers among them."""
+    """The 90th percentile of |law - measured| / measured, over all samples by weight, outliers included."""
     samples: int
     outliers: int
     """Samples among them that did not count."""
     kept: tuple[str, ...] = ()
-    """Coefficients that the samples do not tell, and that are the prior's."""
+    """Coefficients that the samples do not determine, taken from the prior."""
 
 
 def fit(samples: Sequence[StepSample], prior: StepTime | None = None) -> Fit:
@@ -138,7 +138,7 @@ def _arrays(samples: Sequence[StepSample]) -> tuple[Floats, Floats, Floats]:
 
 
 def _untold(columns: Floats, weight: Floats) -> list[int]:
-    """The coefficients that these samples cannot tell from the others."""
+    """The indices of coefficients that these samples cannot tell from the others."""
     scaled = columns * np.sqrt(weight)[:, None]
     norms = np.linalg.norm(scaled, axis=0)
     scaled = scaled / np.where(norms > 0, norms, 1.0)
@@ -197,7 +197,7 @@ def _weights(deviations: Floats, turn: int) -> Floats:
 
 
 def _standard_errors(x: Floats, free: list[int], scale: Floats, residual: Floats, weight: Floats) -> Floats:
-    """Of the free coefficients: scatter by what the samples tell, as for weighted least squares."""
+    """The standard errors of the free coefficients, as for weighted least squares."""
     a = x[:, free] / scale[:, None]
     norms = np.linalg.norm(a, axis=0)
     scaled = a / norms

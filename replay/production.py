@@ -101,7 +101,7 @@ class Production:
 
     @property
     def wanted(self) -> int | None:
-        """What the terms of the last decision asked for."""
+        """The replicas that the terms of the last decision asked for."""
         status = self._memory.outbox.status.get("models", {}).get(ENGINE)
         return int(status["wanted"]) if status else None
 

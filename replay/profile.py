@@ -1,4 +1,4 @@
-"""What one replica is: its step time, its limits, what it takes to start, and what it costs."""
+"""A hardware profile: the step time, limits, cold start and price of one replica."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Profile(ClosedModel):
 
     name: str
     source: str
-    """Where the numbers come from: a measurement with its machine and date, or published figures."""
+    """The source of the numbers: a measurement with its machine and date, or published figures."""
     gpu: str
     gpus: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs of one replica (tensor parallel)."""

@@ -46,7 +46,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 def load_starting_values(name_or_path: str | Path) -> dict[str, Any]:
-    """What a profile has for the knob `starting_values`, as plain data.
+    """The values of a profile for the knob `starting_values`, as plain data.
 
     What its file leaves out, such as the cold start where none was measured, the knob leaves out too.
 

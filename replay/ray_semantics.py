@@ -1,10 +1,10 @@
-"""What Ray Serve 2.60 does around an application-level autoscaling policy, without Ray.
+"""The calls and rules of Ray Serve 2.60 around an application-level autoscaling policy, without Ray.
 
 The policy is called every `CONTROL_LOOP_S` with one context a deployment, and its answer goes through Ray's
 factors, delays, cold-start rule and bounds before it is a target. With the settings that
 `serve_app.app.open_bounds` gives every deployment (factors of 1, no delays), this depends on nothing but the
 contexts: `apply` has no state. Ray makes a new policy whenever the application's configuration changes; what
-one has learned by then lives on only through its mailbox.
+the old one had learned survives only through its mailbox.
 
 Reports come once an interval (`ENGINE_INTERVAL_S` for engines, half a second for the ingress, see
 `serve_app.app`). A replica samples its statistics and pushes them in two loops of that same interval; the
@@ -21,9 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from replay.defaults import MOST_REPLICAS
+
 CONTROL_LOOP_S = 0.1
 """Between two calls of the policy; `RAY_SERVE_CONTROL_LOOP_INTERVAL_S`."""
-_MOST_REPLICAS = 10_000
 
 Key = TypeVar("Key")
 
@@ -35,7 +36,7 @@ class Context:
     deployment_name: str
     app_name: str
     target_num_replicas: int
-    """Replicas asked for. A policy may set it, and Ray goes by what it has set."""
+    """Replicas asked for. A policy may set it, and Ray then uses that value."""
     current_num_replicas: int
     """Replicas that run."""
     running_replicas: Sequence[Any]
@@ -45,7 +46,7 @@ class Context:
     total_num_requests: float = 0.0
     """Requests queued in deployment handles and running, averaged over the look-back period."""
     capacity_adjusted_min_replicas: int = 0
-    capacity_adjusted_max_replicas: int = _MOST_REPLICAS
+    capacity_adjusted_max_replicas: int = MOST_REPLICAS
     _target: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class Context:
 
 
 def apply(contexts: Mapping[Key, Context], answer: Mapping[Key, float]) -> dict[Key, int]:
-    """The targets after Ray has had its way with a policy's answer, for every context.
+    """The target of every context after Ray's rules are applied to a policy's answer.
 
     Args:
         contexts: What the policy was called with, as it left them.

@@ -1,4 +1,4 @@
-"""What one replay came to. Plain data, from which every report is made."""
+"""The result of one replay: plain data, from which every report is made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class GpuSeconds:
-    """GPU-seconds by what the replicas did. Billed from the beginning of a start to the end of the drain."""
+    """GPU-seconds by the state of the replicas, from the start of a cold start to the end of the drain."""
 
     serving: float
     """Ready, with a step running."""
@@ -33,7 +33,7 @@ class GpuSeconds:
 
     @property
     def total(self) -> float:
-        """All that is paid for."""
+        """The GPU-seconds that are paid for."""
         return self.serving + self.idle + self.warming + self.draining
 
 
@@ -63,7 +63,7 @@ class Timeline:
     at_s: Floats
     arrivals_rps: Floats
     wanted: Floats
-    """What the policy wished before it was held back; the target where a policy tells no wish."""
+    """Replicas the policy would ask for without delays and limits; the target where it does not say."""
     target: Floats
     ready: Floats
     starting: Floats
@@ -90,7 +90,7 @@ class Result:
     attainment: float
     """Request-weighted share of one-minute windows with TTFT and ITL at the percentile within the targets."""
     attainment_warm: float
-    """The same without the requests that were held for a cold start."""
+    """`attainment` without the requests that were held for a cold start."""
     ttft_ok: float
     """Share of requests within the TTFT target."""
     ttft_ok_warm: float
@@ -99,7 +99,7 @@ class Result:
     ttft: Percentiles
     ttft_warm: Percentiles
     ttft_cold: Percentiles
-    """Of requests that were held for a cold start."""
+    """TTFT of requests that were held for a cold start."""
     itl: Percentiles
     e2e: Percentiles
     gpu_seconds: GpuSeconds
@@ -118,13 +118,13 @@ class Result:
     wall_s: float = 0.0
     oracle_gpu_seconds: float | None = None
     peers: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Of other policies on the same trace: gpu_seconds, attainment, ttft_ok, by name."""
+    """Figures of other policies on the same trace, by policy: gpu_seconds, attainment, ttft_ok and so on."""
     knobs: dict[str, Any] = field(default_factory=dict)
-    """What the policy was set to, by name."""
+    """The settings of the policy, by name."""
     unanswered: int = 0
-    """Requests that were let in and had no token when the replay ended: misses, all of them."""
+    """Requests that were admitted and had no token when the replay ended; they count as misses."""
     policy_errors: int = 0
-    """Decisions of the policy that raised; its target was kept."""
+    """Decisions of the policy that raised an error; the target was kept."""
 
     @property
     def oracle_ratio(self) -> float | None:
@@ -132,6 +132,17 @@ class Result:
         if not self.oracle_gpu_seconds:
             return None
         return self.gpu_seconds.total / self.oracle_gpu_seconds
+
+    def summary(self) -> dict[str, float]:
+        """The figures that a comparison of policies shows."""
+        return {
+            "gpu_seconds": self.gpu_seconds.total,
+            "attainment": self.attainment,
+            "ttft_ok": self.ttft_ok,
+            "starts": float(self.starts),
+            "changes": float(self.changes),
+            "peak": float(self.peak),
+        }
 
     @property
     def dollars(self) -> float:

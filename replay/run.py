@@ -1,4 +1,4 @@
-"""`replay`: what a policy would have done, and cost, on recorded traffic."""
+"""`replay`: run a policy on recorded traffic and return what it did and cost."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from loadtests.traces.trace import Trace
 from replay.controller import Sampled
+from replay.defaults import ORACLE, OURS, STATIC
 from replay.hindsight.least_static import least_static, static
 from replay.hindsight.oracle import oracle
-from replay.laws.registry import SpecError, make, names
+from replay.laws.registry import Engines, SpecError, make, names
 from replay.laws.static import Static
 from replay.production import Production
 from replay.profile import Profile
@@ -17,8 +18,6 @@ from replay.sample import Autoscaler
 from replay.scenario import Scenario, scenario
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
-
-OURS, ORACLE, STATIC = "ours", "oracle", "static"
 
 
 def replay(
@@ -45,8 +44,8 @@ def replay(
         knobs: Bounds, targets and percentile for every policy, and all the rest for `ours`, which acts
             even if they say `advise`. By default from 0 to 32 replicas, and defaults.
         profile: What one replica is; an A100 by default.
-        cold_start_s: Least and most seconds of a cold start, in place of the profile's.
-        seed: Of cold starts, failures and routing. Equal seeds give equal results.
+        cold_start_s: Least and most seconds of a cold start; by default those of the profile.
+        seed: Seed of cold starts, failures and routing. Equal seeds give equal results.
         initial: Replicas ready at the start. By default the least static fleet that attains 99 % in the first
             ten minutes (`first_fleet`), the same for every policy; but a static fleet stands from the start,
             and the oracle begins with what it needs and pays the starts of those beyond the others'.
@@ -54,7 +53,7 @@ def replay(
             or `two-choices` by requests in flight.
         capacity: Replicas the cluster has room for; those beyond wait. None: no limit.
         start_failures: Share of starts that fail.
-        progress: Told the share that is done, 0 to 1, now and then.
+        progress: Called now and then with the share that is done, 0 to 1.
 
     Raises:
         SettingsError: for an option out of its bounds.
@@ -72,6 +71,11 @@ def replay(
         capacity=capacity,
         start_failures=start_failures,
     )
+    return run(asked, policy, progress)
+
+
+def run(asked: Scenario, policy: str, progress: Callable[[float], None] | None = None) -> Result:
+    """Run `policy` in a scenario; `replay` tells what it may be, and what is raised."""
     if policy == OURS:
         return _ours(asked, progress)
     if policy == ORACLE:
@@ -96,8 +100,8 @@ def check_policy(policy: str, asked: Scenario) -> None:
 
 
 def policy_names() -> tuple[str, ...]:
-    """What a specification may begin with."""
-    return (OURS, ORACLE, *(name for name in names() if name != "schedule"))
+    """The names that a specification may begin with."""
+    return (OURS, ORACLE, *names())
 
 
 def _ours(asked: Scenario, progress: Callable[[float], None] | None) -> Result:
@@ -112,12 +116,8 @@ def _baseline(policy: str, asked: Scenario) -> Autoscaler:
     if colon and name in (OURS, ORACLE):
         raise SpecError(f"policy {policy!r}: {name} takes no setting")
     profile = asked.profile
-    baseline = make(
-        policy,
-        fit=profile.step,
-        max_num_seqs=profile.max_num_seqs,
-        max_num_batched_tokens=profile.max_num_batched_tokens,
-    )
+    engines = Engines(profile.step, profile.max_num_seqs, profile.max_num_batched_tokens)
+    baseline = make(policy, engines)
     least, most = asked.bounds
     if isinstance(baseline, Static) and not least <= baseline.replicas <= most:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""What a baseline policy is shown of the fleet, and what it is."""
+"""The sample of the fleet that a baseline policy sees, and the protocol of such policies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from loadtests.traces.trace import Floats, Ints
 
 
-def _not_told() -> Ints:
+def _no_numbers() -> Ints:
     return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The fleet at one moment, as metrics of a serving system show it. Arrays are of the ready replicas."""
+    """The fleet at one moment, as metrics of a serving system show it. Arrays are by ready replica."""
 
     at: float
     """Seconds since the start of the replay."""
@@ -49,13 +49,13 @@ class Sample:
     itl_count: float
     """Inter-token latencies and their sum in seconds."""
     itl_sum_s: float
-    replicas: Ints = field(default_factory=_not_told)
-    """Numbers of the ready replicas, in the order of the arrays, which no other replica ever has; empty
-    where they are not told. Laws that keep history by replica then take a place in the arrays for one."""
+    replicas: Ints = field(default_factory=_no_numbers)
+    """The number of each ready replica, in the order of the arrays; a number is never used twice. Empty where
+    numbers are not known: laws that keep history by replica then take the index in the arrays for it."""
 
     @property
     def ongoing(self) -> float:
-        """Running, waiting in engines and held."""
+        """Requests that run, wait in engines or are held."""
         return float(self.running.sum() + self.waiting.sum()) + self.held
 
 
@@ -64,7 +64,7 @@ class Autoscaler(Protocol):
 
     @property
     def name(self) -> str:
-        """As in reports, with its setting: `ray(target=2)`."""
+        """The name for reports, with its settings: `ray:5`."""
         ...
 
     @property

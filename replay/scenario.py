@@ -1,4 +1,4 @@
-"""One question to a replay: which traffic, which hardware, which targets, and what chance may do."""
+"""The scenario of a replay: its traffic, hardware, knobs and random events."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from loadtests.traces.trace import Trace
 from replay.controller import Controller
+from replay.defaults import KNOBS, LONGEST_COLD_START_S, MOST_REPLICAS, PROFILE
 from replay.first_fleet import first_fleet
 from replay.fleet.conditions import ROUTINGS, Conditions, rules
 from replay.profile import Profile
@@ -17,10 +18,6 @@ from replay.simulation import simulate
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError, shown
 
-USUAL_KNOBS = Knobs(min_replicas=0, max_replicas=32)
-USUAL_PROFILE = "a100-80gb"
-LONGEST_COLD_START_S = 86_400.0
-MOST_REPLICAS = 10_000
 MOST_START_FAILURES = 0.9
 _OF_ALL = (
     "min_replicas",
@@ -70,11 +67,11 @@ class Scenario:
         """Replay `controller`, with `warm` replicas ready at the start.
 
         Args:
-            controller: What decides, with fresh memory.
+            controller: The controller, with fresh memory.
             warm: Replicas ready at the start.
-            conditions: In place of the scenario's.
-            settings: What the result says the policy was set to; by default the knobs that bear on all.
-            progress: Told the share of the trace that is done.
+            conditions: Conditions other than the scenario's.
+            settings: The policy's settings for the result; by default the knobs that bear on every policy.
+            progress: Called with the share of the trace that is done.
         """
         result = simulate(
             self.trace,
@@ -108,8 +105,8 @@ def scenario(
         SettingsError: naming each option that is out of its bounds, its value and the bounds.
     """
     # Knobs in mode `advise` would leave the fleet as it is, and their operator asks what it would do.
-    knobs = (knobs or USUAL_KNOBS).model_copy(update={"mode": "act"})
-    profile = profile or load_profile(USUAL_PROFILE)
+    knobs = (knobs or KNOBS).model_copy(update={"mode": "act"})
+    profile = profile or load_profile(PROFILE)
     cold_start_s = cold_start_s if cold_start_s is not None else profile.cold_start_s
     least, most = cold_start_s
     checks = (

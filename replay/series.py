@@ -12,7 +12,7 @@ _FIRST_INTERVAL_S = 2.0
 
 
 class Series:
-    """Notes the fleet at every `interval_s`; when there are too many points every other one goes."""
+    """Records the fleet every `interval_s`; when there are too many points, every other one is dropped."""
 
     def __init__(self) -> None:
         self.interval_s = _FIRST_INTERVAL_S
@@ -20,7 +20,7 @@ class Series:
         self._rows: list[tuple[float, ...]] = []
 
     def note(self, fleet: Fleet, wanted: int | None) -> None:
-        """Note the fleet as it is now."""
+        """Record the fleet as it is now."""
         totals = fleet.memory.totals[0]
         held = float(totals["held"])
         waiting = float(fleet.memory.replicas["waiting"][: int(totals["used"])].sum())
@@ -43,7 +43,7 @@ class Series:
         self.next_at = self._rows[-1][0] + self.interval_s
 
     def timeline(self) -> Timeline:
-        """All of it."""
+        """The whole timeline."""
         rows = np.array(self._rows, dtype=np.float64).reshape(len(self._rows), 9)
         at, arrivals = rows[:, 0], rows[:, 1]
         between = np.diff(at, prepend=at[:1] - self.interval_s)

@@ -1,4 +1,4 @@
-"""The replay's driver: a trace, a fleet and a policy, second by second, and what came of it."""
+"""The driver of a replay: moves a trace, a fleet and a policy through time, and returns the result."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 from loadtests.traces.trace import Chunk, Trace
 from replay.controller import Controller
+from replay.figures import measure
 from replay.fleet.fleet import Conditions, Fleet
-from replay.measure import measure
 from replay.profile import Profile
 from replay.result import Result
 from replay.series import Series
 
 _TICK_S = 0.5
-"""While replicas drain, and after the last arrival: how long their ends may go unnoticed."""
+"""The longest step while replicas drain and after the last arrival, so that their ends are noticed."""
 _LAP_S = 10.0
-"""Between two looks at how far the replay is."""
+"""The longest step of the trace between two reports of progress."""
 _PROGRESS_S = 0.2
 _LONGEST_TAIL_S = 3600.0
-"""After the last arrival; who has not been answered by then never will be."""
+"""How long a replay goes on after the last arrival; later first tokens do not come."""
 
 
 def simulate(
@@ -43,7 +43,7 @@ def simulate(
         bounds: Least and most replicas, to which what the controller asks for is clipped.
         initial: Replicas ready at the start.
         percentile: Of TTFT and ITL, for the targets.
-        progress: Told the share of the trace that is done, now and then.
+        progress: Called now and then with the share of the trace that is done.
 
     Raises:
         TraceError: for a line of the trace that is no request.
@@ -58,7 +58,7 @@ def simulate(
     last_arrival = 0.0
 
     def run(until: float) -> None:
-        """From now to `until`, the fleet's events and the controller's steps in their order."""
+        """Take the fleet's events and the controller's steps up to `until`, in their order."""
         nonlocal changes, next_step
         while fleet.now < until and (chunk is not None or fleet.open_requests):
             to = min(until, max(next_step, fleet.now), fleet.next_event(), series.next_at)
@@ -81,7 +81,7 @@ def simulate(
     at = 0
 
     def feed(to: float) -> None:
-        """Arrivals and steps up to `to`."""
+        """Take the arrivals and engine steps up to `to`."""
         nonlocal chunk, at, last_arrival
         while chunk is not None:
             at = fleet.take(chunk, at, to)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from benchmarks.autoscaling.plan import Job
 from benchmarks.autoscaling.prior import replay_with_prior
 from benchmarks.autoscaling.sources import code
@@ -19,31 +21,22 @@ def execute(job: Job) -> Run:
     """
     result = _result(job)
     gpu = result.gpu_seconds
+    seconds = {"gpu_seconds": gpu.total, **asdict(gpu)}
+    shares = ("attainment", "attainment_warm", "ttft_ok", "ttft_ok_warm", "infeasible")
+    counts = ("requests", "rejected", "starts", "changes", "peak")
     return Run(
         window=job.window.name,
         policy=job.policy,
         variant=job.variant.name,
         seed=job.seed,
         name=result.policy,
-        gpu_seconds=round(gpu.total, 1),
-        serving=round(gpu.serving, 1),
-        idle=round(gpu.idle, 1),
-        warming=round(gpu.warming, 1),
-        draining=round(gpu.draining, 1),
-        attainment=round(result.attainment, 6),
-        attainment_warm=round(result.attainment_warm, 6),
-        ttft_ok=round(result.ttft_ok, 6),
-        ttft_ok_warm=round(result.ttft_ok_warm, 6),
-        infeasible=round(result.infeasible, 6),
-        requests=result.requests,
+        **{name: round(value, 1) for name, value in seconds.items()},
+        **{name: round(getattr(result, name), 6) for name in shares},
+        **{name: getattr(result, name) for name in counts},
         cold=result.ttft_cold.count,
-        rejected=result.rejected,
         ttft_p95_s=_p95(result.ttft),
         ttft_cold_p95_s=_p95(result.ttft_cold),
         itl_p95_s=_p95(result.itl),
-        starts=result.starts,
-        changes=result.changes,
-        peak=result.peak,
         wall_s=round(result.wall_s, 2),
         code=code(),
     )

@@ -1,4 +1,4 @@
-"""What a policy could do that knew exactly what every minute that is over had needed.
+"""The best that a policy can do if it knows exactly the replicas that every past minute needed.
 
 `python -m benchmarks.autoscaling.known_needs` writes known_needs.md beside this file, which the page links
 to. A minute's need is the fewest replicas with which it is attained, found by replaying every static
@@ -39,10 +39,10 @@ class Setting(NamedTuple):
     """One policy of the family."""
 
     minutes: int
-    """Of the past that count."""
+    """The number of past minutes that count."""
     quantile: float
     by: str
-    """`requests` or `minutes`: what a minute weighs."""
+    """The weight of a minute: its `requests`, or equal (`minutes`)."""
     factor: float
 
 
@@ -55,7 +55,7 @@ class Needs:
     """The fewest with which, and with all more, the minute is attained; 0 without requests."""
     requests: Ints
     initial: int
-    """Replicas at the beginning."""
+    """Replicas at the start."""
     oracle: float
     static: float
     """GPU-seconds."""
@@ -67,7 +67,7 @@ class Needs:
 
 
 def grid() -> Iterable[Setting]:
-    """All settings searched."""
+    """All settings that are searched."""
     return (
         Setting(*values)
         for values in itertools.product(

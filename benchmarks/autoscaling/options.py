@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import REPOSITORY
-from benchmarks.autoscaling.plan import GRID, ORACLE, OURS, PARTS, STATIC
+from benchmarks.autoscaling.plan import GRID, PARTS
 from benchmarks.peers.laws import PUBLISHED
-from replay.laws.registry import SpecError, make
+from replay.defaults import ORACLE, OURS, PROFILE, STATIC
+from replay.laws.registry import Engines, SpecError, make
 from replay.profile_files import load_profile
 
 WINDOWS = Path("../shared/traces/windows")
@@ -22,7 +23,7 @@ _ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for, checked."""
+    """The options, checked."""
 
     windows: tuple[Path, ...]
     only: tuple[str, ...] | None
@@ -41,7 +42,7 @@ class Options:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was left out, so that the page may stand in the documentation."""
+        """Whether the whole benchmark is run, so that its page may replace the documentation's."""
         return self.only is None and self.policies is None and self.parts == PARTS and self.cut_s is None
 
     def is_fresh(self, policy: str) -> bool:
@@ -87,27 +88,36 @@ def _parser() -> argparse.ArgumentParser:
         description="Every autoscaling policy on every recorded window: cost and attainment, by targets.",
     )
     add = parser.add_argument
-    add("--windows", default=str(WINDOWS), metavar="PLACES", help=f"folders or files; by default {WINDOWS}")
-    add("--only", metavar="NAMES", help="of the windows found, only these")
-    add("--policies", metavar="SPECS", help="only these; within one, + stands for a comma")
-    add("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}; by default all")
-    add("--seeds", default="0,1,2", help="by default 0,1,2")
+    add(
+        "--windows",
+        default=str(WINDOWS),
+        metavar="PLACES",
+        help=f"folders or files, separated by commas; by default {WINDOWS}",
+    )
+    add("--only", metavar="NAMES", help="use only these of the windows")
+    add("--policies", metavar="SPECS", help="run only these; write + for a comma within one")
+    add("--parts", default=",".join(PARTS), help=f"parts to run, of {','.join(PARTS)}; by default all")
+    add("--seeds", default="0,1,2", help="seeds; by default 0,1,2")
     add("--jobs", type=int, default=2, metavar="N", help="replays at a time; by default 2")
-    add("--cut", type=float, metavar="SECONDS", help="replay only the beginning of each window")
+    add("--cut", type=float, metavar="SECONDS", help="replay only this much of each window")
     add(
         "--fresh", nargs="?", const=_ALL, metavar="SPECS",
-        help="run again what is finished already: everything, or these policies",
+        help="repeat finished runs: all, or those of these policies",
     )  # fmt: skip
-    add("--thorough", action="store_true", help="oracle, grid and robustness on all seeds, not on the first")
-    add("--dry-run", action="store_true", help="say what would be run and how long it would take")
+    add(
+        "--thorough",
+        action="store_true",
+        help="run oracle, grid and robustness with all seeds, not only the first",
+    )
+    add("--dry-run", action="store_true", help="list the runs and how long they would take")
     add("--out", type=Path, default=RESULTS, help="folder for autoscaling.json and the finished runs")
-    add("--page", type=Path, help="by default docs/benchmarks/autoscaling.md; of a part, beside the results")
-    add("--picture", type=Path, help="likewise, docs/images/")
+    add("--page", type=Path, help="by default docs/benchmarks/autoscaling.md; for a part, beside the results")
+    add("--picture", type=Path, help="picture; by default in docs/images/, and beside the results for a part")
     return parser
 
 
 def _aside(options: Options, given: argparse.Namespace) -> Options:
-    """Where a part of the benchmark goes: not over the page of the whole."""
+    """The options of a part of the benchmark, whose page does not replace that of the whole."""
     return Options(
         **{name: getattr(options, name) for name in Options.__slots__ if name not in ("page", "picture")},
         page=given.page or options.results / "autoscaling-part.md",
@@ -126,7 +136,7 @@ def _check_policy(policy: str) -> None:
     if policy in (OURS, ORACLE, STATIC, *PUBLISHED, *GRID):
         return
     try:
-        make(policy, fit=load_profile("a100-80gb").step)
+        make(policy, Engines(load_profile(PROFILE).step))
     except SpecError as error:
         raise ValueError(f"--policies: {error}, {OURS}, {ORACLE} and {STATIC}") from None
 

@@ -7,17 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.autoscaling.plan import BASE, GRID, ORACLE, OURS, STATIC, VARIANTS, Variant
-from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, Spread, family
+from benchmarks.autoscaling.plan import BASE, GRID, VARIANTS, Variant
+from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, family
 from benchmarks.autoscaling.targets import Target, met, signed, strain
 from benchmarks.autoscaling.windows import SMOOTH_PEAK_TO_MEAN, Window
 from benchmarks.common.markdown import table
+from replay.advice.score import Spread
+from replay.defaults import ORACLE, OURS, STATIC
 from serve_app.cli import formats
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was run, where, and how."""
+    """The command, machine and versions of the benchmark's run."""
 
     command: str
     machine: Mapping[str, str]
@@ -30,7 +32,7 @@ class Facts:
     failures: Mapping[str, str]
     """Why, by the label of each replay that came to nothing."""
     wall_s: float
-    """Of all replays, added up."""
+    """Seconds of all replays, summed."""
 
 
 def page(

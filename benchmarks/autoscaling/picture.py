@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from benchmarks.autoscaling.plan import ORACLE, OURS, STATIC
 from benchmarks.autoscaling.summary import BURSTY_GOAL, SMOOTH_GOAL, Results, family
 from benchmarks.autoscaling.windows import Window
 from loadtests.drawing.palette import LIGHT
+from replay.defaults import ORACLE, OURS, STATIC
 from serve_app.cli import formats
 
 _COLUMNS = 3

@@ -1,4 +1,4 @@
-"""What is to be run: every policy on every window, peers over a grid of their settings, ours under strain."""
+"""The replays to run: every policy on every window, peers over a grid of settings, ours under variants."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.autoscaling.windows import Window
 from benchmarks.peers.laws import PUBLISHED
+from replay.defaults import ORACLE, OURS, PROFILE, STATIC
 
-OURS, ORACLE, STATIC = "ours", "oracle", "static"
 PARTS = ("results", "tuned", "robustness")
 
 GRID = (
@@ -25,19 +25,19 @@ GRID = (
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Circumstances under which ours is replayed besides the usual ones."""
+    """Other conditions under which ours is replayed."""
 
     name: str
     title: str
-    profile: str = "a100-80gb"
+    profile: str = PROFILE
     cold_start_s: tuple[float, float] | None = None
-    """As the profile has it if None."""
+    """None: as the profile has it."""
     prior: float = 1.0
     """Factor on every coefficient of the step time that the policy begins with."""
 
     @property
     def against_oracle(self) -> bool:
-        """Whether its cost is compared as a ratio to the oracle's: the fleet itself is another one."""
+        """Whether its cost is a ratio to the oracle's, because the fleet itself differs."""
         return self.prior == 1.0
 
 
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Equal for equal inputs; what the code does with them is not part of it."""
+        """A key of the inputs; the code is not part of it."""
         inputs = {
             "window": self.window.digest,
             "cut_s": self.window.cut_s,
@@ -75,13 +75,13 @@ class Job:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the replay in progress and errors."""
         variant = f", {self.variant.name}" if self.variant.name else ""
         return f"{self.window.name} {self.policy} seed {self.seed}{variant}"
 
     @property
     def effort(self) -> float:
-        """About how many seconds it takes; only the proportions matter."""
+        """Roughly the seconds it takes; only the proportions matter."""
         minutes, thousands = self.window.duration_s / 60.0, self.window.requests / 1000.0
         per_minute, per_thousand = _EFFORT.get(self.policy, _PEER_EFFORT)
         return minutes * per_minute + thousands * per_thousand

@@ -1,4 +1,4 @@
-"""The production policy with another idea of the hardware to begin with."""
+"""The production policy with another prior of the step time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from loadtests.traces.trace import Trace
+from replay.defaults import KNOBS
 from replay.production import Production
 from replay.profile import Profile
 from replay.result import Result
@@ -15,15 +16,11 @@ from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.step_time_fit import StepTimeFit
-from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
-
-KNOBS = Knobs(min_replicas=0, max_replicas=32)
-"""What `replay` takes where no knobs are given."""
 
 
 def scaled_service(factor: float) -> StepTimeFit:
-    """The model of one that has seen nothing, with every coefficient of its prior times `factor`.
+    """The step-time fit before any observation, with every coefficient of its prior times `factor`.
 
     The prior is held as normal equations with a relative uncertainty: weights go with 1 / value squared, so
     they fall with the square of the factor, and moments, weight times value, with the factor.
@@ -53,7 +50,7 @@ def policy_with_prior(factor: float) -> type[ServePolicy]:
 
 
 def replay_with_prior(trace: Trace, factor: float, profile: Profile, seed: int) -> Result:
-    """What `replay` makes of ours, but for the prior; with a factor of 1 they are the same.
+    """Replay ours with a scaled prior; with a factor of 1 it is what `replay` returns.
 
     Raises:
         TraceError: for a line of the trace that is no request.

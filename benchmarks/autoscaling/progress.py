@@ -1,4 +1,4 @@
-"""How far the benchmark is, and how long it will take."""
+"""The progress of the benchmark, and the time it will take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.autoscaling.pool import Failure
 from benchmarks.autoscaling.store import Run
 
 _TRUSTED_EFFORT = 0.05
-"""Share of the work after which its own pace is believed rather than the expected one."""
+"""Share of the work after which the time left is computed from its own pace."""
 
 
 class Progress:
@@ -55,7 +55,7 @@ class Progress:
         return left * (self._clock() - self._began) / self._done_effort
 
     def finished(self, job: Job, run: Run | Failure) -> None:
-        """Say what a replay came to."""
+        """Report a finished replay."""
         self._done += 1
         self._done_effort += job.effort
         if isinstance(run, Failure):

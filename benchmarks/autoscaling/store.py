@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one replay came to. Times in seconds, shares from 0 to 1."""
+    """The figures of one replay: times in seconds, shares from 0 to 1."""
 
     window: str
     policy: str
-    """As asked for."""
+    """As it was asked for."""
     variant: str
     seed: int
     name: str
@@ -53,7 +53,7 @@ class Store:
         """Lines that another version of this benchmark wrote; they are run again."""
 
     def load(self) -> dict[str, Run]:
-        """What has been finished. A last line that was cut off is taken away.
+        """Read the finished runs. A last line that was cut off is removed.
 
         Raises:
             ValueError: with the file and line, for one that is not a run.
@@ -79,14 +79,10 @@ class Store:
         return runs
 
     def add(self, key: str, run: Run) -> None:
-        """Write `run` down."""
+        """Append `run` to the file."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, "run": asdict(run)}, separators=(",", ":")) + "\n")
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._path.unlink(missing_ok=True)
 
 
 _FIELDS = {field.name for field in fields(Run)}

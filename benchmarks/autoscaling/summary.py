@@ -1,37 +1,24 @@
-"""Runs by window, policy and circumstances: medians over seeds, and the spread."""
+"""Runs by window, policy and variant: medians over seeds, and the spread."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.autoscaling.plan import BASE, ORACLE, OURS, STATIC
+from benchmarks.autoscaling.plan import BASE
 from benchmarks.autoscaling.store import Run
 from benchmarks.autoscaling.windows import Window
+from replay.advice.score import Spread
+from replay.defaults import ORACLE, OURS, STATIC
 
 SMOOTH_GOAL = 0.99
 BURSTY_GOAL = 0.90
 BURSTY_TTFT_OK = 0.97
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """One figure over seeds."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
-        return cls(min(values), median(values), max(values))
-
-
 class Results:
-    """All runs, to be asked for by window, policy and circumstances."""
+    """All runs by window, policy and variant."""
 
     def __init__(self, windows: Sequence[Window], runs: Iterable[Run]) -> None:
         self.windows = list(windows)
@@ -56,12 +43,12 @@ class Results:
         return [found[seed] for seed in sorted(found)]
 
     def spread(self, window: Window, policy: str, figure: str, variant: str = BASE.name) -> Spread | None:
-        """One figure of its runs."""
+        """The spread of one figure over a policy's runs."""
         runs = self.of(window, policy, variant)
         return Spread.of([float(getattr(run, figure)) for run in runs]) if runs else None
 
     def ratio(self, window: Window, policy: str, to: str, variant: str = BASE.name) -> Spread | None:
-        """GPU-seconds of one policy over those of another: seed by seed, where the other ran on the seed."""
+        """The GPU-seconds of one policy over another's, by seed if the other ran with that seed."""
         mine, others = self.of(window, policy, variant), self.of(window, to, variant)
         if not mine or not others:
             return None
@@ -70,12 +57,12 @@ class Results:
         return Spread.of([run.gpu_seconds / by_seed.get(run.seed, usual) for run in mine])
 
     def peers(self) -> list[str]:
-        """Policies of others that ran, static fleets not among them."""
+        """The peers' policies that ran; static fleets are not among them."""
         names = dict.fromkeys(run.policy for run in self.runs if run.variant == BASE.name)
         return [name for name in names if name not in (OURS, ORACLE, STATIC) and family(name) != STATIC]
 
     def meets_goal(self, window: Window, policy: str) -> bool:
-        """Whether its medians reach what is asked for on that kind of window."""
+        """Whether the medians of a policy reach the goals of that kind of window."""
         attainment = self.spread(window, policy, "attainment")
         ttft_ok = self.spread(window, policy, "ttft_ok")
         if attainment is None or ttft_ok is None:
@@ -85,7 +72,7 @@ class Results:
         return attainment.median >= BURSTY_GOAL and ttft_ok.median >= BURSTY_TTFT_OK
 
     def tuned_peer(self, window: Window) -> str | None:
-        """Of all peers at all their settings, the cheapest that meets the window's goal."""
+        """The cheapest peer, at any of its settings, that meets the window's goal."""
         able = [peer for peer in self.peers() if self.meets_goal(window, peer)]
         return min(able, key=lambda peer: self.cost(window, peer), default=None)
 
@@ -102,7 +89,7 @@ class Results:
         return found.median
 
     def total(self, windows: Sequence[Window], policy: str) -> float:
-        """The same, added up."""
+        """The median GPU-seconds of a policy, summed over `windows`."""
         return sum(self.cost(window, policy) for window in windows)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from benchmarks.autoscaling.plan import ORACLE, OURS, STATIC, VARIANTS, Variant
+from benchmarks.autoscaling.plan import VARIANTS, Variant
 from benchmarks.autoscaling.summary import (
     BURSTY_GOAL,
     BURSTY_TTFT_OK,
@@ -15,6 +15,7 @@ from benchmarks.autoscaling.summary import (
 )
 from benchmarks.autoscaling.windows import Window
 from benchmarks.peers.laws import PUBLISHED
+from replay.defaults import ORACLE, OURS, STATIC
 
 MEAN_RATIO, WORST_RATIO = 1.25, 1.40
 STATIC_RATIO = 0.70
@@ -26,14 +27,14 @@ MOST_LOST_POINTS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One of them."""
+    """One target, and whether it is met."""
 
     key: str
     asked: str
-    """What is asked for, in words."""
+    """The target in words."""
     bound: float
     value: float | None
-    """As measured; None where it was not."""
+    """The measured value; None if it was not measured."""
     met: bool | None
     shown: str
     """The value for people, with where it comes from."""
@@ -175,7 +176,7 @@ def _tuned_peer(results: Results) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Strain:
-    """What other circumstances cost on one window."""
+    """The cost of a variant on one window."""
 
     extra_cost: float | None
     """GPU-seconds above the usual, as a share; with another fleet, of the ratio to the oracle."""
@@ -183,7 +184,7 @@ class Strain:
 
 
 def strain(results: Results, window: Window, variant: Variant) -> Strain | None:
-    """What `variant` costs ours on `window`, on the seeds both were run with; None if it was not run."""
+    """The cost of `variant` for ours on `window`, over the seeds both ran with; None if it was not run."""
     usual = {run.seed: run for run in results.of(window, OURS)}
     runs = [run for run in results.of(window, OURS, variant.name) if run.seed in usual]
     if not runs:
@@ -225,7 +226,7 @@ def _robust(results: Results, variant: Variant) -> list[Target]:
 
 
 def signed(value: float) -> str:
-    """With its sign and one place; none on what rounds to nothing."""
+    """`value` with its sign and one decimal; zero has no sign."""
     return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
 
 

@@ -25,16 +25,16 @@ class Window:
     name: str
     path: Path
     digest: str
-    """Of the file's bytes: what a cached run is valid for."""
+    """A digest of the file's bytes, for which a finished run is valid."""
     cut_s: float | None
     """Only its first so many seconds are replayed; None: all of it."""
     requests: int
     duration_s: float
-    """To the last arrival."""
+    """Seconds to the last arrival."""
     peak_to_mean: float
-    """Of the rates of whole minutes."""
+    """The busiest minute's rate over the mean, by whole minutes."""
     idle_share: float
-    """Of whole minutes, those without a request."""
+    """The share of whole minutes without a request."""
 
     @property
     def smooth(self) -> bool:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from benchmarks import REPOSITORY
-from benchmarks.autoscaling_overhead.measure import measure
 from benchmarks.autoscaling_overhead.report import Report, missed, to_markdown, write
+from benchmarks.autoscaling_overhead.timings import measure
 from loadtests.machine import machine, versions
 
 _RESULTS = REPOSITORY / "benchmarks" / "results" / "autoscaling_overhead"

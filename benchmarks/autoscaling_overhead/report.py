@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.autoscaling_overhead.measure import PARTS, Timing, share_of_a_core
+from benchmarks.autoscaling_overhead.timings import PARTS, Timing, share_of_a_core
 from benchmarks.common.markdown import table
 
 GOALS_S = {("decide", 100): 0.001, ("adapter", 1000): 0.020}
@@ -75,7 +75,7 @@ def _facts(report: Report) -> str:
 
 
 def to_json(report: Report) -> str:
-    """The same for programs; seconds."""
+    """The report as JSON, in seconds."""
     document = {
         "machine": dict(report.machine),
         "versions": dict(report.versions),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.peers.windows import Highest, Mean
+from benchmarks.peers.sliding_windows import Highest, Mean
 from replay.sample import Sample
 
 _TOLERANCE = 0.1
@@ -34,14 +34,10 @@ class AibrixApa:
     interval_s = 10.0
 
     def __init__(self, target: float) -> None:
+        self.name = f"apa:{target:g}"
         self._target = target
         self._usage = Mean(_WINDOW_S)
         self._recommended = Highest(_DOWN_COOLDOWN_S)
-
-    @property
-    def name(self) -> str:
-        """With its target."""
-        return f"apa:{self._target:g}"
 
     def decide(self, sample: Sample) -> int:
         """One reconciliation."""

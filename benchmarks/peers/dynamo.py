@@ -19,7 +19,7 @@ _EPS_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """What a frontend's metrics say of one interval."""
+    """The traffic of one interval, by a frontend's metrics."""
 
     rps: float
     load: Load
@@ -67,6 +67,9 @@ class DynamoPlanner:
         max_num_seqs: int = 64,
         max_num_batched_tokens: int = 8192,
     ) -> None:
+        given = {"itl": (itl_s, ITL_S), "ttft": (ttft_s, TTFT_S), "interval": (interval_s, INTERVAL_S)}
+        settings = ",".join(f"{key}={value:g}" for key, (value, usual) in given.items() if value != usual)
+        self.name = f"dynamo:{settings}" if settings else "dynamo"
         self._engine = Engine(fit, max_num_seqs, max_num_batched_tokens)
         self._itl_s = itl_s
         self._ttft_s = ttft_s
@@ -75,14 +78,6 @@ class DynamoPlanner:
         self._before: Sample | None = None
         self._load: Load | None = None
         self._floor = 1
-
-    @property
-    def name(self) -> str:
-        """`dynamo`, with those settings that are not its defaults."""
-        given = {"itl": (self._itl_s, ITL_S), "ttft": (self._ttft_s, TTFT_S)}
-        given["interval"] = (self._throughput_interval_s, INTERVAL_S)
-        settings = ",".join(f"{key}={value:g}" for key, (value, usual) in given.items() if value != usual)
-        return f"dynamo:{settings}" if settings else "dynamo"
 
     def decide(self, sample: Sample) -> int:
         """One turn of the load loop; the floor is renewed where its interval is over."""
@@ -138,7 +133,7 @@ class DynamoPlanner:
     def _fits(
         self, load: Load, steady: float, sample: Sample, row: tuple[float, float, float], spread: float
     ) -> bool:
-        """Whether an engine keeps its targets with the load of one fewer."""
+        """Whether an engine meets its targets with the load of one engine fewer."""
         engine = self._engine
         batch, kv, queued = (value * spread for value in row)
         if kv + queued >= sample.kv_cache_tokens:

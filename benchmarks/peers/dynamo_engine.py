@@ -15,7 +15,7 @@ class Load:
     prompt: float
     output: float
     prefill: float
-    """Of the prompt, what is computed."""
+    """Prompt tokens that are computed."""
 
     @property
     def context(self) -> float:

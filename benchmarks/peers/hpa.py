@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from benchmarks.peers.windows import Highest
+from benchmarks.peers.sliding_windows import Highest
 from replay.sample import Sample
 
 Metric = Literal["waiting", "ongoing"]
@@ -15,7 +15,7 @@ _UP_FACTOR = 2
 _UP_REPLICAS = 4
 _COOLDOWN_S = 300.0
 _POLL_EVERY = 2
-"""Of HPA's 15 s: KEDA polls every 30 s."""
+"""Polls are every second sync: KEDA polls every 30 s, HPA syncs every 15 s."""
 
 
 class HpaKeda:
@@ -39,6 +39,7 @@ class HpaKeda:
     interval_s = 15.0
 
     def __init__(self, metric: Metric, target: float) -> None:
+        self.name = f"hpa:{metric}={target:g}"
         self._metric = metric
         self._target = target
         self._wishes = Highest(_STABILISE_DOWN_S)
@@ -46,11 +47,6 @@ class HpaKeda:
         self._turns = 0
         self._arrivals = 0.0
         self._active_at: float | None = None
-
-    @property
-    def name(self) -> str:
-        """The metric and its target."""
-        return f"hpa:{self._metric}={self._target:g}"
 
     def decide(self, sample: Sample) -> int:
         """One sync of HPA, and every second time a poll of KEDA before it."""

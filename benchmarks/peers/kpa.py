@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.peers.windows import Buckets
+from benchmarks.peers.sliding_windows import Buckets
 from replay.sample import Sample
 
 CONCURRENCY = 100.0
@@ -40,7 +40,7 @@ class KnativeKpa:
     interval_s = 1.0
 
     def __init__(self, concurrency: float = CONCURRENCY) -> None:
-        self._concurrency = concurrency
+        self.name = "kpa" if concurrency == CONCURRENCY else f"kpa:{concurrency:g}"
         self._per_replica = max(1.0, concurrency * _UTILISATION)
         self._stable = Buckets(_STABLE_S)
         self._panic = Buckets(_PANIC_S)
@@ -50,11 +50,6 @@ class KnativeKpa:
         self._begun = False
         self._active_since: float | None = None
         self._inactive_since: float | None = None
-
-    @property
-    def name(self) -> str:
-        """`kpa`, with its target where that is not Knative's default."""
-        return "kpa" if self._concurrency == CONCURRENCY else f"kpa:{self._concurrency:g}"
 
     def decide(self, sample: Sample) -> int:
         """Note the concurrency of this second; decide at a tick and when the activator is poked."""
@@ -78,7 +73,7 @@ class KnativeKpa:
         return self._allow_zero(sample, self._desired(sample))
 
     def _begin(self, sample: Sample) -> None:
-        """More than one replica at the start is kept by a panic until there are windows to go by."""
+        """More than one replica at the start is kept by panic mode until the windows have values."""
         self._begun = True
         self._next_tick = sample.at
         if sample.ready > 1:
@@ -100,7 +95,7 @@ class KnativeKpa:
         return self._most_in_panic
 
     def _allow_zero(self, sample: Sample, desired: int) -> int:
-        """What becomes of a wish for zero."""
+        """`desired`, with zero delayed as Knative delays it."""
         if desired > 0 or sample.target == 0:
             if self._inactive_since is not None:
                 self._active_since, self._inactive_since = sample.at, None

@@ -9,9 +9,8 @@ from benchmarks.peers.dynamo import INTERVAL_S, ITL_S, TTFT_S, DynamoPlanner
 from benchmarks.peers.hpa import HpaKeda, Metric
 from benchmarks.peers.kpa import CONCURRENCY, KnativeKpa
 from benchmarks.peers.ray_default import TARGET_ONGOING_REQUESTS, RayDefault
-from benchmarks.peers.wva import LlmdWva
-from benchmarks.peers.wva_v2 import LlmdWvaTokens
-from replay.laws.registry import Law, Settings, SpecError, Surroundings, one, whole
+from benchmarks.peers.wva import LlmdWva, LlmdWvaTokens
+from replay.laws.registry import Engines, Law, Settings, SpecError, one, whole
 from replay.sample import Autoscaler
 
 PUBLISHED = (
@@ -27,50 +26,38 @@ PUBLISHED = (
     "dynamo",
     "dynamo:itl=0.015,ttft=0.15,interval=60",
 )
-"""What the benchmark compares, beside static fleets and the oracle."""
+"""The specifications that the benchmark compares, beside static fleets and the oracle."""
 
 
-def _ray(settings: Settings, _: Surroundings) -> Autoscaler:
-    return RayDefault(settings.get("", TARGET_ONGOING_REQUESTS))
-
-
-def _kpa(settings: Settings, _: Surroundings) -> Autoscaler:
-    return KnativeKpa(settings.get("", CONCURRENCY))
-
-
-def _hpa(settings: Settings, _: Surroundings) -> Autoscaler:
+def _hpa(settings: Settings, _: Engines) -> Autoscaler:
     metric, target = one(settings, ("ongoing", 10.0))
     return HpaKeda(cast(Metric, metric), target)
 
 
-def _apa(settings: Settings, _: Surroundings) -> Autoscaler:
-    return AibrixApa(one(settings, ("", 5.0))[1])
-
-
-def _dynamo(settings: Settings, given: Surroundings) -> Autoscaler:
-    if given.fit is None:
+def _dynamo(settings: Settings, engines: Engines) -> Autoscaler:
+    if engines.step is None:
         raise SpecError("it needs a profile of the engines")
     return DynamoPlanner(
-        given.fit,
+        engines.step,
         itl_s=settings.get("itl", ITL_S),
         ttft_s=settings.get("ttft", TTFT_S),
         interval_s=settings.get("interval", INTERVAL_S),
-        max_num_seqs=given.max_num_seqs,
-        max_num_batched_tokens=given.max_num_batched_tokens,
+        max_num_seqs=engines.max_num_seqs,
+        max_num_batched_tokens=engines.max_num_batched_tokens,
     )
 
 
-def _wva(settings: Settings, given: Surroundings) -> Autoscaler:
+def _wva(settings: Settings, engines: Engines) -> Autoscaler:
     if whole(settings, 1, 2, usual=1) == 1:
         return LlmdWva()
-    return LlmdWvaTokens(given.max_num_seqs, given.max_num_batched_tokens)
+    return LlmdWvaTokens(engines.max_num_seqs, engines.max_num_batched_tokens)
 
 
 LAWS = {
-    "ray": Law("ray[:TARGET]", ("",), _ray),
-    "kpa": Law("kpa[:CONCURRENCY]", ("",), _kpa),
+    "ray": Law("ray[:TARGET]", ("",), lambda given, _: RayDefault(given.get("", TARGET_ONGOING_REQUESTS))),
+    "kpa": Law("kpa[:CONCURRENCY]", ("",), lambda given, _: KnativeKpa(given.get("", CONCURRENCY))),
     "hpa": Law("hpa[:waiting=TARGET|:ongoing=TARGET]", ("waiting", "ongoing"), _hpa),
-    "apa": Law("apa[:TARGET]", ("",), _apa),
+    "apa": Law("apa[:TARGET]", ("",), lambda given, _: AibrixApa(given.get("", 5.0))),
     "dynamo": Law("dynamo[:itl=S,ttft=S,interval=S]", ("itl", "ttft", "interval"), _dynamo),
     "wva": Law("wva[:1 or 2]", ("",), _wva),
 }

@@ -54,6 +54,8 @@ class RayDefault:
         look_back_period_s: float = 30.0,
         metrics_interval_s: float = 10.0,
     ) -> None:
+        usual = target_ongoing_requests == TARGET_ONGOING_REQUESTS
+        self.name = "ray" if usual else f"ray:{target_ongoing_requests:g}"
         self._requests = target_ongoing_requests
         self._up_delay_s = upscale_delay_s
         self._down_delay_s = downscale_delay_s
@@ -66,11 +68,6 @@ class RayDefault:
         self._reports = HandleReports(look_back_period_s, metrics_interval_s)
         self._direction = 0
         self._since: float | None = None
-
-    @property
-    def name(self) -> str:
-        """`ray`, with its target where that is not Ray's default."""
-        return "ray" if self._requests == TARGET_ONGOING_REQUESTS else f"ray:{self._requests:g}"
 
     def decide(self, sample: Sample) -> int:
         """One turn of Ray's controller."""

@@ -20,7 +20,7 @@ from loadtests.machine import machine, versions
 GOAL_S = 60.0
 """A million requests under `ours`, on one core."""
 GOAL_MIB = 50.0
-"""By which the peak may be higher with more requests than with fewest."""
+"""The most that the peak memory may grow with the number of requests."""
 _TIMEOUT_S = 1800
 
 

@@ -13,7 +13,7 @@ from loadtests.traces import open_trace
 from loadtests.traces.trace import Trace
 from replay.controller import Controller, Sampled
 from replay.fleet.fleet import Conditions
-from replay.laws.registry import make
+from replay.laws.registry import Engines, make
 from replay.production import Production
 from replay.profile import Profile
 from replay.profile_files import load_profile
@@ -26,7 +26,7 @@ _INITIAL = 12
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What one replay took."""
+    """The time and memory of one replay."""
 
     policy: str
     requests: int
@@ -37,7 +37,7 @@ class Timed:
     before_mib: float
     peak_mib: float
     hours: float
-    """Of the trace."""
+    """Length of the trace."""
     attainment: float
 
     @property
@@ -71,7 +71,7 @@ def timed(policy: str, requests: int, path: str) -> Timed:
 
 def _replay(trace: Trace, policy: str, profile: Profile, knobs: Knobs) -> Result:
     controller: Controller
-    controller = Production(knobs) if policy == "ours" else Sampled(make(policy, fit=profile.step))
+    controller = Production(knobs) if policy == "ours" else Sampled(make(policy, Engines(profile.step)))
     conditions = Conditions(knobs.ttft_target_s, knobs.itl_target_s, profile.cold_start_s)
     return simulate(trace, controller, profile, conditions, bounds=(0, 32), initial=_INITIAL)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from loadtests.traces.chunks import part
 from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Trace
 
 _MEAN_RPS = 33.0
@@ -71,21 +72,10 @@ class Repeated:
                     return
                 moved = replace(chunk, arrival_s=chunk.arrival_s + start_s)
                 self._given += min(left, len(moved))
-                yield moved if left >= len(moved) else _first(moved, left)
+                yield moved if left >= len(moved) else part(moved, 0, left)
                 end_s = float(moved.arrival_s[-1])
             start_s = end_s
 
     def progress(self) -> float:
         """See `Trace`."""
         return self._given / self._requests
-
-
-def _first(chunk: Chunk, count: int) -> Chunk:
-    starts = chunk.block_starts[: count + 1]
-    return Chunk(
-        chunk.arrival_s[:count],
-        chunk.input_tokens[:count],
-        chunk.output_tokens[:count],
-        starts,
-        chunk.blocks[: int(starts[-1])] if len(starts) else chunk.blocks,
-    )

@@ -1,4 +1,4 @@
-"""Advice as people read it, and as a document."""
+"""Advice as text and as a JSON document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from replay.advice.advise import Advice, Compared, Verdict, harder
 from replay.advice.score import Score, Spread, paired, within_noise
-from replay.command_inputs import Inputs
+from replay.inputs import Inputs
 from serve_app.cli import formats
 from serve_app.cli.knob_changes import snippet, value_text
 
@@ -33,7 +33,7 @@ def advice_text(advice: Advice, inputs: Inputs) -> str:
 
 
 def advice_document(advice: Advice, inputs: Inputs) -> dict[str, Any]:
-    """The same for programs: shares from 0 to 1, seconds, US dollars."""
+    """The advice as JSON: shares from 0 to 1, seconds, US dollars."""
     return {
         "verdict": advice.verdict.value,
         "sentence": _verdict(advice),
@@ -75,31 +75,31 @@ def _verdict(advice: Advice) -> str:
     reached = formats.percent(advice.held_out.advised.attainment)
     if advice.verdict is Verdict.NOTHING_MEETS:
         nearest = formats.percent(advice.tuned.advised.attainment)
-        start = f"Nothing that was tried attains {goal}"
+        start = f"No configuration that was tried attains {goal}"
         if not advice.changes:
-            return f"{start}; the current knobs come nearest, with {nearest}.{_infeasible(advice)}"
-        where = f"nearest, with {nearest} where it was tuned, comes a change of {knobs}"
-        return f"{start}; {where}.{_infeasible(advice)}"
+            return f"{start}; the current knobs come closest, with {nearest}.{_infeasible(advice)}"
+        closest = f"a change of {knobs} comes closest, with {nearest} on the half it was tuned on"
+        return f"{start}; {closest}.{_infeasible(advice)}"
     if advice.verdict is Verdict.KEEP:
         if not advice.tried:
-            return f"The knobs attain {goal} as they are; there was no time to try others."
+            return f"The current knobs attain {goal}; there was no time to try others."
         return (
-            f"Keep the knobs as they are: they attain {goal}, and nothing that was tried does so for "
-            "over half a per cent less."
+            f"Keep the knobs as they are: they attain {goal}, and no configuration that was tried does so at "
+            "a cost that is more than half a per cent lower."
         )
     if advice.verdict is Verdict.NOT_HELD:
         return (
-            f"Keep the knobs as they are: a change of {knobs} attains {goal} where it was tuned, but only "
-            f"{reached} on the other half."
+            f"Keep the knobs as they are: a change of {knobs} attains {goal} on the half it was tuned on, "
+            f"but only {reached} on the other half."
         )
     if advice.verdict is Verdict.NOISE:
         return (
             f"Keep the knobs as they are: a change of {knobs} costs {saved} on the half it was not tuned on, "
-            "and that cannot be told from chance."
+            "which is no saving beyond the noise between seeds."
         )
     if not (advice.tuned.current.meets(advice.goal) and advice.held_out.current.meets(advice.goal)):
         now = formats.percent(min(advice.tuned.current.attainment, advice.held_out.current.attainment))
-        return f"Change {knobs}: {reached} attainment where the current knobs attain {now}, for {saved}."
+        return f"Change {knobs}: it attains {reached} and the current knobs {now}, for {saved}."
     return f"Change {knobs}: {saved} at {reached} attainment; the goal is {goal}."
 
 
@@ -109,7 +109,7 @@ def _infeasible(advice: Advice) -> str:
         return ""
     return (
         f" {formats.percent(share)} of the requests miss the TTFT target of "
-        f"{formats.seconds(advice.current.ttft_target_s)} by their own prefill, on any number of replicas."
+        f"{formats.seconds(advice.current.ttft_target_s)} by their own prefill, however many replicas run."
     )
 
 
@@ -123,9 +123,9 @@ def _patch(advice: Advice, inputs: Inputs) -> str:
     settings = [f"{name}={value_text(value)}" for name, value in advice.changes.items()]
     app = ["--app", inputs.app] if inputs.app else []
     command = shlex.join(["tideserve", "knobs", "set", *app, inputs.model or _PLACEHOLDER, *settings])
-    note = "" if inputs.model else f" (for {_PLACEHOLDER} put the model's name)"
+    note = "" if inputs.model else f" (replace {_PLACEHOLDER} with the model's name)"
     return (
-        f"{where}{note}, beside what stands there already:\n\n"
+        f"{where}{note}, add to what is there already:\n\n"
         + "\n".join(f"  {line}" for line in lines)
         + f"\n\nIn a running application, without a restart: {command}"
     )
@@ -191,20 +191,20 @@ def _certainty(advice: Advice) -> str:
     if advice.changes:
         sentences.append(_saving_sentence(advice))
     ended = (
-        "until no single change helped any more"
+        "until no single change helped"
         if advice.exhausted
-        else "until the time was over: a longer --budget-s may find more"
+        else "until the time was up: a longer --budget-s may find more"
     )
     sentences.append(
         f"{advice.tried} configurations were tried in {formats.seconds(advice.spent_s)}, {advice.dropped} of "
-        f"them on one seed only, {ended}."
+        f"them with one seed only, {ended}."
     )
     if not advice.tried and not advice.exhausted:
         sentences[-1] = (
             f"The current knobs alone took {formats.seconds(advice.spent_s)}, which left no time to search: "
             "give a longer --budget-s, fewer --seeds or a shorter --duration."
         )
-    sentences.append("A simulated fleet is a model: watch attainment after a change.")
+    sentences.append("A simulated fleet is a model: monitor attainment after a change.")
     return "\n".join(sentences)
 
 
@@ -215,16 +215,16 @@ def _saving_sentence(advice: Advice) -> str:
         saved / before.gpu_seconds
         for saved, before in zip(paired(held.advised, held.current), held.current.outcomes, strict=True)
     ]
-    text = f"Where it was not tuned it costs {_share(_saved(held))}"
+    text = f"On the half it was not tuned on it costs {_share(_saved(held))}"
     if len(shares) > 1:
         text += f", seed by seed from {100 * min(shares):+.1f} to {100 * max(shares):+.1f} % saved"
     if noise is None:
-        return f"{text}; how much of that is chance, one seed cannot tell."
-    return f"{text}: {'within' if noise else 'beyond'} what chance makes of it."
+        return f"{text}; one seed cannot tell how much of that is noise."
+    return f"{text}; that is {'within' if noise else 'beyond'} the noise between seeds."
 
 
 def _saved(compared: Compared) -> float:
-    """Share of the GPU-seconds."""
+    """The share of the GPU-seconds that is saved."""
     return median(paired(compared.advised, compared.current)) / compared.current.gpu_seconds
 
 

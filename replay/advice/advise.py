@@ -13,21 +13,20 @@ from replay.advice.ladders import DEFAULT, changes, check_names
 from replay.advice.parts import Part, halves
 from replay.advice.score import Outcome, Score, better, within_noise
 from replay.advice.search import Search, Tried
+from replay.defaults import BUDGET_S, GOAL, PROFILE, SEEDS
 from replay.profile import Profile
 from replay.profile_files import load_profile
 from serve_app.settings.knobs import Knobs
 
-GOAL = 0.99
-BUDGET_S = 300.0
 _CHECK_MARGIN = 1.2
-"""The check is expected to take so many times as long as the current knobs took on that half."""
+"""The check is expected to take this many times as long as the current knobs took on that half."""
 
 ReplayPart = Callable[[Part, Knobs, int], Outcome]
-"""One half of the trace, a configuration and a seed, to what it comes to."""
+"""Replays one half of the trace with a configuration and a seed."""
 
 
 class Verdict(StrEnum):
-    """What the search came to."""
+    """The outcome of a search."""
 
     CHANGE = "change"
     """The advised knobs meet the goal on both halves, and either cost less beyond the noise or the current
@@ -35,11 +34,11 @@ class Verdict(StrEnum):
     KEEP = "keep"
     """No knobs were found that are better by more than half a per cent."""
     NOISE = "noise"
-    """Knobs were found that cost less, but not beyond what the seeds differ by, or not on the other half."""
+    """Knobs were found that cost less, but within the noise between seeds, or not on the other half."""
     NOT_HELD = "not-held"
     """Knobs were found that meet the goal where they were tuned, and miss it on the other half."""
     NOTHING_MEETS = "nothing-meets"
-    """Nothing that was tried meets the goal; what is advised comes nearest."""
+    """No configuration that was tried meets the goal; the advised one comes closest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to change, and how sure that is."""
+    """The advised knobs, and the evidence for them."""
 
     verdict: Verdict
     current: Knobs
@@ -61,19 +60,19 @@ class Advice:
     """The half that was searched on."""
     tuned: Compared
     checked_on: Part
-    """The other."""
+    """The half that was held out."""
     held_out: Compared
     goal: float
     seeds: tuple[int, ...]
     names: tuple[str, ...]
     """The knobs that were searched."""
     tried: int
-    """Configurations besides the current one, and of them those let go after one seed."""
+    """Configurations besides the current one; `dropped` of them were dropped after one seed."""
     dropped: int
     exhausted: bool
-    """Whether the search came to its end before its time did."""
+    """Whether the search ended before its time was up."""
     duration_s: float
-    """Of the trace."""
+    """Length of the trace."""
     profile: Profile
     spent_s: float
 
@@ -89,7 +88,7 @@ def advise(
     *,
     profile: Profile | None = None,
     cold_start_s: tuple[float, float] | None = None,
-    seeds: int = 3,
+    seeds: int = SEEDS,
     goal: float = GOAL,
     budget_s: float = BUDGET_S,
     names: Sequence[str] = DEFAULT,
@@ -102,25 +101,25 @@ def advise(
 
     Args:
         trace: Recorded requests; at least twenty minutes.
-        knobs: The current ones. Their SLO targets are what is to be met.
-        profile: What one replica is; an A100 by default.
-        cold_start_s: Least and most seconds of a cold start, in place of the profile's.
-        seeds: How many draws of cold starts and of everything else that is chance.
-        goal: Attainment that every seed is to reach.
-        budget_s: When the search is to be over, with the check. The current knobs are replayed in any case.
+        knobs: The current ones; their SLO targets are the ones to meet.
+        profile: The hardware of a replica; an A100 by default.
+        cold_start_s: Least and most seconds of a cold start; by default those of the profile.
+        seeds: Number of seeds for cold starts and all else that is random.
+        goal: Attainment that every seed must reach.
+        budget_s: Seconds for the search and the check. The current knobs are replayed in any case.
         names: Knobs to search.
-        tell: Told of every configuration tried.
-        begin: Told what begins: a sentence.
-        clock: Seconds.
-        replay_part: What replays, for tests.
+        tell: Called with every configuration tried.
+        begin: Called with a sentence for each phase that begins.
+        clock: A clock in seconds.
+        replay_part: Replays a half; for tests.
 
     Raises:
-        SettingsError: for a name that is no knob to search.
+        SettingsError: for a name that is not a knob to search.
         TraceError: for a trace that is too short, or a line of it that is no request.
     """
     began = clock()
     names = check_names(names)
-    profile = profile or load_profile("a100-80gb")
+    profile = profile or load_profile(PROFILE)
     found = halves(trace)
     replays = replay_part or _replays(profile, cold_start_s)
     draws = tuple(range(seeds))
@@ -150,7 +149,7 @@ def advise(
     search.run()
     changed = search.best != knobs
     if changed:
-        begin(f"checking what was found on the {other.label}")
+        begin(f"checking the result on the {other.label}")
     on_tuned = Compared(current[tuned], search.best_score)
     on_other = Compared(current[other], score(other, search.best) if changed else current[other])
     return Advice(
@@ -174,12 +173,12 @@ def advise(
 
 
 def harder(tuned: Score, other: Score) -> str:
-    """Why that half was chosen; nothing where both are alike and it is simply the first."""
+    """The reason for choosing that half; empty if both attain the same, when the first is taken."""
     return ", where the current knobs attain less" if tuned.attainment < other.attainment else ""
 
 
 def judge(tuned: Compared, held_out: Compared, goal: float, *, changed: bool) -> Verdict:
-    """What two halves say of the advised knobs."""
+    """The verdict on the advised knobs by their scores on both halves."""
     if not tuned.advised.meets(goal):
         return Verdict.NOTHING_MEETS
     if not changed:

@@ -6,11 +6,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from replay.command_inputs import add_inputs, read_inputs
+from replay.defaults import BUDGET_S, GOAL, SEEDS
+from replay.inputs import add_inputs, read_inputs
+from replay.status_line import StatusLine
 from serve_app.cli.failure import CommandError
 from serve_app.cli.knob_changes import value_text
 from serve_app.settings.settings_error import SettingsError
@@ -18,10 +20,7 @@ from serve_app.settings.settings_error import SettingsError
 if TYPE_CHECKING:
     from replay.advice.search import Tried
 
-_SEEDS = 3
 _MOST_SEEDS = 100
-_ATTAINMENT = 0.99
-_BUDGET_S = 300.0
 _BUDGET_BOUNDS_S = (1.0, 86_400.0)
 
 
@@ -29,24 +28,30 @@ def add_command(commands: Any) -> None:
     """Register `advise`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "advise",
-        help="search the knobs for the cheapest that meet the targets on recorded traffic",
+        help="search for the cheapest knobs that meet the targets on recorded traffic",
         description="Replays recorded requests on a simulated fleet with one change of the knobs after "
-        "another, and prints what to change in the configuration, what it saves, and how sure that is. "
+        "another, and prints what to change in the configuration, what it saves, and how certain that is. "
         "Starts nothing, and needs no GPU.",
     )
     add_inputs(parser)
     add = parser.add_argument
-    add("--seeds", type=int, default=_SEEDS, metavar="N", help=f"draws of chance; by default {_SEEDS}")
     add(
-        "--attainment", type=float, default=_ATTAINMENT, metavar="SHARE",
-        help=f"share of requests in minutes that meet the targets; by default {_ATTAINMENT:g}",
+        "--seeds",
+        type=int,
+        default=SEEDS,
+        metavar="N",
+        help=f"seeds per configuration; by default {SEEDS}",
+    )
+    add(
+        "--attainment", type=float, default=GOAL, metavar="SHARE",
+        help=f"share of requests in minutes that meet the targets; by default {GOAL:g}",
     )  # fmt: skip
     add(
-        "--budget-s", type=float, default=_BUDGET_S, metavar="SECONDS",
-        help=f"how long to search; by default {_BUDGET_S:g}",
+        "--budget-s", type=float, default=BUDGET_S, metavar="SECONDS",
+        help=f"time to search; by default {BUDGET_S:g}",
     )  # fmt: skip
-    add("--knobs", metavar="NAMES", help="the knobs to search, by commas")
-    add("--json", type=Path, metavar="OUT", help="write the advice there too")
+    add("--knobs", metavar="NAMES", help="the knobs to search, separated by commas")
+    add("--json", type=Path, metavar="OUT", help="also write the advice as JSON")
     parser.set_defaults(command=run_advise)
 
 
@@ -61,9 +66,10 @@ def run_advise(options: argparse.Namespace) -> int:
     from replay.advice.ladders import DEFAULT, check_names  # noqa: PLC0415
 
     names = DEFAULT if options.knobs is None else check_names([n.strip() for n in options.knobs.split(",")])
-    display = Display(sys.stderr)
+    status = StatusLine(sys.stderr)
+    began = time.monotonic()
     for note in inputs.notes:
-        display.say(note)
+        status.say(note)
     try:
         advice = advise(
             inputs.trace,
@@ -74,15 +80,15 @@ def run_advise(options: argparse.Namespace) -> int:
             goal=options.attainment,
             budget_s=options.budget_s,
             names=names,
-            tell=display.tried,
-            begin=display.say,
+            tell=lambda tried: status.show(_progress(tried, time.monotonic() - began)),
+            begin=status.say,
         )
     except KeyboardInterrupt:
         raise CommandError("interrupted; nothing is advised") from None
     except TraceError as error:
         raise SettingsError([str(error)]) from None
     finally:
-        display.end()
+        status.end()
     print(advice_text(advice, inputs), end="")
     if options.json is not None:
         text = json.dumps(advice_document(advice, inputs), indent=1, allow_nan=False) + "\n"
@@ -95,7 +101,7 @@ def run_advise(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What would only come to light after minutes of replays."""
+    """Check what would otherwise fail only after minutes of replays."""
     problems = []
     if not 1 <= options.seeds <= _MOST_SEEDS:
         problems.append(f"--seeds = {options.seeds}: must be from 1 to {_MOST_SEEDS}")
@@ -105,50 +111,17 @@ def _check(options: argparse.Namespace) -> None:
     if not least <= options.budget_s <= most:
         problems.append(f"--budget-s = {options.budget_s:g}: must be from {least:g} to {most:g}")
     if options.json is not None and not options.json.parent.is_dir():
-        problems.append(f"--json = {options.json}: {options.json.parent} is no folder")
+        problems.append(f"--json = {options.json}: {options.json.parent} is not a folder")
     if problems:
         raise SettingsError(problems)
 
 
-class Display:
-    """The progress: one line that is written over on a terminal, a line a configuration elsewhere."""
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._rewrites = stream.isatty()
-        self._clock = clock
-        self._began = clock()
-        self._open = False
-
-    def say(self, what: str) -> None:
-        """A line that stays."""
-        self.end()
-        self._stream.write(f"{what}\n")
-        self._stream.flush()
-
-    def tried(self, tried: Tried) -> None:
-        """A configuration, and the best so far."""
-        cost = f"{tried.score.gpu_seconds:,.0f} GPU-s at {100 * tried.score.attainment:.1f} %"
-        best = f"best {tried.best.gpu_seconds:,.0f} at {100 * tried.best.attainment:.1f} %"
-        dropped = " (dropped)" if tried.dropped else ""
-        line = f"{self._clock() - self._began:4.0f} s {tried.count:3}: {_changed(tried.changes)}: "
-        line += f"{cost}{dropped}; {best}"
-        if self._rewrites:
-            self._stream.write(f"\r\x1b[K{line[:_WIDTH]}")
-            self._open = True
-        else:
-            self._stream.write(f"{line}\n")
-        self._stream.flush()
-
-    def end(self) -> None:
-        """Leave the line as it is."""
-        if self._open:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._open = False
-
-
-_WIDTH = 120
+def _progress(tried: Tried, seconds: float) -> str:
+    """A configuration that was tried, and the best so far."""
+    cost = f"{tried.score.gpu_seconds:,.0f} GPU-s at {100 * tried.score.attainment:.1f} %"
+    best = f"best {tried.best.gpu_seconds:,.0f} at {100 * tried.best.attainment:.1f} %"
+    dropped = " (dropped)" if tried.dropped else ""
+    return f"{seconds:4.0f} s {tried.count:3}: {_changed(tried.changes)}: {cost}{dropped}; {best}"
 
 
 def _changed(values: Mapping[str, Any]) -> str:

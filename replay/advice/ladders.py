@@ -25,11 +25,10 @@ LADDERS: Mapping[str, Sequence[float | int | bool]] = {
     "min_replicas": _COUNTS,
     "forecast": (False, True),
 }
-"""In the order in which they are tried: the bound, within which all others work, and then those that move
-cost most."""
+"""In the order in which they are tried: first the bound on all others, then the knobs that move cost most."""
 
 DEFAULT = tuple(name for name in LADDERS if name != "forecast")
-"""What is searched unless told otherwise. Without its forecast the policy only reacts."""
+"""The knobs that are searched by default. Without its forecast the policy only reacts."""
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:

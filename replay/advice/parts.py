@@ -16,7 +16,7 @@ LEAST_REQUESTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """From one time of a trace to another; the first becomes 0."""
+    """The requests of a trace from `start_s` on, for `length_s` seconds; `start_s` becomes 0."""
 
     whole: Trace
     label: str
@@ -45,12 +45,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """Both of a trace."""
+    """Both halves of a trace."""
 
     first: Part
     second: Part
     duration_s: float
-    """Of the whole."""
+    """Length of the whole trace."""
 
 
 def halves(trace: Trace) -> Halves:

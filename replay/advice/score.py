@@ -1,4 +1,4 @@
-"""What a configuration came to on part of a trace, over several seeds."""
+"""The score of a configuration on part of a trace, over several seeds."""
 
 from __future__ import annotations
 
@@ -25,16 +25,8 @@ class Outcome:
 
     @classmethod
     def of(cls, result: Result) -> Outcome:
-        """What counts of a replay's result."""
-        return cls(
-            result.gpu_seconds.total,
-            result.attainment,
-            result.ttft_ok,
-            float(result.starts),
-            float(result.changes),
-            float(result.peak),
-            result.infeasible,
-        )
+        """The outcome of a replay's result."""
+        return cls(**result.summary(), infeasible=result.infeasible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +37,11 @@ class Spread:
     median: float
     high: float
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of at least one value."""
+        return cls(min(values), median(values), max(values))
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -53,9 +50,8 @@ class Score:
     outcomes: tuple[Outcome, ...]
 
     def spread(self, figure: str) -> Spread:
-        """Of one figure of the outcomes, by its name."""
-        values = [float(getattr(outcome, figure)) for outcome in self.outcomes]
-        return Spread(min(values), median(values), max(values))
+        """The spread of the figure with this name."""
+        return Spread.of([float(getattr(outcome, figure)) for outcome in self.outcomes])
 
     @property
     def gpu_seconds(self) -> float:
@@ -100,9 +96,9 @@ def paired(new: Score, old: Score) -> Sequence[float]:
 
 
 def within_noise(new: Score, old: Score) -> bool | None:
-    """Whether the difference in GPU-seconds could be the seeds'; None where one seed tells nothing of that.
+    """Whether the difference in GPU-seconds could be noise between seeds; None with one seed only.
 
-    It is told apart where all seeds agree on its sign, and their median is at least the range over which
+    It is beyond noise if all seeds agree on its sign, and their median is at least the range over which
     they differ.
     """
     saved = paired(new, old)

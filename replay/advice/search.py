@@ -1,4 +1,4 @@
-"""A pattern search over the knobs, one at a time. Pure but for what evaluates a configuration.
+"""A pattern search over the knobs, one at a time. Pure, except for the function that evaluates.
 
 Every knob is moved up and down its ladder, by two rungs and then by one; a move that helps is made, and
 repeated in the same direction while it goes on helping. It ends where no single move helps any more, or
@@ -19,14 +19,14 @@ from replay.advice.score import Outcome, Score, better
 from serve_app.settings.knobs import Knobs
 
 Evaluate = Callable[[Knobs, int], Outcome]
-"""A configuration and a seed, to what it comes to."""
+"""Evaluates a configuration with a seed."""
 
 LEAST_GAIN = 0.005
 """A knob is not moved for less than half a per cent of the GPU-seconds."""
 _HOPELESS_COST = 0.01
-"""After its first seed a configuration that costs so much more than the best is let go."""
+"""A configuration that costs this share more than the best on its first seed is dropped."""
 _HOPELESS_ATTAINMENT = 0.01
-"""Or attains so much less, while nothing meets the goal yet."""
+"""One that attains this much less is dropped too, while no configuration meets the goal yet."""
 _STEPS = (2, 1)
 
 
@@ -58,9 +58,9 @@ class Search:
     tried: int = 0
     """Configurations, the first one not among them."""
     dropped: int = 0
-    """Of them, those let go after one seed."""
+    """Configurations that were dropped after one seed."""
     exhausted: bool = False
-    """Whether no single move helps any more, rather than the time being over."""
+    """Whether the search ended because no single move helps, rather than for lack of time."""
     _known: dict[str, list[Outcome]] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -151,7 +151,7 @@ class Tried:
 
     changes: dict[str, Any]
     score: Score
-    """Of one seed only, if it was dropped."""
+    """The score; of one seed only, if the configuration was dropped."""
     dropped: bool
     best: Score
     count: int

@@ -1,4 +1,4 @@
-"""A measurement in words: the law, how well it holds, and what a replica carries by it. Pure."""
+"""A measurement as text: the step time, its error, and the capacity of a replica by it. Pure."""
 
 from __future__ import annotations
 

@@ -8,17 +8,17 @@ import math
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from replay.capacity.capacity_error import MeasurementError
+from replay.capacity.server import MeasurementError
+from replay.status_line import StatusLine
 from serve_app.cli.api_key import authorization
 from serve_app.cli.explain import DEFAULT_URL
 from serve_app.cli.failure import CommandError
 
 if TYPE_CHECKING:
     from replay.capacity.measure import Measurement
-    from replay.capacity.watch import Progress
     from replay.profile import Profile
 
 _DURATION_S = 90.0
@@ -32,55 +32,38 @@ _MOST_TOKENS = 1_000_000
 def add_command(commands: Any) -> None:
     """Register `capacity`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "capacity", help="measure what one replica carries, for replays and the policy's start"
+        "capacity",
+        help="measure the capacity of one replica, for replays and the policy's starting values",
     )
-    parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}"
-    )
-    parser.add_argument("--model", metavar="M", help="the model to measure, where several are served")
-    parser.add_argument(
-        "--out", type=Path, default=Path("fleet.yaml"), help="the file to write; by default fleet.yaml"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite the files")
-    parser.add_argument(
-        "--duration",
-        type=float,
-        default=_DURATION_S,
-        metavar="SECONDS",
-        help=f"of the loads that tell the step time; by default {_DURATION_S:g}",
-    )
-    _add_knee(parser)
-    parser.add_argument("--gpu", default="unknown", metavar="NAME", help="what the replica runs on")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of the replica; by default 1")
-    parser.add_argument(
-        "--price", type=float, default=0.0, metavar="DOLLARS", help="of one GPU for an hour; by default 0"
-    )
-    parser.add_argument(
-        "--max-num-seqs", type=int, metavar="N", help="sequences in a batch, in place of what the server says"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of prompts and of the order of loads"
-    )
-    parser.set_defaults(command=run_capacity)
-
-
-def _add_knee(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-knee", action="store_true", help="measure the step time alone, and no knee under open load"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}")
+    add("--model", metavar="M", help="the model to measure, if several are served")
+    add("--out", type=Path, default=Path("fleet.yaml"), help="the file to write; by default fleet.yaml")
+    add("--force", action="store_true", help="overwrite the files")
+    add(
+        "--duration", type=float, default=_DURATION_S, metavar="SECONDS",
+        help=f"length of the loads that the step time is fitted to; by default {_DURATION_S:g}",
+    )  # fmt: skip
+    add("--no-knee", action="store_true", help="measure the step time only, not the knee under open load")
+    add(
         "--prompt-tokens", type=int, default=_PROMPT_TOKENS, metavar="N",
-        help=f"of the requests that look for the knee; by default {_PROMPT_TOKENS}",
+        help=f"prompt length of the requests that search the knee; by default {_PROMPT_TOKENS}",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--output-tokens", type=int, default=_OUTPUT_TOKENS, metavar="N",
-        help=f"of their answers; by default {_OUTPUT_TOKENS}",
+        help=f"length of their answers; by default {_OUTPUT_TOKENS}",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--step-seconds", type=float, default=_STEP_S, metavar="SECONDS",
-        help=f"how long to keep each rate at least; by default {_STEP_S:g}",
+        help=f"least time to keep each rate; by default {_STEP_S:g}",
     )  # fmt: skip
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw latency against rate, the knee marked")
+    add("--png", type=Path, metavar="FILE", help="draw latency against rate, with the knee marked")
+    add("--gpu", default="unknown", metavar="NAME", help="the GPU that the replica runs on")
+    add("--gpus", type=int, default=1, metavar="N", help="GPUs of the replica; by default 1")
+    add("--price", type=float, default=0.0, metavar="DOLLARS", help="price of a GPU-hour; by default 0")
+    add("--max-num-seqs", type=int, metavar="N", help="sequences in a batch; by default as served")
+    add("--seed", type=int, default=0, metavar="N", help="seed of prompts and of the order of loads")
+    parser.set_defaults(command=run_capacity)
 
 
 def run_capacity(options: argparse.Namespace) -> int:
@@ -89,9 +72,9 @@ def run_capacity(options: argparse.Namespace) -> int:
     # numpy and aiohttp: half a second that no other command should take.
     from replay.fit import FitError  # noqa: PLC0415
 
-    display = Display(sys.stderr)
+    status = StatusLine(sys.stderr)
     try:
-        model, profile = _measure(options, display)
+        model, profile = _measure(options, status)
     except KeyboardInterrupt:
         raise CommandError("interrupted; its streams are closed, and nothing was written") from None
     except MeasurementError as error:
@@ -101,12 +84,12 @@ def run_capacity(options: argparse.Namespace) -> int:
             f"the measurement does not tell the step time: {error}; try a longer --duration"
         ) from None
     finally:
-        display.end()
+        status.end()
     _write(options, model, profile)
     return 0
 
 
-def _measure(options: argparse.Namespace, display: Display) -> tuple[str, Profile]:
+def _measure(options: argparse.Namespace, status: StatusLine) -> tuple[str, Profile]:
     """The model and its profile; each part is printed as it is known."""
     from replay.capacity.capacity_text import report  # noqa: PLC0415
     from replay.capacity.fleet_file import Hardware, make_profile  # noqa: PLC0415
@@ -114,20 +97,20 @@ def _measure(options: argparse.Namespace, display: Display) -> tuple[str, Profil
     from replay.fit import fit  # noqa: PLC0415
 
     order = Plan(options.url, options.model, options.duration, options.seed, authorization())
-    measured = asyncio.run(measure(order, display.tell))
-    display.end()
+    measured = asyncio.run(measure(order, status.show))
+    status.end()
     fitted = fit(measured.samples)
     hardware = Hardware(options.gpu, options.gpus, options.price, options.max_num_seqs)
     profile = make_profile(measured, fitted, hardware, options.out.stem, datetime.now(UTC).date())
     told = report(profile, fitted, measured.knobs, measured.limits.max_model_len, measured.cold_start)
     print(told, flush=True)
     if not options.no_knee:
-        profile = _with_knee(options, measured, profile, display)
+        profile = _with_knee(options, measured, profile, status)
     return measured.model, profile
 
 
 def _with_knee(
-    options: argparse.Namespace, measured: Measurement, profile: Profile, display: Display
+    options: argparse.Namespace, measured: Measurement, profile: Profile, status: StatusLine
 ) -> Profile:
     from replay.capacity.fleet_file import with_knee  # noqa: PLC0415
     from replay.capacity.knee_text import knee_report  # noqa: PLC0415
@@ -135,8 +118,8 @@ def _with_knee(
 
     asked = (options.prompt_tokens, options.output_tokens)
     order = Order(options.url, *asked, options.step_seconds, options.seed, authorization())
-    outcome = asyncio.run(find_knee(order, measured, profile, display.tell))
-    display.end()
+    outcome = asyncio.run(find_knee(order, measured, profile, status.show))
+    status.end()
     if outcome is None:
         print("No knee: an empty replica misses both targets; raise ttft_target_s or itl_target_s\n")
         return profile
@@ -172,7 +155,7 @@ def _write(options: argparse.Namespace, model: str, profile: Profile) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What would only come to light after minutes of load."""
+    """Check what would otherwise fail only after minutes of load."""
     if urlsplit(options.url).scheme not in ("http", "https"):
         raise CommandError(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
     least, most = _BOUNDS_S
@@ -203,32 +186,6 @@ def _check(options: argparse.Namespace) -> None:
         if file is None:
             continue
         if not file.parent.is_dir():
-            raise CommandError(f"--{name} = {file}: {file.parent} is no folder")
+            raise CommandError(f"--{name} = {file}: {file.parent} is not a folder")
         if file.exists() and not options.force:
             raise CommandError(f"--{name} = {file}: exists; --force overwrites it")
-
-
-class Display:
-    """The progress: one line that is written over on a terminal, a line a load elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._rewrites = stream.isatty()
-        self._shown = ""
-
-    def tell(self, progress: Progress) -> None:
-        """Show how far it is."""
-        if self._rewrites:
-            figures = f"; {progress.figures}" if progress.figures else ""
-            self._stream.write(f"\r\x1b[K{progress.what}{figures}")
-        elif progress.what != self._shown:
-            self._stream.write(f"{progress.what}\n")
-        self._shown = progress.what
-        self._stream.flush()
-
-    def end(self) -> None:
-        """Leave the line as it is."""
-        if self._rewrites and self._shown:
-            self._stream.write("\n")
-            self._stream.flush()
-        self._shown = ""

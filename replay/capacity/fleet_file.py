@@ -1,4 +1,4 @@
-"""From a measurement to a profile, and to the file that holds it."""
+"""The profile of a measurement, and the file that holds it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from replay.capacity.capacity_error import MeasurementError
 from replay.capacity.measure import Measurement
-from replay.capacity.server import ColdStart
+from replay.capacity.server import ColdStart, MeasurementError
 from replay.fit import Fit
 from replay.profile import Knee, Profile
 from replay.profile_files import starting_values
@@ -24,18 +23,18 @@ from serve_app.settings.settings_error import from_pydantic
 _AROUND_S = (2.0, 4.0)
 _DIGITS = 4
 _LEFT_OUT = frozenset(("cold_start_s", "cold_start_phases", "knee"))
-"""Fields that nobody takes for measured because the file has them: whoever reads it has their defaults."""
+"""Fields that are left out of the file if they were not measured; its reader has their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What no measurement tells."""
+    """Facts about the hardware that no measurement shows."""
 
     gpu: str
     gpus: int
     price_per_gpu_hour: float
     max_num_seqs: int | None = None
-    """In place of what the server says."""
+    """By default as the server reports."""
 
 
 def make_profile(measured: Measurement, fitted: Fit, hardware: Hardware, name: str, day: date) -> Profile:
@@ -131,5 +130,5 @@ def _cold_start(known: ColdStart) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """To four significant digits: more than any of these is known to."""
+    """`value` to four significant digits, which is more than the precision of any of these."""
     return 0.0 if value == 0 else round(value, _DIGITS - 1 - math.floor(math.log10(abs(value))))

@@ -1,4 +1,4 @@
-"""Where a replica's latencies leave their targets: what one rate came to, and which to try next. Pure."""
+"""The knee of a replica, above which it misses its targets: judging a rate, and the next to try. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serve_app.policy.capacity_model import Mix, StepTime, feasibility
 from serve_app.settings.knobs import Knobs
 
 FIRST_SHARE = 0.5
-"""Of the formula's rate, to begin with."""
+"""The first rate to try, as a share of the formula's."""
 _GROWTH = 1.25
 _RESOLUTION = 1.05
 """Between the highest rate held and the lowest missed, in the end."""
@@ -45,12 +45,12 @@ _UNSURE = ("client", "queue")
 """Misses that one try does not settle."""
 
 Miss = Literal["", "TTFT", "ITL", "queue", "client"]
-"""What was not held: a target, the queue that grew, or the client's time. Empty if the rate was held."""
+"""What was missed: a target, the queue that grew, or the client's time. Empty if the rate was held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What must hold. None is left out: an empty replica misses it."""
+    """The targets to meet; None for one that an empty replica misses, which is left out."""
 
     percentile: int
     ttft_s: float | None
@@ -69,7 +69,7 @@ def targets(step: StepTime, mix: Mix, knobs: Knobs) -> Targets:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one rate came to. Seconds; infinite where the percentile reaches what was never answered."""
+    """The result of one rate. Seconds; infinite if the percentile falls on requests without an answer."""
 
     rps: float
     requests: int
@@ -80,7 +80,7 @@ class Rate:
     """Share of them with TTFT, and mean time between tokens, within the targets."""
     miss: Miss
     lag_s: float
-    """99 % of the time the client was at most so late."""
+    """The client's lateness at the 99th percentile."""
 
     @property
     def held(self) -> bool:
@@ -98,7 +98,7 @@ def hold_s(rps: float, asked_s: float, again: bool = False) -> float:
 
 
 def judge(rps: float, for_s: float, records: Sequence[Record], kept: Timekeeping, wanted: Targets) -> Rate:
-    """What `records` of a rate say that was kept for `for_s` seconds.
+    """Judge a rate by its `records`; it was kept for `for_s` seconds.
 
     A request without a first token has an infinite TTFT, whatever became of it. Of inter-token latencies
     those count that ended while requests came: what follows is a replica that runs empty.
@@ -135,7 +135,7 @@ def _gaps(record: Record, begin_s: float, end_s: float) -> np.ndarray[tuple[int]
 
 
 def _in_time(record: Record, wanted: Targets) -> bool:
-    """As load tests count goodput: by a request's TTFT and its mean time per output token."""
+    """Whether a request met the targets, as goodput: by its TTFT and its mean time per output token."""
     if record.ttft_s is None or record.outcome != "answered":
         return False
     pieces = record.pieces_s

@@ -12,7 +12,7 @@ from serve_app.cli import formats
 _BAR = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _NEAR = 0.05
-"""As close as the knee is looked for: less than that is no difference."""
+"""The precision of the knee: a smaller difference is none."""
 
 
 def knee_report(found: Knee, rates: Sequence[Rate]) -> str:
@@ -30,7 +30,7 @@ def knee_report(found: Knee, rates: Sequence[Rate]) -> str:
 
 
 def _targets(found: Knee) -> str:
-    """What must hold, and what was left out."""
+    """The targets, and the one that was left out."""
     both = (("TTFT", found.ttft_target_s), ("ITL", found.itl_target_s))
     kept = [f"{name} within {formats.seconds(target)}" for name, target in both if target is not None]
     text = f"P{found.percentile} {' and '.join(kept)}"

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from replay.capacity.capacity_error import MeasurementError
-from replay.capacity.guard import check_alone
-from replay.capacity.server import ColdStart, Server
+from replay.capacity.observer import Observer, check_alone, first_of
+from replay.capacity.server import ColdStart, MeasurementError, Server
 from replay.capacity.sweep import Cell, Limits, Prompts, plan
-from replay.capacity.watch import Progress, Watch, first_of
 from replay.fit import StepSample
 from serve_app.settings.knobs import Knobs
 
@@ -28,12 +26,12 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure, and for how long."""
+    """The model to measure, and the time for it."""
 
     url: str
     model: str | None
     duration_s: float
-    """Of the sweep; checks before it and the last reports after it take some ten seconds more."""
+    """Seconds of the sweep; the checks before it and the last reports after it take some ten more."""
     seed: int
     headers: Mapping[str, str] = field(default_factory=dict)
     """Sent with every request."""
@@ -51,10 +49,10 @@ class Measurement:
     cells: int
     requests: int
     token_ids: tuple[int, ...] = ()
-    """Of the model's vocabulary, to draw prompts from."""
+    """Token ids of the model's vocabulary, to draw prompts from."""
 
 
-async def measure(order: Plan, tell: Callable[[Progress], None]) -> Measurement:
+async def measure(order: Plan, tell: Callable[[str, str], None]) -> Measurement:
     """Measure one model's only replica. Cancelled, it closes its streams, which ends them on the server.
 
     Raises:
@@ -72,24 +70,24 @@ async def measure(order: Plan, tell: Callable[[Progress], None]) -> Measurement:
             cells = plan(limits, order.seed)
         except ValueError as error:
             raise MeasurementError(f"{model} cannot be measured: {error}") from None
-        watch = Watch(server, model, lambda: server.sent, tell)
-        await watch.begin()
-        async with watch.running():
+        observer = Observer(server, model, lambda: server.sent, tell)
+        await observer.begin()
+        async with observer.running():
             loop = asyncio.get_running_loop()
             end = loop.time() + order.duration_s
 
             def figures() -> str:
-                return f"{len(watch.samples)} samples, {max(0.0, end - loop.time()):.0f} s left"
+                return f"{len(observer.samples)} samples, {max(0.0, end - loop.time()):.0f} s left"
 
             for index, cell in enumerate(cells):
                 left = end - loop.time()
                 if left <= 0:
                     break
-                watch.show(f"load {index + 1}/{len(cells)}: {cell}", figures)
+                observer.show(f"load {index + 1}/{len(cells)}: {cell}", figures)
                 await _drive(server, model, cell, prompts, left / (len(cells) - index))
                 check_alone(model, await server.readiness(model), knobs)
-            await watch.last_reports()
-        samples = watch.samples
+            await observer.last_reports()
+        samples = observer.samples
         if not samples:
             raise MeasurementError(
                 f"{model} reported no engine steps in {order.duration_s:.0f} s of load: "
@@ -120,7 +118,7 @@ async def _choose(server: Server, model: str | None) -> str:
 
 
 async def _look(server: Server, model: str, seed: int) -> tuple[Limits, Prompts]:
-    """What the replica takes, once it has told: its gauges come about a second after it is ready."""
+    """The replica's limits, from gauges that come about a second after it is ready."""
     tokens = await server.tokenize(model, _WORDS)
     loop = asyncio.get_running_loop()
     end = loop.time() + _SETUP_S

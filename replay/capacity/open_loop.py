@@ -16,8 +16,6 @@ from loadtests.client.prompts import Target
 from loadtests.planned import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client
-from replay.capacity.capacity_error import MeasurementError
-from replay.capacity.guard import check_alone
 from replay.capacity.knee import (
     FIRST_SHARE,
     Rate,
@@ -30,14 +28,14 @@ from replay.capacity.knee import (
     targets,
 )
 from replay.capacity.measure import Measurement
-from replay.capacity.server import Server
+from replay.capacity.observer import Observer, check_alone, first_of
+from replay.capacity.server import MeasurementError, Server
 from replay.capacity.sweep import Limits
-from replay.capacity.watch import Progress, Watch, first_of
 from replay.profile import Knee, Profile
 from serve_app.policy.capacity_model import Mix, capacity_rps
 
 _LEAD_S = 0.5
-"""From planning a rate to its first request: the client opens its session meanwhile."""
+"""The time from planning a rate to its first request, in which the client opens its session."""
 # Of a rate that is held everything is answered soon after its last arrival. What is open after so many
 # targets more is cut, and counts by the first token it has had, or not.
 _GRACE_TARGETS = 2.0
@@ -83,7 +81,7 @@ def arrivals(
 
 
 async def find_knee(
-    order: Order, measured: Measurement, profile: Profile, tell: Callable[[Progress], None]
+    order: Order, measured: Measurement, profile: Profile, tell: Callable[[str, str], None]
 ) -> tuple[Knee, tuple[Rate, ...]] | None:
     """The knee of the replica that `profile` is of, and every rate of the curve.
 
@@ -111,7 +109,7 @@ async def find_knee(
 
 
 def summary(tried: list[Rate], formula_rps: float, wanted: Targets, tokens: tuple[int, int]) -> Knee:
-    """What a fleet file says of it."""
+    """The knee as a fleet file has it."""
     rates = curve(tried)
     found = knee(tried)
     above = next((rate for rate in rates if not rate.held), None)
@@ -152,7 +150,7 @@ class _Search:
         measured: Measurement,
         wanted: Targets,
         tokens: tuple[int, int],
-        tell: Callable[[Progress], None],
+        tell: Callable[[str, str], None],
     ) -> None:
         self._server = server
         self._order = order
@@ -160,7 +158,7 @@ class _Search:
         self._wanted = wanted
         self._tokens = tokens
         self._random = random.Random(order.seed)  # noqa: S311 - repeatable load, not a secret
-        self._watch = Watch(server, measured.model, self._sent, tell)
+        self._observer = Observer(server, measured.model, self._sent, tell)
         self._sent_before = 0
         self._due_s: list[float] = []
         self._begin = 0.0
@@ -176,16 +174,16 @@ class _Search:
         )
 
     def _sent(self) -> int:
-        """As many as may have left by now."""
+        """The most requests that can have been sent by now."""
         return self._sent_before + bisect_right(self._due_s, time.monotonic() - self._begin)
 
     async def begin(self) -> None:
-        """Look around first."""
-        await self._watch.emptied()
-        await self._watch.begin()
+        """Check for other traffic first."""
+        await self._observer.emptied()
+        await self._observer.begin()
 
     async def keep(self, rps: float, number: int, again: bool) -> Rate:
-        """Keep one rate, and tell what it came to; returns with nothing under way."""
+        """Keep one rate and return its result, with no request left under way."""
         for_s = hold_s(rps, self._order.step_s, again)
         planned = arrivals(rps, for_s, self._random, self._sent_before, *self._tokens)
         records: list[Record] = []
@@ -198,9 +196,9 @@ class _Search:
             left_s = max(0.0, self._begin + for_s - time.monotonic())
             return f"{len(records)} of {len(planned)} requests answered, {left_s:.0f} s left"
 
-        self._watch.show(f"rate {number}: {rps:.3g} requests/s", figures)
+        self._observer.show(f"rate {number}: {rps:.3g} requests/s", figures)
         try:
-            async with self._watch.running():
+            async with self._observer.running():
                 kept = await drive(planned, self._target, Client(), self._begin, records.append, stop)
         except ExceptionGroup as failures:
             raise first_of(failures) from None
@@ -217,7 +215,7 @@ class _Search:
         name = self._measured.model
         check_alone(name, await self._server.readiness(name), self._measured.knobs)
         if stop.is_set():
-            await self._watch.emptied()
+            await self._observer.emptied()
         return judge(rps, for_s, records, kept, self._wanted)
 
     def _grace_s(self) -> float:

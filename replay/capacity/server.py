@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import aiohttp
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from replay.capacity.capacity_error import MeasurementError
-from replay.capacity.exposition import Scrape, read_scrape
+from replay.capacity.scrape import Scrape, read_scrape
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import from_pydantic
 
@@ -18,6 +17,10 @@ _STREAM = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=300.0)
 _SHOWN = 300
 
 D = TypeVar("D", bound=BaseModel)
+
+
+class MeasurementError(Exception):
+    """A measurement cannot be made: one sentence for the user, with what to do about it."""
 
 
 class _Document(BaseModel):
@@ -62,7 +65,7 @@ class _Knobs(_Document):
 
 
 class ColdStart(_Document):
-    """What the policy has measured of the start of a model's replicas, seconds."""
+    """The cold start of a model's replicas as the policy has measured it, in seconds."""
 
     model: str
     cold_start_s: float | None = None

@@ -1,4 +1,4 @@
-"""Which loads to measure under. Pure.
+"""The loads to measure under. Pure.
 
 The four coefficients of a step are told apart by loads that differ in the batch, in the KV tokens at the
 same batch, and in the prefill tokens a step; so prompt lengths and concurrencies are crossed, and some
@@ -24,7 +24,7 @@ _KV_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server takes."""
+    """The limits of the server."""
 
     max_model_len: int
     """Tokens of a prompt and its answer."""

@@ -1,4 +1,4 @@
-"""What a simulated fleet runs under, and the rules for the kernel that follow from it."""
+"""The conditions of a simulated fleet, and the rules for the kernel that follow from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUTINGS = ("grouped", "tokens", "two-choices")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the fleet runs under, besides its profile.
+    """Targets, cold starts, routing and limits of a fleet, besides its profile.
 
     Raises:
         ValueError: for a value out of its bounds.
@@ -44,13 +44,13 @@ class Conditions:
     start_failures: float = 0.0
     """Share of starts that fail, at an even point of their cold start; they are tried again."""
     capacity: int | None = None
-    """Replicas the cluster has room for; those beyond wait for a place. None: as many as are asked for."""
+    """Replicas the cluster has room for; further ones stay pending. None: no limit."""
     block_tokens: int = 0
     """Tokens of one prefix block, where the trace carries them."""
     bytes_per_token: float = 4.4
-    """Of request bodies: English in JSON."""
+    """Bytes of a request body per prompt token: English in JSON."""
     body_noise: float = 0.2
-    """Bodies differ from that by at most so much, evenly, so that nobody can read tokens off bytes."""
+    """Bodies differ from that by at most this share, evenly, so that bytes do not give tokens away."""
 
     def __post_init__(self) -> None:
         least, most = self.cold_start_s
@@ -61,7 +61,7 @@ class Conditions:
             ("routing", self.routing, self.routing not in ROUTINGS, f"one of {', '.join(ROUTINGS)}"),
             ("max_held", self.max_held, self.max_held < 0, "at least 0"),
             ("max_ongoing_requests", self.max_ongoing_requests, self.max_ongoing_requests < 1, "at least 1"),
-            # All failing, nobody would ever be answered; without a cold start not even time would pass.
+            # If every start failed, no request would be answered; without a cold start time would not pass.
             ("start_failures", self.start_failures, not 0 <= self.start_failures < 1, "from 0 to below 1"),
             ("capacity", self.capacity, self.capacity is not None and self.capacity < 1, "at least 1"),
             ("block_tokens", self.block_tokens, self.block_tokens < 0, "at least 0"),
@@ -76,7 +76,7 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
     """One record of `RULES`.
 
     Raises:
-        ValueError: for a profile whose steps cannot have a token for everybody in the batch, as vLLM does.
+        ValueError: for a profile whose steps have less than one token for each sequence, which vLLM refuses.
     """
     if profile.max_num_batched_tokens < profile.max_num_seqs:
         raise ValueError(
@@ -84,7 +84,7 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
             f"{profile.max_num_seqs}, as every sequence gets a token in every step"
         )
     step = profile.step
-    # As `room_for_held`: an eighth of a batch waiting in the engine fills the places of those who leave.
+    # As `room_for_held`: an eighth of a batch waits in the engine to replace requests that end.
     room = profile.max_num_seqs + math.ceil(profile.max_num_seqs / 8)
     record = np.zeros(1, RULES)
     for name, value in {

@@ -45,7 +45,7 @@ class Start:
 
     @property
     def ends_at(self) -> float:
-        """When it is ready, or has failed."""
+        """The time at which it is ready or has failed."""
         return self.began_at + self.cold_start_s
 
 
@@ -71,9 +71,9 @@ class Fleet:
         self.now = 0.0
         self.target = 0
         self.starting: dict[int, Start] = {}
-        """By slot."""
+        """Starts under way, by slot."""
         self.pending: list[float] = []
-        """When each replica without a place was asked for."""
+        """When each replica that waits for room in the cluster was asked for."""
         self.names: dict[int, int] = {}
         """The number of the replica in a slot, of those that are ready or draining."""
         self.cold_starts: list[tuple[int, float]] = []
@@ -99,12 +99,12 @@ class Fleet:
 
     @property
     def draining(self) -> int:
-        """Replicas that end what they have begun."""
+        """Replicas that finish their requests and take no new ones."""
         return len(self._drain_began)
 
     @property
     def open_requests(self) -> int:
-        """Requests that have arrived and been let in, and do not have all of their tokens."""
+        """Requests that were admitted and do not have all of their tokens."""
         return int(self.memory.totals["open"][0])
 
     def warm(self, replicas: int) -> None:
@@ -135,7 +135,7 @@ class Fleet:
         self._place()
 
     def next_event(self) -> float:
-        """When the next start ends."""
+        """The time at which the next start ends; infinite without one."""
         return min((start.ends_at for start in self.starting.values()), default=math.inf)
 
     def settle(self) -> None:
@@ -178,13 +178,13 @@ class Fleet:
             self.memory = grow_requests(self.memory, 2 * len(self.memory.requests))
 
     def advance(self, until: float) -> None:
-        """Take every engine step that ends by `until`, and make that the present."""
+        """Take every engine step that ends by `until`, and set the time to it."""
         self._room_for_windows(until)
         kernel.advance(self.memory, float(until))
         self.now = until
 
     def end(self) -> None:
-        """Stop the bill: whatever still exists is billed up to now."""
+        """End the replay: replicas that still exist are billed up to now."""
         self.pending.clear()
         for slot in list(self.starting):
             self._abandon(slot)
@@ -199,7 +199,7 @@ class Fleet:
         )
 
     def report(self, slots: Sequence[int]) -> Floats:
-        """The signals of replicas: a row each, in the order of `EngineSignals`. Their means begin anew."""
+        """The signals of replicas, a row each, in the order of `EngineSignals`. Means restart at zero."""
         rows = np.empty((len(slots), len(ENGINE_FIELDS)))
         kernel.report(self.memory, np.array(slots, dtype=np.int64), float(self.now), rows)
         return rows
@@ -262,7 +262,7 @@ class Fleet:
         began, drain_began = self._began.pop(slot), self._drain_began.pop(slot, None)
         served_until = at if drain_began is None else drain_began
         replica = self.memory.replicas[slot]
-        # A step is counted when it begins; what of it is still to come is nobody's.
+        # A step is counted when it begins; its remaining time is not billed.
         under_way = replica["step_end"] - at if replica["step_end"] < math.inf else 0.0
         drained = at - served_until
         # While it drains it is busy all the time.

@@ -16,8 +16,6 @@ Records = Any
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# The kernel has these constants compiled in, and what is compiled is kept for as long as kernel.py is the
-# same file: who changes one of them touches that file too.
 FREE, STARTING, READY, DRAINING = 0, 1, 2, 3
 
 NONE = -1
@@ -26,7 +24,7 @@ NEVER = 1 << 60
 """More steps than any replica takes."""
 
 WINDOW_S = 60.0
-"""Of the windows by which targets are judged."""
+"""Seconds of a window by which targets are judged."""
 
 # One log-spaced histogram serves every latency of the whole replay: 1 % wide, from 10 us to 1,000 s and on.
 SHORTEST_S = 1e-5
@@ -167,13 +165,13 @@ RULES = np.dtype(
         ("most_in_flight", "i8"),  # and all others; where every replica has so many, requests are refused
         ("sequence_tokens", "i8"),  # tokens that a request in flight weighs in a pick
         ("two_choices", "i8"),  # 1: the fewer requests in flight of two replicas drawn at random
-        ("patience_s", "f8"),  # how long a request may wait for prefill, its own too; 0: no groups
+        ("patience_s", "f8"),  # seconds a request may wait for prefill, its own included; 0: no groups
         ("group_requests", "i8"),  # most requests of a prefill group
         ("pace_fade", "f8"),
         ("bytes_per_token", "f8"),
         ("bytes_per_pending_token", "i8"),  # by which the ingress estimates prompts
         ("most_pending_tokens", "i8"),
-        ("cold_after_s", "f8"),  # who is held for longer was held by a cold start
+        ("cold_after_s", "f8"),  # a request that is held for longer was held by a cold start
         ("window_s", "f8"),
     ]
 )
@@ -187,7 +185,7 @@ class Memory(NamedTuple):
     replicas: Records
     requests: Records
     batch: npt.NDArray[np.int64]
-    """[replica, place]: the requests in the batch, in the order in which they were admitted."""
+    """[replica, index]: the requests in the batch, in the order in which they were admitted."""
     windows: Records
     window_ttft: npt.NDArray[np.uint32]
     window_itl: npt.NDArray[np.uint32]
@@ -197,15 +195,15 @@ class Memory(NamedTuple):
     recent: npt.NDArray[np.float64]
     """[replica, part, slice, bin] of the last 30 s; behind the slices stands their sum."""
     blocks: npt.NDArray[np.int64]
-    """[request, place]: the ids of its prompt's prefix blocks."""
+    """[request, index]: the ids of its prompt's prefix blocks."""
     cache: npt.NDArray[np.int64]
-    """[replica, place]: prefix blocks in its cache, the latest used last."""
+    """[replica, index]: prefix blocks in its cache, the latest used last."""
 
 
 def allocate(
     rules: Records, replicas: int, requests: int, windows: int, prompt_blocks: int, cache_blocks: int
 ) -> Memory:
-    """Memory for so many at a time. `grow` makes it larger."""
+    """Memory for the given numbers; `grow_...` make it larger."""
     totals = np.zeros(1, TOTALS)
     totals["free"] = 0
     totals["held_head"] = totals["held_tail"] = NONE
@@ -230,7 +228,7 @@ def allocate(
 
 
 def renew_replica(memory: Memory, slot: int) -> None:
-    """Make a record a replica that is starting, with nothing of who had it before."""
+    """Reset a record for a replica that is starting."""
     memory.replicas[slot] = _fresh(1)[0]
     memory.replicas["status"][slot] = STARTING
     memory.recent[slot] = 0.0
@@ -252,7 +250,7 @@ def _longer(array: Records, length: int) -> Records:
 
 
 def grow_windows(memory: Memory, windows: int) -> Memory:
-    """With room for `windows` one-minute windows."""
+    """The memory with room for `windows` one-minute windows."""
     return memory._replace(
         windows=_longer(memory.windows, windows),
         window_ttft=_longer(memory.window_ttft, windows),
@@ -261,7 +259,7 @@ def grow_windows(memory: Memory, windows: int) -> Memory:
 
 
 def grow_requests(memory: Memory, requests: int) -> Memory:
-    """With room for `requests` open requests."""
+    """The memory with room for `requests` open requests."""
     old = len(memory.requests)
     pool = _longer(memory.requests, requests)
     pool["next"][old:] = np.arange(old + 1, requests + 1)
@@ -271,7 +269,7 @@ def grow_requests(memory: Memory, requests: int) -> Memory:
 
 
 def grow_replicas(memory: Memory, replicas: int) -> Memory:
-    """With room for `replicas` that exist at a time."""
+    """The memory with room for `replicas` at a time."""
     old = len(memory.replicas)
     return memory._replace(
         replicas=np.concatenate((memory.replicas, _fresh(replicas - old))),

@@ -1,1 +1,1 @@
-"""Foresight: what the whole trace needs, and when to start and stop replicas for it."""
+"""Fleets found by knowing the whole trace: the least static fleet, and a schedule of starts and stops."""

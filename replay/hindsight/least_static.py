@@ -1,16 +1,15 @@
-"""The static fleet that one would have had to provision, found with hindsight."""
+"""The least static fleet that attains the goal, found with hindsight."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from replay.controller import Sampled
+from replay.defaults import GOAL
 from replay.laws.static import Static
 from replay.result import Result
 from replay.scenario import Scenario
-
-GOAL = 0.99
-"""Attainment to reach."""
 
 
 def least_static(scenario: Scenario, progress: Callable[[float], None] | None = None) -> Result:
@@ -21,31 +20,21 @@ def least_static(scenario: Scenario, progress: Callable[[float], None] | None = 
     """
     least, most = max(scenario.bounds[0], 1), scenario.bounds[1]
     turns = (most - least).bit_length() + 1
-    done = 0
+    results: dict[int, Result] = {}
 
     def share(part: float) -> None:
         if progress is not None:
-            progress(min((done + part) / turns, 1.0))
+            progress(min((len(results) + part) / turns, 1.0))
 
-    def with_replicas(replicas: int) -> Result:
-        nonlocal done
-        result = static(scenario, replicas, share)
-        done += 1
-        return result
+    def attained(replicas: int) -> float:
+        results[replicas] = static(scenario, replicas, share)
+        return results[replicas].attainment
 
-    best = with_replicas(most)
-    goal = min(GOAL, best.attainment)
-    high = most
-    while least < high:
-        middle = (least + high) // 2
-        result = with_replicas(middle)
-        if result.attainment >= goal:
-            best, high = result, middle
-        else:
-            least = middle + 1
+    goal = min(GOAL, attained(most))
+    found = least + bisect_left(range(least, most), goal, key=attained)
     if progress is not None:
         progress(1.0)
-    return best
+    return results[found]
 
 
 def static(scenario: Scenario, replicas: int, progress: Callable[[float], None] | None = None) -> Result:

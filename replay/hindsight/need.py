@@ -1,4 +1,4 @@
-"""How many replicas the requests of each moment take, read off the whole trace beforehand."""
+"""The replicas that the requests of each slot of time need, by the whole trace."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Need:
     slot_s: float
     """Seconds of a slot; a minute is a whole number of them."""
     replicas: Floats
-    """By slot: its arrivals a second over what one replica carries of its minute's mean request."""
+    """For each slot, arrivals per second over the rate at which it serves the minute's mean request."""
     window: Ints
-    """By slot: the one-minute window it is in."""
+    """For each slot, its one-minute window."""
     requests: Floats
-    """By window."""
+    """The requests of each window."""
     lost: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    """By window: so many of its prompts are too long for the TTFT target that no fleet attains it."""
+    """Whether so many prompts of a window are too long for the TTFT target that no fleet attains it."""
     drain_s: float
     """Seconds a usual request takes to be answered, which is what stopping a replica costs."""
 

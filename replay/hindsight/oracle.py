@@ -1,10 +1,10 @@
-"""The oracle: what a schedule made with the whole trace in view would have cost. A bound, not a policy.
+"""The oracle: the cost of a schedule that is made knowing the whole trace. A bound, not a policy.
 
 It knows every arrival, and starts replicas one cold start before they are needed. It is a heuristic: a
 cheaper schedule may exist, so that it bounds the true optimum from above.
 
 1. The trace is read into the replicas that each slot of ten seconds needs, by the true step time.
-2. Each one-minute window has a load: by what factor its replicas carry more than that formula says. Over
+2. Each one-minute window has a load: the factor by which its replicas serve more than that formula says. Over
    some ten replays the loads are brought to where each window just attains its targets.
 3. A gap in which a replica is not needed is kept through where that is cheaper than a drain and a start.
 4. Windows that cost most a request are given up as long as `GOAL` of the requests are in attained ones.
@@ -22,6 +22,7 @@ import numpy as np
 
 from loadtests.traces.trace import Floats, Ints
 from replay.controller import Sampled
+from replay.defaults import GOAL, ORACLE
 from replay.fleet.layout import WINDOW_S
 from replay.hindsight.need import Need, read_need
 from replay.hindsight.timetable import Timetable, filled, seconds
@@ -29,8 +30,6 @@ from replay.laws.schedule import Schedule
 from replay.result import Result
 from replay.scenario import Scenario
 
-GOAL = 0.99
-NAME = "oracle"
 _SLOT_S = 10.0
 _SHORT_SLOT_S = 2.5
 _SHORT_COLD_START_S = 30.0
@@ -43,9 +42,9 @@ _GAIN = 0.4
 _FARTHEST = 0.3
 _PUSH = 1.05
 _STRIDE = 3
-"""Of so many windows one is pushed at a time, so that who misses can be told from whom it hurts."""
+"""Every third window is pushed at a time, so that a miss can be traced to the window that caused it."""
 _RELIEF = 1.3
-"""By how much a window that is given up is loaded more; its queue must not spoil the next."""
+"""The factor on the load of a window that is given up; its queue must not spoil the next window."""
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -73,7 +72,7 @@ def oracle(asked: Scenario, progress: Callable[[float], None] | None = None) -> 
 
         need = read_need(asked, slot_s)
         if not len(need.requests):
-            nothing = Schedule([(0.0, asked.bounds[0])], name=NAME)
+            nothing = Schedule([(0.0, asked.bounds[0])], name=ORACLE)
             return asked.run(Sampled(nothing), warm=asked.bounds[0], progress=share)
         found = _Search(asked, need, mean_s, warm, share).best()
         best = found if best is None or found.beats(best) else best
@@ -90,9 +89,9 @@ class _Run:
     load: Floats
     result: Result
     ok: Bools
-    """By window: attained, or lost whatever is done."""
+    """Whether each window is attained, or lost with any fleet."""
     miss: Floats
-    """By window: the share of first tokens or of the others, whichever is more, that came too late."""
+    """The share of first tokens, or of later tokens if that is more, that came too late in each window."""
 
     def beats(self, other: _Run) -> bool:
         mine, theirs = (min(run.result.attainment, GOAL) for run in (self, other))
@@ -135,13 +134,13 @@ class _Search:
         slot_s = self._need.slot_s
         ready = np.ceil(self._need.replicas / load[self._need.window] - 1e-9).astype(np.int64)
         ready = np.clip(ready, *self._bounds)
-        ready[-1] = max(int(ready[-1]), 1)  # whoever is held is answered in the end
+        ready[-1] = max(int(ready[-1]), 1)  # held requests are answered in the end
         keep_s = self._cold_start_s + self._need.drain_s
         return Timetable(slot_s, self._cold_start_s, filled(ready, math.ceil(keep_s / slot_s)))
 
     def _run(self, load: Floats) -> _Run:
         timetable = self._timetable(load)
-        schedule = Schedule(timetable.steps, name=NAME)
+        schedule = Schedule(timetable.steps, name=ORACLE)
         starts, before_s = timetable.prepaid(self._warm)
         result = self._asked.run(
             Sampled(schedule),
@@ -164,7 +163,7 @@ class _Search:
     # -- the search
 
     def _approached(self) -> Floats:
-        """The highest load at which each window attained its targets, found by all at once."""
+        """The highest load at which each window attained its targets; all windows are searched together."""
         allowed = 1.0 - self._asked.knobs.ttft_percentile / 100.0
         load = np.full(len(self._lost), _FIRST_LOAD)
         low, high = np.zeros(len(load)), np.full(len(load), np.inf)
@@ -185,7 +184,7 @@ class _Search:
         return np.clip(np.where(low > 0, low, 0.9 * load), _LEAST_LOAD, _MOST_LOAD)
 
     def _mended(self, load: Floats) -> _Run:
-        """Less load on windows that miss, the less the longer they do, until few enough miss."""
+        """Lower the load of windows that miss, more with every turn, until few enough miss."""
         missed = np.zeros(len(load))
         for turn in range(_MENDS):
             run = self._run(load)
@@ -204,7 +203,7 @@ class _Search:
         return float(requests[~ok].sum()) <= (1.0 - GOAL) * float(requests.sum())
 
     def _pushed(self, run: _Run) -> Floats:
-        """More load on every third window at a time, kept where it hurts neither it nor the one before."""
+        """Raise the load of every third window; keep it where neither it nor the window before misses."""
         load = run.load
         index = np.arange(len(load))
         for turn in range(_PUSHES):
@@ -239,7 +238,7 @@ class _Search:
             chosen = chosen[: len(chosen) // 2]
 
     def _relieved(self, load: Floats, windows: Ints | list[int]) -> Floats:
-        """The load of windows that are given up: where one replica would do, who comes waits for the next."""
+        """The load of windows that are given up; infinite where one replica would do: requests can wait."""
         peak = np.zeros(len(load))
         np.maximum.at(peak, self._need.window, self._need.replicas / load[self._need.window])
         return np.where(peak[windows] <= 1.0, np.inf, load[windows] * _RELIEF)

@@ -1,4 +1,4 @@
-"""When to start and to stop replicas so that so many are ready in each slot, and what that is billed."""
+"""When to start and stop replicas for a number that is ready in each slot, and the GPU-seconds of that."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def filled(replicas: Ints, slots: int) -> Ints:
 
 
 def seconds(ready: Ints, slot_s: float, start_s: float) -> float:
-    """What `ready` is billed, with `start_s` seconds a start; those of the first slot are not counted."""
+    """The replica-seconds of `ready`, with `start_s` seconds per start; the first slot has no starts."""
     return float(ready.sum()) * slot_s + start_s * float(np.maximum(np.diff(ready), 0).sum())

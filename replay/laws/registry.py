@@ -1,23 +1,21 @@
 """Scaling laws by the specification that a command line or a report gives: `static:4`, `hpa:waiting=1`.
 
-Laws of other packages are found by the entry point group `tideserve.laws`, each a mapping of names to `Law`s:
-those of peers are in `benchmarks.peers`.
+Other packages add laws by an entry point of the group `tideserve.laws`, which names a mapping of names to
+`Law`s. Those of peers are `benchmarks.peers.laws.LAWS`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 
-from replay.laws.schedule import Schedule
+from replay.defaults import MOST_REPLICAS, STATIC
 from replay.laws.static import Static
 from replay.sample import Autoscaler
 from serve_app.policy.capacity_model import StepTime
-
-_MOST_REPLICAS = 10_000
 
 
 class SpecError(ValueError):
@@ -25,47 +23,38 @@ class SpecError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What laws may be told of the fleet before it is deployed."""
+class Engines:
+    """What a law may know of the engines before they are deployed."""
 
-    fit: StepTime | None = None
-    """Step time of the engines, as a profile taken beforehand finds it."""
+    step: StepTime | None = None
+    """Their step time, as a profile taken beforehand finds it."""
     max_num_seqs: int = 64
+    """Most requests of an engine's batch."""
     max_num_batched_tokens: int = 8192
-    schedule: Sequence[tuple[float, int]] | None = None
-    """(seconds, replicas) of `schedule`."""
+    """Most tokens of an engine's step."""
 
 
 Settings = Mapping[str, float]
-"""By name; what stands alone after the colon is ''."""
+"""The settings of a specification by name; a value without a name has the name ''."""
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """How a law is written, and made."""
+    """A law that a specification can name."""
 
     spec: str
     """How it is written, for error messages."""
     takes: tuple[str, ...]
-    make: Callable[[Settings, Surroundings], Autoscaler]
+    """The names of its settings."""
+    make: Callable[[Settings, Engines], Autoscaler]
 
 
-def make(
-    spec: str,
-    *,
-    fit: StepTime | None = None,
-    max_num_seqs: int = 64,
-    max_num_batched_tokens: int = 8192,
-    schedule: Sequence[tuple[float, int]] | None = None,
-) -> Autoscaler:
-    """A policy with fresh memory.
+def make(spec: str, engines: Engines | None = None) -> Autoscaler:
+    """Make the policy that `spec` names, with fresh memory.
 
     Args:
         spec: A name of `names()`, and after a colon its setting or settings.
-        fit: The step time of the engines; `dynamo` needs it.
-        max_num_seqs: Most requests of an engine's batch.
-        max_num_batched_tokens: Most tokens of an engine's step.
-        schedule: What `schedule` asks for.
+        engines: What it may know of the engines; `dynamo` needs their step time.
 
     Raises:
         SpecError: naming what is wrong, and what exists.
@@ -76,15 +65,14 @@ def make(
         known = ", ".join(law.spec for law in _laws().values())
         raise SpecError(f"policy {spec!r}: no such baseline; there are {known}")
     settings = _settings(spec, law, rest)
-    surroundings = Surroundings(fit, max_num_seqs, max_num_batched_tokens, schedule)
     try:
-        return law.make(settings, surroundings)
+        return law.make(settings, engines or Engines())
     except SpecError as error:
         raise SpecError(f"policy {spec!r}: {error}; written {law.spec}") from None
 
 
 def names() -> tuple[str, ...]:
-    """Of the baselines."""
+    """The names of all laws."""
     return tuple(_laws())
 
 
@@ -94,7 +82,7 @@ def _settings(spec: str, law: Law, rest: str) -> dict[str, float]:
         key, equals, text = part.partition("=")
         key, text = (key.strip(), text.strip()) if equals else ("", key.strip())
         if key not in law.takes or key in settings:
-            raise SpecError(f"policy {spec!r}: {part.strip()!r} has no place in it; written {law.spec}")
+            raise SpecError(f"policy {spec!r}: {part.strip()!r} is no setting of it; written {law.spec}")
         try:
             value = float(text)
         except ValueError:
@@ -106,7 +94,7 @@ def _settings(spec: str, law: Law, rest: str) -> dict[str, float]:
 
 
 def whole(settings: Settings, least: int, most: int, usual: int | None = None) -> int:
-    """The setting that stands alone, if it is a whole number within these bounds. Raises SpecError if not."""
+    """The setting without a name, a whole number within these bounds. Raises SpecError for any other."""
     value = settings.get("", usual)
     if value is None:
         raise SpecError("a whole number is needed")
@@ -116,30 +104,17 @@ def whole(settings: Settings, least: int, most: int, usual: int | None = None) -
 
 
 def one(settings: Settings, usual: tuple[str, float]) -> tuple[str, float]:
-    """The one setting and its name, or what is usual. Raises SpecError for more than one."""
+    """The name and value of the only setting; `usual` without one. Raises SpecError for more than one."""
     if len(settings) > 1:
         raise SpecError("one setting is enough")
     return next(iter(settings.items()), usual)
 
 
-def _static(settings: Settings, _: Surroundings) -> Autoscaler:
-    return Static(whole(settings, 1, _MOST_REPLICAS))
-
-
-def _schedule(_: Settings, given: Surroundings) -> Autoscaler:
-    if given.schedule is None:
-        raise SpecError("it needs a timetable")
-    return Schedule(given.schedule)
-
-
-_OWN = {
-    "static": Law("static:REPLICAS", ("",), _static),
-    "schedule": Law("schedule", (), _schedule),
-}
+_STATIC = Law("static:REPLICAS", ("",), lambda settings, _: Static(whole(settings, 1, MOST_REPLICAS)))
 
 
 @cache
 def _laws() -> Mapping[str, Law]:
-    """By name: those of other packages, then the two that are no peer's."""
+    """Every law by its name: those of other packages, then static fleets."""
     found = sorted(entry_points(group="tideserve.laws"), key=lambda entry: entry.name)
-    return {name: law for entry in found for name, law in entry.load().items()} | _OWN
+    return {name: law for entry in found for name, law in entry.load().items()} | {STATIC: _STATIC}

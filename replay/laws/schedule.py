@@ -1,4 +1,4 @@
-"""Replicas by a timetable, as an oracle has worked it out."""
+"""Replicas by a timetable, which the oracle works out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EPS_S = 1e-6
 
 
 class Schedule:
-    """Asks for what a timetable says, whatever happens.
+    """Asks for the replicas of a timetable, whatever the traffic.
 
     Args:
         steps: (seconds since the start, replicas from then on), times rising. Before the first of them, the
@@ -36,21 +36,11 @@ class Schedule:
                 raise ValueError(f"schedule: replicas at {at:g} s = {replicas}: must be at least 0")
         self._steps = tuple(steps)
         self._next = 1
-        self._name = name
-        self._interval_s = interval_s
-
-    @property
-    def name(self) -> str:
-        """As given."""
-        return self._name
-
-    @property
-    def interval_s(self) -> float:
-        """As given."""
-        return self._interval_s
+        self.name = name
+        self.interval_s = interval_s
 
     def decide(self, sample: Sample) -> int:
-        """The entry in force; times never fall."""
+        """The replicas of the entry in force; times never fall."""
         while self._next < len(self._steps) and self._steps[self._next][0] <= sample.at + _EPS_S:
             self._next += 1
         return self._steps[self._next - 1][1]

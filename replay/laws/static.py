@@ -16,12 +16,8 @@ class Static:
 
     def __init__(self, replicas: int) -> None:
         self.replicas = replicas
-
-    @property
-    def name(self) -> str:
-        """With its number."""
-        return f"static:{self.replicas}"
+        self.name = f"static:{replicas}"
 
     def decide(self, sample: Sample) -> int:
-        """The number."""
+        """The same number at any time."""
         return self.replicas

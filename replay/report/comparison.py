@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from replay.defaults import GOAL, ORACLE
 from replay.result import Result
 from serve_app.cli.formats import plain
-
-GOAL = 0.99
-"""The attainment that a peer must reach before its cost is compared."""
-ORACLE = "oracle"
-"""The policy that knows the future. It is drawn as a bound, and is not compared with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One policy of a comparison. Figures that a peer's summary lacks are None."""
+    """One policy of a comparison. A figure that a peer's summary lacks is None."""
 
     policy: str
     gpu_seconds: float
@@ -43,13 +39,11 @@ def standings(results: Sequence[Result], main: int = 0) -> list[Standing]:
     if not 0 <= main < len(results):
         raise ValueError(f"main = {main} must be an index of results, which are {len(results)}")
     ours = results[main]
-    own = ours.gpu_seconds.total
-    oracle = ours.oracle_gpu_seconds
-    rows = [_of_result(result, own, oracle, result is ours) for result in results]
+    rows = [
+        replace(_standing(result.policy, result.summary(), ours), main=result is ours) for result in results
+    ]
     replayed = {row.policy for row in rows}
-    for name, summary in ours.peers.items():
-        if name not in replayed:
-            rows.append(_of_peer(name, summary, own, oracle, ours.price_per_gpu_hour))
+    rows += [_standing(name, figures, ours) for name, figures in ours.peers.items() if name not in replayed]
     rows.sort(key=lambda row: row.gpu_seconds)
     return list(_with_front(rows))
 
@@ -83,38 +77,20 @@ def verdict(result: Result, rows: Sequence[Standing]) -> str:
     return f"{text}. That is {words} {plain(peer.policy)}, {which}."
 
 
-def _of_result(result: Result, own: float, oracle: float | None, is_main: bool) -> Standing:
-    total = result.gpu_seconds.total
-    return Standing(
-        policy=result.policy,
-        gpu_seconds=total,
-        attainment=result.attainment,
-        ttft_ok=result.ttft_ok,
-        oracle_ratio=_over(total, oracle),
-        ratio=_over(own, total),
-        starts=result.starts,
-        changes=result.changes,
-        peak=result.peak,
-        dollars=result.dollars if result.price_per_gpu_hour else None,
-        main=is_main,
-    )
-
-
-def _of_peer(
-    name: str, summary: dict[str, float], own: float, oracle: float | None, price: float
-) -> Standing:
-    total = summary["gpu_seconds"]
+def _standing(name: str, figures: Mapping[str, float], main: Result) -> Standing:
+    """The standing of a policy by its figures, as `Result.summary` has them."""
+    total = figures["gpu_seconds"]
     return Standing(
         policy=name,
         gpu_seconds=total,
-        attainment=summary["attainment"],
-        ttft_ok=summary["ttft_ok"],
-        oracle_ratio=_over(total, oracle),
-        ratio=_over(own, total),
-        starts=summary.get("starts"),
-        changes=summary.get("changes"),
-        peak=summary.get("peak"),
-        dollars=total / 3600.0 * price if price else None,
+        attainment=figures["attainment"],
+        ttft_ok=figures["ttft_ok"],
+        oracle_ratio=_over(total, main.oracle_gpu_seconds),
+        ratio=_over(main.gpu_seconds.total, total),
+        starts=figures.get("starts"),
+        changes=figures.get("changes"),
+        peak=figures.get("peak"),
+        dollars=total / 3600.0 * main.price_per_gpu_hour if main.price_per_gpu_hour else None,
     )
 
 

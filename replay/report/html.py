@@ -9,7 +9,8 @@ from typing import Any
 
 from loadtests.drawing.json_numbers import finite
 from loadtests.drawing.pages import assembled, write_page
-from replay.report.comparison import GOAL, ORACLE, cheapest_peer, standings, verdict
+from replay.defaults import GOAL, ORACLE
+from replay.report.comparison import cheapest_peer, standings, verdict
 from replay.report.document import document
 from replay.report.thinning import thinned
 from replay.result import Result

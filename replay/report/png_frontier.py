@@ -15,7 +15,8 @@ from matplotlib.transforms import Bbox, BboxBase, IdentityTransform
 
 from loadtests.drawing.palette import LIGHT
 from loadtests.drawing.pictures import blank
-from replay.report.comparison import GOAL, ORACLE, Standing
+from replay.defaults import GOAL, ORACLE
+from replay.report.comparison import Standing
 from replay.result import Result
 from serve_app.cli import formats
 

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from replay.report.comparison import GOAL, ORACLE, Standing, standings, verdict
+from replay.defaults import GOAL, ORACLE
+from replay.report.comparison import Standing, standings, verdict
 from replay.result import PERCENTILES, Percentiles, Result
 from serve_app.cli import formats
 

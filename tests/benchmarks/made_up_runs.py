@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.autoscaling.plan import ORACLE, OURS, STATIC, Job
+from benchmarks.autoscaling.plan import Job
 from benchmarks.autoscaling.store import Run
 from benchmarks.autoscaling.windows import Window
+from replay.defaults import ORACLE, OURS, STATIC
 
 COSTS = {OURS: 1200.0, ORACLE: 1000.0, STATIC: 2000.0, "ray": 3000.0}
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.autoscaling.plan import OURS, Job
+from benchmarks.autoscaling.plan import Job
 from benchmarks.autoscaling.pool import Failure, run_all
+from replay.defaults import OURS
 from tests.benchmarks.made_up_runs import failing, run, window
 
 

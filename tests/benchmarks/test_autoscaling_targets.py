@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.autoscaling.page import Facts, page
-from benchmarks.autoscaling.plan import BASE, ORACLE, OURS, STATIC, VARIANTS
+from benchmarks.autoscaling.plan import BASE, VARIANTS
 from benchmarks.autoscaling.store import Run
 from benchmarks.autoscaling.summary import Results, Spread, family
 from benchmarks.autoscaling.targets import Target, met, strain, targets
 from benchmarks.autoscaling.windows import Window
+from replay.defaults import ORACLE, OURS, STATIC
 
 CALM = Window("calm", Path("calm.csv"), "a", None, 1000, 3600.0, 1.5, 0.0)
 BURSTS = Window("bursts", Path("bursts.csv"), "b", None, 1000, 3600.0, 4.0, 0.2)

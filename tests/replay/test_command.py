@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from replay.command import policies, with_knobs
 from serve_app.cli.main import main
+from serve_app.settings.knobs import Knobs
+from serve_app.settings.settings_error import SettingsError
 
+KNOBS = Knobs(min_replicas=0, max_replicas=32)
 CONFIG = Path(__file__).parents[2] / "config" / "serve.a100.yaml"
 
 
@@ -105,7 +109,7 @@ def test_an_oracle_that_misses_the_goal_says_so(trace: Path, capsys: pytest.Capt
         (["--capacity", "0"], "capacity = 0: must be from 1 to 10000"),
         (["--cold-start", "90:60"], "--cold-start = '90:60': the first must be at most the second"),
         (["--fleet", "abacus"], "profile = 'abacus': must be one of"),
-        (["--json", "no/such/out.json"], "--json = no/such/out.json: no/such is no folder"),
+        (["--json", "no/such/out.json"], "--json = no/such/out.json: no/such is not a folder"),
         (["--rate", "0"], "rate = 0.0: must be above 0"),
     ],
 )
@@ -116,7 +120,7 @@ def test_what_is_wrong_is_told_before_anything_is_replayed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("replay.run.replay", unreachable)
+    monkeypatch.setattr("replay.run.run", unreachable)
 
     assert main(["replay", "--trace", str(trace), *given]) == 2
 
@@ -137,7 +141,7 @@ def test_interrupted_it_writes_nothing(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("replay.run.replay", interrupted)
+    monkeypatch.setattr("replay.run.run", interrupted)
     out = tmp_path / "out.json"
 
     assert main(["replay", "--trace", str(trace), "--json", str(out)]) == 130
@@ -156,13 +160,13 @@ def test_decisions_that_raise_are_told(
 
     assert main(["replay", "--trace", str(trace)]) == 0
 
-    assert "decisions raised, and kept the target" in capsys.readouterr().err
+    assert "decisions raised an error and kept the target" in capsys.readouterr().err
 
 
 def test_it_says_that_it_compiles(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("replay.fleet.compiled.is_compiled", lambda: False)
+    monkeypatch.setattr("replay.fleet.kernel.is_compiled", lambda: False)
 
     assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 0
 
@@ -171,3 +175,59 @@ def test_it_says_that_it_compiles(
 
 def unreachable(*_: Any, **__: Any) -> None:
     pytest.fail("replayed all the same")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["ours"], ["ours"]),
+        (["ours,ray:5", "static:3"], ["ours", "ray:5", "static:3"]),
+        (["dynamo:itl=0.015,ttft=0.15, interval=60"], ["dynamo:itl=0.015,ttft=0.15,interval=60"]),
+        (
+            ["ours,dynamo:itl=0.02,ttft=0.2,hpa:waiting=1"],
+            ["ours", "dynamo:itl=0.02,ttft=0.2", "hpa:waiting=1"],
+        ),
+    ],
+)
+def test_commas_separate_policies_and_the_settings_of_one(given: list[str], found: list[str]) -> None:
+    assert policies(given) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["ours,,ray"], "--policy: a policy is missing between commas, or has no name"),
+        ([""], "--policy: a policy is missing between commas, or has no name"),
+        (["ours,ray", "ours"], "--policy = 'ours': given twice"),
+    ],
+)
+def test_a_missing_or_repeated_policy_is_refused(given: list[str], problem: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        policies(given)
+
+    assert error.value.problems == [problem]
+
+
+def test_knobs_replace_those_of_the_configuration() -> None:
+    changed = with_knobs(KNOBS, ["headroom=2", "forecast=false", "max_replicas=4"])
+
+    assert changed == KNOBS.model_copy(update={"headroom": 2.0, "forecast": False, "max_replicas": 4})
+    assert with_knobs(KNOBS, []) is KNOBS
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["headroom"], "--knob = 'headroom': must be name=value"),
+        (["head_room=1"], "knob.head_room = 1: no such knob; did you mean 'headroom'?"),
+        (["headroom=-1"], "knob.headroom = -1: input should be greater than or equal to 0"),
+        (["headroom=default"], "knob.headroom = default: must be a value"),
+        (["headroom=1", "headroom=2"], "headroom: given twice"),
+        (["min_replicas=40"], "knob: min_replicas = 40 must be at most max_replicas = 32"),
+    ],
+)
+def test_a_knob_that_is_wrong_is_named_with_its_value_and_bound(given: list[str], problem: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        with_knobs(KNOBS, given)
+
+    assert error.value.problems == [problem]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.wva import LlmdWva
-from benchmarks.peers.wva_v2 import LlmdWvaTokens
+from benchmarks.peers.wva import LlmdWva, LlmdWvaTokens
 from replay.sample import Sample
 from tests.benchmarks.peers.build import sample
 

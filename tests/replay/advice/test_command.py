@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,13 +8,13 @@ from typing import Any
 import pytest
 
 from loadtests.traces import ArrayTrace
+from replay.advice import command
 from replay.advice.advice_text import advice_document, advice_text
 from replay.advice.advise import Advice, Compared, Verdict
-from replay.advice.command import Display
 from replay.advice.parts import Part
 from replay.advice.score import Outcome, Score
 from replay.advice.search import Tried
-from replay.command_inputs import Inputs
+from replay.inputs import Inputs
 from replay.profile_files import load_profile
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
@@ -50,13 +49,13 @@ def inputs(model: str | None = "llama", config: Path | None = Path("serve.yaml")
     return Inputs(TRACE, CURRENT, load_profile("a100-80gb"), None, config, app, model, ())
 
 
-def test_the_patch_stands_as_it_must_in_the_file() -> None:
+def test_the_patch_is_as_the_file_needs_it() -> None:
     text = advice_text(advice(), inputs())
 
     assert text.startswith(
         "Change 2 knobs: 17.0 % fewer GPU-seconds at 99.3 % attainment; the goal is 99.0 %."
     )
-    assert "In serve.yaml, in application 'tide', beside what stands there already:" in text
+    assert "In serve.yaml, in application 'tide', add to what is there already:" in text
     assert (
         """\
   deployments:
@@ -81,14 +80,14 @@ def test_costs_and_certainty_are_told_for_both_halves() -> None:
     assert "3,030 (3,000-3,060)" in text
     assert "3.72 (3.67-3.77)" in text
     assert "99.7 % (99.5-99.9)" in text
-    assert "+16.7 to +17.3 % saved: beyond what chance makes of it." in text
+    assert "+16.7 to +17.3 % saved; that is beyond the noise between seeds." in text
     assert "20 configurations were tried" in text
 
 
 def test_without_a_configuration_the_models_name_is_left_open() -> None:
     text = advice_text(advice(), inputs(None, None))
 
-    assert "In the configuration (for MODEL put the model's name)" in text
+    assert "In the configuration (replace MODEL with the model's name)" in text
     assert "        MODEL:\n" in text
     assert "tideserve knobs set MODEL " in text
 
@@ -101,12 +100,14 @@ def test_a_saving_within_the_noise_is_no_change() -> None:
     assert "  headroom: 1 -> 0.5" in text
 
 
-def test_what_comes_nearest_is_told_where_nothing_meets_the_target() -> None:
+def test_the_closest_is_told_where_nothing_meets_the_target() -> None:
     low = score((3000.0, 0.9), (3000.0, 0.91), infeasible=0.087)
 
     text = advice_text(advice(Verdict.NOTHING_MEETS, tuned=Compared(low, low)), inputs())
 
-    assert text.startswith("Nothing that was tried attains 99.0 %; nearest, with 90.0 % where it was tuned")
+    assert text.startswith(
+        "No configuration that was tried attains 99.0 %; a change of 2 knobs comes closest, with 90.0 %"
+    )
     assert "8.7 % of the requests miss the TTFT target of 200 ms by their own prefill" in text
     assert "user_config" in text
 
@@ -135,15 +136,11 @@ def test_the_document_is_json_with_the_change_and_both_halves() -> None:
     assert document["halves"]["first half"]["advised"]["gpu_seconds"]["median"] == 3030.0
 
 
-def test_the_progress_is_a_line_a_configuration_where_there_is_no_terminal() -> None:
-    out = io.StringIO()
-    display = Display(out, lambda: 7.0)
+def test_the_progress_tells_a_configuration_and_the_best_so_far() -> None:
+    tried = Tried({"headroom": 0.5}, NEW, True, OLD, 3)
 
-    display.say("searching")
-    display.tried(Tried({"headroom": 0.5}, NEW, True, OLD, 3))
-
-    assert out.getvalue() == (
-        "searching\n   0 s   3: headroom=0.5: 3,030 GPU-s at 99.3 % (dropped); best 3,650 at 99.5 %\n"
+    assert command._progress(tried, 0.2) == (
+        "   0 s   3: headroom=0.5: 3,030 GPU-s at 99.3 % (dropped); best 3,650 at 99.5 %"
     )
 
 
@@ -163,7 +160,7 @@ def trace_file(tmp_path: Path) -> Path:
         (["--cold-start", "soon"], "--cold-start = 'soon': must be seconds"),
         (["--cold-start", "90,60"], "--cold-start = '90,60': the first must be at most the second"),
         (["--knobs", "ttft_target_s"], "knobs = 'ttft_target_s': must be of max_replicas"),
-        (["--json", "/nowhere/out.json"], "--json = /nowhere/out.json: /nowhere is no folder"),
+        (["--json", "/nowhere/out.json"], "--json = /nowhere/out.json: /nowhere is not a folder"),
         (["--fleet", "b300"], "profile = 'b300': must be one of"),
         (["--model", "llama"], "--app and --model name what is in a --config"),
         (["--config", str(CONFIG), "--model", "qwen"], "--model = 'qwen': not in the configuration"),

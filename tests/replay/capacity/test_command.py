@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import os
 import signal
 from collections.abc import Callable
@@ -11,9 +10,7 @@ import pytest
 import yaml
 
 from replay.capacity import command as capacity
-from replay.capacity import knee, measure, open_loop, watch
-from replay.capacity.command import Display
-from replay.capacity.watch import Progress
+from replay.capacity import knee, measure, observer, open_loop
 from replay.profile_files import load_profile, load_starting_values
 from serve_app import env
 from serve_app.cli.main import main
@@ -25,8 +22,8 @@ from tests.replay.capacity.fake_application import LAW, FakeApplication, running
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second-long intervals in milliseconds: the fake reports with every scrape."""
     monkeypatch.setenv(env.API_KEY, "sk-tide")
-    monkeypatch.setattr(watch, "SCRAPE_S", 0.01)
-    monkeypatch.setattr(watch, "LAG_S", 0.03)
+    monkeypatch.setattr(observer, "SCRAPE_S", 0.01)
+    monkeypatch.setattr(observer, "LAG_S", 0.03)
     monkeypatch.setattr(measure, "_POLL_S", 0.01)
     monkeypatch.setattr(measure, "_SETUP_S", 0.05)
     monkeypatch.setattr(capacity, "_BOUNDS_S", (0.1, 3600.0))
@@ -90,7 +87,7 @@ def test_requests_have_the_lengths_of_the_sweep_and_run_to_their_end(tmp_path: P
             "tideserve: max_replicas of tide is 4, and the load would start more replicas; pin one:",
         ),
         ({"busy": 3.0}, "tideserve: tide has 3 requests under way; measure it without other traffic"),
-        ({"others": 1}, "requests of others reached tide meanwhile; measure it without other traffic"),
+        ({"others": 1}, "requests of other clients reached tide meanwhile; measure it without other traffic"),
         ({"second_replica": True}, "tideserve: another replica of tide took steps meanwhile: engine-2"),
         ({"limits": False}, "tideserve: tide does not tell llm_max_num_seqs at /metrics"),
         ({"silent": True}, "tideserve: tide reported no engine steps in 1 s of load"),
@@ -263,14 +260,14 @@ def test_ctrl_c_on_the_way_to_the_knee_closes_the_streams_and_writes_nothing(
         (["--output-tokens", "2000000"], "--output-tokens = 2000000: must be from 1 to 1000000"),
         (["--png", "knee.svg"], "--png = knee.svg: must end in .png"),
         (["--png", "a.png", "--no-knee"], "--png = a.png: there is no curve to draw with --no-knee"),
-        (["--png", "nowhere/a.png"], "--png = nowhere/a.png: nowhere is no folder"),
+        (["--png", "nowhere/a.png"], "--png = nowhere/a.png: nowhere is not a folder"),
         (["--url", "localhost:8000"], "--url = 'localhost:8000': must be an http(s) URL"),
         (["--duration", "0.01"], "--duration = 0.01: must be from 0.1 to 3600 seconds"),
         (["--price", "-1"], "--price = -1: must be at least 0 and finite"),
         (["--gpus", "0"], "--gpus = 0: must be from 1 to 64"),
         (["--max-num-seqs", "9999"], "--max-num-seqs = 9999: must be from 1 to 4096"),
         (["--out", "fleet.txt"], "--out = fleet.txt: must end in .yaml"),
-        (["--out", "nowhere/fleet.yaml"], "--out = nowhere/fleet.yaml: nowhere is no folder"),
+        (["--out", "nowhere/fleet.yaml"], "--out = nowhere/fleet.yaml: nowhere is not a folder"),
     ],
 )
 def test_options_that_make_no_sense_are_told_before_anything_runs(
@@ -290,22 +287,3 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
     assert run(FakeApplication(replicas=2), out, "--force") == 1
     assert "tide has 2 ready replicas" in capsys.readouterr().err
     assert out.read_text() == "precious"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_gets_one_line_written_over_and_a_file_a_line_for_each_load() -> None:
-    course = [Progress("x", "9 s left"), Progress("x", "8 s left"), Progress("y", "7 s left")]
-    screen, file = Terminal(), io.StringIO()
-    for stream in (screen, file):
-        display = Display(stream)
-        for progress in course:
-            display.tell(progress)
-        display.end()
-
-    assert screen.getvalue().count("\n") == 1
-    assert screen.getvalue().endswith("\r\x1b[Ky; 7 s left\n")
-    assert file.getvalue() == "x\ny\n"

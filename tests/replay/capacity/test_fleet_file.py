@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from replay.capacity.capacity_error import MeasurementError
 from replay.capacity.capacity_text import report
 from replay.capacity.fleet_file import (
     Hardware,
@@ -17,7 +16,7 @@ from replay.capacity.fleet_file import (
     write_profile,
 )
 from replay.capacity.measure import Measurement
-from replay.capacity.server import ColdStart
+from replay.capacity.server import ColdStart, MeasurementError
 from replay.capacity.sweep import Limits
 from replay.fit import Fit
 from replay.profile import Knee, Profile

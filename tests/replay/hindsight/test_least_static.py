@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from replay.hindsight.least_static import GOAL, least_static, static
+from replay.defaults import GOAL
+from replay.hindsight.least_static import least_static, static
 from replay.scenario import scenario
 from serve_app.settings.knobs import Knobs
 from tests.replay.traffic import steady

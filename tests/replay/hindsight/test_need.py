@@ -5,17 +5,16 @@ import pytest
 
 from loadtests.traces import ArrayTrace
 from loadtests.traces.trace import Chunk
+from replay.defaults import KNOBS
 from replay.hindsight.need import read_need
-from replay.scenario import USUAL_KNOBS, scenario
+from replay.scenario import scenario
 from serve_app.policy.capacity_model import Mix, capacity_rps
 from tests.replay.traffic import steady
 
 
 def test_the_need_is_the_rate_over_what_one_replica_carries() -> None:
     asked = scenario(steady(rate=4.0, duration_s=120.0))
-    carries = capacity_rps(
-        asked.profile.step, Mix(400.0, 1.0, 20.0), USUAL_KNOBS, asked.profile.kv_cache_tokens
-    )
+    carries = capacity_rps(asked.profile.step, Mix(400.0, 1.0, 20.0), KNOBS, asked.profile.kv_cache_tokens)
 
     need = read_need(asked, slot_s=10.0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadtests.traces import ArrayTrace
-from replay.hindsight.oracle import GOAL
+from replay.defaults import GOAL
 from replay.result import Result
 from replay.run import replay
 from serve_app.settings.knobs import Knobs

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from benchmarks.peers.laws import PUBLISHED
-from replay.laws.registry import SpecError, make, names
+from replay.laws.registry import Engines, SpecError, make, names
 from replay.sample import Autoscaler
 from tests.benchmarks.peers.build import A100_7B, drive, sample, spread
 
-ALL = (*PUBLISHED, "kpa", "static:12", "schedule")
+ALL = (*PUBLISHED, "kpa", "static:12")
 
 
 def build(spec: str) -> Autoscaler:
-    return make(spec, fit=A100_7B, schedule=[(0.0, 3)])
+    return make(spec, Engines(A100_7B))
 
 
 @pytest.mark.parametrize("spec", ALL)
@@ -43,21 +43,23 @@ def test_names_are_canonical(spec: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("rays", r"'rays'.*no such baseline; there are ray\[:TARGET\], kpa.*hpa.*:waiting=TARGET.*schedule"),
+        (
+            "rays",
+            r"'rays'.*no such baseline; there are ray\[:TARGET\], kpa.*:waiting=TARGET.*static:REPLICAS",
+        ),
         ("", "no such baseline"),
         ("ray:x", "'x': must be a number above 0"),
         ("ray:0", "above 0"),
         ("ray:nan", "above 0"),
         ("ray:inf", "above 0"),
-        ("ray:2,3", "'3' has no place"),
-        ("ray:target=2", "'target=2' has no place"),
-        ("hpa:1", "'1' has no place"),
+        ("ray:2,3", "'3' is no setting"),
+        ("ray:target=2", "'target=2' is no setting"),
+        ("hpa:1", "'1' is no setting"),
         ("hpa:waiting=1,ongoing=2", r"one setting is enough; written hpa\[:waiting=TARGET"),
         ("wva:3", "3 must be a whole number from 1 to 2"),
         ("static", "a whole number is needed"),
         ("static:1.5", "1.5 must be a whole number"),
         ("dynamo:itl=-1", "itl = '-1': must be a number above 0"),
-        ("schedule:3", "has no place"),
     ],
 )
 def test_what_is_wrong_with_a_specification_is_told(spec: str, problem: str) -> None:
@@ -68,8 +70,6 @@ def test_what_is_wrong_with_a_specification_is_told(spec: str, problem: str) -> 
 def test_what_a_law_needs_is_asked_for() -> None:
     with pytest.raises(SpecError, match="profile of the engines"):
         make("dynamo")
-    with pytest.raises(SpecError, match="timetable"):
-        make("schedule")
 
 
 def test_every_baseline_is_named_and_can_be_made() -> None:

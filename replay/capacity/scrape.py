@@ -1,4 +1,4 @@
-"""What a scrape of `/metrics` says of one model's replicas, and what happened between two. Pure."""
+"""The series of one model in a scrape of `/metrics`, and the steps between two scrapes. Pure."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Values = dict[str, float]
 
 
 class Reports:
-    """What busy replicas say, second by second: everything moves, and totals grow."""
+    """The reports of busy replicas, second by second: values vary, and totals grow."""
 
     def __init__(self, engines: int) -> None:
         self._draw = random.Random(7)  # the same load in every run

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from benchmarks.autoscaling_overhead.fleet import ENGINE, Fleet, PeerFleet
+from benchmarks.autoscaling_overhead.controller_state import ENGINE, Fleet, PeerFleet
 from loadtests.percentiles import percentile
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.serve_policy import INGRESS
@@ -74,7 +74,7 @@ def measure(replicas: int, rounds: int, warm_up: int) -> list[Timing]:
 
 
 def share_of_a_core(timings: list[Timing]) -> dict[str, float]:
-    """Of Ray's controller, at the rates it calls: ours, and the peer's."""
+    """The share of a core that Ray's controller spends, at the rates it calls: ours, and the peer's."""
     median = {timing.part: timing.median_s for timing in timings}
     between = CALLS_PER_S - DECISIONS_PER_S
     return {

@@ -1,4 +1,4 @@
-"""From what the simulated fleet has counted to the figures of a result."""
+"""The figures of a result, from the counters of the simulated fleet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from replay.series import Series
 
 
 def percentiles(histogram: Floats) -> Percentiles:
-    """Of a log-spaced histogram: to 1 %, its buckets' width."""
+    """The percentiles of a log-spaced histogram, to within 1 %, the width of its bins."""
     count = float(histogram.sum())
     if not count:
         return Percentiles(0.0, 0.0, (0.0,) * len(PERCENTILES))
@@ -71,7 +71,7 @@ def measure(
     changes: int,
     wall_s: float,
 ) -> Result:
-    """Everything the fleet has counted, as a result."""
+    """The result of a replay, from the counters of its fleet."""
     totals = fleet.memory.totals[0]
     conditions = fleet.conditions
     windows, warm_attained = windows_of(fleet, percentile, duration_s)

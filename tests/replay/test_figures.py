@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from replay.figures import percentiles, windows_of
 from replay.fleet import layout
-from replay.measure import percentiles, windows_of
 from tests.replay.fleet.build import fleet
 
 

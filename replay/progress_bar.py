@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NAME_WIDTH = 18
 
 
-class Display:
+class ProgressBar:
     """Writes to one stream, which is not that of the results."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.perf_counter) -> None:

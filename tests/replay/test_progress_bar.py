@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 
-from replay.command_display import Display
+from replay.progress_bar import ProgressBar
 from replay.run import replay
 from tests.replay.traffic import steady
 
@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 def test_without_a_terminal_there_is_a_line_for_each_run() -> None:
     stream = io.StringIO()
-    display = Display(stream)
+    display = ProgressBar(stream)
 
     with display.running("static:1") as progress:
         progress(0.5)
@@ -27,7 +27,7 @@ def test_without_a_terminal_there_is_a_line_for_each_run() -> None:
 def test_on_a_terminal_a_bar_comes_and_goes() -> None:
     stream = Terminal()
 
-    with Display(stream).running("a[b]") as progress:
+    with ProgressBar(stream).running("a[b]") as progress:
         progress(0.25)
 
     assert "a[b]" in stream.getvalue()

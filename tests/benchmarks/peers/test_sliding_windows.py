@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.peers.windows import Buckets, Highest, Mean
+from benchmarks.peers.sliding_windows import Buckets, Highest, Mean
 
 
 def test_a_window_that_just_began_is_averaged_over_the_seconds_there_are() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from replay.capacity.exposition import arrivals_between, read_scrape, steps_between
+from replay.capacity.scrape import arrivals_between, read_scrape, steps_between
 from tests.replay.capacity.fake_application import exposition
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from replay import report
-from replay.command_outputs import Outputs, json_text
+from replay.outputs import Outputs, json_text
 from replay.result import Result
 from replay.run import replay
 from serve_app.cli.failure import CommandError
@@ -66,7 +66,7 @@ def test_a_place_that_cannot_be_written_is_told_beforehand(tmp_path: Path) -> No
         Outputs(str(tmp_path / "no" / "a.json"), tmp_path, tmp_path / "file").check()
 
     assert error.value.problems == [
-        f"--json = {tmp_path}/no/a.json: {tmp_path}/no is no folder",
+        f"--json = {tmp_path}/no/a.json: {tmp_path}/no is not a folder",
         f"--html = {tmp_path}: a folder; must be a file",
         f"--png = {tmp_path}/file: a file; must be a folder, or a name that ends in .png",
     ]

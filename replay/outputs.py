@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,14 @@ STDOUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where to write, as given on the command line; None where nothing is asked for."""
+    """The files to write, as given on the command line; None where nothing is asked for."""
 
     json: str | None
     html: Path | None
     png: Path | None
 
     def check(self) -> None:
-        """Find out before minutes of replays what could not be written after them.
+        """Check before minutes of replays that their results can be written.
 
         Raises:
             SettingsError: naming each option, its path, and what is wrong with it.
@@ -55,8 +55,8 @@ class Outputs:
     def write(self, results: Sequence[Result]) -> list[Path]:
         """Write what was asked for; returns the files.
 
-        Interrupted or failing, it leaves none: everything is written beside its place, and moved there at
-        the end.
+        Interrupted or failing, it leaves none: everything is written to temporary folders first, and moved
+        at the end.
 
         Raises:
             CommandError: if something cannot be written.
@@ -102,7 +102,7 @@ class Outputs:
 
 
 def json_text(results: Sequence[Result]) -> str:
-    """One result as its document; of several, that of the first with all of them under `results`."""
+    """The JSON of one result; of several, the first one's with all documents under `results`."""
     from replay.report import document  # noqa: PLC0415
 
     known: dict[str, Any] = document(results[0])
@@ -111,23 +111,8 @@ def json_text(results: Sequence[Result]) -> str:
     return json.dumps(known, indent=1, allow_nan=False) + "\n"
 
 
-def summaries(results: Iterable[Result]) -> Mapping[str, dict[str, float]]:
-    """What `Result.peers` tells of policies, by their names."""
-    return {
-        result.policy: {
-            "gpu_seconds": result.gpu_seconds.total,
-            "attainment": result.attainment,
-            "ttft_ok": result.ttft_ok,
-            "starts": float(result.starts),
-            "changes": float(result.changes),
-            "peak": float(result.peak),
-        }
-        for result in results
-    }
-
-
 def _is_prefix(png: Path) -> bool:
-    """Whether it is the beginning of two files' names, rather than a folder."""
+    """Whether `png` is a prefix of two file names rather than a folder."""
     return png.suffix.lower() == ".png"
 
 
@@ -135,7 +120,7 @@ def _problems(option: str, path: Path, *, folder: bool) -> list[str]:
     if folder:
         return [f"{option} = {path}: a folder; must be a file"]
     if not path.parent.is_dir():
-        return [f"{option} = {path}: {path.parent} is no folder"]
+        return [f"{option} = {path}: {path.parent} is not a folder"]
     if not os.access(path.parent, os.W_OK):
         return [f"{option} = {path}: {path.parent} is not writable"]
     return []

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from replay.capacity.capacity_error import MeasurementError
-from replay.capacity.exposition import Scrape, read_scrape
-from replay.capacity.guard import TrafficGuard, check_alone
-from replay.capacity.server import Readiness
+from replay.capacity.observer import TrafficGuard, check_alone
+from replay.capacity.scrape import Scrape, read_scrape
+from replay.capacity.server import MeasurementError, Readiness
 from serve_app.settings.knobs import Knobs
 from tests.replay.capacity.fake_application import exposition
 
@@ -71,7 +70,7 @@ def test_more_arrivals_than_were_sent_are_others() -> None:
     guard = TrafficGuard("tide", scrape(arrivals=10))
     guard.add(scrape(arrivals=14), sent=4)
 
-    with pytest.raises(MeasurementError, match="2 requests of others reached tide meanwhile"):
+    with pytest.raises(MeasurementError, match="2 requests of other clients reached tide meanwhile"):
         guard.add(scrape(arrivals=19), sent=7)
 
 

@@ -1,4 +1,4 @@
-"""What every command that replays is told: the trace, the knobs and the hardware."""
+"""The options that all replaying commands share: the trace, the knobs and the hardware."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from replay.defaults import KNOBS, LONGEST_COLD_START_S, PROFILE
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError, shown
 
@@ -17,51 +18,68 @@ if TYPE_CHECKING:
     from replay.profile import Profile
     from serve_app.settings import ModelSettings
 
-_USUAL_PROFILE = "a100-80gb"
-_LONGEST_COLD_START_S = 86_400.0
-_USUAL_KNOBS = Knobs(min_replicas=0, max_replicas=32)
-
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What was given, checked."""
+    """The trace, the knobs and the hardware, checked."""
 
     trace: Trace
     knobs: Knobs
     profile: Profile
     cold_start_s: tuple[float, float] | None
-    """In place of the profile's."""
+    """Least and most seconds of a cold start; None: those of the profile."""
     config: Path | None
     app: str | None
     model: str | None
-    """Whose knobs they are, in that configuration."""
+    """The model whose knobs they are."""
     notes: tuple[str, ...]
-    """Where knobs and profile come from, a sentence each."""
+    """Sentences that say where the knobs and the profile come from."""
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Register the options that say them."""
+    """Register the options."""
     add = parser.add_argument
     add("--trace", required=True, metavar="FILE", help="recorded requests, or a folder of request logs")
-    add("--format", default="auto", help="of the trace; by default told by its content")
-    add("--trace-model", metavar="M", help="whose requests to take from a request log of several models")
-    add("--rate", type=float, default=1.0, metavar="X", help="so many times as many requests; by default 1")
-    add("--time", type=float, default=1.0, metavar="X", help="over so many times as long; by default 1")
-    add("--start", type=float, default=0.0, metavar="SECONDS", help="where in the trace to begin")
-    add("--duration", type=float, metavar="SECONDS", help="how much of it to take; by default all")
-    add("--max-input-tokens", type=int, metavar="N", help="cut longer prompts")
-    add("--config", type=Path, metavar="FILE", help="a Serve configuration, whose knobs are in force")
-    add("--app", metavar="NAME", help="the application in it, where there are several")
-    add("--model", metavar="M", help="the model in it, where there are several")
+    add("--format", default="auto", help="format of the trace; by default detected from its content")
+    add(
+        "--trace-model",
+        metavar="M",
+        help="the model whose requests to take from a request log of several models",
+    )
+    add(
+        "--rate",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="multiply the number of requests by X; by default 1",
+    )
+    add(
+        "--time",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="stretch the trace to X times its length; by default 1",
+    )
+    add("--start", type=float, default=0.0, metavar="SECONDS", help="skip this much of the trace")
+    add(
+        "--duration",
+        type=float,
+        metavar="SECONDS",
+        help="replay this much of the trace; by default all of it",
+    )
+    add("--max-input-tokens", type=int, metavar="N", help="cut longer prompts to N tokens")
+    add("--config", type=Path, metavar="FILE", help="Serve configuration to take the knobs from")
+    add("--app", metavar="NAME", help="application of the configuration, if it has several")
+    add("--model", metavar="M", help="model of the configuration, if it has several")
     add("--fleet", metavar="NAME|FILE", help="a hardware profile, or a file from `tideserve capacity`")
     add(
         "--cold-start", metavar="S[,S]",
-        help="seconds from asking for a replica to its first request: least and most, or both in one",
+        help="seconds from asking for a replica to its first request: least and most, or one number for both",
     )  # fmt: skip
 
 
 def read_inputs(options: argparse.Namespace) -> Inputs:
-    """Read and check them.
+    """Read and check the options.
 
     Raises:
         SettingsError: naming each key, its value and its bound; with file and line for what is in a file.
@@ -71,7 +89,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     from replay.profile_files import load_profile, profile_for  # noqa: PLC0415
 
     cold_start_s = _cold_start(options.cold_start)
-    knobs, app, model, notes = _USUAL_KNOBS, None, None, []
+    knobs, app, model, notes = KNOBS, None, None, []
     profile = load_profile(options.fleet) if options.fleet else None
     if options.config is not None:
         app, model, knobs, settings = _configured(options)
@@ -87,7 +105,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
             f"no --config is given: default knobs with {knobs.min_replicas} to {knobs.max_replicas} replicas"
         )
     if profile is None:
-        profile = load_profile(_USUAL_PROFILE)
+        profile = load_profile(PROFILE)
         notes.append(f"no --fleet is given: profile {profile.name}")
     try:
         trace = open_trace(
@@ -138,12 +156,12 @@ def _cold_start(text: str | None) -> tuple[float, float] | None:
         values = []
     problem = SettingsError(
         [
-            f"--cold-start = {shown(text)}: must be seconds from 0 to {_LONGEST_COLD_START_S:g}, one number "
+            f"--cold-start = {shown(text)}: must be seconds from 0 to {LONGEST_COLD_START_S:g}, one number "
             "or the least and the most, such as 60,90"
         ]
     )
     if len(values) not in (1, 2) or not all(
-        math.isfinite(v) and 0 <= v <= _LONGEST_COLD_START_S for v in values
+        math.isfinite(v) and 0 <= v <= LONGEST_COLD_START_S for v in values
     ):
         raise problem
     least, most = values[0], values[-1]

@@ -1,0 +1,172 @@
+"""Observes the replica beside a load: collects its steps, and refuses other traffic and other replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from replay.capacity.scrape import Scrape, arrivals_between, steps_between
+from replay.capacity.server import MeasurementError, Readiness, Server
+from replay.fit import StepSample
+from serve_app.settings.knobs import Knobs
+
+SCRAPE_S = 1.0
+"""Engines report once a second."""
+LAG_S = 3.0
+"""The time from a step to `/metrics`: a second to the report, one to Ray's agent, and one to spare."""
+_EMPTY_S = 30.0
+"""A request whose client has left ends with its current step, and its end shows two seconds later."""
+
+
+def check_alone(model: str, seen: Readiness, knobs: Knobs) -> None:
+    """Exactly one replica, and no other on its way.
+
+    Raises:
+        MeasurementError: with how to pin one.
+    """
+    pin = f"pin one: tideserve knobs set {model} min_replicas=1 max_replicas=1"
+    if seen.replicas != 1 or seen.target_replicas > 1:
+        state = f", {seen.phase}" if seen.phase else ""
+        why = f" ({seen.reason})" if seen.reason else ""
+        raise MeasurementError(
+            f"{model} has {seen.replicas} ready replicas and {seen.target_replicas} running or on their "
+            f"way{state}{why}; one ready is needed. To {pin}, and wait until /ready says so"
+        )
+    if knobs.max_replicas > 1 and knobs.mode == "act":
+        raise MeasurementError(
+            f"max_replicas of {model} is {knobs.max_replicas}, and the load would start more replicas; {pin}"
+        )
+
+
+class TrafficGuard:
+    """Turns scrapes into samples, and refuses requests and replicas that are not the measurement's.
+
+    Args:
+        model: Its name, for messages.
+        first: The scrape to count from, with no request of the measurement under way.
+    """
+
+    def __init__(self, model: str, first: Scrape) -> None:
+        if first.busy_requests:
+            raise MeasurementError(
+                f"{model} has {first.busy_requests:.0f} requests under way; measure it without other traffic"
+            )
+        self._model = model
+        self._first = self._last = first
+        self._replica: str | None = None
+
+    def add(self, scrape: Scrape, sent: int) -> StepSample | None:
+        """The mean step since the last scrape; None if there was none.
+
+        Args:
+            scrape: The newest.
+            sent: Requests that the measurement has sent since `first`, so far.
+
+        Raises:
+            MeasurementError: for requests of others, or steps of another replica.
+        """
+        # Counters are a second or two behind, so more than were sent can only be others'.
+        others = arrivals_between(self._first, scrape) - sent
+        if others > 0:
+            raise MeasurementError(
+                f"{others:.0f} requests of other clients reached {self._model} meanwhile; "
+                "measure it without other traffic"
+            )
+        samples = steps_between(self._last, scrape)
+        self._last = scrape
+        for replica in samples:
+            self._replica = self._replica or replica
+            if replica != self._replica:
+                raise MeasurementError(
+                    f"another replica of {self._model} took steps meanwhile: {replica} beside {self._replica}"
+                )
+        return samples.get(self._replica or "")
+
+
+class Observer:
+    """Scrapes beside one load after the other.
+
+    Args:
+        server: The application.
+        model: Its model that is measured.
+        sent: How many requests the measurement has sent so far.
+        tell: Called once a second with what is under way, and the figures of how far it is.
+    """
+
+    def __init__(
+        self, server: Server, model: str, sent: Callable[[], int], tell: Callable[[str, str], None]
+    ) -> None:
+        self._server = server
+        self._model = model
+        self._sent = sent
+        self._tell = tell
+        self._what = "looking for other traffic"
+        self._figures: Callable[[], str] = str
+        self.samples: list[StepSample] = []
+
+    def show(self, what: str, figures: Callable[[], str]) -> None:
+        """Set the load that is under way, and the function that tells how far it is."""
+        self._what, self._figures = what, figures
+        self._progress()
+
+    async def begin(self) -> None:
+        """Check for other traffic before the first request, for as long as it may take to show."""
+        self._guard = TrafficGuard(self._model, await self._server.scrape(self._model))
+        self._progress()
+        await asyncio.sleep(LAG_S)
+        await self._look()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Scrape beside the block; raise within it for other traffic or another replica."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(self._run())
+                yield
+                task.cancel()
+        except ExceptionGroup as failures:
+            raise first_of(failures) from None
+
+    async def last_reports(self) -> None:
+        """Wait until the last steps are at `/metrics`."""
+        self.show("waiting for the last reports", str)
+        await asyncio.sleep(LAG_S)
+
+    async def emptied(self) -> None:
+        """Wait until the replica has nothing under way.
+
+        Raises:
+            MeasurementError: if it still has after half a minute.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _EMPTY_S
+        while (await self._server.scrape(self._model)).busy_requests:
+            if loop.time() > end:
+                raise MeasurementError(
+                    f"{self._model} still has requests under way {_EMPTY_S:.0f} s after their client left"
+                )
+            await asyncio.sleep(SCRAPE_S)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(SCRAPE_S)
+            await self._look()
+            self._progress()
+
+    async def _look(self) -> None:
+        scrape = await self._server.scrape(self._model)
+        sample = self._guard.add(scrape, self._sent())
+        if sample is not None:
+            self.samples.append(sample)
+
+    def _progress(self) -> None:
+        self._tell(self._what, self._figures())
+
+
+def first_of(group: ExceptionGroup[Exception]) -> Exception:
+    """The first plain error of a group, which may hold groups."""
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,181 @@
+"""The end of an engine step: first tokens, inter-token latencies, and requests that are answered."""
+
+from __future__ import annotations
+
+from replay.fleet.kernel.compiler import entry, inner
+from replay.fleet.kernel.histograms import bin_of, current_slice, log_of, note, window_bin_of
+from replay.fleet.kernel.routing import release
+from replay.fleet.kernel.scheduler import begin_step
+from replay.fleet.layout import (
+    E2E,
+    ITL,
+    ITL_PART,
+    NEVER,
+    NONE,
+    PREFILL_PART,
+    QUEUE_PART,
+    READY,
+    TTFT,
+    TTFT_COLD,
+    Memory,
+)
+
+
+@inner
+def count_first_token(m: Memory, r: int, q: int, t: float, at: int) -> None:
+    """Count the first token of a request, and update the rate of prefill that the ingress observes."""
+    rules = m.rules[0]
+    request = m.requests[q]
+    rep = m.replicas[r]
+    totals = m.totals[0]
+    ttft = t - request.arrived
+    number = int(request.arrived / rules.window_s)
+    window = m.windows[number]
+    ok = ttft <= rules.ttft_target_s
+    window.ttft_ok += ok
+    window.cold += request.cold
+    window.cold_ok += ok and request.cold
+    log = log_of(ttft)
+    m.window_ttft[number, window_bin_of(log)] += 1
+    m.histograms[TTFT_COLD if request.cold else TTFT, bin_of(log)] += 1
+    totals.first_tokens += 1
+    totals.ttft_sum += ttft
+    note(m, r, QUEUE_PART, at, window_bin_of(log_of(request.admitted - request.last_at)), 1.0)
+    note(m, r, PREFILL_PART, at, window_bin_of(log_of(t - request.admitted)), 1.0)
+    rep.waiting_tokens -= request.prompt
+    rep.pending_tokens -= request.pending
+    if request.pending > 0:
+        seconds = t - request.sent
+        tokens = 1.0 * request.before
+        if totals.pace_s > 0.0:
+            tokens = min(tokens, 2.0 * seconds * totals.pace_tokens / totals.pace_s)
+        totals.pace_s = totals.pace_s * rules.pace_fade + seconds
+        totals.pace_tokens = totals.pace_tokens * rules.pace_fade + tokens
+        totals.prompts = totals.prompts * rules.pace_fade + 1.0
+        totals.prompt_tokens = totals.prompt_tokens * rules.pace_fade + request.pending
+        if request.group >= rep.group:
+            rep.group_tokens = rep.next_tokens if request.group == rep.group else 0
+            rep.next_tokens = rep.next_requests = 0
+            rep.group = request.group + 1
+            rep.group_since = t
+
+
+@inner
+def count_itl(m: Memory, r: int, gap: float, count: float, t: float, at: int) -> None:
+    """Count `count` inter-token latencies of `gap` seconds."""
+    rules = m.rules[0]
+    totals = m.totals[0]
+    number = int(t / rules.window_s)
+    window = m.windows[number]
+    window.itl += count
+    if gap <= rules.itl_target_s:
+        window.itl_ok += count
+    log = log_of(gap)
+    where = window_bin_of(log)
+    m.window_itl[number, where] += count
+    m.histograms[ITL, bin_of(log)] += count
+    note(m, r, ITL_PART, at, where, count)
+    totals.itl_count += count
+    totals.itl_sum += count * gap
+
+
+@inner
+def finish(m: Memory, r: int, q: int, t: float) -> None:
+    """Count a request that has all of its tokens, and free its record."""
+    rep = m.replicas[r]
+    totals = m.totals[0]
+    request = m.requests[q]
+    rep.in_flight -= 1
+    rep.finished += 1
+    rep.finished_prompt += request.prompt
+    rep.finished_output += request.output
+    rep.last_end = t
+    totals.finished += 1
+    totals.finished_prompt += request.prompt
+    totals.finished_output += request.output
+    totals.open -= 1
+    m.histograms[E2E, bin_of(log_of(t - request.arrived))] += 1
+    request.next = totals.free
+    totals.free = q
+
+
+@inner
+def update_batch(m: Memory, r: int, t: float, at: int) -> None:
+    """At the end of a step: finished prompts decode from now on, and answered requests leave the batch."""
+    rep = m.replicas[r]
+    rep.next_end = NEVER
+    kept = 0
+    for i in range(rep.batch_size):
+        q = m.batch[r, i]
+        request = m.requests[q]
+        if request.todo:
+            request.computed += request.scheduled
+            if request.computed < request.todo:
+                m.batch[r, kept] = q
+                kept += 1
+                continue
+            rep.prefilling -= 1
+            request.todo = 0
+            if request.generated:
+                rep.recompute_tokens -= request.prompt + request.generated
+                count_itl(m, r, t - request.last_at, 1.0, t, at)
+            else:
+                count_first_token(m, r, q, t, at)
+            request.generated += 1
+            request.ends = rep.taken + request.output - request.generated
+            rep.generated += 1
+            rep.context += request.prompt + request.generated - 1
+        if request.ends > rep.taken:
+            rep.next_end = min(rep.next_end, request.ends)
+            m.batch[r, kept] = q
+            kept += 1
+            continue
+        context = request.prompt + request.output - 1
+        rep.context -= context
+        rep.kv_used -= context
+        finish(m, r, q, t)
+    rep.batch_size = kept
+
+
+@inner
+def end_step(m: Memory, r: int) -> None:
+    """End a replica's step, and begin its next one."""
+    rep = m.replicas[r]
+    t = rep.step_end
+    at = current_slice(m, r, t)
+    rep.taken += 1
+    rep.generated += rep.step_decodes
+    rep.context += rep.step_decodes
+    if rep.prefilling or rep.taken == rep.next_end:
+        update_batch(m, r, t, at)
+    if rep.step_decodes:
+        count_itl(m, r, t - rep.step_began, float(rep.step_decodes), t, at)
+    if m.totals[0].held_head != NONE and rep.status == READY:
+        rep.step_end = -1.0  # still under way: what is sent now is for the step that begins below
+        release(m, t)
+    begin_step(m, r, t)
+
+
+@inner
+def next_to_end(m: Memory) -> int:
+    """The replica whose step ends next; NONE without any."""
+    best = NONE
+    for r in range(m.totals[0].used):
+        if best == NONE or m.replicas[r].step_end < m.replicas[best].step_end:
+            best = r
+    return best
+
+
+@entry
+def advance(m: Memory, until: float) -> None:
+    """Take every step that ends by `until`."""
+    # While requests are held, steps are taken in the order of time across all replicas: the replica whose
+    # step ends first has room first.
+    while m.totals[0].held_head != NONE:
+        r = next_to_end(m)
+        if r == NONE or m.replicas[r].step_end > until:
+            return
+        end_step(m, r)
+    for r in range(m.totals[0].used):
+        while m.replicas[r].step_end <= until:
+            end_step(m, r)
