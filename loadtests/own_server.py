@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from serve_app.cli.failure import CommandError
-from serve_app.cli.ports import free_port
+from serve_app.cli.listening import free_port
 from serve_app.cli.progress import ask_ready
 
 _START_S = 600.0

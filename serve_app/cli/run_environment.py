@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from serve_app import env
-from serve_app.cli.ports import free_port, port_taken
+from serve_app.cli.listening import free_port, port_taken
 from serve_app.settings import SettingsError
 
 
