@@ -14,9 +14,9 @@ _LONGEST_NAME = 60
 
 
 def short(value: float, digits: int = _DIGITS) -> float | int | None:
-    """`value` with so many significant digits, whole numbers as such; None where it is not finite.
+    """Round to `digits` significant digits, or to an int if it is whole; None if it is not finite.
 
-    JSON has neither NaN nor infinity, and strict parsers refuse a document that has them.
+    JSON has neither NaN nor infinity, and strict parsers refuse a document that contains them.
     """
     value = float(value)
     if not math.isfinite(value):
@@ -27,19 +27,19 @@ def short(value: float, digits: int = _DIGITS) -> float | int | None:
 
 
 def fixed(value: float, places: int) -> float | None:
-    """`value` with so many decimal places; None where it is not finite. For sums, so that they add up."""
+    """Round to `places` decimal places, so that sums add up; None if it is not finite."""
     return round(float(value), places) if math.isfinite(value) else None
 
 
 def series(values: npt.NDArray[np.float64], digits: int = 4) -> list[float | int | None]:
-    """An array for drawing: four digits are more than a pixel shows."""
+    """An array as a list for drawing; four digits are more than a pixel can show."""
     return [short(value, digits) for value in values.tolist()]
 
 
 def seconds(value: float, digits: int = 3) -> str:
-    """A latency or a span in the unit it is read in: `182 ms`, `1.25 s`, `180 s`, `12 min`, `2.5 h`.
+    """A duration in a readable unit: `182 ms`, `1.25 s`, `180 s`, `12 min`, `2.5 h`.
 
-    Seconds up to ten minutes, because bounds of cold starts are set, and compared, in seconds.
+    Seconds are used up to ten minutes, because the bounds of cold starts are set in seconds.
     """
     if not math.isfinite(value):
         return "-"
@@ -56,7 +56,7 @@ def count(number: int, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """`99.4 %`; not rounded up to 100 % while anything is missing."""
+    """`99.4 %`; less than 1 is never rounded up to 100 %."""
     if not math.isfinite(share):
         return "-"
     shown = 100 * share
@@ -81,6 +81,6 @@ def dollars(value: float | None) -> str:
 
 
 def plain(name: str, longest: int = _LONGEST_NAME) -> str:
-    """A name from outside on one line, without what would steer a terminal, and not too long."""
+    """A name from outside on one line, without control characters and cut to `longest` characters."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -8,9 +8,9 @@ import urllib.request
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for `url`, if any. Read once: per request it costs 50 us.
+    """The proxy that the environment names for `url`, or None. Call it once: it costs 50 us.
 
-    None for this machine itself, whatever the environment says: a proxy elsewhere would not find it.
+    It is None for this machine itself, whatever the environment says: a proxy elsewhere could not reach it.
     """
     parts = urllib.parse.urlsplit(url)
     if parts.hostname is None or _is_here(parts.hostname) or urllib.request.proxy_bypass(parts.netloc):

@@ -52,7 +52,7 @@ def test_a_folder_that_others_can_enter_is_refused(temporary: Path) -> None:
     folder.chmod(0o755)
 
     with pytest.raises(
-        SettingsError, match="must be a folder of yours that nobody else can enter; set RAY_TMPDIR"
+        SettingsError, match="must be a folder of yours that no other user can enter; set RAY_TMPDIR"
     ):
         private_folder(temporary)
 

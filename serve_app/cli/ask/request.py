@@ -1,4 +1,4 @@
-"""Sends one question and follows its answer to the end."""
+"""Send one prompt and follow its answer to the end."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from serve_app.cli.formats import count
 from serve_app.cli.proxy import proxy_for
 
 _MOST_BYTES = 64 * 2**10
-"""Of an error."""
+"""The most bytes that are read of an error."""
 _NO_CHAT = "chat template"
-"""In the message of vLLM where a model has none."""
+"""vLLM's message has these words if a model has no chat template."""
 
 
 class AskError(Exception):
-    """No complete answer. One sentence for the user."""
+    """No complete answer came. The message is one sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to ask, of whom."""
+    """A prompt, the server to send it to, and the bounds of the answer."""
 
     url: str
     """Without the path `/v1/...`."""
     headers: Mapping[str, str]
     model: str | None
-    """None: the first that the server lists."""
+    """None for the first that the server lists."""
     prompt: str
     max_tokens: int
     timeout_s: float
-    """For all of it."""
+    """The time limit for the whole answer."""
 
 
 class Listener(Protocol):
-    """Told what happens while it happens."""
+    """Is called while the answer comes."""
 
     def asked(self, model: str) -> None:
-        """The question is on its way to `model`."""
+        """The prompt is sent to `model`."""
 
     def waiting(self, wait: Wait) -> None:
-        """No replica could take it yet."""
+        """No replica could take the request yet."""
 
     def piece(self, piece: Piece) -> None:
         """Text came."""
@@ -64,25 +64,25 @@ class _RefusedError(AskError):
 
 
 async def ask(question: Question, listener: Listener) -> Answer:
-    """The complete answer.
+    """Return the complete answer.
 
     Raises:
-        AskError: where none came, with what came instead.
+        AskError: if none came, with what came instead.
     """
-    exchange = _Exchange(question, listener)
+    attempt = _Attempt(question, listener)
     try:
         async with asyncio.timeout(question.timeout_s):
-            return await exchange.run()
+            return await attempt.run()
     except TimeoutError:
-        raise AskError(f"no complete answer within {question.timeout_s:g} s: {exchange.state()}") from None
+        raise AskError(f"no complete answer within {question.timeout_s:g} s: {attempt.state()}") from None
     except aiohttp.ClientConnectorError as error:
-        raise AskError(f"nothing answers at {question.url}: {error.os_error or error}") from None
+        raise AskError(f"no server answers at {question.url}: {error.os_error or error}") from None
     except (aiohttp.ClientError, OSError) as error:
         words = str(error) or type(error).__name__
-        raise AskError(f"the connection was lost: {words}; {exchange.state()}") from None
+        raise AskError(f"the connection was lost: {words}; {attempt.state()}") from None
 
 
-class _Exchange:
+class _Attempt:
     def __init__(self, question: Question, listener: Listener) -> None:
         self._question = question
         self._listener = listener
@@ -91,7 +91,7 @@ class _Exchange:
         self._wait: Wait | None = None
 
     async def run(self) -> Answer:
-        """Ask for the models if none is given, then for a chat, or a completion where there is no chat."""
+        """Ask for the models if none is given, then for a chat, or for a completion if there is no chat."""
         question = self._question
         async with aiohttp.ClientSession(
             headers={"Accept-Encoding": "identity", "User-Agent": "tideserve-ask", **question.headers},
@@ -109,14 +109,14 @@ class _Exchange:
             return await self._stream(session, model, "/v1/completions", {"prompt": question.prompt})
 
     def state(self) -> str:
-        """How far it got, in words."""
+        """How far the answer had come, as a clause."""
         answer, wait = self._answer, self._wait
         if answer is None:
             return "no answer had begun"
         if answer.pieces:
             return f"{count(answer.pieces, 'piece')} of the answer had come"
         if wait is not None:
-            return f"it waited for a replica, whose phase was {wait.phase}"
+            return f"the request was waiting for a replica in phase {wait.phase}"
         return "no token had come"
 
     async def _first_model(self, session: aiohttp.ClientSession) -> str:
@@ -152,7 +152,7 @@ class _Exchange:
         raise AskError(f"the stream was cut off: it ended without [DONE]; {self.state()}")
 
     def _over(self, answer: Answer, event: Event | Wait, now_s: float) -> bool:
-        """Take one event; whether it was the last of a complete answer."""
+        """Take one event. Returns whether it ended a complete answer."""
         if isinstance(event, Wait):
             self._wait = event
             self._listener.waiting(event)
@@ -178,7 +178,7 @@ class _Exchange:
     async def _replied(
         self, call: AbstractAsyncContextManager[aiohttp.ClientResponse]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A reply with status 200. Raises AskError, in the words of the server, for any other."""
+        """Yield a reply with status 200. Raises AskError, with the server's message, for any other status."""
         async with call as reply:
             if reply.status == HTTPStatus.OK:
                 yield reply
