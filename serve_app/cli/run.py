@@ -34,7 +34,7 @@ from serve_app.cli.listening import (
 )
 from serve_app.cli.progress import Progress, say, show
 from serve_app.cli.ray_token import prepare_token
-from serve_app.cli.run_environment import environment, private_folder
+from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.cli.supervision import Backoff, Cluster, adopt_orphans, reap_orphans, stop_descendants
 from serve_app.haproxy.environment import haproxy_environment
@@ -172,7 +172,7 @@ def _serve(start: Start, stopping: list[int], parent: int | None) -> Ended | Non
     ready_s = None
     with (
         tempfile.TemporaryDirectory(prefix="tideserve-") as folder,
-        closing(ServerLog(_log_folder(start.values), verbose=start.verbose)) as log,
+        closing(ServerLog(log_folder(start.values), verbose=start.verbose)) as log,
     ):
         server = _start(start, Path(folder), log)
         try:
@@ -198,15 +198,6 @@ def _serve(start: Start, stopping: list[int], parent: int | None) -> Ended | Non
             _stop(server, lost=cluster.lost)
             _show_news(log, progress)
     return None if stopping else Ended(ready_s)
-
-
-def _log_folder(values: dict[str, str]) -> Path:
-    """Where the log is until Ray has a folder for its own."""
-    if env.TEMPORARY_FOLDER not in values:
-        return private_folder(Path(tempfile.gettempdir()))
-    folder = Path(values[env.TEMPORARY_FOLDER])
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
 
 
 def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:

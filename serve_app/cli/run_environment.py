@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from serve_app import env
@@ -54,3 +55,19 @@ def private_folder(parent: Path) -> Path:
             [f"{path}: must be a folder of yours that no other user can enter; set {env.TEMPORARY_FOLDER}"]
         )
     return path
+
+
+def log_folder(values: Mapping[str, str]) -> Path:
+    """Return the folder for the server's log until Ray, in the environment `values`, has one of its own.
+
+    Raises:
+        SettingsError: if it cannot be made.
+    """
+    if env.TEMPORARY_FOLDER not in values:
+        return private_folder(Path(tempfile.gettempdir()))
+    folder = Path(values[env.TEMPORARY_FOLDER])
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError([f"{env.TEMPORARY_FOLDER} = {folder}: {error.strerror}"]) from None
+    return folder

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 PREFIX = "tideserve: "
-"""How the lines of Serve's driver begin that are meant for the user."""
+"""How lines begin that Serve's driver, or HAProxy's supervisor under Ray, writes for the user."""
 
 GONE = 3
 """The exit status of Serve's driver when Serve is gone, which it has said then."""
@@ -23,6 +23,7 @@ _TAIL_BYTES = 32 << 10
 _TAIL_LINES = 12
 _LONGEST_LINE = 400
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FOR_THE_USER = re.compile(rf"(\([^()]*pid=[^()]*\) )?(?P<line>{PREFIX}.*)")
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|^(\(.*?\) )*[\w.]*(Error|Exception|Interrupt)\b")
 # What the raylet says of its machine, every ten seconds while it lasts.
 _WARNINGS = ("killed due to memory pressure", "% full, available space")
@@ -66,16 +67,22 @@ class ServerLog:
         *lines, self._rest = (self._rest + self._reader.read()).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace")
-            if self._verbose or text.startswith(PREFIX) or self._is_new_warning(text):
+            if found := _FOR_THE_USER.fullmatch(_COLOURS.sub("", text)):
+                yield found["line"]
+            elif self._verbose or self._is_new_warning(text):
                 yield text
         if self._reader.tell() > _MAX_BYTES:
-            shutil.copyfile(self.path, f"{self.path}.1")
-            os.truncate(self.path, 0)
-            self._reader.seek(0)
+            with suppress(OSError):  # the disk is full, or the file was deleted: neither may end the server
+                shutil.copyfile(self.path, f"{self.path}.1")
+            with suppress(OSError):
+                os.truncate(self.path, 0)
+                self._reader.seek(0)
 
     def tail(self) -> list[str]:
         """The last lines that tell of errors, or else the last lines, without colours and not too long."""
-        end = self.path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+        file = self._reader.fileno()
+        start = max(0, os.fstat(file).st_size - _TAIL_BYTES)
+        end = os.pread(file, _TAIL_BYTES, start).decode(errors="replace")
         lines = [line[:_LONGEST_LINE] for line in _COLOURS.sub("", end).splitlines() if line.strip()]
         errors = [line for line in lines if _ERROR.search(line)]
         return (errors or lines)[-_TAIL_LINES:]

@@ -30,6 +30,23 @@ def test_only_whole_lines_that_are_meant_for_the_user_are_returned(log: ServerLo
     assert list(log.look()) == []
 
 
+def test_what_haproxys_supervisor_says_is_for_the_user_too(log: ServerLog) -> None:
+    write(log, "\x1b[36m(HAProxyManager pid=7)\x1b[0m tideserve: HAProxy's keeper ended with status 1\n")
+
+    assert list(log.look()) == ["tideserve: HAProxy's keeper ended with status 1"]
+
+
+def test_a_log_folder_that_is_deleted_does_not_end_the_server(
+    log: ServerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_log, "_MAX_BYTES", 1)
+    write(log, "an ERROR\n")
+    log.path.unlink()
+
+    assert list(log.look()) == []
+    assert log.tail() == ["an ERROR"]
+
+
 def test_verbose_returns_every_line(tmp_path: Path) -> None:
     log = ServerLog(tmp_path, verbose=True)
     write(log, "INFO vllm\n\xff\n")
