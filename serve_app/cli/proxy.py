@@ -13,12 +13,13 @@ def proxy_for(url: str) -> str | None:
     It is None for this machine itself, whatever the environment says: a proxy elsewhere could not reach it.
     """
     parts = urllib.parse.urlsplit(url)
-    if parts.hostname is None or _is_here(parts.hostname) or urllib.request.proxy_bypass(parts.netloc):
+    if parts.hostname is None or is_loopback(parts.hostname) or urllib.request.proxy_bypass(parts.netloc):
         return None
     return urllib.request.getproxies().get(parts.scheme)
 
 
-def _is_here(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host name or IP address in a URL is this machine's own."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -7,7 +7,6 @@ users.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import stat
@@ -18,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from serve_app import env
+from serve_app.cli.proxy import is_loopback
 from serve_app.settings import SettingsError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -85,7 +85,7 @@ def token_header(address: str) -> dict[str, str]:
     """
     mode = os.environ.get(env.AUTH_MODE, "").lower()
     told = mode == "token" or env.AUTH_TOKEN in os.environ or env.AUTH_TOKEN_PATH in os.environ
-    if mode == "disabled" or not (told or _is_here(address)):
+    if mode == "disabled" or not (told or is_loopback(urlsplit(address).hostname or "")):
         return {}
     # Ray takes a second to import; its stub lacks this.
     from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # noqa: PLC0415
@@ -100,11 +100,3 @@ def token_header(address: str) -> dict[str, str]:
     finally:
         loader.reset_cache()
     return header
-
-
-def _is_here(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

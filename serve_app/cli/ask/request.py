@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 
 from serve_app import env
 from serve_app.api.engine_client import EVENT_STREAM
-from serve_app.cli.ask.answer import Answer, Piece
+from serve_app.cli.ask.answer import Answer
+from serve_app.cli.ask.display import Display
 from serve_app.cli.ask.events import Event, EventReader, Wait
 from serve_app.cli.error_words import error_words
 from serve_app.cli.formats import count
@@ -46,30 +47,17 @@ class Question:
     """The time limit for the whole answer."""
 
 
-class Listener(Protocol):
-    """Is called while the answer comes."""
-
-    def asked(self, model: str) -> None:
-        """The prompt is sent to `model`."""
-
-    def waiting(self, wait: Wait) -> None:
-        """No replica could take the request yet."""
-
-    def piece(self, piece: Piece) -> None:
-        """Text came."""
-
-
 class _RefusedError(AskError):
     pass
 
 
-async def ask(question: Question, listener: Listener) -> Answer:
+async def ask(question: Question, display: Display) -> Answer:
     """Return the complete answer.
 
     Raises:
         AskError: if none came, with what came instead.
     """
-    attempt = _Attempt(question, listener)
+    attempt = _Attempt(question, display)
     try:
         async with asyncio.timeout(question.timeout_s):
             return await attempt.run()
@@ -83,9 +71,9 @@ async def ask(question: Question, listener: Listener) -> Answer:
 
 
 class _Attempt:
-    def __init__(self, question: Question, listener: Listener) -> None:
+    def __init__(self, question: Question, display: Display) -> None:
         self._question = question
-        self._listener = listener
+        self._display = display
         self._url = question.url.rstrip("/")
         self._answer: Answer | None = None
         self._wait: Wait | None = None
@@ -99,7 +87,7 @@ class _Attempt:
             proxy=proxy_for(question.url),
         ) as session:
             model = question.model or await self._first_model(session)
-            self._listener.asked(model)
+            self._display.asked(model)
             messages = [{"role": "user", "content": question.prompt}]
             try:
                 return await self._stream(session, model, "/v1/chat/completions", {"messages": messages})
@@ -155,7 +143,7 @@ class _Attempt:
         """Take one event. Returns whether it ended a complete answer."""
         if isinstance(event, Wait):
             self._wait = event
-            self._listener.waiting(event)
+            self._display.waiting(event)
             return False
         if event.data == "[DONE]":
             if not answer.tokens:
@@ -171,7 +159,7 @@ class _Attempt:
         except (ValueError, RecursionError):
             raise AskError(f"the stream has an event that is no completion: {event.data[:200]}") from None
         if piece is not None:
-            self._listener.piece(piece)
+            self._display.piece(piece)
         return False
 
     @asynccontextmanager
