@@ -9,7 +9,7 @@ LOADTEST_CONFIG ?= config/serve.zero.yaml
 .PHONY: help serve test lint loadtest chaos bench-policy chart setup setup-dev lock licenses sbom audit clean
 
 help:
-	@echo 'make serve [CONFIG=config/serve.yaml]   set up, then serve until Ctrl-C'
+	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
 	@echo 'make test                               set up, then lint, type-check and run every test'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
@@ -22,7 +22,7 @@ help:
 	@echo 'make clean                              remove .venv'
 
 serve: setup
-	@exec $(BIN)/tideserve run $(CONFIG)
+	@exec $(BIN)/tideserve run $(CONFIG) $(ARGS)
 
 test: setup-dev lint
 	@echo '== pytest: unit tests'

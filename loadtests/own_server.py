@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from serve_app.cli.failure import CommandError
-from serve_app.cli.ports import free_port
+from serve_app.cli.listening import free_port
 from serve_app.cli.progress import ask_ready
 
 _START_S = 600.0
@@ -35,7 +35,7 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config), "--port", str(port)]
-    command += ["--stop-with-parent", str(os.getpid())]
+    command += ["--verbose", "--stop-with-parent", str(os.getpid())]
     with log.open("wb") as output:
         # A group of its own, so that a terminal's Ctrl-C reaches us alone, and no session of its own: see
         # `tideserve run`.

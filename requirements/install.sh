@@ -25,11 +25,19 @@ pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-co
 locked=("${pip[@]}" --require-hashes -r)
 # Python 3.11 comes with pip 23, which takes twice as long, most of it over the lists of versions.
 "${locked[@]}" requirements/pip.txt
-# The CPU build by its full version and its hashes: where only CUDA builds are to be had this fails, and nothing
-# of theirs slips in.
-"${locked[@]}" <(awk '/^[a-z]/ {torch = /^torch==/} torch' requirements/cpu.txt) ||
-    fail "the CPU build of torch was not found, or is not the file that was locked (pip says above which). \
-It is on PyTorch's own package index, not on PyPI: see 'Set-up' in README.md for the one variable to set."
+torch() { awk '/^[a-z]/ {torch = /^torch==/} torch' requirements/cpu.txt; }
+# The CPU build by its full version and its hashes: a CUDA build is never installed in its place.
+if ! refusal=$("${locked[@]}" <(torch) 2>&1); then
+    echo "== the configured package index has no CPU build of torch: taking it from PyTorch's own (about 200 MB)"
+    # uv knows the address of PyTorch's index for the CPU and asks no other index for torch.
+    "${locked[@]}" requirements/uv.txt &&
+        .venv/bin/uv pip install --quiet --python .venv/bin/python --torch-backend cpu --no-deps \
+            --require-hashes -r <(torch) ||
+        fail "the locked CPU build of torch could not be installed. pip, with the configured package index, said:
+$refusal
+uv, with PyTorch's own index, said what is above. Without access to that index, set PIP_EXTRA_INDEX_URL to a mirror of \
+it, or PIP_FIND_LINKS to a folder that holds the wheel."
+fi
 "${locked[@]}" requirements/cpu.txt -r requirements/lab.txt
 # Byte code on all cores at once: pip would take a minute for it on one. A quarter is left out that is never
 # imported here. Some packages come with files for other versions of Python, which cannot be compiled.

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Resolve the lock files: cpu.txt and gpu.txt to serve, lab.txt for the laboratory and dev.txt for tests, each on
 # top of those before it, checkov.txt for the security scan, which needs other versions and has an environment of
-# its own, and pip.txt.
+# its own, pip.txt, and uv.txt, which set-up takes where the package index has no CPU build of torch.
 # A version that is locked already is kept where it still fits; uv's own arguments move them:
 #   requirements/lock.sh --upgrade                      all of them
 #   requirements/lock.sh --upgrade-package starlette    one, for a security fix say
-# Needs uv on PATH. The CPU build of torch must be reachable, as the README says for set-up.
+# Needs uv on PATH. The CPU build of torch comes from PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL where one of them is set,
+# and else from PyTorch's own index.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 moves=("$@")
@@ -24,6 +25,7 @@ cpu=(pyproject.toml --extra cpu --extra kubernetes --override requirements/cpu.o
 # PyTorch's index has old releases of other packages too: take the best match of both indexes.
 [ -n "${PIP_EXTRA_INDEX_URL:-}" ] &&
     cpu+=(--extra-index-url "$PIP_EXTRA_INDEX_URL" --index-strategy unsafe-best-match)
+[ -n "${PIP_FIND_LINKS:-}${PIP_EXTRA_INDEX_URL:-}" ] || cpu+=(--torch-backend cpu)
 resolve cpu "${cpu[@]}"
 beyond() { # arguments that keep the versions of these lock files, and leave their packages out
     printf -- '--constraints\nrequirements/%s.txt\n' "$@"
@@ -36,3 +38,4 @@ resolve dev "${cpu[@]}" --extra lab --extra dev "${locked[@]}"
 resolve gpu pyproject.toml --extra gpu --extra kubernetes
 resolve checkov requirements/checkov.in --override requirements/checkov.overrides.txt
 resolve pip requirements/pip.in
+resolve uv requirements/uv.in

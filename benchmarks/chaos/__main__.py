@@ -28,8 +28,8 @@ from benchmarks.chaos.verdicts import Row
 from benchmarks.common.progress import say
 from loadtests.machine import machine, versions
 from serve_app.cli.api_key import authorization
-from serve_app.cli.descendants import adopt_orphans
-from serve_app.cli.ports import free_port
+from serve_app.cli.listening import free_port
+from serve_app.cli.supervision import adopt_orphans
 from serve_app.settings.settings_error import SettingsError
 
 _PAUSE_S = (5.0, 20.0)

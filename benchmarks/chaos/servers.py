@@ -99,7 +99,7 @@ class OneNode:
         self._starts += 1
         environment = {**os.environ, "RAY_TMPDIR": str(self._folder)}
         command = [sys.executable, "-m", "serve_app.cli.main", "run", str(self._config)]
-        command += ["--port", str(self._port), "--restart"]
+        command += ["--port", str(self._port), "--restart", "--verbose"]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 command, env=environment, stdin=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ from benchmarks.chaos.processes import Processes
 from benchmarks.chaos.roles import BY_NAME, NODE
 from benchmarks.chaos.servers import ChaosError, Served, end_all, ready, tail
 from serve_app import env
-from serve_app.cli.ports import free_port
+from serve_app.cli.listening import free_port
 from serve_app.cli.run_environment import environment
 from serve_app.haproxy.environment import haproxy_environment
 

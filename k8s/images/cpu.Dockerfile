@@ -56,7 +56,7 @@ USER 1000:1000
 EXPOSE 8000
 # Without Kubernetes: the demonstration model. KubeRay sets a command of its own.
 # The interfaces are the container's: `--publish` says who reaches them.
-CMD ["tideserve", "run", "--host", "0.0.0.0", "config/serve.yaml"]
+CMD ["tideserve", "run", "--host", "0.0.0.0", "config/serve.yaml", "--verbose"]
 
 ARG VERSION=0.1.0
 ARG REVISION=""

@@ -64,7 +64,7 @@ EXPOSE 8000
 # Without Kubernetes: one A100. KubeRay sets a command of its own. NVIDIA_VISIBLE_DEVICES is not set on purpose:
 # it would hand every GPU of a node to pods that asked for none.
 # The interfaces are the container's: `--publish` says who reaches them.
-CMD ["tideserve", "run", "--host", "0.0.0.0", "config/serve.a100.yaml"]
+CMD ["tideserve", "run", "--host", "0.0.0.0", "config/serve.a100.yaml", "--verbose"]
 
 ARG VERSION=0.1.0
 ARG REVISION=""

@@ -1,4 +1,4 @@
-"""The API key that commands send where the server asks for one."""
+"""The API key that commands send to a server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from serve_app.settings.settings_error import SettingsError
 
 
 def authorization(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The header with the key of the environment; none where there is no key.
+    """Return the header with the key of the environment, or no header if there is no key.
 
     Raises:
-        SettingsError: for a key that no header can carry. It is not repeated.
+        SettingsError: for a key that a header cannot contain. The message does not repeat the key.
     """
     key = environment.get(env.API_KEY, "").strip()
     if not key.isascii() or not key.isprintable() or " " in key:

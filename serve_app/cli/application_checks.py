@@ -1,13 +1,16 @@
-"""What an application of ours in a Serve configuration must have beyond what Ray Serve asks of any."""
+"""Checks of a Tideserve application in a Serve configuration, beyond those of Ray Serve's own schema."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from serve_app.cli.room_check import Cpus, check_room
+from serve_app import env
 from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.live_knobs import read_user_config
@@ -20,8 +23,28 @@ INGRESS = "Ingress"
 
 _ENGINE_PREFIX = "Engine-"
 _OWNED = ("autoscaling_config", "num_replicas")
-# Stands in for the defaults of an application whose own are not known: bounds nothing.
+# In place of the defaults of an application whose own are not known; no knob breaks its bounds.
 _UNBOUNDED = Knobs(max_replicas=10_000)
+_SMALLEST = 1e-4
+"""Ray counts resources in ten-thousandths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpus:
+    """The CPUs against which applications are checked."""
+
+    count: float
+    told: bool
+    """Whether these are known to be the CPUs that will serve. Otherwise they are only this machine's, and a
+    file for a cluster may be checked on any machine."""
+
+
+def local_cpus() -> float:
+    """The CPUs that a Ray started here counts: the machine's or container's, unless it is told others."""
+    from ray._private.utils import get_num_cpus  # noqa: PLC0415
+
+    given = json.loads(os.environ.get(env.RAY_RESOURCES) or "{}")
+    return float(given.get("CPU", get_num_cpus()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +61,10 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
 
     Args:
         application: The entry.
-        cpus: Those that ingress and engines share; None where nothing is known of them.
+        cpus: The CPUs that ingress and engines share; None if they are not known.
 
     Raises:
-        SettingsError: with every problem, each under its path within the application.
+        SettingsError: with every problem, each with its path within the application.
     """
     args, moved = _without_scaling(application.get("args"))
     settings, invalid = _load(args)
@@ -68,7 +91,7 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
 
 
 def given_user_config(deployments: Iterable[Mapping[str, Any]]) -> tuple[int | None, dict[str, Any]]:
-    """The index of the ingress's entry among `deployments`, if it has one, and its `user_config`."""
+    """The index of the ingress's entry in `deployments`, or None if it has none, and its `user_config`."""
     for index, deployment in enumerate(deployments):
         if deployment.get("name") == INGRESS:
             return index, dict(deployment.get("user_config") or {})
@@ -89,7 +112,7 @@ def _under_args(problem: str) -> str:
 
 
 def _without_scaling(args: Any) -> tuple[Any, list[str]]:
-    """`args` without the `scaling` that models used to have, and what to do with it instead."""
+    """`args` without `scaling`, which models once had, and a line for each with what replaces it."""
     if not isinstance(args, Mapping) or not isinstance(args.get("models"), list):
         return args, []
     problems: list[str] = []
@@ -119,14 +142,14 @@ def _check_policy(application: Mapping[str, Any]) -> list[str]:
         policy = {"policy_function": POLICY_FUNCTION}
     if policy.get("policy_kwargs"):
         problems.append(
-            f"autoscaling_policy.policy_kwargs = {shown(policy['policy_kwargs'])}: the policy takes none; "
-            f"set knobs under {INGRESS}'s user_config, where a change restarts nothing"
+            f"autoscaling_policy.policy_kwargs = {shown(policy['policy_kwargs'])}: the policy takes no "
+            f"arguments; set knobs under {INGRESS}'s user_config, where a change restarts nothing"
         )
     function = policy.get("policy_function")
     if not _is_ours(function):
         problems.append(
             f"autoscaling_policy.policy_function = {shown(function)}: must be {POLICY_FUNCTION!r} or a "
-            "subclass of it; another policy would decide without the knobs"
+            "subclass of it; another policy would ignore the knobs"
         )
     if application.get("external_scaler_enabled"):
         problems.append(
@@ -137,7 +160,7 @@ def _check_policy(application: Mapping[str, Any]) -> list[str]:
 
 
 def _is_ours(function: Any) -> bool:
-    """Whether a policy function, `module:name` or `module.name`, is our policy or derived from it."""
+    """Whether a policy function, `module:name` or `module.name`, is our policy or a subclass of it."""
     if function == POLICY_FUNCTION:
         return True
     module, _, name = str(function).replace(":", ".").rpartition(".")
@@ -151,7 +174,7 @@ def _is_ours(function: Any) -> bool:
 
 
 def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSettings | None) -> list[str]:
-    """The `deployments` entries; `settings` is None if they are invalid, and then no names are known."""
+    """The problems of `deployments`. Where `settings` are invalid (None), the names are not checked."""
     problems: list[str] = []
     known = None if settings is None else [INGRESS, *(model.deployment_name for model in settings.models)]
     seen: set[str] = set()
@@ -168,10 +191,10 @@ def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSe
         seen.add(name)
         if name != INGRESS and not name.startswith(_ENGINE_PREFIX):
             continue
-        place = "ingress" if name == INGRESS else "autoscaling.<model name>"
+        section = "ingress" if name == INGRESS else "autoscaling.<model name>"
         problems += [
             f"{path}.{key} = {shown(deployment[key])}: the policy owns the replica counts; "
-            f"set min_replicas and max_replicas under {INGRESS}'s user_config.{place}"
+            f"set min_replicas and max_replicas under {INGRESS}'s user_config.{section}"
             for key in _OWNED
             if key in deployment
         ]
@@ -179,9 +202,54 @@ def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSe
 
 
 def _names(args: Any) -> list[str]:
-    """The names of the models in `args` that is not valid otherwise."""
+    """The names of the models in `args`, which may otherwise be invalid."""
     models = args.get("models") if isinstance(args, Mapping) else None
     if not isinstance(models, list):
         return []
     names = [model.get("name") for model in models if isinstance(model, Mapping)]
     return [name for name in names if isinstance(name, str)]
+
+
+def check_room(
+    settings: AppSettings,
+    knobs: Mapping[str, Knobs],
+    ingress: IngressKnobs,
+    cpus: Cpus,
+    path: str,
+) -> list[str]:
+    """The problem, if the ingress at its maximum leaves no room for the first replica of some model.
+
+    The room is what the ingress at `max_replicas` and the other models at `min_replicas` leave of the CPUs,
+    which count as one sum, because the nodes are not known. An application with custom resources is not
+    checked: they name nodes about which nothing is known here. An application with GPUs is checked only
+    against CPUs that are known to be those that will serve.
+
+    Args:
+        settings: The application's settings.
+        knobs: The knobs of each model, by name.
+        ingress: The knobs of the ingress.
+        cpus: Where the application is to run.
+        path: The path of the ingress's knobs in the file.
+    """
+    if settings.ingress.resources or any(model.resources for model in settings.models):
+        return []
+    if not cpus.told and any(model.device != "cpu" for model in settings.models):
+        return []
+    each = settings.ingress.cpus_per_replica
+    standing = sum(knobs[model.name].min_replicas * model.cpus_per_replica for model in settings.models)
+    for model in settings.models:
+        waking = 0.0 if knobs[model.name].min_replicas else model.cpus_per_replica
+        left = cpus.count - standing - waking
+        if each > 0 and left < ingress.max_replicas * each - _SMALLEST:
+            return [f"{path}.{_no_room(ingress.max_replicas, each, cpus.count, left, model.name)}"]
+    return []
+
+
+def _no_room(replicas: int, each: float, cpus: float, left: float, model: str) -> str:
+    most = math.floor((left + _SMALLEST) / each)
+    return (
+        f"max_replicas = {replicas}: the ingress may take {replicas * each:g} of {cpus:g} CPUs "
+        f"(ingress.cpus_per_replica = {each:g}), but one replica of model {model!r} and the min_replicas of "
+        f"the others leave {max(left, 0.0):g}, so requests could wait for a replica that has no room; "
+        + (f"must be at most {most}" if most > 0 else "not even one fits: lower one of the cpus_per_replica")
+    )

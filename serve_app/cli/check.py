@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
+from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
+from serve_app.cli.formats import count, seconds
 from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning
-from serve_app.cli.room_check import Cpus, local_cpus
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
 
@@ -32,11 +33,11 @@ def add_command(commands: Any) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Print one line a model, or every setting; raises SettingsError for an invalid file."""
+    """Print one line per model, or every setting. Raises SettingsError for an invalid file."""
     told = options.cpus is not None
     config = read_config(options.config, Cpus(options.cpus if told else local_cpus(), told))
     given = given_host(config.document) or LOOPBACK
-    host = check_host("http_options.host", given, haproxy=False)  # what takes connections is not said here
+    host = check_host("http_options.host", given, haproxy=False)  # the proxy is an option of `run`
     for name, settings in config.applications.items():
         knobs, ingress = config.knobs[name], config.ingress_knobs[name]
         if options.show:
@@ -51,10 +52,11 @@ def check(options: argparse.Namespace) -> int:
             continue
         print(f"{config.path}: application {name!r} is valid")
         for model in settings.models:
-            print(f"  {model.name}: {_placed(model)}, {_scaled(knobs[model.name])}")
-        print(f"  ingress: {_range(ingress)}, one for {ingress.target_ongoing_requests:g} streams")
-    if not options.show:  # which is YAML
-        for line in meaning(config, host, config.port):
+            print(f"  {model.name}: {_placed(model)}; {_scaled(knobs[model.name])}")
+        streams = f"{ingress.target_ongoing_requests:g} streams per replica"
+        print(f"  ingress: {_range(ingress)}; {streams}")
+    if not options.show:  # the output is YAML
+        for line in meaning(config.applications, host, config.port):
             print(line)
     return 0
 
@@ -62,35 +64,30 @@ def check(options: argparse.Namespace) -> int:
 def _cpus(text: str) -> float:
     cpus = float(text)
     if not 0 < cpus <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be above 0, up to 1,000,000")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be above 0 and at most 1,000,000")
     return cpus
 
 
 def _placed(model: ModelSettings) -> str:
-    gpus = f"{model.tensor_parallel_size} x {model.accelerator_type or 'any GPU'}"
-    return f"{model.model} on {'CPU' if model.device == 'cpu' else gpus} a replica"
+    gpus = f"{model.tensor_parallel_size} x {model.accelerator_type or 'any GPU'} per replica"
+    return f"{model.model} on {'CPU' if model.device == 'cpu' else gpus}"
 
 
 def _scaled(knobs: Knobs) -> str:
-    """What the policy is to keep, in a line."""
+    """The policy's bounds and targets, in a line."""
     parts = [
         _range(knobs),
-        f"p{knobs.ttft_percentile} TTFT {_milliseconds(knobs.ttft_target_s)} and "
-        f"ITL {_milliseconds(knobs.itl_target_s)}",
-        f"queue {knobs.queue_target_per_replica:g} a replica",
+        f"targets: p{knobs.ttft_percentile} TTFT {seconds(knobs.ttft_target_s)}, "
+        f"ITL {seconds(knobs.itl_target_s)}, {knobs.queue_target_per_replica:g} queued requests per replica",
     ]
     if knobs.min_replicas == 0:
         parts.append(f"to zero after {knobs.downscale_to_zero_delay_s:g} s idle")
     if knobs.schedules:
-        parts.append(f"{len(knobs.schedules)} schedule{'s' if len(knobs.schedules) > 1 else ''}")
+        parts.append(count(len(knobs.schedules), "schedule"))
     if knobs.mode == "advise":
         parts.append("advice only")
-    return ", ".join(parts)
+    return "; ".join(parts)
 
 
 def _range(knobs: Knobs | IngressKnobs) -> str:
     return f"{knobs.min_replicas} to {knobs.max_replicas} replicas"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"

@@ -9,36 +9,35 @@ from typing import Any
 
 import yaml
 
-from serve_app.cli.application_checks import IMPORT_PATH, check_application
-from serve_app.cli.ports import check_port
-from serve_app.cli.room_check import Cpus
+from serve_app.cli.application_checks import IMPORT_PATH, Cpus, check_application
+from serve_app.cli.listening import DEFAULT_PORT, check_port
 from serve_app.settings import AppSettings, SettingsError
 from serve_app.settings.knobs import IngressKnobs, Knobs
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A checked configuration: the document as written, and what it says of each application by name."""
+    """A checked configuration: the document as written, and by name what it says of each application."""
 
     path: Path
     document: dict[str, Any]
     applications: dict[str, AppSettings]
     knobs: dict[str, Mapping[str, Knobs]]
-    """In force for each application's models, by their names: what is not given is a default."""
+    """The knobs in force, by application and model, defaults included."""
     ingress_knobs: dict[str, IngressKnobs]
 
     @property
     def port(self) -> int:
-        """The HTTP port it asks for; Ray Serve's default is 8000."""
+        """The HTTP port."""
         return _port(self.document)
 
 
 def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
-    """Read and check `path`, without starting anything; against `cpus` too where they are known.
+    """Read and check `path` without starting anything, against `cpus` too if they are known.
 
     Raises:
-        SettingsError: for a file that cannot be read, is not a Serve configuration, or holds a
-            Tideserve application with invalid settings or knobs, or one that another policy would scale.
+        SettingsError: if the file cannot be read, is no Serve configuration, or holds a Tideserve application
+            whose settings or knobs are invalid, or which another policy would scale.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -75,11 +74,11 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
 
 
 def _port(document: Mapping[str, Any]) -> int:
-    return check_port("http_options.port", (document.get("http_options") or {}).get("port", 8000))
+    return check_port("http_options.port", (document.get("http_options") or {}).get("port", DEFAULT_PORT))
 
 
 def _list(holder: object, key: str) -> list[Any]:
-    """What `holder` has there, if it is a list."""
+    """The list `holder[key]`, or an empty one if there is none."""
     found = holder.get(key) if isinstance(holder, dict) else None
     return found if isinstance(found, list) else []
 
@@ -91,14 +90,14 @@ def _check_schema(path: Path, document: dict[str, Any]) -> None:
 
     from serve_app.settings.settings_error import from_pydantic  # noqa: PLC0415
 
-    strangers = [
+    malformed = [
         f"applications[{index}].deployments[{number}] = {entry!r}: must be a mapping"
         for index, application in enumerate(document["applications"])
         for number, entry in enumerate(_list(application, "deployments"))
         if not isinstance(entry, dict)
     ]
-    if strangers:  # the schema's own validators take each for a mapping
-        raise SettingsError(strangers)
+    if malformed:  # the schema's own validators expect mappings
+        raise SettingsError(malformed)
     try:
         ServeDeploySchema.model_validate(document)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Ray's dashboard, as `serve deploy` and `serve config` use it: Serve's configuration over REST."""
+"""The REST API of Ray's dashboard with which `serve deploy` and `serve config` work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNAUTHORIZED = (401, 403)
 
 
 def default_address() -> str:
-    """Where Ray's own commands look for the dashboard: `RAY_DASHBOARD_ADDRESS`, or this machine."""
+    """The URL that Ray's own commands use: that of `RAY_DASHBOARD_ADDRESS`, or one of this machine."""
     return os.environ.get(env.DASHBOARD_ADDRESS) or DEFAULT_ADDRESS
 
 
@@ -33,15 +33,17 @@ class Dashboard:
 
     def __init__(self, address: str, timeout_s: float = _TIMEOUT_S) -> None:
         if urlsplit(address).scheme not in ("http", "https"):
-            raise CommandError(f"--address = {address!r}: must be the dashboard's, such as {DEFAULT_ADDRESS}")
+            raise CommandError(
+                f"--address = {address!r}: must be the URL of the dashboard, such as {DEFAULT_ADDRESS}"
+            )
         self.address = address.rstrip("/")
         self._timeout_s = timeout_s
 
     def details(self) -> dict[str, Any]:
-        """Everything about Ray Serve: its options, and every application with its configuration.
+        """Return Ray Serve's options, and every application with its configuration.
 
         Raises:
-            CommandError: if nothing answers there, or something else than Ray's dashboard.
+            CommandError: if no server answers there, or one that is not Ray's dashboard.
         """
         text = self._ask("GET", None)
         try:
@@ -53,10 +55,10 @@ class Dashboard:
         return details
 
     def deploy(self, document: dict[str, Any]) -> None:
-        """Have Ray Serve apply a configuration: all applications, those left out end.
+        """Have Ray Serve apply a configuration. Applications that it leaves out are deleted.
 
         Raises:
-            CommandError: as above, or if Ray refuses it.
+            CommandError: as above, or if Ray refuses the configuration.
         """
         self._ask("PUT", json.dumps(document).encode())
 
@@ -75,7 +77,7 @@ class Dashboard:
                 text = _cut(error.read().decode("utf-8", "replace"))
             if error.code in _UNAUTHORIZED:
                 raise CommandError(
-                    f"{self.address} asks for its cluster's token ({error.code} {error.reason}); set "
+                    f"{self.address} requires its cluster's token ({error.code} {error.reason}); set "
                     f"{env.AUTH_TOKEN}, or {env.AUTH_TOKEN_PATH} to the file that holds it"
                 ) from None
             raise CommandError(f"{self.address} answers {error.code} {error.reason}: {text}") from None

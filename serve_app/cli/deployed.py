@@ -1,4 +1,4 @@
-"""Reading and rebuilding what is deployed, from what Ray's dashboard tells of Serve."""
+"""Read the deployed applications from what Ray's dashboard reports, and build changed configurations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.cli.application_checks import IMPORT_PATH, INGRESS, given_user_co
 from serve_app.cli.failure import CommandError
 
 _INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
-# What Ray's dashboard puts in place of a value of `env_vars` that a client may not see.
+# What Ray's dashboard reports in place of the value of an environment variable.
 _HIDDEN = "<redacted>"
 _SETTLED = ("HEALTHY", "UPSCALING", "DOWNSCALING")
 _FAILED = ("UNHEALTHY", "DEPLOY_FAILED")
@@ -20,7 +20,7 @@ _FAILED = ("UNHEALTHY", "DEPLOY_FAILED")
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """An application of ours as it is deployed."""
+    """A deployed Tideserve application."""
 
     name: str
     status: str
@@ -29,15 +29,15 @@ class Deployed:
 
     @property
     def user_config(self) -> dict[str, Any]:
-        """That of its ingress: the knobs given."""
+        """The `user_config` of its ingress, which holds the knobs that were set."""
         return given_user_config(self.config.get("deployments") or [])[1]
 
 
 def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deployed:
-    """The application called `name`, or the only one of ours.
+    """Return the application called `name`, or the only Tideserve application.
 
     Raises:
-        CommandError: if there is none, it is not ours, or several are and none is named.
+        CommandError: if there is none, if it is not Tideserve's, or if there are several and `name` is None.
     """
     applications: Mapping[str, Mapping[str, Any]] = details["applications"]
     ours = {key: app for key, app in applications.items() if _import_path(app) == IMPORT_PATH}
@@ -54,8 +54,8 @@ def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deploy
     elif not applications[name].get("deployed_app_config"):
         raise CommandError(
             f"application {name!r} was not deployed from a configuration "
-            f"({applications[name].get('status')}): only `serve deploy`, `serve run FILE` "
-            "or `tideserve run` give it knobs that can be changed"
+            f"({applications[name].get('status')}); its knobs can be changed only after `serve deploy`, "
+            "`serve run FILE` or `tideserve run`"
         )
     elif name not in ours:
         raise CommandError(
@@ -67,13 +67,13 @@ def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deploy
 
 
 def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str, Any]) -> dict[str, Any]:
-    """What to send so that the ingress of `app` gets `user_config`, and everything else stays as it is.
+    """Return a configuration with `user_config` for the ingress of `app`, and all else as it is deployed.
 
-    Ray takes a configuration as a whole: an application left out is deleted, an option left out falls
-    back to its default.
+    Ray takes a configuration as a whole: an application that is left out is deleted, and an option that is
+    left out is reset to its default.
 
     Raises:
-        CommandError: if Ray does not tell all that would have to be sent back.
+        CommandError: if Ray does not report all that would have to be sent back.
     """
     document = {key: details[key] for key in _INSTANCE_WIDE if details.get(key) is not None}
     configs = []
@@ -83,19 +83,19 @@ def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str,
             configs.append(_with_user_config(config, user_config) if name == app else config)
         elif application.get("source") == "declarative" and application.get("status") != "DELETING":
             raise CommandError(
-                f"Ray does not tell the configuration of application {name!r}, and would delete it "
-                "if it were left out; try again in a moment"
+                f"Ray does not report the configuration of application {name!r} and would delete the "
+                "application if it were left out; try again in a moment"
             )
     if _HIDDEN in json.dumps(configs):
         raise CommandError(
-            f"the dashboard hides environment variables from us ({_HIDDEN}); "
-            "sending them back would overwrite them"
+            f"the dashboard hides the values of environment variables (as {_HIDDEN}); "
+            "sending that back would overwrite them"
         )
     return {**document, "applications": configs}
 
 
 def failed_applications(details: Mapping[str, Any], app: str) -> list[str]:
-    """Applications beside `app` whose deployment failed: Ray tries them again with every configuration."""
+    """The other applications whose deployment failed: Ray retries them with every configuration."""
     return [
         name
         for name, application in details["applications"].items()
@@ -107,7 +107,7 @@ def failed_applications(details: Mapping[str, Any], app: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far Ray is with a change of the ingress's `user_config`."""
+    """How far Ray has applied a change of the ingress's `user_config`."""
 
     done: bool
     text: str
@@ -117,14 +117,14 @@ class Progress:
 def progress(
     details: Mapping[str, Any], app: str, user_config: Mapping[str, Any], was_running: bool
 ) -> Progress:
-    """Whether every ingress replica has taken over `user_config`.
+    """Whether every ingress replica has applied `user_config`.
 
     Args:
-        details: Serve's, as the dashboard tells them now.
+        details: Serve's details, as the dashboard reports them now.
         app: The application's name.
-        user_config: What was sent.
-        was_running: Whether the application was RUNNING before; if not, its engines may take long to
-            start or not start at all, and they are not waited for.
+        user_config: The `user_config` that was sent.
+        was_running: Whether the application was RUNNING before. If not, its engines may take long to start,
+            or may not start at all, and are not waited for.
     """
     application = details["applications"].get(app)
     if application is None:

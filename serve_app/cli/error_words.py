@@ -1,4 +1,4 @@
-"""What the body of an error response says, in words."""
+"""The body of an error response as one sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHOWN = 500
 
 
 def error_words(data: bytes) -> str:
-    """The code and the message of an OpenAI-shaped error document; other bytes as they are, at most 500."""
+    """The code and message of an OpenAI-shaped error, or other bytes as text; at most 500 characters."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""How a command says that it could not do what it was asked."""
+"""The error of a command that could not be carried out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From `MODEL name=value ...` on a command line to a new `user_config`, and how knobs are shown."""
+"""Turn `MODEL name=value ...` on a command line into a new `user_config`, and print knobs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError, shown
 
 INGRESS_SCOPE = "ingress"
-"""What stands in place of a model's name for the ingress's own knobs."""
+"""The word that selects the ingress's own knobs in place of a model's."""
 DEFAULT = "default"
 """The value that removes an override."""
 
 STARTING_VALUES = "starting_values"
-"""The knob whose value may be `@` and a fleet file."""
+"""The knob whose value may be `@` and the name of a fleet file."""
 
 _NAME_WIDTH = 28
 _VALUE_WIDTH = 14
 
 
 class _Values(yaml.SafeLoader):
-    """YAML without numbers to the base of 60, which would make 1080 of `end: 18:00`."""
+    """YAML without numbers to the base 60, which would turn `end: 18:00` into 1080."""
 
 
 _Values.yaml_implicit_resolvers = {
@@ -45,7 +45,7 @@ _Values.yaml_implicit_resolvers = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A knob whose value in force is to be another."""
+    """A knob whose value in force changes."""
 
     scope: str
     name: str
@@ -56,10 +56,10 @@ class Change:
 def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     """Split `[MODEL] name=value ...`; values are YAML, and the word `default` is left as it is.
 
-    `starting_values=@FILE` takes them from a fleet file, or from a profile that comes along by its name.
+    `starting_values=@FILE` reads them from a fleet file, or from a built-in profile by its name.
 
     Raises:
-        SettingsError: naming each argument that is neither, and what is wrong with such a file.
+        SettingsError: with each argument that is not name=value, and with what is wrong with such a file.
     """
     first, *others = arguments
     model, pairs = (None, arguments) if "=" in first else (first, others)
@@ -89,10 +89,10 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any
 
 
 def choose_scope(model: str | None, models: Sequence[str]) -> str:
-    """The model meant, or `ingress`.
+    """Return the name of the model to change, or `ingress`.
 
     Raises:
-        SettingsError: if there is no such model, or none is named and there are several.
+        SettingsError: if there is no such model, or if none is named and there are several.
     """
     known = ", ".join(repr(name) for name in models)
     if model is None:
@@ -107,17 +107,17 @@ def choose_scope(model: str | None, models: Sequence[str]) -> str:
 
 
 def changed(user_config: Mapping[str, Any], scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`user_config` with `values` set for `scope`; `default` removes one. The values are not checked.
+    """Return `user_config` with `values` set for `scope`; `default` removes one. Values are not checked.
 
     Raises:
-        SettingsError: for a name that is no knob.
+        SettingsError: for a name that is not a knob.
     """
     names = IngressKnobs.model_fields if scope == INGRESS_SCOPE else Knobs.model_fields
     problems = []
     for name, value in values.items():
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
+            hint = f"did you mean {close[0]!r}?" if close else f"the knobs are {', '.join(names)}"
             problems.append(f"{scope}.{name} = {shown(value)}: no such knob; {hint}")
     if problems:
         raise SettingsError(problems)
@@ -137,7 +137,7 @@ def changed(user_config: Mapping[str, Any], scope: str, values: Mapping[str, Any
 def differences(
     old: tuple[Mapping[str, Knobs], IngressKnobs], new: tuple[Mapping[str, Knobs], IngressKnobs]
 ) -> list[Change]:
-    """Knobs whose value in force differs: of the models, then of the ingress."""
+    """The knobs whose value in force differs, first those of the models and then the ingress's."""
     pairs: list[tuple[str, Knobs | IngressKnobs, Knobs | IngressKnobs]]
     pairs = [(model, knobs, new[0][model]) for model, knobs in old[0].items()]
     pairs.append((INGRESS_SCOPE, old[1], new[1]))
@@ -155,7 +155,7 @@ def change_line(change: Change) -> str:
 
 
 def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | IngressKnobs) -> list[str]:
-    """The knobs of `scope`, a line each; a star marks those that differ from the default."""
+    """One line for each knob of `scope`; a star marks those that differ from their default."""
     lines = [scope]
     for name in type(knobs).model_fields:
         value, default = getattr(knobs, name), getattr(defaults, name)

@@ -1,4 +1,4 @@
-"""`tideserve knobs`: read and change the knobs of a running application; nothing restarts."""
+"""`tideserve knobs`: print and change the knobs of a running application without restarting anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.live_knobs import read_user_config
 
 _POLL_S = 0.25
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 
 
 def add_command(commands: Any) -> None:
@@ -36,40 +36,40 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(command=get_knobs)
     _add_target(parser, default_address())
     actions = parser.add_subparsers(metavar="ACTION")
-    get = actions.add_parser("get", help="print the knobs in force (what `knobs` does by itself)")
+    get = actions.add_parser("get", help="print the knobs in force (as `knobs` without an action does)")
     _add_target(get)
     change = actions.add_parser(
         "set",
         help="change knobs without restarting anything",
         usage="tideserve knobs set [-h] [--app NAME] [--address URL] [--dry-run] [MODEL] name=value ...",
-        description="Change knobs of MODEL, or with `ingress` in its place those of the ingress. Values are "
-        "YAML; name=default takes a knob back to its default.",
+        description="Change the knobs of MODEL or, with `ingress` in its place, of the ingress. Values are "
+        "YAML; name=default resets a knob to its default.",
     )
     _add_target(change)
-    change.add_argument("--dry-run", action="store_true", help="say what would change, and send nothing")
-    change.add_argument("arguments", nargs="+", metavar="[MODEL] name=value", help="what to set")
+    change.add_argument("--dry-run", action="store_true", help="print what would change, and send nothing")
+    change.add_argument("arguments", nargs="+", metavar="[MODEL] name=value", help="a knob and its new value")
     change.set_defaults(command=set_knobs)
 
 
 def _add_target(parser: argparse.ArgumentParser, address: str | None = None) -> None:
-    """Options that stand before or after the action; an action's own must not undo those before it."""
+    """Add the options that may stand before or after the action; the latter do not reset the former."""
     inner = address is None
     parser.add_argument(
         "--app",
         metavar="NAME",
         default=argparse.SUPPRESS if inner else None,
-        help="the application; needed if several of Tideserve's are deployed",
+        help="the application; required if several Tideserve applications are deployed",
     )
     parser.add_argument(
         "--address",
         metavar="URL",
         default=argparse.SUPPRESS if inner else address,
-        help="Ray's dashboard; by default $RAY_DASHBOARD_ADDRESS or http://127.0.0.1:8265",
+        help="URL of Ray's dashboard; by default $RAY_DASHBOARD_ADDRESS or http://127.0.0.1:8265",
     )
 
 
 def get_knobs(options: argparse.Namespace) -> int:
-    """Print every knob in force, marking those that differ from their default."""
+    """Print every knob in force, with a mark on those that differ from their default."""
     dashboard = Dashboard(options.address)
     app = choose(dashboard.details(), options.app, dashboard.address)
     defaults = _defaults(app)
@@ -78,7 +78,7 @@ def get_knobs(options: argparse.Namespace) -> int:
     for model, its in knobs.items():
         print("", *knob_table(model, its, defaults[model]), sep="\n")
     print("", *knob_table(INGRESS_SCOPE, ingress, IngressKnobs()), sep="\n")
-    print("\n* set in the Ingress deployment's user_config; the others are defaults")
+    print("\n* = set in the user_config of the Ingress deployment; the others have their defaults")
     return 0
 
 
@@ -103,19 +103,19 @@ def set_knobs(options: argparse.Namespace) -> int:
         print("tideserve: nothing was sent" + (" (--dry-run)" if options.dry_run else ""))
         return 0
     for name in failed_applications(details, app.name):
-        print(f"tideserve: Ray will also try application {name!r} again, whose deployment had failed")
+        print(f"tideserve: Ray will also retry application {name!r}, whose last deployment failed")
     dashboard.deploy(document)
     print("tideserve: sent", flush=True)
     _wait(dashboard.details, app.name, user_config, app.status == "RUNNING")
-    print(f"tideserve: the next deploy undoes this unless the file says so too, under {app.name!r}:")
+    print(f"tideserve: the next deploy undoes this unless the file has it too, under {app.name!r}:")
     print("".join(f"  {line}\n" for line in snippet(user_config).splitlines()), end="")
-    print("On KubeRay the file is serveConfigV2 of the RayService; a new cluster gets what is there.")
+    print("On KubeRay the file is serveConfigV2 of the RayService, with which a new cluster starts.")
     return 0
 
 
 def _defaults(app: Deployed) -> dict[str, Knobs]:
     args = app.config.get("args")
-    load_settings(args)  # what is deployed may have failed for being invalid
+    load_settings(args)  # a deployed application may have failed because it is invalid
     return knob_defaults(args or {})
 
 
@@ -127,10 +127,10 @@ def _wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Say how far Ray is until the knobs are in force.
+    """Print Ray's progress until the knobs are in force.
 
     Raises:
-        CommandError: if Ray could not apply them, or has not within two minutes.
+        CommandError: if Ray cannot apply them, or has not applied them within two minutes.
     """
     started = clock()
     said = ""
@@ -142,9 +142,9 @@ def _wait(
         if now.done:
             print(f"tideserve: in force after {waited:.1f} s", flush=True)
             return
-        if waited > _PATIENCE_S:
+        if waited > _TIMEOUT_S:
             raise CommandError(
-                f"not in force everywhere after {waited:.0f} s ({now.text}); Ray goes on with it: "
+                f"not in force everywhere after {waited:.0f} s ({now.text}); Ray continues to apply them: "
                 "see `serve status`"
             )
         if now.text != said:

@@ -1,6 +1,6 @@
-"""The laboratory's commands: replay, advice, capacity and load tests, which serve nobody and are an extra.
+"""The laboratory's commands, an extra that serves no requests: replay, advice, capacity and load tests.
 
-Their packages are named here as text: nothing that serves imports them.
+Their packages are named here as text, because nothing that serves may import them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ _COMMANDS = {
     "loadtest": "loadtests.command",
 }
 PACKAGES = ("loadtests", "replay", "benchmarks")
+_INSTALL = "pip install 'tideserve[lab]'"
 
 
 def add_commands(commands: Any) -> None:
-    """Register the laboratory's commands; one that is not installed says how to install it."""
+    """Register the laboratory's commands; those that are not installed say how to install them."""
     for name, module in _COMMANDS.items():
         try:
             import_module(module).add_command(commands)
         except ModuleNotFoundError as error:
-            parser: argparse.ArgumentParser = commands.add_parser(name, help="not installed", add_help=False)
+            # No argument begins with NUL, so all are taken, `--help` too.
+            parser: argparse.ArgumentParser = commands.add_parser(
+                name, help=f"not installed: {_INSTALL}", add_help=False, prefix_chars="\0"
+            )
             parser.add_argument("arguments", nargs=argparse.REMAINDER)
             parser.set_defaults(command=partial(_refuse, name, error))
 
 
 def load(module: str, purpose: str) -> ModuleType:
-    """A module of the laboratory. Raises CommandError where it is missing: `purpose` needs it."""
+    """Import a module of the laboratory. Raises CommandError if it is missing: `purpose` needs it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -42,10 +46,8 @@ def load(module: str, purpose: str) -> ModuleType:
 
 
 def missing(purpose: str, error: ModuleNotFoundError) -> CommandError:
-    """What to tell the user where the laboratory, or a package that it needs, is not installed."""
-    return CommandError(
-        f"{purpose} needs the laboratory, and {error.name} is not installed: pip install 'tideserve[lab]'"
-    )
+    """The error for a user who lacks the laboratory or a package that it needs."""
+    return CommandError(f"{purpose} needs the laboratory, and {error.name} is not installed: {_INSTALL}")
 
 
 def _refuse(name: str, error: ModuleNotFoundError, _: argparse.Namespace) -> int:

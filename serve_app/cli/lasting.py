@@ -1,4 +1,4 @@
-"""A stream to a reader that may go away: a terminal that is closed, `| head`."""
+"""A stream whose reader may go away: a terminal that is closed, or `| head`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, TextIO
 
 
 class LastingStream:
-    """Passes text on while somebody reads it. A run of hours must not end because nobody looks any more."""
+    """Passes text on until its reader goes away. A run of hours must not end because of that."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.failure: OSError | None = None
-        """Why nothing is written any more."""
+        """The error after which nothing more was written, or None."""
 
     def write(self, text: str) -> int:
-        """Write, if that is still of use; `text`'s length."""
+        """Write if there still is a reader. Returns the length of `text`."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -23,14 +23,14 @@ class LastingStream:
             return len(text)
 
     def flush(self) -> None:
-        """Flush, if that is still of use."""
+        """Flush if there still is a reader."""
         try:
             self._stream.flush()
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Have what is still buffered go nowhere, or it would fail again at exit and change the status."""
+        """Discard what is still buffered: writing it at exit would fail again and change the exit status."""
         self.failure = error
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())

@@ -1,35 +1,34 @@
-"""Where a server listens, and what that means."""
+"""Where a server listens: addresses, ports, and who can reach them."""
 
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Mapping
 from typing import Any
 
-from serve_app.cli.config_file import ConfigFile
-from serve_app.settings import SettingsError
+from serve_app.settings import AppSettings, SettingsError
 
 LOOPBACK = "127.0.0.1"
-"""Where a server listens that is told nothing else."""
-
+"""Where a server listens unless it is told otherwise."""
 DEFAULT_PORT = 8000
-"""Ray Serve's own."""
+"""Ray Serve's default."""
 
 _ALL = ("0.0.0.0", "::")
 
 
 def given_host(document: Mapping[str, Any]) -> str | None:
-    """`http_options.host` of a configuration, if it has one."""
+    """The `http_options.host` of a configuration, or None if it has none."""
     host = (document.get("http_options") or {}).get("host")
     return None if host is None else str(host)
 
 
 def check_host(key: str, host: str, *, haproxy: bool) -> str:
-    """The address `host` names.
+    """Return the IP address that `host` names.
 
     Raises:
-        SettingsError: if it is none, or one that HAProxy could not be put in front of: it reaches the ingress
-            replicas of its node at 127.0.0.1, and they listen where it does.
+        SettingsError: if it names none, or one that HAProxy cannot be put in front of: HAProxy reaches the
+            ingress replicas of its node at 127.0.0.1, and they listen at the same address as HAProxy.
     """
     host = LOOPBACK if host == "localhost" else host
     try:
@@ -46,32 +45,53 @@ def check_host(key: str, host: str, *, haproxy: bool) -> str:
     return str(address)
 
 
-def is_open(host: str) -> bool:
-    """Whether other machines reach a server that listens on `host`."""
-    return not ipaddress.ip_address(host).is_loopback
-
-
 def url_here(host: str, port: int) -> str:
-    """Where this machine reaches a server that listens on `host`."""
+    """The URL at which this machine reaches a server that listens on `host`."""
     if host in _ALL:
         host = LOOPBACK
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def meaning(config: ConfigFile, host: str, port: int, *, local: bool = True) -> list[str]:
-    """What listening there means, for whoever starts it; unless `local`, on the nodes of a cluster."""
-    if not is_open(host):
-        who = "this machine" if local else "programs on the same node"
-        reach = "reaches" if local else "reach"
-        return [f"listens on {host}:{port}, which only {who} {reach}; --host 0.0.0.0 opens it"]
+def meaning(
+    applications: Mapping[str, AppSettings], host: str, port: int, *, local: bool = True
+) -> list[str]:
+    """Lines that say which programs can reach a server on this machine or, unless `local`, on every node."""
+    if ipaddress.ip_address(host).is_loopback:
+        callers = "this machine" if local else "programs on the same node"
+        return [f"listens on {host}:{port}; only {callers} can connect; --host 0.0.0.0 opens it to others"]
     machine = "this machine" if local else "every node"
     where = f"every network interface of {machine}" if host in _ALL else host
-    keyless = [name for name, settings in config.applications.items() if settings.http.api_keys_file is None]
-    lines = [f"listens on {where}, port {port}: other machines reach it, and what they send is not encrypted"]
+    lines = [f"listens on {where}, port {port}; other machines can connect, and the traffic is not encrypted"]
+    keyless = [name for name, settings in applications.items() if settings.http.api_keys_file is None]
     if keyless:
         names = ", ".join(repr(name) for name in keyless)
         lines.append(
-            f"WARNING: no API keys: whoever reaches port {port} can use every model of {names} and read "
-            "what it does; set http.api_keys_file"
+            f"WARNING: no API keys: any program that can connect to port {port} can use every model of "
+            f"{names} and read its metrics and state; set http.api_keys_file"
         )
     return lines
+
+
+def check_port(key: str, port: object) -> int:
+    """Return `port` if it is a port number. Raises SettingsError, which names `key`, if it is not."""
+    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
+        raise SettingsError([f"{key} = {port!r}: must be a whole number from 1 to 65535"])
+    return port
+
+
+def port_taken(port: int) -> bool:
+    """Whether a process listens on it. HAProxy would bind it too (SO_REUSEPORT) and share its connections."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
+
+
+def free_port() -> int:
+    """A port on which no process listens now."""
+    with socket.create_server(("", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

@@ -16,7 +16,7 @@ from serve_app.settings.settings_error import SettingsError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the process's exit status.
 
-    That is 1 if the command could not be carried out, and 2 for bad settings or a bad command line.
+    It is 1 if the command could not be carried out, and 2 for invalid settings or an invalid command line.
     """
     parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
     parser.add_argument("--version", action="version", version=f"tideserve {__version__}")

@@ -9,52 +9,75 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-# Short: while it is waited for, nobody looks whether Ray lives.
+# Short, because Ray's processes are not looked at meanwhile.
 _TIMEOUT_S = 2.0
-_HERE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_LONG_S = 30.0
+"""After this many seconds in one phase, the reason for it is printed."""
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Without the environment's proxies, which would look for the server on their own machine."""
 
 
 def say(line: str) -> None:
-    """A line for whoever watches `tideserve run`."""
-    with contextlib.suppress(OSError):  # the terminal is gone, as after a hang-up: nobody is left to tell
-        print(f"tideserve: {line}", flush=True)
+    """Print a line for the user of `tideserve run`."""
+    show(f"tideserve: {line}")
+
+
+def show(line: str) -> None:
+    """Print a line as it is, if there still is a terminal: after a hang-up there is none."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
 
 
 class Progress:
-    """Says what each model of a starting server is doing, until all are ready."""
+    """Prints the phases of each model of a starting server until all models are ready."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._started = time.monotonic()
-        self._said: dict[str, str] = {}
+        self._phases: dict[str, tuple[str, float]] = {}
+        self._explained: dict[str, str] = {}
         self.ready_at: float | None = None
         """When it was first ready, on the monotonic clock."""
 
-    def step(self) -> None:
-        """Ask once, unless it has been ready."""
+    def step(self) -> bool:
+        """Ask once, unless it has been ready; returns whether a model has failed since the last step."""
         if self.ready_at is not None:
-            return
+            return False
         ready, models = ask_ready(self._url)
+        failed = False
         for name, model in models.items():
-            what = model["phase"] or model["state"]
-            if self._said.get(name) != what:
-                self._said[name] = what
-                reason = f": {model['reason']}" if model["reason"] and model["state"] == "failed" else ""
-                say(f"{self._elapsed():5.1f} s  {name}: {what}{reason}")
+            failed |= self._note(name, model, ready)
         if ready:
             self.ready_at = time.monotonic()
-            say(f"ready after {self._elapsed():.1f} s")
-            say(f"{self._url}/docs   Ctrl-C stops everything")
+            say(f"ready after {self.ready_at - self._started:.1f} s: {self._url}/docs")
+        return failed
 
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._started
+    def say(self, line: str) -> None:
+        """Print a line with the seconds since the start."""
+        say(f"{time.monotonic() - self._started:5.1f} s  {line}")
+
+    def _note(self, name: str, model: dict[str, Any], ready: bool) -> bool:
+        """Print what has changed of one model; returns whether it has failed just now."""
+        phase, reason = (model["phase"] or model["state"]).replace("_", " "), model["reason"]
+        before, since = self._phases.get(name, ("", 0.0))
+        if phase != before:
+            self._phases[name] = phase, time.monotonic()
+            if model["state"] == "failed":
+                self.say(f"{name}: failed: {reason}")
+                return True
+            if not ready:  # the line that says so follows
+                self.say(f"{name}: {phase}")
+        elif reason and reason != self._explained.get(name) and time.monotonic() - since > _LONG_S:
+            self._explained[name] = reason
+            self._phases[name] = phase, time.monotonic()  # the next reason after as long again
+            self.say(f"{name}: still {phase}: {reason}")
+        return False
 
 
 def ask_ready(url: str) -> tuple[bool, dict[str, Any]]:
     """Whether the server at `url` is ready, and its models as `/ready` tells them; none if it does not."""
     try:
-        with _HERE.open(f"{url}/ready", timeout=_TIMEOUT_S) as reply:
+        with _DIRECT.open(f"{url}/ready", timeout=_TIMEOUT_S) as reply:
             body = json.load(reply)
     except urllib.error.HTTPError as error:
         try:

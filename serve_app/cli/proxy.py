@@ -8,17 +8,18 @@ import urllib.request
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for `url`, if any. Read once: per request it costs 50 us.
+    """The proxy that the environment names for `url`, or None. Call it once: it costs 50 us.
 
-    None for this machine itself, whatever the environment says: a proxy elsewhere would not find it.
+    It is None for this machine itself, whatever the environment says: a proxy elsewhere could not reach it.
     """
     parts = urllib.parse.urlsplit(url)
-    if parts.hostname is None or _is_here(parts.hostname) or urllib.request.proxy_bypass(parts.netloc):
+    if parts.hostname is None or is_loopback(parts.hostname) or urllib.request.proxy_bypass(parts.netloc):
         return None
     return urllib.request.getproxies().get(parts.scheme)
 
 
-def _is_here(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host name or IP address in a URL is this machine's own."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,12 +1,12 @@
-"""The token of Ray's authentication: where Ray looks for it, and nowhere else.
+"""The token of Ray's authentication, kept only where Ray looks for it.
 
-Ray takes `RAY_AUTH_TOKEN`, the file `RAY_AUTH_TOKEN_PATH`, or `~/.ray/auth_token`, in this order. Whoever has
-the token runs code as the user who started the cluster, and Ray writes that file readable for everybody.
+Ray takes `RAY_AUTH_TOKEN`, the file `RAY_AUTH_TOKEN_PATH` or `~/.ray/auth_token`, in this order. Any
+program that has it can run code as the user who started the cluster, and Ray makes that file readable for all
+users.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import stat
@@ -17,23 +17,24 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from serve_app import env
+from serve_app.cli.proxy import is_loopback
 from serve_app.settings import SettingsError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def prepare_token(values: Mapping[str, str]) -> list[str]:
-    """See to it that a new cluster with this environment finds a token that nobody else can read.
+    """Make sure that a new cluster with this environment finds a token that no other user can read.
 
     Returns:
-        What whoever starts it should know.
+        Lines that the user who starts the cluster should see.
 
     Raises:
         SettingsError: if the token's file cannot be read or written.
     """
     if values.get(env.AUTH_MODE, "").lower() != "token":
         mode = f"{env.AUTH_MODE} = {values.get(env.AUTH_MODE)!r}"
-        return [f"WARNING: {mode}: whoever reaches Ray's ports runs code as you"]
+        return [f"WARNING: {mode}: any program that can connect to Ray's ports can run code as you"]
     if values.get(env.AUTH_TOKEN):
         return []
     if given := values.get(env.AUTH_TOKEN_PATH):
@@ -44,20 +45,22 @@ def prepare_token(values: Mapping[str, str]) -> list[str]:
         if not given:
             _create(path)
         if not path.read_text(encoding="utf-8").strip():
-            raise SettingsError([f"{key} = {path}: empty; it must hold a token"])
+            raise SettingsError([f"{key} = {path}: the file is empty; it must contain a token"])
         permissions = stat.S_IMODE(path.stat().st_mode)
         if not permissions & _OTHERS:
             return []
-        if given:  # such as a mounted secret, whose mode is its owner's affair
-            return [f"WARNING: {key} = {path}: other users here can read it (mode {permissions:o})"]
+        if given:  # it may be a mounted secret, whose mode cannot be changed
+            return [
+                f"WARNING: {key} = {path}: other users of this machine can read it (mode {permissions:o})"
+            ]
         path.chmod(0o600)
     except OSError as error:
         raise SettingsError([f"{key} = {path}: {error.strerror}; or set {env.AUTH_TOKEN}"]) from None
-    return [f"{path}: other users here could read Ray's token (mode {permissions:o}); now 600"]
+    return [f"{path}: other users could read Ray's token (mode {permissions:o}); its mode is now 600"]
 
 
 def _create(path: Path) -> None:
-    """A new token with mode 600, unless there is one. Never seen half written."""
+    """Write a new token with mode 600 if there is none. No reader sees it half written."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,24 +75,24 @@ def _create(path: Path) -> None:
 
 
 def token_header(address: str) -> dict[str, str]:
-    """The header for Ray's dashboard at `address`; empty where there is no token, or none for it.
+    """Return the header for Ray's dashboard at `address`; empty if there is no token for it.
 
-    As with Ray's own commands a token goes to another machine only if the environment says so, with
-    `RAY_AUTH_MODE=token` or a token. One of the default file goes to this machine without being asked for.
+    As with Ray's own commands, a token is sent to another machine only if the environment sets
+    `RAY_AUTH_MODE=token` or a token. The token of the default file is always sent to this machine.
 
     Raises:
         SettingsError: if the file that `RAY_AUTH_TOKEN_PATH` names cannot be read.
     """
     mode = os.environ.get(env.AUTH_MODE, "").lower()
     told = mode == "token" or env.AUTH_TOKEN in os.environ or env.AUTH_TOKEN_PATH in os.environ
-    if mode == "disabled" or not (told or _is_here(address)):
+    if mode == "disabled" or not (told or is_loopback(urlsplit(address).hostname or "")):
         return {}
     # Ray takes a second to import; its stub lacks this.
     from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # noqa: PLC0415
     from ray.exceptions import AuthenticationError  # noqa: PLC0415
 
     loader = AuthenticationTokenLoader.instance()
-    loader.reset_cache()  # It keeps what it has read, for Ray's own connections of this process, too.
+    loader.reset_cache()  # It caches what it has read, also for Ray's own connections of this process.
     try:
         header: dict[str, str] = loader.get_token_for_http_header(ignore_auth_mode=True)
     except AuthenticationError as error:
@@ -97,11 +100,3 @@ def token_header(address: str) -> dict[str, str]:
     finally:
         loader.reset_cache()
     return header
-
-
-def _is_here(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

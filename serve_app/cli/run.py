@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,54 +20,69 @@ import yaml
 
 from serve_app import env
 from serve_app.api.api_keys import ApiKeys
-from serve_app.cli.backoff import Backoff
+from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.cli.descendants import adopt_orphans, reap_orphans, stop_descendants
 from serve_app.cli.failure import CommandError
-from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning, url_here
-from serve_app.cli.ports import check_port, port_taken
-from serve_app.cli.progress import Progress, say
+from serve_app.cli.listening import (
+    LOOPBACK,
+    check_host,
+    check_port,
+    given_host,
+    meaning,
+    port_taken,
+    url_here,
+)
+from serve_app.cli.progress import Progress, say, show
 from serve_app.cli.ray_token import prepare_token
-from serve_app.cli.room_check import Cpus, local_cpus
-from serve_app.cli.run_environment import environment
-from serve_app.cli.supervision import Cluster
+from serve_app.cli.run_environment import environment, log_folder
+from serve_app.cli.server_log import GONE, PREFIX, ServerLog
+from serve_app.cli.supervision import Backoff, Cluster, adopt_orphans, reap_orphans, stop_descendants
 from serve_app.haproxy.environment import haproxy_environment
 from serve_app.haproxy.processes import signal_on_parents_death
 
 _POLL_S = 0.25
 _GRACE_S = 10.0
-_GRACE_OF_THE_LOST_S = 1.0
-"""Nothing ends in good order where the GCS or the raylet is gone, and this is to end within 5 s of it."""
+_LOST_GRACE_S = 1.0
+"""Without the GCS or the raylet nothing ends in good order, and all should end within 5 s of the loss."""
 _LOCAL = "local"
 
 
 def add_command(commands: Any) -> None:
     """Register `run`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "run", help="start Ray and serve a configuration until Ctrl-C"
+        "run",
+        help="start Ray and serve a configuration until Ctrl-C",
+        description="Start Ray and serve a configuration until Ctrl-C. What Ray, vLLM and torch write goes "
+        "to a log folder, whose name is printed.",
     )
-    parser.add_argument("config", type=Path, help="a Serve configuration file")
-    parser.add_argument("--port", type=int, help="HTTP port, in place of the configuration's")
-    parser.add_argument(
+    add = parser.add_argument
+    add("config", type=Path, help="a Serve configuration file")
+    add("--port", type=int, help="HTTP port, in place of the configuration's")
+    add(
         "--host",
         help=f"address to listen on, in place of the configuration's: {LOOPBACK}, the default, for this "
         "machine only; 0.0.0.0 for every network interface",
     )
-    parser.add_argument(
+    add(
         "--proxy",
         choices=("auto", "haproxy", "ray"),
         default="auto",
-        help="what takes HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy",
+        help="what accepts HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy; by default "
+        "HAProxy where it is installed",
     )
-    parser.add_argument("--address", default=_LOCAL, help="a running Ray cluster; by default a new one")
-    parser.add_argument(
-        "--restart", action="store_true",
+    add("--address", default=_LOCAL, help="a running Ray cluster; by default a new one is started")
+    add(
+        "--restart",
+        action="store_true",
         help="start again, after 1 to 60 s, when Ray or Serve dies after the server has been ready",
-    )  # fmt: skip
-    parser.add_argument(
-        "--stop-with-parent", type=int, metavar="PID",
-        help="also stop when the process that started this, whose number is PID, ends",
-    )  # fmt: skip
+    )
+    add(
+        "--stop-with-parent",
+        type=int,
+        metavar="PID",
+        help="also stop when the process with this number, which must have started this command, ends",
+    )
+    add("--verbose", action="store_true", help="also print everything that Ray, vLLM and torch write")
     parser.set_defaults(command=run)
 
 
@@ -79,10 +95,11 @@ class Start:
     port: int
     values: dict[str, str]
     address: str
+    verbose: bool = False
 
     @property
     def local(self) -> bool:
-        """Whether the cluster is ours to start, watch and end."""
+        """Whether the cluster belongs to this command, which then starts, watches and ends it."""
         return self.address == _LOCAL
 
 
@@ -91,18 +108,20 @@ class Ended:
     """A server that ended without having been told to."""
 
     ready_s: float | None
-    """For how long it had been ready; None if it never was."""
+    """For how many seconds it had been ready; None if it never was."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Ray or Serve has died.
 
-    With `--restart` it is started again, from the file as it then is; 1 if the first start, or five in a row,
-    were never ready.
+    With `--restart` it is started again, from the file as it then is; returns 1 if the first start, or five
+    in a row, were never ready.
     """
     parent = options.stop_with_parent
-    if _is_orphan(parent):  # Told by its number: asked for now, it could have ended while this was loading.
-        raise CommandError(f"--stop-with-parent = {parent}: did not start this, or has ended")
+    if _is_orphan(parent):  # The parent may have ended while this process was loading.
+        raise CommandError(
+            f"--stop-with-parent = {parent}: the process did not start this command, or it has ended"
+        )
     start = _prepare(options)
     adopt_orphans()
     stopping = _stop_on_signals()
@@ -134,77 +153,106 @@ def _prepare(options: argparse.Namespace) -> Start:
     given = options.host or given_host(config.document) or LOOPBACK
     host = check_host(key, given, haproxy=values[env.HAPROXY_FLAG] == "1")
     port = config.port if options.port is None else check_port("--port", options.port)
-    if local:  # Somebody else's cluster may have files that this machine has not.
+    if local:  # On another cluster the files need not be on this machine.
         for settings in config.applications.values():
             if settings.http.api_keys_file is not None:
                 ApiKeys(settings.http.api_keys_file)
     if port_taken(port):
-        raise CommandError(f"port {port} is taken; stop what listens there, or give --port")
+        raise CommandError(f"port {port} is taken; stop the program that listens on it, or give --port")
     if local:
         for line in prepare_token(values):
             say(line)
-    return Start(config, host, port, values, options.address)
+    return Start(config, host, port, values, options.address, options.verbose)
 
 
 def _serve(start: Start, stopping: list[int], parent: int | None) -> Ended | None:
-    """Run one server to its end and end all its processes. None if it was told to stop."""
+    """Run one server to its end and end all its processes. Returns None if it was told to stop."""
     progress = Progress(url_here(start.host, start.port))
     cluster = Cluster(lambda: psutil.Process().children(recursive=True) if start.local else ())
     ready_s = None
-    with tempfile.TemporaryDirectory(prefix="tideserve-") as folder:
-        server = _start(start, Path(folder))
+    with (
+        tempfile.TemporaryDirectory(prefix="tideserve-") as folder,
+        closing(ServerLog(log_folder(start.values), verbose=start.verbose)) as log,
+    ):
+        server = _start(start, Path(folder), log)
         try:
             while not (stopping or cluster.lost or server.poll() is not None):
-                progress.step()
+                if progress.step():
+                    _show_tail(log)
                 _heed_parent(parent, stopping)
                 time.sleep(_POLL_S)
+                _show_news(log, progress)
                 for line in cluster.look():
                     say(line)
+                if cluster.log_folder and log.move_to(cluster.log_folder):
+                    progress.say(f"logs: {log.path.parent}/ (Ray, vLLM and torch write to {log.path.name})")
                 reap_orphans(server.pid)
             if progress.ready_at is not None:
                 ready_s = time.monotonic() - progress.ready_at
             if not stopping and server.poll() is not None:
+                _show_news(log, progress)
                 say(_end_of(server))
+                if server.returncode != GONE:
+                    _show_tail(log)
         finally:
             _stop(server, lost=cluster.lost)
+            _show_news(log, progress)
     return None if stopping else Ended(ready_s)
 
 
-def _start(start: Start, folder: Path) -> subprocess.Popen[bytes]:
+def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
     document = dict(start.config.document)
     http = document.get("http_options") or {}
     document["http_options"] = {**http, "host": start.host, "port": start.port}
     path = folder / start.config.path.name
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     proxy = "HAProxy" if start.values[env.HAPROXY_FLAG] == "1" else "Ray's own proxy"
-    say(f"serve run {start.config.path} on port {start.port}, behind {proxy}")
-    for line in meaning(start.config, start.host, start.port, local=start.local):
+    say(f"starting {start.config.path} behind {proxy}; Ctrl-C stops everything")
+    for line in meaning(start.config.applications, start.host, start.port, local=start.local):
         say(line)
+    if not start.local:
+        say(f"log: {log.path}")
     command = [sys.executable, "-m", "serve_app.cli.driver", "run", str(path), "--address", start.address]
-    # A group of its own: a terminal's Ctrl-C reaches us alone, and we stop things in order. No session of
-    # its own: Linux shares out cores by session (sched_autogroup), and with the cores full of CPU engines
-    # a client of the same terminal then waited up to 10 s for a chunk, against 0.1 s within the session.
-    # A group in a terminal's background stops when it writes, under `stty tostop`, unless it ignores this.
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    # A group of its own: a terminal's Ctrl-C then reaches only this process, which stops things in order. No
+    # session of its own: Linux shares out cores by session (sched_autogroup), and with the cores full of CPU
+    # engines a client of the same terminal then waited up to 10 s for a chunk, against 0.1 s in one session.
     values = haproxy_environment(start.values, folder) if start.local else start.values
-    return subprocess.Popen(  # noqa: S603
-        command,
-        env=values,
-        process_group=0,
-        stdin=subprocess.DEVNULL,
-        # Killed, we can end nothing: Serve's driver then shuts Serve down as on Ctrl-C, and Ray ends with it.
-        preexec_fn=lambda: signal_on_parents_death(signal.SIGINT),  # noqa: PLW1509 - one thread
-    )
+    with log.writer() as output:
+        return subprocess.Popen(  # noqa: S603
+            command,
+            env=values,
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Killed, this process can end nothing: Serve's driver then shuts Serve down as on Ctrl-C, and Ray
+            # ends with it.
+            preexec_fn=lambda: signal_on_parents_death(signal.SIGINT),  # noqa: PLW1509 - one thread
+        )
+
+
+def _show_news(log: ServerLog, progress: Progress) -> None:
+    for line in log.look():
+        if line.startswith(PREFIX):
+            progress.say(line.removeprefix(PREFIX))
+        else:
+            show(line)
+
+
+def _show_tail(log: ServerLog) -> None:
+    say(f"the last lines of {log.path} that tell why:")
+    for line in log.tail():
+        show(f"    {line}")
 
 
 def _end_of(server: subprocess.Popen[bytes]) -> str:
     status = server.returncode
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return f"Serve's driver (`serve run`, process {server.pid}) {how}; what it wrote is above"
+    return f"Serve's driver (`serve run`, process {server.pid}) {how}"
 
 
 def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> None:
-    """End everything that was started: Serve in good order, if there still is one, then whatever is left."""
+    """End everything that was started: Serve in good order, if it still runs, then all other processes."""
     say("stopping")
     if server.poll() is None and not lost:
         server.send_signal(signal.SIGINT)
@@ -212,12 +260,12 @@ def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> None:
             server.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             say(f"Serve did not stop within {_GRACE_S:g} s")
-    killed = stop_descendants(_GRACE_OF_THE_LOST_S if lost else _GRACE_S)
+    killed = stop_descendants(_LOST_GRACE_S if lost else _GRACE_S)
     say(f"stopped; {killed} processes had to be killed")
 
 
 def _stop_on_signals() -> list[int]:
-    """A list that gets each SIGINT, SIGTERM or hang-up; under `nohup` hang-ups stay ignored."""
+    """Return a list to which each SIGINT, SIGTERM or hang-up is added; `nohup` keeps hang-ups ignored."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -227,6 +275,8 @@ def _stop_on_signals() -> list[int]:
     signal.signal(signal.SIGTERM, note)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, note)
+    # Under `stty tostop`, a line written from the background would stop this process.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     return received
 
 
@@ -239,7 +289,7 @@ def _told_to_stop_within(seconds: float, stopping: list[int], parent: int | None
 
 
 def _heed_parent(parent: int | None, stopping: list[int]) -> None:
-    """The end of the process that started this one counts as a hang-up, if `parent` says to heed it."""
+    """Treat the end of the process `parent`, if one is given, as a hang-up."""
     if _is_orphan(parent):
         stopping.append(signal.SIGHUP)
 

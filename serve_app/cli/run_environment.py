@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from serve_app import env
-from serve_app.cli.ports import free_port, port_taken
+from serve_app.cli.listening import free_port, port_taken
 from serve_app.settings import SettingsError
 
 
 def environment(proxy: str, *, local: bool) -> dict[str, str]:
-    """The environment of Ray's processes; what the operator has set wins, except for `proxy`.
+    """Return the environment of Ray's processes. What the operator has set is kept, except for `proxy`.
 
     Args:
         proxy: `auto`, `haproxy` or `ray`.
-        local: Whether a cluster is started; one of somebody else's has its flags already.
+        local: Whether a cluster is started. A cluster that runs already has its flags.
     """
     values = {**env.ALWAYS, **(env.LOCAL if local else {}), **os.environ}
     fast = env.has_haproxy() if proxy == "auto" else proxy == "haproxy"
@@ -35,13 +36,13 @@ def environment(proxy: str, *, local: bool) -> dict[str, str]:
 
 
 def private_folder(parent: Path) -> Path:
-    """A folder for Ray's sessions that no other user can enter.
+    """Return a folder for Ray's sessions that no other user can enter.
 
-    Ray makes those of its own writable for everybody, its sockets' among them: whoever reaches that can put
-    a socket in the place of the raylet's. A socket's path has at most 107 bytes, so this is a short one.
+    Ray creates its own folders writable for all users, also those of its sockets: a user who can enter them
+    could replace the raylet's socket. A socket's path has at most 107 bytes, so this path is short.
 
     Raises:
-        SettingsError: if it is somebody else's, or others can enter it.
+        SettingsError: if the folder belongs to another user, or others can enter it.
     """
     path = parent / f"tideserve-{os.getuid()}"
     try:
@@ -51,6 +52,22 @@ def private_folder(parent: Path) -> Path:
         raise SettingsError([f"{path}: {error.strerror}; set {env.TEMPORARY_FOLDER}"]) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise SettingsError(
-            [f"{path}: must be a folder of yours that nobody else can enter; set {env.TEMPORARY_FOLDER}"]
+            [f"{path}: must be a folder of yours that no other user can enter; set {env.TEMPORARY_FOLDER}"]
         )
     return path
+
+
+def log_folder(values: Mapping[str, str]) -> Path:
+    """Return the folder for the server's log until Ray, in the environment `values`, has one of its own.
+
+    Raises:
+        SettingsError: if it cannot be made.
+    """
+    if env.TEMPORARY_FOLDER not in values:
+        return private_folder(Path(tempfile.gettempdir()))
+    folder = Path(values[env.TEMPORARY_FOLDER])
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError([f"{env.TEMPORARY_FOLDER} = {folder}: {error.strerror}"]) from None
+    return folder

@@ -1,12 +1,18 @@
-"""The processes of a local Ray cluster without which it serves nobody, and what to say of their end.
+"""The processes of a local Ray cluster: which of them have ended, what that means, and how to end them all.
 
-The raylet ends with its agents, and then connections are refused; without the GCS what runs goes on for 60 s
-until Ray ends it. Ray's driver notices neither. Every process of the cluster is a descendant of ours
-(`descendants.py`), so that it is the process table that tells, and not a port that has stopped answering.
+The raylet ends with its agents, and then connections are refused. Without the GCS, all others go on for 60 s
+until Ray ends them. Ray's driver notices neither. Every process of the cluster is a descendant of this one
+(`adopt_orphans`), so the process table tells, and no port has to be asked.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,62 +20,59 @@ from pathlib import Path
 
 import psutil
 
+STABLE_S = 300.0
+"""A server that was ready for this many seconds has its next end counted as the first again."""
+ATTEMPTS = 5
+"""After this many starts in a row that were never ready, no other start is tried."""
+
+_FIRST_DELAY_S = 1.0
+_LONGEST_DELAY_S = 60.0
 _SEARCH_S = 1.0
-_LOG_FOLDER_OPTIONS = ("--log_dir=", "--log-dir=")
+_PR_SET_CHILD_SUBREAPER = 36
+_LOG_FOLDER = re.compile(r"--log[-_]dir=(.*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
-    """A process of Ray's, how its command line begins, and its log."""
+class _Role:
+    """One of Ray's processes."""
 
     name: str
+    command: str
+    """A regular expression that the first words of its command line match."""
     log: str
-    matches: Callable[[list[str]], bool]
     needed: bool = False
-    """Whether nobody is served without it."""
+    """Whether no request can be served without it."""
     then: str = ""
-    """What its end means."""
-
-
-def _executable(name: str) -> Callable[[list[str]], bool]:
-    return lambda line: Path(line[0]).name == name
-
-
-def _title(title: str) -> Callable[[list[str]], bool]:
-    return lambda line: line[0].startswith(title)
-
-
-def _script(path: str) -> Callable[[list[str]], bool]:
-    return lambda line: any(part.endswith(path) for part in line[1:4])
+    """What follows from its end."""
 
 
 _ROLES = (
-    # In the order in which one ends with another, should both ends be seen at once.
-    Role(
+    # In the order in which one ends with another, for ends that are seen at once.
+    _Role(
         "Ray's dashboard",
+        r".* \S*ray/dashboard/dashboard\.py( |$)",
         "dashboard.log",
-        _script("ray/dashboard/dashboard.py"),
-        then="requests are served, but `tideserve knobs`, `serve deploy` and `serve status` find nobody",
+        then=": requests are served, but `tideserve knobs`, `serve deploy` and `serve status` cannot connect",
     ),
-    Role(
+    _Role(
         "Ray's dashboard agent",
+        "ray::DashboardAgent",
         "dashboard_agent.log",
-        _title("ray::DashboardAgent"),
-        then="the raylet ends with it",
+        then=": the raylet ends with it",
     ),
-    Role(
+    _Role(
         "Ray's runtime environment agent",
+        "ray::RuntimeEnvAgent",
         "runtime_env_agent.log",
-        _title("ray::RuntimeEnvAgent"),
-        then="the raylet ends with it",
+        then=": the raylet ends with it",
     ),
-    Role("Ray's GCS", "gcs_server.out", _executable("gcs_server"), needed=True),
-    Role("the raylet", "raylet.out", _executable("raylet"), needed=True),
+    _Role("Ray's GCS", r"(\S*/)?gcs_server( |$)", "gcs_server.out", needed=True),
+    _Role("the raylet", r"(\S*/)?raylet( |$)", "raylet.out", needed=True),
 )
 
 
 class Cluster:
-    """Watches the processes of one local cluster; a look costs some reads of `/proc` once all are found."""
+    """Watches the processes of one local cluster; once all are found, a look costs a few reads of `/proc`."""
 
     def __init__(
         self,
@@ -79,55 +82,121 @@ class Cluster:
         self._descendants = descendants
         self._clock = clock
         self._found: dict[str, psutil.Process] = {}
-        self._folder: Path | None = None
         self._searched_at = float("-inf")
         self._ended: set[str] = set()
+        self.log_folder: Path | None = None
+        """Where Ray's processes write their logs; None until one of them has been found."""
         self.lost = False
-        """Whether something has ended without which nobody is served."""
+        """Whether a process has ended without which no request can be served."""
 
     def look(self) -> list[str]:
-        """What has ended since the last look, what that means, and where its log is."""
+        """Return a line for each process that has ended since the last look: what follows, and its log."""
         if len(self._found) < len(_ROLES) and self._clock() - self._searched_at >= _SEARCH_S:
             self._search()
             self._searched_at = self._clock()
-        told = []
+        lines = []
         for role in _ROLES:
             process = self._found.get(role.name)
-            if process is None or role.name in self._ended or _lives(process):
+            if process is None or role.name in self._ended or _is_alive(process):
                 continue
             self._ended.add(role.name)
             self.lost = self.lost or role.needed
-            means = f": {role.then}" if role.then else ""
-            told.append(f"{role.name} (process {process.pid}) ended{means}; its log: {self._log(role)}")
-        return told
-
-    def _log(self, role: Role) -> str:
-        return str(self._folder / role.log) if self._folder is not None else f"{role.log} of Ray's session"
+            log = self.log_folder / role.log if self.log_folder else f"{role.log} of Ray's session"
+            lines.append(f"{role.name} (process {process.pid}) ended{role.then}; its log: {log}")
+        return lines
 
     def _search(self) -> None:
         for process in self._descendants():
             try:
-                line = process.cmdline()
+                words = process.cmdline()
             except psutil.Error:
                 continue
-            if not line or not line[0]:
-                continue
+            command = " ".join(words[:4])
             for role in _ROLES:
-                if role.name not in self._found and role.matches(line):
+                if role.name not in self._found and re.match(role.command, command):
                     self._found[role.name] = process
-                    self._folder = self._folder or _log_folder(line)
+                    folders = [found[1] for word in words if (found := _LOG_FOLDER.match(word))]
+                    self.log_folder = self.log_folder or next(map(Path, folders), None)
 
 
-def _log_folder(line: list[str]) -> Path | None:
-    for part in line:
-        for option in _LOG_FOLDER_OPTIONS:
-            if part.startswith(option):
-                return Path(part.removeprefix(option))
-    return None
-
-
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+class Backoff:
+    """Delays of 1, 2, 4, … 60 s between the end of one server and the start of the next."""
+
+    def __init__(self) -> None:
+        self._ends = 0
+        self._never_ready = 0
+        self._was_ready = False
+
+    def after(self, ready_s: float | None) -> float | None:
+        """Seconds to wait after a server that was ready for `ready_s` seconds, None if it never was.
+
+        Returns:
+            None where no other start should be tried: the first start was never ready, so nothing shows that
+            this configuration can be served here, or `ATTEMPTS` starts in a row were not.
+        """
+        if ready_s is None:
+            self._never_ready += 1
+            if not self._was_ready or self._never_ready >= ATTEMPTS:
+                return None
+        else:
+            self._was_ready = True
+            self._never_ready = 0
+            if ready_s >= STABLE_S:
+                self._ends = 0
+        self._ends += 1
+        return float(min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (self._ends - 1)))
+
+
+def adopt_orphans() -> None:
+    """Have the kernel hand this process every descendant whose own parent dies (Linux only).
+
+    Ray's daemons and vLLM's engine cores outlive a killed parent; adopted, they can still be found.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def stop_descendants(grace_s: float) -> int:
+    """End every descendant of this process with SIGTERM, and with SIGKILL after `grace_s` seconds.
+
+    Returns:
+        How many had to be killed.
+    """
+    me = psutil.Process()
+    processes = me.children(recursive=True)
+    for process in processes:
+        _signal(process, signal.SIGTERM)
+    psutil.wait_procs(processes, timeout=grace_s)
+    killed = 0
+    while alive := [process for process in me.children(recursive=True) if _is_alive(process)]:
+        killed += sum(_signal(process, signal.SIGKILL) for process in alive)
+        psutil.wait_procs(alive, timeout=1)
+        time.sleep(0.05)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    return killed
+
+
+def reap_orphans(own: int) -> None:
+    """Reap adopted processes that have ended and would stay zombies, but not the child `own`."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if child.pid != own and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
+
+
+def _signal(process: psutil.Process, number: int) -> bool:
+    """Whether the process was still there to receive the signal."""
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""The base of everything that is configured: closed, immutable, and strict about numbers."""
+"""The base class of all settings and knobs: closed, immutable, and strict about numbers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "greater than"), Le: ("le", "at mo
 
 
 class ClosedModel(BaseModel):
-    """Refuses unknown keys, numbers that are not finite, and a boolean where a number belongs.
+    """Refuses unknown keys, numbers that are not finite, and booleans in place of numbers.
 
-    Pydantic would take `true` for 1: `min_replicas: true` would be a fleet of one.
+    Pydantic would read `true` as 1, so that `min_replicas: true` would mean one replica.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -33,7 +33,8 @@ class ClosedModel(BaseModel):
 
 @cache
 def _number_expected(model: type[ClosedModel], field: str) -> str | None:
-    """What a field takes, in words, if it takes numbers; nested models say so for their own fields."""
+    """The numbers that a field takes, in words; None if it takes none. Nested models check their own
+    fields."""
     parts = list(_parts(model.model_fields[field]))
     if bool in parts or not (int in parts or float in parts):
         return None

@@ -26,12 +26,12 @@ OWNED = frozenset(ModelSettings.model_fields) | {
     "convert",
     "structured_outputs_config",
 }
-"""Settings of our own decide these; a second way to say them would let the two disagree."""
+"""Tideserve's own settings decide these; a second way to set them could contradict the first."""
 
 
 @cache
 def known_arguments() -> frozenset[str] | None:
-    """Names vLLM accepts, or None on a machine without vLLM (there the engine checks them)."""
+    """The names that vLLM accepts, or None on a machine without vLLM, where the engine will check them."""
     spec = PathFinder.find_spec("vllm")
     if spec is None or spec.origin is None:
         return None
@@ -49,12 +49,12 @@ def known_arguments() -> frozenset[str] | None:
 
 
 def check_engine_args(path: str, model: ModelSettings) -> list[str]:
-    """What is wrong with a model's pass-through arguments, one line a problem."""
+    """The problems of a model's pass-through arguments, one line each."""
     problems = []
     known = known_arguments()
     for name, value in model.engine_args.items():
         if name in OWNED:
-            problems.append(f"{path}.{name} = {value!r}: is set by Tideserve's own settings; set it there")
+            problems.append(f"{path}.{name} = {value!r}: Tideserve's own settings decide this; set it there")
         elif known is not None and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""

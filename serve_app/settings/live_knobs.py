@@ -1,4 +1,4 @@
-"""The knobs in force in one ingress replica: defaults of the configuration under its `user_config`."""
+"""The knobs in force: the `user_config` of the ingress over the defaults of the configuration."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from serve_app.settings.settings_error import SettingsError, from_pydantic, show
 def read_user_config(
     defaults: Mapping[str, Knobs], user_config: Mapping[str, Any] | None
 ) -> tuple[dict[str, Knobs], IngressKnobs]:
-    """Every model's knobs, and the ingress's own.
+    """Return every model's knobs by name, and the ingress's own.
 
     Args:
-        defaults: The knobs of each model where `user_config` says nothing, by model name.
-        user_config: That of the `Ingress` deployment, as in the configuration file.
+        defaults: The knobs of each model that hold where `user_config` sets none, by model name.
+        user_config: The `user_config` of the `Ingress` deployment, as in the configuration file.
 
     Raises:
-        SettingsError: naming each key under `user_config`, its value and the bound it breaks.
+        SettingsError: with each invalid key under `user_config`, its value and the bound that it breaks.
     """
     try:
         live = LiveSettings.model_validate(user_config or {})
@@ -46,7 +46,7 @@ def read_user_config(
 
 
 class LiveKnobs:
-    """Holds the knobs; `apply` replaces them all at once or not at all."""
+    """Holds the knobs of one process; `apply` replaces all of them or none."""
 
     def __init__(self, defaults: Mapping[str, Knobs]) -> None:
         self._defaults = dict(defaults)
@@ -54,19 +54,19 @@ class LiveKnobs:
         self.ingress = IngressKnobs()
 
     def of(self, model: str) -> Knobs:
-        """The knobs of `model` at this moment. Ask again rather than keep them."""
+        """The knobs of `model` at this moment. Callers should not keep them."""
         return self._knobs[model]
 
     def apply(self, user_config: Mapping[str, Any] | None) -> None:
-        """Take over what `user_config` says. Raises SettingsError and changes nothing if it is invalid."""
+        """Apply `user_config`. Raises SettingsError, and changes nothing, if it is invalid."""
         self._knobs, self.ingress = read_user_config(self._defaults, user_config)
 
     def adopt(self, knobs: Mapping[str, Knobs], ingress: IngressKnobs) -> None:
-        """Take over knobs that have been checked elsewhere."""
+        """Apply knobs that have been checked elsewhere."""
         self._knobs, self.ingress = dict(knobs), ingress
 
     def document(self) -> dict[str, Any]:
-        """Everything in force, as plain data."""
+        """All knobs in force, as plain data."""
         return {
             "models": {model: knobs.model_dump(mode="json") for model, knobs in self._knobs.items()},
             "ingress": self.ingress.model_dump(mode="json"),

@@ -1,4 +1,4 @@
-"""From the `args:` mapping of a configuration file to a checked settings tree."""
+"""Turn the `args:` of a configuration file into a checked settings tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_settings(args: Mapping[str, Any] | None) -> AppSettings:
     """Check `args` and return the tree.
 
     Raises:
-        SettingsError: naming each key, its value and the bound it breaks.
+        SettingsError: with each invalid key, its value and the bound that it breaks.
     """
     if not isinstance(args, Mapping):
         raise SettingsError([f"args = {shown(args)}: must be a mapping with at least `models`"])

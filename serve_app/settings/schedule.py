@@ -1,4 +1,4 @@
-"""Schedules: replicas to have ready in recurring windows of the week, started a cold start early."""
+"""Schedules: replicas that are ready in recurring windows of the week. They are started early for that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 class Schedule(ClosedModel):
     """At least `min_replicas` ready from `start` to `end` on `days`, in local time of `timezone`.
 
-    A window whose `end` is at or before its `start` runs past midnight; its days are those it starts on.
+    A window whose `end` is at or before its `start` runs past midnight; `days` are the days on which it
+    starts.
     """
 
     days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS
@@ -31,7 +32,7 @@ class Schedule(ClosedModel):
     @classmethod
     def _quoted(cls, clock: object) -> object:
         if isinstance(clock, int):  # YAML 1.1 reads 18:00 as 18 * 60
-            raise ValueError('must be a time in quotes, such as "18:00"; without them YAML reads a number')
+            raise ValueError('must be a time in quotes, such as "18:00"; without quotes, YAML reads a number')
         return clock
 
     @field_validator("timezone")
@@ -67,8 +68,8 @@ class Schedule(ClosedModel):
 def scheduled_minimum(schedules: Sequence[Schedule], now: float, lead_s: float) -> int:
     """The largest `min_replicas` of the windows open now or within the next `lead_s` seconds.
 
-    `lead_s` is the time a replica needs to start, so that a window finds its replicas ready. Looked at
-    a minute at a time, which is the resolution of a window's bounds.
+    `lead_s` is the time that a replica takes to start, so that the replicas are ready when a window opens.
+    The time until then is checked minute by minute, because windows open and close at whole minutes.
     """
     if not schedules:
         return 0

@@ -11,14 +11,14 @@ _SHOWN = 120  # characters of an offending value worth repeating
 
 
 class SettingsError(ValueError):
-    """A configuration that must not be deployed. One line a problem."""
+    """A configuration that must not be deployed, with one line per problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
         super().__init__("invalid settings:\n" + "\n".join(f"  - {line}" for line in self.problems))
 
     def __reduce__(self) -> tuple[type[SettingsError], tuple[list[str]]]:
-        """Ray carries it between processes, and an exception would be rebuilt from its text."""
+        """Ray pickles it, and an exception would be rebuilt from its text instead of its problems."""
         return type(self), (self.problems,)
 
 
@@ -31,31 +31,31 @@ def dotted(location: Sequence[int | str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as the user would recognise it, cut to a readable length."""
+    """The `repr` of a value, cut to a readable length."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def from_pydantic(error: ValidationError) -> SettingsError:
-    """Every problem pydantic found, as `key = value: what is allowed`."""
+    """Every problem that pydantic found, as `key = value: what is allowed`."""
     return SettingsError([problem for _, problem in located(error)])
 
 
 def located(
     error: ValidationError, tags: frozenset[str] = frozenset()
 ) -> list[tuple[tuple[int | str, ...], str]]:
-    """Every problem pydantic found, with its place in the document.
+    """Every problem that pydantic found, with its location in the document.
 
-    `tags` are the words of pydantic's own in places, which no document has: those of tagged unions.
+    `tags` are words that pydantic adds to locations and that are not in the document: those of tagged unions.
     """
     problems = []
     items = error.errors(include_url=False)
     locations = [item["loc"] for item in items]
     for item in items:
         if item["type"] == "too_short" and any(_below(other, item["loc"]) for other in locations):
-            continue  # pydantic counts only the valid entries; what is wrong with the others is said
-        place = tuple(part for part in item["loc"] if part not in tags)
-        key = dotted(place)
+            continue  # pydantic counts only the valid entries, and reports what is wrong with the others
+        location = tuple(part for part in item["loc"] if part not in tags)
+        key = dotted(location)
         if item["type"] == "extra_forbidden":
             problem = f"{key} = {shown(item['input'])}: no such setting"
         elif item["type"] == "missing":
@@ -63,7 +63,7 @@ def located(
         else:
             message = item["msg"].removeprefix("Value error, ")
             problem = f"{key} = {shown(item['input'])}: {message[0].lower()}{message[1:]}"
-        problems.append((place, problem))
+        problems.append((location, problem))
     return problems
 
 

@@ -1,4 +1,4 @@
-"""What a model's policy takes a replica to be until it has measured one, in place of the general guess."""
+"""The speed and start of a replica that the policy assumes until it has measured them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ StartSeconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class StartingValues(ClosedModel):
-    """By the names that a fleet file has (`replay.profile`); `tideserve capacity` measures them.
+    """The names are those of a fleet file (`replay.profile`); `tideserve capacity` measures the values.
 
-    The step time is the prior of the policy's fit: known within a factor of two, and outweighed by a second
-    of steps.
+    The step time is the prior of the policy's fit: it counts as known within a factor of two, and one second
+    of measured steps outweighs it.
     """
 
     step_base_s: Annotated[float, Field(ge=1e-5, le=60)]
@@ -23,9 +23,9 @@ class StartingValues(ClosedModel):
     step_per_kv_token_s: Annotated[float, Field(ge=0, le=0.001)]
     step_per_prefill_token_s: Annotated[float, Field(ge=0, le=1)]
     cold_start_s: tuple[StartSeconds, StartSeconds] | None = None
-    """Least and most seconds of a replica's start. None: the general guess."""
+    """Least and most seconds of a replica's start. None for the general assumption."""
     kv_cache_tokens: Annotated[int, Field(ge=1024, le=1_000_000_000)] | None = None
-    """Of one replica. None: no limit is assumed."""
+    """Tokens in the KV cache of one replica. None if no limit is assumed."""
 
     @model_validator(mode="after")
     def _ordered(self) -> StartingValues:
@@ -36,7 +36,7 @@ class StartingValues(ClosedModel):
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
-        """Seconds of a step, and of a sequence, a KV token and a prefill token in it."""
+        """Seconds per step, and per sequence, KV token and prefill token in it."""
         return (
             self.step_base_s,
             self.step_per_sequence_s,
@@ -46,5 +46,5 @@ class StartingValues(ClosedModel):
 
     @property
     def typical_start_s(self) -> float | None:
-        """Seconds in the middle of `cold_start_s`, as those measured are a median."""
+        """The mean of the two `cold_start_s`, because measured starts are a median."""
         return None if self.cold_start_s is None else sum(self.cold_start_s) / 2

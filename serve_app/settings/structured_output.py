@@ -19,42 +19,42 @@ _ONE_THREAD_CPUS = 2
 
 
 class StructuredOutputSettings(ClosedModel):
-    """What one structured output may be, and what compiles it.
+    """Bounds on one grammar, and the backend that compiles it.
 
-    The engine core compiles them where nothing can stop it, so each is compiled in a process of its own
-    first, with these bounds.
+    Nothing can stop a compilation in the engine core, so each grammar is first compiled, with these bounds,
+    in a process of its own.
     """
 
     backend: Backend = "xgrammar"
-    """What compiles and applies them. `auto` is vLLM's choice by request, though an engine core goes on with
-    the backend of its first one."""
+    """The backend that compiles and applies grammars. With `auto`, vLLM chooses one for the first request,
+    and the engine core keeps it."""
     disable_any_whitespace: bool | None = None
-    """Whether JSON has no whitespace between its tokens: by default wherever the backend can, which are
-    xgrammar and guidance. Where any is allowed, a small model may write blanks until its tokens are spent."""
+    """Whether JSON may have no whitespace between its tokens; by default true with xgrammar and guidance, the
+    backends that can forbid it. Where it is allowed, a small model may write blanks until its last token."""
     max_bytes: Annotated[int, Field(ge=256, le=1 << 20)] = 64 << 10
-    """Size of one, as JSON or text."""
+    """Size of one grammar, as JSON or text."""
     max_choices: Annotated[int, Field(ge=1, le=100_000)] = 2_000
-    """Choices, or enum values of one schema in all."""
+    """Choices, or all enum values of one schema."""
     max_properties: Annotated[int, Field(ge=1, le=100_000)] = 1_000
-    """Properties of one schema in all."""
+    """All properties of one schema."""
     max_compile_s: Annotated[float, Field(gt=0, le=60)] | None = None
-    """CPU seconds that one may take to compile: by default 10, or 1 on one or two CPUs, whose engine core has
-    one thread for all of them. A larger vocabulary takes longer."""
+    """CPU seconds that one grammar may take to compile; by default 10, or 1 on one or two CPUs, where the
+    engine core compiles all grammars in one thread. A larger vocabulary takes longer."""
     max_compile_bytes: Annotated[int, Field(ge=64 << 20)] = 1 << 30
-    """Memory that one may take while it compiles."""
+    """Memory that one grammar may take while it is compiled."""
 
     @model_validator(mode="after")
     def _can_forbid_whitespace(self) -> StructuredOutputSettings:
         if self.disable_any_whitespace and self.backend not in _COMPACT:
             raise ValueError(
-                f"disable_any_whitespace = true: backend = {self.backend!r} cannot; "
+                f"disable_any_whitespace = true: backend = {self.backend!r} cannot forbid whitespace; "
                 "'xgrammar' and 'guidance' can"
             )
         return self
 
     @property
     def compile_s(self) -> float:
-        """CPU seconds that one may take to compile, on this machine where none are set."""
+        """CPU seconds that one grammar may take to compile, by default those for this machine."""
         if self.max_compile_s is not None:
             return self.max_compile_s
         return _COMPILE_S if (os.cpu_count() or 1) > _ONE_THREAD_CPUS else _COMPILE_ONE_THREAD_S

@@ -1,29 +1,59 @@
 """The settings of one Tideserve application: every name, default and bound.
 
-The same names stand in the `args:` of a Serve configuration, in this tree and, where vLLM has the
-setting, in its engine arguments. Sizes are in bytes or tokens and times in seconds, as named.
+A setting has the same name in the `args:` of a Serve configuration, in this tree and, where vLLM has it,
+among vLLM's engine arguments. Sizes are in bytes or tokens and times in seconds, as the names say.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.custom_resources import CustomResources
 from serve_app.settings.structured_output import StructuredOutputSettings
 
 EMBEDDED = "embedded"
-"""The `model` value that stands for the demonstration model shipped in the package."""
+"""The value of `model` for the demonstration model that is part of the package."""
+
+
+_RAYS_OWN_RESOURCES = {
+    "CPU": "cpus_per_replica sets it",
+    "GPU": "the tensor_parallel_size of a model sets it",
+    "accelerator_type:": "the accelerator_type of a model sets it",
+    "memory": "Ray counts it in bytes by itself",
+    "object_store_memory": "Ray counts it in bytes by itself",
+}
+
+
+def _check_names(resources: Mapping[str, float]) -> Mapping[str, float]:
+    for name, amount in resources.items():
+        if not name or not name.isprintable() or name != name.strip():
+            raise ValueError(f"the name {name!r} must be printable, without spaces around it, and not empty")
+        kind = "accelerator_type:" if name.startswith("accelerator_type:") else name
+        if why := _RAYS_OWN_RESOURCES.get(kind):
+            raise ValueError(f"{name!r} (here {amount:g}) is not a custom resource: {why}")
+    return resources
+
+
+def _check_absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError("must be an absolute path, the same on every node")
+    return path
+
+
+CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
+"""Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""
+AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
 
 
 class ModelSettings(ClosedModel):
-    """One model: which weights, how vLLM runs them, on what hardware, at what scale."""
+    """One model: its weights, how vLLM runs them, and on which hardware."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    """What clients write in `model`."""
+    """The name that clients send in `model`."""
     model: Annotated[str, Field(min_length=1)] = EMBEDDED
     """A Hugging Face id, a local folder, or `embedded`."""
     revision: str | None = None
@@ -31,12 +61,12 @@ class ModelSettings(ClosedModel):
 
     device: Literal["cpu", "gpu"] = "gpu"
     accelerator_type: str | None = "A100"
-    """Ray's name of the GPU type to place replicas on; null for any. Ignored on `device: cpu`."""
+    """Ray's name of the GPU type for replicas; null for any. Ignored with `device: cpu`."""
     gpus_per_replica: Annotated[int, Field(ge=1, le=1024)] | None = None
     """GPUs of one replica; by default `tensor_parallel_size`, which it must equal."""
     cpus_per_replica: Annotated[float, Field(ge=0)] = 1.0
     resources: CustomResources = Field(default_factory=dict)
-    """Ray's custom resources that one replica takes, whatever number of GPUs it has."""
+    """Ray's custom resources that one replica takes, however many GPUs it has."""
     placement_group_strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "STRICT_PACK"
 
     dtype: Literal["auto", "float16", "bfloat16", "float32", "half", "float"] = "auto"
@@ -55,27 +85,27 @@ class ModelSettings(ClosedModel):
 
     task: Literal["generate", "embed"] = "generate"
     tool_call_parser: str | None = None
-    """vLLM's parser of this model's tool calls; naming one turns on `tool_choice: auto`."""
+    """vLLM's parser of this model's tool calls; a name turns on `tool_choice: auto`."""
     reasoning_parser: str | None = None
     structured_output: StructuredOutputSettings = StructuredOutputSettings()
     chat_template: str | None = None
-    """Path of a Jinja chat template, where the tokenizer's own is not wanted."""
+    """Path of a Jinja chat template to use in place of the tokenizer's own."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
-    """Any other vLLM engine or front-end argument, by vLLM's name; unknown names are refused."""
+    """Other engine or front-end arguments, by vLLM's names; unknown names are refused."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment of the engine's processes."""
+    """Environment variables of the engine's processes."""
 
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 1000
     """Requests one replica holds at once, running or queued in the engine."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1000
-    """Requests that wait in Ray Serve's queue with `data_plane: handle`; beyond them, 429."""
+    """Requests that may wait in Ray Serve's queue with `data_plane: handle`; others get 429."""
     max_sequences_per_request: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Bound on a request's `n` times its number of prompts."""
+    """The largest product of a request's `n` and its number of prompts."""
     drain_timeout_s: Annotated[float, Field(ge=0)] = 600.0
     """How long a stopping replica lets its streams finish: the longest generation allowed."""
     engine_hang_timeout_s: Annotated[float, Field(ge=5, le=3600)] = 30.0
-    """A replica whose engine has sequences and takes no step for this long is replaced, unless three times
-    its longest step is longer. New requests go elsewhere after four seconds already."""
+    """A replica whose engine has sequences but takes no step for this long, and for three times its longest
+    step, is replaced. After four seconds, new requests already go to other replicas."""
 
     @model_validator(mode="before")
     @classmethod
@@ -83,7 +113,7 @@ class ModelSettings(ClosedModel):
         if isinstance(data, dict) and "scaling" in data:
             raise ValueError(
                 "scaling: not a setting of `args`, where a change restarts replicas; replica counts are "
-                "knobs, under deployments: name: Ingress, user_config: autoscaling: <model name>"
+                "knobs: set them under deployments: name: Ingress, user_config: autoscaling: <model name>"
             )
         return data
 
@@ -91,21 +121,21 @@ class ModelSettings(ClosedModel):
     @classmethod
     def _printable(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", name):
-            raise ValueError("letters, digits and ._:/@+- only, starting with a letter or digit")
+            raise ValueError("must consist of letters, digits and ._:/@+-, and begin with a letter or digit")
         return name
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSettings:
         if self.device == "cpu" and self.tensor_parallel_size > 1:
             raise ValueError(
-                f"tensor_parallel_size = {self.tensor_parallel_size} must be 1 on device = 'cpu'"
+                f"tensor_parallel_size = {self.tensor_parallel_size} must be 1 with device = 'cpu'"
             )
         if self.gpus_per_replica is not None and self.device == "cpu":
-            raise ValueError(f"gpus_per_replica = {self.gpus_per_replica} has no meaning on device = 'cpu'")
+            raise ValueError(f"gpus_per_replica = {self.gpus_per_replica} has no meaning with device = 'cpu'")
         if self.gpus_per_replica is not None and self.gpus_per_replica != self.tensor_parallel_size:
             raise ValueError(
                 f"gpus_per_replica = {self.gpus_per_replica} must equal "
-                f"tensor_parallel_size = {self.tensor_parallel_size}: vLLM uses one GPU a rank"
+                f"tensor_parallel_size = {self.tensor_parallel_size}: vLLM uses one GPU per rank"
             )
         return self
 
@@ -116,30 +146,23 @@ class ModelSettings(ClosedModel):
 
 
 class HttpSettings(ClosedModel):
-    """Which clients are let in, and what they may send."""
+    """Which clients may send requests, and how large the requests may be."""
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8 << 20
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
-    """How long a body may take to arrive, beside a second for each 16 KiB of it."""
+    """How long a body may take to arrive, in addition to one second for each 16 KiB."""
     max_body_memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 512 << 20
-    """Bodies that one ingress replica has in memory at once: being read, and of requests that wait for the
-    first byte of their answer, held ones above all. Shared among models and API keys; beyond it, 429."""
-    api_keys_file: str | None = None
-    """Keys of clients, one a line, of which each request must have one; by default none is needed."""
-
-    @field_validator("api_keys_file")
-    @classmethod
-    def _absolute(cls, path: str | None) -> str | None:
-        if path is not None and not path.startswith("/"):
-            raise ValueError("must be an absolute path, the same wherever an ingress replica runs")
-        return path
+    """Bodies that one ingress replica may have in memory at once: those being read, and those of requests
+    that wait for the first byte of their answer. Shared among models and API keys; other requests get 429."""
+    api_keys_file: AbsolutePath | None = None
+    """A file with one API key per line. Every request must have one of them; by default none is needed."""
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> HttpSettings:
         if self.max_body_memory_bytes < 2 * self.max_body_bytes:
             raise ValueError(
                 f"max_body_memory_bytes = {self.max_body_memory_bytes} must be at least twice "
-                f"max_body_bytes = {self.max_body_bytes}: one model's requests may have half of it"
+                f"max_body_bytes = {self.max_body_bytes}: the requests of one model may take half of it"
             )
         return self
 
@@ -152,25 +175,19 @@ class IngressSettings(ClosedModel):
     """Ray's custom resources that one replica takes."""
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 10_000
     data_plane: Literal["relay", "handle"] = "relay"
-    """How tokens come from the engine replica: `relay` over HTTP from a port the replica opens,
-    `handle` through Ray Serve's deployment handle."""
+    """How tokens come from the engine replica: with `relay` over HTTP from a port that the replica opens,
+    with `handle` through Ray Serve's deployment handle."""
 
 
 class RequestLogSettings(ClosedModel):
-    """A line for each request that was in an engine, without its text: what `tideserve replay` reads."""
+    """A log with one line per request that was in an engine, without its text; `tideserve replay` reads
+    it."""
 
     enabled: bool = True
-    directory: str | None = None
-    """Where each node keeps its files, an absolute path; by default beside Ray Serve's own logs."""
+    directory: AbsolutePath | None = None
+    """Where each node keeps its files; by default beside Ray Serve's own logs."""
     max_bytes: Annotated[int, Field(ge=1 << 20)] = 256 << 20
-    """Of one model on one node. The oldest files make room for new ones."""
-
-    @field_validator("directory")
-    @classmethod
-    def _absolute(cls, directory: str | None) -> str | None:
-        if directory is not None and not directory.startswith("/"):
-            raise ValueError("must be an absolute path, the same on every node")
-        return directory
+    """The size of the files of one model on one node. The oldest are deleted for new ones."""
 
 
 class AppSettings(ClosedModel):

@@ -44,9 +44,10 @@ def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"{path}: application 't' is valid",
-        "  a: embedded on CPU a replica, 1 to 3 replicas, p95 TTFT 200 ms and ITL 100 ms, queue 8 a replica",
-        "  ingress: 2 to 4 replicas, one for 200 streams",
-        "listens on 127.0.0.1:8000, which only this machine reaches; --host 0.0.0.0 opens it",
+        "  a: embedded on CPU; 1 to 3 replicas; targets: p95 TTFT 200 ms, ITL 100 ms, "
+        "8 queued requests per replica",
+        "  ingress: 2 to 4 replicas; 200 streams per replica",
+        "listens on 127.0.0.1:8000; only this machine can connect; --host 0.0.0.0 opens it to others",
     ]
     assert err == ""
 
@@ -57,7 +58,8 @@ def test_an_open_server_without_keys_is_warned_of(capsys: pytest.CaptureFixture[
 
     assert main(["check", str(path)]) == 0
 
-    assert "\nWARNING: no API keys: whoever reaches port 8000 can use every model" in capsys.readouterr().out
+    warning = "\nWARNING: no API keys: any program that can connect to port 8000 can use every model"
+    assert warning in capsys.readouterr().out
 
 
 def test_a_host_that_is_no_address_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -72,8 +74,8 @@ def test_a_host_that_is_no_address_is_refused(capsys: pytest.CaptureFixture[str]
 def test_what_scales_to_zero_says_when(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     line = summary(capsys, tmp_path, "{name: a}", min_replicas=0, downscale_to_zero_delay_s=60)
 
-    assert ", 0 to 1 replicas, " in line
-    assert line.endswith(", to zero after 60 s idle")
+    assert "; 0 to 1 replicas; " in line
+    assert line.endswith("; to zero after 60 s idle")
 
 
 def test_schedules_and_advice_are_mentioned(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -81,7 +83,7 @@ def test_schedules_and_advice_are_mentioned(capsys: pytest.CaptureFixture[str], 
     knobs = {"min_replicas": 1, "mode": "advise", "ttft_target_s": 2, "ttft_percentile": 50}
 
     assert summary(capsys, tmp_path, "{name: a}", schedules=[window], **knobs).endswith(
-        "p50 TTFT 2 s and ITL 25 ms, queue 8 a replica, 1 schedule, advice only"
+        "p50 TTFT 2 s, ITL 25 ms, 8 queued requests per replica; 1 schedule; advice only"
     )
     assert "2 schedules" in summary(capsys, tmp_path, "{name: a}", schedules=[window, window], **knobs)
 
@@ -89,13 +91,13 @@ def test_schedules_and_advice_are_mentioned(capsys: pytest.CaptureFixture[str], 
 def test_gpus_are_told_with_their_number_and_type(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     line = summary(capsys, tmp_path, "{name: a, model: m/M-70B, tensor_parallel_size: 4}")
 
-    assert line.startswith("  a: m/M-70B on 4 x A100 a replica, ")
+    assert line.startswith("  a: m/M-70B on 4 x A100 per replica; ")
 
 
 def test_any_gpu_is_told_as_such(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     line = summary(capsys, tmp_path, "{name: a, accelerator_type: null}")
 
-    assert line.startswith("  a: embedded on 1 x any GPU a replica")
+    assert line.startswith("  a: embedded on 1 x any GPU per replica")
 
 
 def test_show_prints_every_setting_and_knob_in_force_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,9 @@ def test_the_address_is_rays_variable_or_this_machine(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("address", ["head:8265", "ray://head:10001", "", "auto"])
 def test_an_address_that_is_no_url_of_a_dashboard_is_refused(address: str) -> None:
-    with pytest.raises(CommandError, match=r"--address = .*: must be the dashboard's, such as http://"):
+    with pytest.raises(
+        CommandError, match=r"--address = .*: must be the URL of the dashboard, such as http://"
+    ):
         Dashboard(address)
 
 
@@ -91,7 +93,7 @@ def test_a_cluster_that_asks_for_its_token_says_where_to_put_it(status: int) -> 
         with pytest.raises(CommandError) as caught:
             Dashboard(url).details()
 
-    assert str(caught.value).startswith(f"{url} asks for its cluster's token ({status} ")
+    assert str(caught.value).startswith(f"{url} requires its cluster's token ({status} ")
     assert "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the file that holds it" in str(caught.value)
 
 

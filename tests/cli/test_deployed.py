@@ -120,14 +120,14 @@ def test_applications_that_ray_keeps_by_itself_are_left_out() -> None:
 def test_nothing_is_sent_that_would_delete_an_application() -> None:
     unknown = entry("other", None, "DEPLOYING")
 
-    with pytest.raises(CommandError, match="does not tell the configuration of application 'other'"):
+    with pytest.raises(CommandError, match="does not report the configuration of application 'other'"):
         redeployment(details(unknown, application("tide", "a")), "tide", {})
 
 
 def test_nothing_is_sent_that_would_overwrite_hidden_variables() -> None:
     hidden = other(runtime_env={"env_vars": {"TOKEN": "<redacted>"}})
 
-    with pytest.raises(CommandError, match="hides environment variables"):
+    with pytest.raises(CommandError, match="hides the values of environment variables"):
         redeployment(details(hidden, application("tide", "a")), "tide", {})
 
 

@@ -155,7 +155,7 @@ def test_a_name_that_is_no_knob_is_told_with_the_nearest() -> None:
         "a.max_replica = 3: no such knob; did you mean 'max_replicas'?"
     ]
     assert problems(changed, {}, "ingress", {"mode": "default"}) == [
-        "ingress.mode = 'default': no such knob; there are min_replicas, max_replicas, "
+        "ingress.mode = 'default': no such knob; the knobs are min_replicas, max_replicas, "
         "target_ongoing_requests, downscale_delay_s"
     ]
 

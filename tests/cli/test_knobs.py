@@ -89,7 +89,7 @@ def test_setting_a_knob_changes_it_and_nothing_else(
         "tideserve: sent",
         *[line for line in out.splitlines() if " s  " in line],
         next(line for line in out.splitlines() if line.startswith("tideserve: in force after ")),
-        "tideserve: the next deploy undoes this unless the file says so too, under 'tide':",
+        "tideserve: the next deploy undoes this unless the file has it too, under 'tide':",
         "  deployments:",
         "  - name: Ingress",
         "    user_config:",
@@ -97,7 +97,7 @@ def test_setting_a_knob_changes_it_and_nothing_else(
         "        tiny:",
         "          max_replicas: 5",
         "          mode: advise",
-        "On KubeRay the file is serveConfigV2 of the RayService; a new cluster gets what is there.",
+        "On KubeRay the file is serveConfigV2 of the RayService, with which a new cluster starts.",
     ]
     said = [line.partition(" s  ")[2] for line in out.splitlines() if " s  " in line]
     assert said == ["RUNNING, the change has reached Ray", "DEPLOYING, Ingress UPDATING"]
@@ -164,7 +164,9 @@ def test_another_application_that_ray_will_try_again_is_mentioned(
 ) -> None:
     ray.details["applications"]["other"]["status"] = "DEPLOY_FAILED"
 
-    assert "try application 'other' again" in run(capsys, "set", "max_replicas=3")[1]
+    assert (
+        "retry application 'other', whose last deployment failed" in run(capsys, "set", "max_replicas=3")[1]
+    )
 
 
 def test_what_ray_refuses_ends_the_command_with_its_reason(

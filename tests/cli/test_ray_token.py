@@ -58,7 +58,7 @@ def test_a_token_that_ray_left_readable_for_everybody_is_closed_and_told(home: P
 
     [line] = prepare_token(ON)
 
-    assert line == f"{path}: other users here could read Ray's token (mode 644); now 600"
+    assert line == f"{path}: other users could read Ray's token (mode 644); its mode is now 600"
     assert mode(path) == 0o600
 
 
@@ -72,14 +72,14 @@ def test_a_file_that_is_named_is_neither_made_nor_changed(home: Path) -> None:
     path.chmod(0o640)
     [line] = prepare_token(given)
 
-    assert line.startswith(f"WARNING: RAY_AUTH_TOKEN_PATH = {path}: other users here can read it")
+    assert line.startswith(f"WARNING: RAY_AUTH_TOKEN_PATH = {path}: other users of this machine can read it")
     assert mode(path) == 0o640
 
 
 def test_an_empty_file_is_refused(home: Path) -> None:
     default_file(home, " \n")
 
-    with pytest.raises(SettingsError, match="empty; it must hold a token"):
+    with pytest.raises(SettingsError, match="the file is empty; it must contain a token"):
         prepare_token(ON)
 
 
@@ -92,7 +92,8 @@ def test_a_token_in_the_environment_needs_no_file(home: Path) -> None:
 def test_a_cluster_without_authentication_is_warned_of(home: Path) -> None:
     [line] = prepare_token({"RAY_AUTH_MODE": "disabled"})
 
-    assert line == "WARNING: RAY_AUTH_MODE = 'disabled': whoever reaches Ray's ports runs code as you"
+    reason = "any program that can connect to Ray's ports can run code as you"
+    assert line == f"WARNING: RAY_AUTH_MODE = 'disabled': {reason}"
     assert list(home.iterdir()) == []
 
 

@@ -1,27 +1,23 @@
 from __future__ import annotations
 
-import errno
-import io
-import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import closing
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import yaml
 
 from serve_app import env
-from serve_app.cli import progress, run
+from serve_app.cli import run
 from serve_app.cli.config_file import read_config
 from serve_app.cli.main import main
 from serve_app.cli.run_environment import environment
+from serve_app.cli.server_log import GONE, ServerLog
 
 FAST = "RAY_SERVE_ENABLE_HA_PROXY"
 
@@ -152,56 +148,6 @@ def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
     assert told in capsys.readouterr().err
 
 
-@contextmanager
-def answering(status: int, body: bytes) -> Iterator[int]:
-    """A port on which one request gets `body`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/ready"
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.handle_request)
-        thread.start()
-        yield server.server_port
-        thread.join()
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "answer"),
-    [
-        (200, {"ready": True, "models": {"a": {"state": "up"}}}, (True, {"a": {"state": "up"}})),
-        (503, {"ready": False, "models": {"a": {}}}, (False, {"a": {}})),
-        (404, {"error": {}}, (False, {})),
-        (200, [], (False, {})),
-    ],
-)
-def test_progress_is_read_off_ready_whatever_its_status(
-    status: int, body: object, answer: tuple[bool, dict[str, object]]
-) -> None:
-    with answering(status, json.dumps(body).encode()) as port:
-        assert progress.ask_ready(f"http://127.0.0.1:{port}") == answer
-
-
-@pytest.mark.parametrize("status", [200, 503])
-def test_a_proxy_that_has_no_application_yet_is_no_progress(status: int) -> None:
-    with answering(status, b"<html>Service Unavailable</html>") as port:
-        assert progress.ask_ready(f"http://127.0.0.1:{port}") == (False, {})
-
-
-def test_a_server_that_does_not_listen_yet_is_no_progress() -> None:
-    with socket.create_server(("", 0)) as listener:
-        port = listener.getsockname()[1]
-
-    assert progress.ask_ready(f"http://127.0.0.1:{port}") == (False, {})
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_stops_on_ctrl_c_termination_and_a_closed_terminal(handlers: None, number: signal.Signals) -> None:
     received = run._stop_on_signals()
@@ -216,15 +162,6 @@ def test_under_nohup_a_closed_terminal_is_ignored(handlers: None) -> None:
     assert received == []
 
 
-def test_a_terminal_that_is_gone_does_not_keep_it_from_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone(io.StringIO):
-        def flush(self) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr("sys.stdout", Gone())
-    progress.say("stopping")
-
-
 def test_a_parent_that_ended_while_it_was_loading_is_noticed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,14 +170,9 @@ def test_a_parent_that_ended_while_it_was_loading_is_noticed(
 
     assert main(["run", str(config), "--stop-with-parent", "1000000000"]) == 1
 
-    assert "--stop-with-parent = 1000000000: did not start this, or has ended" in capsys.readouterr().err
-
-
-def test_no_proxy_is_asked_for_the_server_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
-    with answering(200, b'{"ready": true, "models": {}}') as port:
-        assert progress.ask_ready(f"http://127.0.0.1:{port}") == (True, {})
+    assert (
+        "--stop-with-parent = 1000000000: the process did not start this command" in capsys.readouterr().err
+    )
 
 
 class Runs:
@@ -365,37 +297,85 @@ def test_it_listens_where_it_is_told_and_else_on_this_machine(
     assert main(["run", str(config), *options]) == 0
     folder = tmp_path / "folder"
     folder.mkdir()
-    run._start(runs.started[0], folder)
+    with closing(ServerLog(tmp_path)) as log:
+        run._start(runs.started[0], folder, log)
 
     assert given[0]["http_options"] == {"host": host, "port": 8000}
+
+
+class Driver:
+    """Runs a program in place of Serve's driver, which ends at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, config: Path, logs: Path) -> None:
+        self.config, self.logs = config, logs
+        monkeypatch.setattr(run, "_start", self._start)
+        monkeypatch.setattr(run, "stop_descendants", lambda grace_s: 0)
+
+    def serve(self, code: str, *, verbose: bool = False) -> run.Ended | None:
+        self.code = code
+        values = {env.TEMPORARY_FOLDER: str(self.logs)}
+        start = run.Start(read_config(self.config), "127.0.0.1", 8000, values, "local", verbose)
+        return run._serve(start, [], None)
+
+    def _start(self, start: run.Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
+        with log.writer() as output:
+            self.process = subprocess.Popen([sys.executable, "-c", self.code], stdout=output, stderr=output)
+        self.process.wait()
+        return self.process
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Driver:
+    return Driver(monkeypatch, config, tmp_path / "logs")
 
 
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("raise SystemExit(3)", "ended with status 3; what it wrote is above"),
-        ("import os; os.kill(os.getpid(), 9)", "was killed by signal 9; what it wrote is above"),
+        ("raise SystemExit('no memory')", "ended with status 1"),
+        ("import os; print('no memory', flush=True); os.kill(os.getpid(), 9)", "was killed by signal 9"),
     ],
 )
-def test_an_end_of_serve_run_itself_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    config: Path,
-    capsys: pytest.CaptureFixture[str],
-    code: str,
-    told: str,
+def test_an_end_of_serve_run_itself_is_told_with_its_last_lines_and_their_file(
+    driver: Driver, capsys: pytest.CaptureFixture[str], code: str, told: str
 ) -> None:
-    driver: list[subprocess.Popen[bytes]] = []
+    assert driver.serve(code) == run.Ended(None)
 
-    def start(start: run.Start, folder: Path) -> subprocess.Popen[bytes]:
-        driver.append(subprocess.Popen([sys.executable, "-c", code]))
-        driver[0].wait()
-        return driver[0]
+    [log] = driver.logs.iterdir()
+    assert log.read_text() == "no memory\n"
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        f"tideserve: Serve's driver (`serve run`, process {driver.process.pid}) {told}",
+        f"tideserve: the last lines of {log} that tell why:",
+        "    no memory",
+    ]
 
-    monkeypatch.setattr(run, "_start", start)
-    monkeypatch.setattr(run, "stop_descendants", lambda grace_s: 0)
-    started = run.Start(read_config(config), "127.0.0.1", 8000, {}, "local")
 
-    assert run._serve(started, [], None) == run.Ended(None)
+SAID = "import sys; print('from vLLM'); print('tideserve: Serve is gone'); sys.exit({status})"
 
-    line = f"tideserve: Serve's driver (`serve run`, process {driver[0].pid}) {told}"
-    assert line in capsys.readouterr().out
+
+def test_only_lines_for_the_user_are_printed_and_a_reason_that_was_told_is_not_repeated(
+    driver: Driver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver.serve(SAID.format(status=GONE))
+
+    out = capsys.readouterr().out
+    assert re.search(r"^tideserve: +\d+\.\d s  Serve is gone$", out, re.MULTILINE)
+    assert "from vLLM" not in out
+    assert "last lines" not in out
+
+
+def test_verbose_prints_everything(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
+    driver.serve(SAID.format(status=GONE), verbose=True)
+
+    assert "\nfrom vLLM\n" in "\n" + capsys.readouterr().out
+
+
+def test_verbose_is_an_option_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, config: Path, handlers: None
+) -> None:
+    runs = Runs(monkeypatch, None, None)
+
+    assert main(["run", str(config)]) == 0
+    assert main(["run", str(config), "--verbose"]) == 0
+
+    assert [start.verbose for start in runs.started] == [False, True]

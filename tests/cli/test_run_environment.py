@@ -6,7 +6,7 @@ import pytest
 
 from serve_app import env
 from serve_app.cli import run_environment
-from serve_app.cli.run_environment import environment, private_folder
+from serve_app.cli.run_environment import environment, log_folder, private_folder
 from serve_app.settings import SettingsError
 
 
@@ -52,7 +52,7 @@ def test_a_folder_that_others_can_enter_is_refused(temporary: Path) -> None:
     folder.chmod(0o755)
 
     with pytest.raises(
-        SettingsError, match="must be a folder of yours that nobody else can enter; set RAY_TMPDIR"
+        SettingsError, match="must be a folder of yours that no other user can enter; set RAY_TMPDIR"
     ):
         private_folder(temporary)
 
@@ -65,3 +65,15 @@ def test_a_link_that_somebody_left_there_is_not_followed(temporary: Path) -> Non
 
     with pytest.raises(SettingsError, match="must be a folder of yours"):
         private_folder(temporary)
+
+
+def test_the_log_begins_in_rays_folder(temporary: Path) -> None:
+    assert log_folder({}) == private_folder(temporary)
+    assert log_folder({"RAY_TMPDIR": str(temporary / "ray")}).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_the_reason(temporary: Path) -> None:
+    (temporary / "file").touch()
+
+    with pytest.raises(SettingsError, match=r"RAY_TMPDIR = .*/file/ray: Not a directory"):
+        log_folder({"RAY_TMPDIR": str(temporary / "file" / "ray")})

@@ -1,4 +1,4 @@
-"""Watched are real processes, with the command lines of Ray's."""
+"""The processes watched are real, with the command lines of Ray's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from serve_app.cli.supervision import Cluster
+from serve_app.cli.supervision import ATTEMPTS, STABLE_S, Backoff, Cluster, reap_orphans
 
 LOGS = "/tmp/ts/session_1/logs"
 GCS = ("/site-packages/ray/core/src/ray/gcs/gcs_server", f"--log_dir={LOGS}")
@@ -170,3 +170,55 @@ def test_a_replica_is_ray_s_to_replace(processes: Processes) -> None:
     processes.kill(REPLICA)
 
     assert cluster.look() == []
+
+
+def test_each_end_doubles_the_delay_up_to_a_minute() -> None:
+    backoff = Backoff()
+
+    assert [backoff.after(10.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_server_that_was_ready_for_long_begins_anew() -> None:
+    backoff = Backoff()
+    assert [backoff.after(10.0) for _ in range(3)] == [1, 2, 4]
+
+    assert backoff.after(STABLE_S) == 1
+    assert backoff.after(10.0) == 2
+
+
+def test_a_first_start_that_was_never_ready_is_not_repeated() -> None:
+    assert Backoff().after(None) is None
+
+
+def test_once_it_has_served_some_starts_may_fail_in_a_row_and_no_more() -> None:
+    backoff = Backoff()
+    assert backoff.after(10.0) == 1
+
+    delays = [backoff.after(None) for _ in range(ATTEMPTS)]
+
+    assert delays == [2, 4, 8, 16, None]
+
+
+def test_a_start_that_succeeds_between_them_is_counted_from() -> None:
+    backoff = Backoff()
+    backoff.after(10.0)
+    for _ in range(ATTEMPTS - 1):
+        assert backoff.after(None) is not None
+    assert backoff.after(1.0) is not None
+
+    assert all(backoff.after(None) is not None for _ in range(ATTEMPTS - 1))
+
+
+def ended_child() -> int:
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
+
+
+def test_processes_that_have_ended_are_taken_leave_of_and_the_server_is_left_to_who_waits_for_it() -> None:
+    adopted, server = ended_child(), ended_child()
+
+    reap_orphans(server)
+
+    assert not os.path.exists(f"/proc/{adopted}")
+    assert os.waitpid(server, 0) == (server, 0)

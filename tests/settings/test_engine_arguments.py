@@ -54,7 +54,7 @@ def test_a_name_like_no_other_comes_without_a_guess() -> None:
 )
 def test_what_our_own_settings_decide_cannot_be_said_twice(name: str) -> None:
     assert check(**{name: "x"}) == [
-        f"m.engine_args.{name} = 'x': is set by Tideserve's own settings; set it there"
+        f"m.engine_args.{name} = 'x': Tideserve's own settings decide this; set it there"
     ]
 
 

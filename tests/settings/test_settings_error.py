@@ -58,7 +58,7 @@ def test_a_missing_key_is_named() -> None:
 def test_our_own_checks_read_like_pydantics() -> None:
     (line,) = problems({"models": [{"name": "sea horse"}]})
 
-    assert line.startswith("models[0].name = 'sea horse': letters, digits and")
+    assert line.startswith("models[0].name = 'sea horse': must consist of letters, digits and")
 
 
 def test_all_problems_are_told_at_once() -> None:

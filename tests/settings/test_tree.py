@@ -135,14 +135,14 @@ def test_a_cpu_has_no_ranks() -> None:
     with pytest.raises(ValidationError) as error:
         ModelSettings(name="a", device="cpu", tensor_parallel_size=2)
 
-    assert message(error) == "Value error, tensor_parallel_size = 2 must be 1 on device = 'cpu'"
+    assert message(error) == "Value error, tensor_parallel_size = 2 must be 1 with device = 'cpu'"
 
 
 def test_a_cpu_has_no_gpus() -> None:
     with pytest.raises(ValidationError) as error:
         ModelSettings(name="a", device="cpu", gpus_per_replica=1)
 
-    assert message(error) == "Value error, gpus_per_replica = 1 has no meaning on device = 'cpu'"
+    assert message(error) == "Value error, gpus_per_replica = 1 has no meaning with device = 'cpu'"
 
 
 def test_a_replica_has_one_gpu_a_rank() -> None:
@@ -163,15 +163,15 @@ def test_a_replica_has_one_gpu_a_rank() -> None:
         ({" t": 1}, " = {' t': 1}: the name ' t' must be printable, without spaces around it, and not empty"),
         (
             {"CPU": 1},
-            " = {'CPU': 1}: the name 'CPU', here 1, is no custom resource's: cpus_per_replica sets it",
+            " = {'CPU': 1}: 'CPU' (here 1) is not a custom resource: cpus_per_replica sets it",
         ),
         (
             {"accelerator_type:L4": 0.1},
-            ", here 0.1, is no custom resource's: the accelerator_type of a model",
+            " (here 0.1) is not a custom resource: the accelerator_type of a model",
         ),
         (
             {"memory": 1},
-            "the name 'memory', here 1, is no custom resource's: Ray counts it in bytes by itself",
+            "'memory' (here 1) is not a custom resource: Ray counts it in bytes by itself",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
-LOCKS = ("cpu", "gpu", "lab", "dev", "checkov", "pip")
+LOCKS = ("cpu", "gpu", "lab", "dev", "checkov", "pip", "uv")
 """Every lock file, without its ending."""
 IMAGES = ("cpu", "gpu")
 """Those that images are made of, by the name of the Dockerfile too."""

@@ -1,1 +1,1 @@
-"""One question to a running application, with all that happens until the last token."""
+"""`tideserve ask`: send one prompt to a running application and follow the answer."""

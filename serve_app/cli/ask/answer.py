@@ -1,4 +1,4 @@
-"""What came of a question: text, counts and times."""
+"""The answer to a prompt: text, counts and times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.cli.formats import seconds
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that came with one event; `reasoning` is what a model thinks before it answers."""
+    """The text of one event; `reasoning` marks what a model writes before it answers."""
 
     text: str
     reasoning: bool = False
@@ -20,30 +20,30 @@ class Piece:
 
 @dataclass(slots=True)
 class Answer:
-    """One answer, while it comes and after. Times are seconds since the question was sent."""
+    """One answer, during and after its stream. Times are in seconds since the request was sent."""
 
     model: str
     text: str = ""
     reasoning: str = ""
     pieces: int = 0
-    """Events with a token, which may be half a character and have no text."""
+    """The events with a token. A token may be half a character, and its event then has no text."""
     first_s: float = 0.0
     last_s: float = 0.0
     finish_reason: str | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
     latency: Mapping[str, Any] = field(default_factory=dict)
-    """Tideserve's own figures (docs/api.md); other servers have none."""
+    """Tideserve's own figures (docs/api.md); other servers send none."""
 
     @property
     def tokens(self) -> int:
-        """As the server counted them, or else the events that had one."""
+        """The number of tokens as the server counted them, or else of events with a token."""
         return int(_number(self.usage, "completion_tokens") or self.pieces)
 
     def take(self, data: str, now_s: float) -> Piece | None:
-        """Add one event's document; the text in it.
+        """Add one event's document and return the text in it.
 
         Raises:
-            ValueError: if it is no document of a streamed completion.
+            ValueError: if it is not the document of a streamed completion.
         """
         document = json.loads(data)
         if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
@@ -68,12 +68,12 @@ class Answer:
         return piece
 
     def figures(self) -> str:
-        """One line: tokens, and the times as the server told them, or else as they were seen from here."""
+        """One line with the tokens, and the times as the server reported them or else as measured here."""
         ttft_ms, itl_ms = _number(self.latency, "ttft_ms"), _number(self.latency, "inter_token_ms")
         cold_ms, rate = _number(self.latency, "cold_wait_ms"), _number(self.latency, "tokens_per_second")
         seen = ""
         if ttft_ms is None:
-            seen = " (as seen from here)"
+            seen = " (measured here)"
             ttft_ms = 1000 * self.first_s
             itl_ms = 1000 * (self.last_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else None
             rate = self.tokens / self.last_s if self.last_s > 0 else None
@@ -99,7 +99,7 @@ def _piece(choice: Mapping[str, Any]) -> Piece | None:
     thought = delta.get("reasoning_content") or delta.get("reasoning")
     if isinstance(thought, str) and thought and not text:
         return Piece(thought, reasoning=True)
-    # A chat is opened by an event with a role and no text, which is no token.
+    # A chat begins with an event that has a role and no text, which is not a token.
     return Piece(text) if isinstance(text, str) and (text or "role" not in delta) else None
 
 

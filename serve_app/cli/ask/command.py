@@ -26,41 +26,47 @@ if TYPE_CHECKING:
 PROMPT = "Tell me about the sea."
 _MAX_TOKENS = 128
 _TIMEOUT_S = 600.0
-"""As long as a request is held by default (`cold_wait_timeout_s`)."""
+"""The default of `cold_wait_timeout_s`, for which a request is held."""
 _TICK_S = 1.0
 _LONGEST = 1000
-"""Characters of a failure in the server's words."""
+"""The most characters that are printed of a server's error."""
 _INTERRUPTED = 130
-"""What a shell reports of a process that Ctrl-C ended."""
+"""The status that a shell reports for a process that Ctrl-C ended."""
 
 
 def add_command(commands: Any) -> None:
     """Register `ask`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "ask",
-        help="send one prompt and print the answer as it comes, cold start included",
-        description="Streams one chat completion: the answer to standard output; what happens while it "
-        "waits, and the figures at the end, to standard error.",
+        help="send one prompt and print the answer as it comes",
+        description="Stream one chat completion. The answer goes to standard output; the wait for it and "
+        "the figures at the end go to standard error.",
         epilog="Exit status: 0 if a complete answer came, 1 if not, 130 after Ctrl-C. "
-        f"{env.API_KEY} is sent as a bearer token if set.",
+        f"If {env.API_KEY} is set, it is sent as a bearer token.",
     )
     add = parser.add_argument
-    add("prompt", nargs="?", default=PROMPT, metavar="PROMPT", help=f"by default {PROMPT!r}")
-    add("--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}")
-    add("--model", metavar="NAME", help="by default the first of those served")
-    add("--max-tokens", type=int, default=_MAX_TOKENS, metavar="N", help=f"by default {_MAX_TOKENS}")
+    add("prompt", nargs="?", default=PROMPT, metavar="PROMPT", help=f"text to send; by default {PROMPT!r}")
+    add("--url", default=DEFAULT_URL, help=f"URL of the server; by default {DEFAULT_URL}")
+    add("--model", metavar="NAME", help="model to ask; by default the first that the server lists")
+    add(
+        "--max-tokens",
+        type=int,
+        default=_MAX_TOKENS,
+        metavar="N",
+        help=f"length of the answer; by default {_MAX_TOKENS}",
+    )
     add(
         "--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS",
-        help=f"for all of it, a cold start included; by default {_TIMEOUT_S:g}",
+        help=f"time limit for the whole answer, a cold start included; by default {_TIMEOUT_S:g}",
     )  # fmt: skip
-    add("--json", action="store_true", help="print one JSON document at the end in place of the text")
+    add("--json", action="store_true", help="print one JSON document at the end instead of the text")
     parser.set_defaults(command=run_ask)
 
 
 def run_ask(options: argparse.Namespace) -> int:
-    """Ask, and print what comes."""
+    """Send the prompt and print what comes back."""
     _check(options)
-    # aiohttp and numpy: half a second that no other command should take.
+    # aiohttp takes time to import, which the other commands need not spend.
     from serve_app.cli.ask.display import Display  # noqa: PLC0415
     from serve_app.cli.ask.request import AskError, Question  # noqa: PLC0415
     from serve_app.cli.formats import plain  # noqa: PLC0415
@@ -85,7 +91,7 @@ def run_ask(options: argparse.Namespace) -> int:
         out.write(json.dumps({"url": options.url, **asdict(answer)}) + "\n")
         out.flush()
     display.line(answer.figures())
-    # A reader that has seen enough is no failure.
+    # A reader that goes away when it has seen enough is not a failure.
     if printed.failure is not None and not isinstance(printed.failure, BrokenPipeError):
         raise CommandError(f"the answer could not be written: {printed.failure.strerror}")
     return 0
@@ -112,10 +118,10 @@ def _check(options: argparse.Namespace) -> None:
         parts = urlsplit(options.url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         login = parts.username is not None
-    except ValueError:  # a port or an IPv6 address that is none
+    except ValueError:  # an invalid port or IPv6 address
         good = login = False
-    if login:  # it would get into messages, and there is one Authorization header
-        problems.append(f"--url: must not hold a user name or a password; {env.API_KEY} is what is sent")
+    if login:  # it would appear in messages, and there is only one Authorization header
+        problems.append(f"--url: must not contain a user name or password; the key in {env.API_KEY} is sent")
     elif not good:
         problems.append(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
     if not options.prompt.strip():
@@ -123,6 +129,6 @@ def _check(options: argparse.Namespace) -> None:
     if options.max_tokens < 1:
         problems.append(f"--max-tokens = {options.max_tokens}: must be at least 1")
     if not 0 < options.timeout < math.inf:
-        problems.append(f"--timeout = {options.timeout:g}: must be above 0 seconds and finite")
+        problems.append(f"--timeout = {options.timeout:g}: must be finite and above 0 seconds")
     if problems:
         raise SettingsError(problems)

@@ -1,4 +1,4 @@
-"""What a user sees: the answer on one stream, and what happens meanwhile on another."""
+"""What a user sees: the answer on one stream, and the wait for it on another."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from serve_app.cli.ask.events import Wait
 from serve_app.cli.formats import plain
 from serve_app.cli.style import Style, style_for
 
-_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What would steer a terminal, a model's words included. Tabs and line ends are text."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters, which a model could write too. Tabs and line ends are text."""
 _LONGEST = 300
 
 
 class Display:
-    """Writes text as it comes. On a terminal the wait is one line that counts; elsewhere a line a phase.
+    """Writes text as it comes. The wait is one line that is rewritten on a terminal, else one line per phase.
 
     Args:
-        out: For the answer; None to leave it out.
-        err: For everything else.
-        clock: Seconds on a clock that never goes back.
+        out: The stream for the answer; None to leave it out.
+        err: The stream for everything else.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, out: TextIO | None, err: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,16 +32,16 @@ class Display:
         self._clock = clock
         self._rewrites = err.isatty()
         self._style = style_for(out) if out is not None else Style()
-        self._steered = out is not None and out.isatty()
+        self._is_terminal = out is not None and out.isatty()
         self._began: float | None = None
-        self._told: tuple[float, Wait] | None = None
+        self._wait: tuple[float, Wait] | None = None
         self._phase = ""
         self._shown = False
         self._open_line = False
         self._reasoned = False
 
     def asked(self, model: str) -> None:
-        """The wait begins."""
+        """The request was sent to `model`, and the wait begins."""
         self._began = self._clock()
         if self._rewrites:
             self.tick()
@@ -49,8 +49,8 @@ class Display:
             self.line(f"asking {model}")
 
     def waiting(self, wait: Wait) -> None:
-        """A comment came."""
-        self._told = self._clock(), wait
+        """A comment came that tells about the wait."""
+        self._wait = self._clock(), wait
         if self._rewrites:
             self.tick()
         elif wait.phase != self._phase:
@@ -58,26 +58,26 @@ class Display:
         self._phase = wait.phase
 
     def tick(self) -> None:
-        """Called once a second: count on."""
+        """Show the seconds that have passed; called once a second."""
         if self._began is None or not self._rewrites:
             return
         now = self._clock()
-        if self._told is None:
+        if self._wait is None:
             words = f"waiting for the first token, {now - self._began:.0f} s"
         else:
-            told_at, wait = self._told
-            words = self._words(wait, now - told_at)
+            came_at, wait = self._wait
+            words = self._words(wait, now - came_at)
         self._err.write(f"\r\x1b[K{words}")
         self._err.flush()
         self._shown = True
 
     def piece(self, piece: Piece) -> None:
-        """Text came; the wait is over."""
+        """Write text that came; the wait is over."""
         self._began = None
         self._clear()
         if self._out is None or not piece.text:
             return
-        text = _STEERS.sub("", piece.text) if self._steered else piece.text
+        text = _CONTROLS.sub("", piece.text) if self._is_terminal else piece.text
         if self._reasoned and not piece.reasoning:
             self._write("\n\n")
         self._reasoned = piece.reasoning
@@ -85,7 +85,7 @@ class Display:
         self._open_line = not text.endswith("\n")
 
     def end(self) -> None:
-        """Leave both streams at the beginning of a line."""
+        """End the line that is open on each stream."""
         self._began = None
         self._clear()
         if self._open_line:
@@ -93,7 +93,7 @@ class Display:
             self._open_line = False
 
     def line(self, words: str) -> None:
-        """A line of its own beside the answer."""
+        """Write a line beside the answer."""
         self._clear()
         self._err.write(f"{plain(words, _LONGEST)}\n")
         self._err.flush()
@@ -101,7 +101,7 @@ class Display:
     def _write(self, text: str) -> None:
         assert self._out is not None
         encoding = self._out.encoding or "utf-8"
-        # Half a surrogate pair, or a letter that the terminal's encoding lacks.
+        # The text may have half a surrogate pair, or a letter that the terminal's encoding lacks.
         self._out.write(text.encode(encoding, "replace").decode(encoding))
         self._out.flush()
 

@@ -1,4 +1,4 @@
-"""Server-sent events, comments among them: the parts of the WHATWG's format that our API uses."""
+"""Server-sent events and comments: the parts of the WHATWG's format that our API uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WAIT = re.compile(r"\bphase=(?P<phase>\S+) eta_s=(?P<eta>\S+) waited_s=(?P<wait
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event; `name` is empty where the stream gives none."""
+    """One event; `name` is empty if the stream gives none."""
 
     name: str
     data: str
@@ -19,7 +19,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a comment of a held stream tells; see `ColdWait`. Times in seconds."""
+    """What a comment in a held stream says; see `ColdWait`. Times in seconds."""
 
     phase: str
     eta_s: int | None
@@ -27,7 +27,7 @@ class Wait:
 
 
 class EventReader:
-    """Turns bytes, cut anywhere, into events and waits."""
+    """Turns blocks of bytes into events and waits."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -35,7 +35,7 @@ class EventReader:
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> Iterator[Event | Wait]:
-        """What is complete with these bytes. Comments that tell no wait are skipped."""
+        """The events and waits that are complete with these bytes. Other comments are skipped."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             text = line.removesuffix(b"\r").decode("utf-8", "replace")

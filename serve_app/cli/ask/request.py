@@ -1,4 +1,4 @@
-"""Sends one question and follows its answer to the end."""
+"""Send one prompt and follow its answer to the end."""
 
 from __future__ import annotations
 
@@ -9,89 +9,77 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 
 from serve_app import env
 from serve_app.api.engine_client import EVENT_STREAM
-from serve_app.cli.ask.answer import Answer, Piece
+from serve_app.cli.ask.answer import Answer
+from serve_app.cli.ask.display import Display
 from serve_app.cli.ask.events import Event, EventReader, Wait
 from serve_app.cli.error_words import error_words
 from serve_app.cli.formats import count
 from serve_app.cli.proxy import proxy_for
 
 _MOST_BYTES = 64 * 2**10
-"""Of an error."""
+"""The most bytes that are read of an error."""
 _NO_CHAT = "chat template"
-"""In the message of vLLM where a model has none."""
+"""vLLM's message has these words if a model has no chat template."""
 
 
 class AskError(Exception):
-    """No complete answer. One sentence for the user."""
+    """No complete answer came. The message is one sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to ask, of whom."""
+    """A prompt, the server to send it to, and the bounds of the answer."""
 
     url: str
     """Without the path `/v1/...`."""
     headers: Mapping[str, str]
     model: str | None
-    """None: the first that the server lists."""
+    """None for the first that the server lists."""
     prompt: str
     max_tokens: int
     timeout_s: float
-    """For all of it."""
-
-
-class Listener(Protocol):
-    """Told what happens while it happens."""
-
-    def asked(self, model: str) -> None:
-        """The question is on its way to `model`."""
-
-    def waiting(self, wait: Wait) -> None:
-        """No replica could take it yet."""
-
-    def piece(self, piece: Piece) -> None:
-        """Text came."""
+    """The time limit for the whole answer."""
 
 
 class _RefusedError(AskError):
     pass
 
 
-async def ask(question: Question, listener: Listener) -> Answer:
-    """The complete answer.
+async def ask(question: Question, display: Display) -> Answer:
+    """Return the complete answer.
 
     Raises:
-        AskError: where none came, with what came instead.
+        AskError: if none came, with what came instead.
     """
-    exchange = _Exchange(question, listener)
+    attempt = _Attempt(question, display)
     try:
         async with asyncio.timeout(question.timeout_s):
-            return await exchange.run()
+            return await attempt.run()
     except TimeoutError:
-        raise AskError(f"no complete answer within {question.timeout_s:g} s: {exchange.state()}") from None
+        raise AskError(f"no complete answer within {question.timeout_s:g} s: {attempt.state()}") from None
     except aiohttp.ClientConnectorError as error:
-        raise AskError(f"nothing answers at {question.url}: {error.os_error or error}") from None
+        raise AskError(f"no server answers at {question.url}: {error.os_error or error}") from None
     except (aiohttp.ClientError, OSError) as error:
         words = str(error) or type(error).__name__
-        raise AskError(f"the connection was lost: {words}; {exchange.state()}") from None
+        raise AskError(f"the connection was lost: {words}; {attempt.state()}") from None
 
 
-class _Exchange:
-    def __init__(self, question: Question, listener: Listener) -> None:
+class _Attempt:
+    def __init__(self, question: Question, display: Display) -> None:
         self._question = question
-        self._listener = listener
+        self._display = display
         self._url = question.url.rstrip("/")
         self._answer: Answer | None = None
         self._wait: Wait | None = None
 
     async def run(self) -> Answer:
-        """Ask for the models if none is given, then for a chat, or a completion where there is no chat."""
+        """Ask for the models if none is given, then for a chat, or for a completion if there is no chat."""
         question = self._question
         async with aiohttp.ClientSession(
             headers={"Accept-Encoding": "identity", "User-Agent": "tideserve-ask", **question.headers},
@@ -99,7 +87,7 @@ class _Exchange:
             proxy=proxy_for(question.url),
         ) as session:
             model = question.model or await self._first_model(session)
-            self._listener.asked(model)
+            self._display.asked(model)
             messages = [{"role": "user", "content": question.prompt}]
             try:
                 return await self._stream(session, model, "/v1/chat/completions", {"messages": messages})
@@ -109,14 +97,14 @@ class _Exchange:
             return await self._stream(session, model, "/v1/completions", {"prompt": question.prompt})
 
     def state(self) -> str:
-        """How far it got, in words."""
+        """How far the answer had come, as a clause."""
         answer, wait = self._answer, self._wait
         if answer is None:
             return "no answer had begun"
         if answer.pieces:
             return f"{count(answer.pieces, 'piece')} of the answer had come"
         if wait is not None:
-            return f"it waited for a replica, whose phase was {wait.phase}"
+            return f"the request was waiting for a replica in phase {wait.phase}"
         return "no token had come"
 
     async def _first_model(self, session: aiohttp.ClientSession) -> str:
@@ -152,10 +140,10 @@ class _Exchange:
         raise AskError(f"the stream was cut off: it ended without [DONE]; {self.state()}")
 
     def _over(self, answer: Answer, event: Event | Wait, now_s: float) -> bool:
-        """Take one event; whether it was the last of a complete answer."""
+        """Take one event. Returns whether it ended a complete answer."""
         if isinstance(event, Wait):
             self._wait = event
-            self._listener.waiting(event)
+            self._display.waiting(event)
             return False
         if event.data == "[DONE]":
             if not answer.tokens:
@@ -171,14 +159,14 @@ class _Exchange:
         except (ValueError, RecursionError):
             raise AskError(f"the stream has an event that is no completion: {event.data[:200]}") from None
         if piece is not None:
-            self._listener.piece(piece)
+            self._display.piece(piece)
         return False
 
     @asynccontextmanager
     async def _replied(
         self, call: AbstractAsyncContextManager[aiohttp.ClientResponse]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A reply with status 200. Raises AskError, in the words of the server, for any other."""
+        """Yield a reply with status 200. Raises AskError, with the server's message, for any other status."""
         async with call as reply:
             if reply.status == HTTPStatus.OK:
                 yield reply

@@ -73,7 +73,7 @@ def test_a_warm_answer_of_one_token_has_no_cold_wait_and_no_time_between_tokens(
 def test_of_another_server_the_times_are_those_seen_from_here() -> None:
     answer, _ = taken(delta(content="a"), delta(content="b"), delta(content="c"))
 
-    assert answer.figures() == "tide: 3 tokens, TTFT 100 ms, ITL 100 ms, 10 tokens/s (as seen from here)"
+    assert answer.figures() == "tide: 3 tokens, TTFT 100 ms, ITL 100 ms, 10 tokens/s (measured here)"
 
 
 @pytest.mark.parametrize("given", ["", "{", "[]", "7", "{}", '{"choices": {}}'])
@@ -94,4 +94,4 @@ def test_what_is_no_completion_is_an_error(given: str) -> None:
 def test_odd_figures_are_left_out(more: dict[str, Any]) -> None:
     answer, _ = taken(delta(content="a"), **more)
 
-    assert answer.figures() == "tide: 1 token, TTFT 100 ms, 10 tokens/s (as seen from here)"
+    assert answer.figures() == "tide: 1 token, TTFT 100 ms, 10 tokens/s (measured here)"

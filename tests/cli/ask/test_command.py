@@ -150,7 +150,7 @@ def test_nobody_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ask", "--url", url]) == 1
 
     told = capsys.readouterr().err
-    assert told.startswith(f"tideserve: nothing answers at {url}: ")
+    assert told.startswith(f"tideserve: no server answers at {url}: ")
     assert "Connect" in told
 
 
@@ -207,7 +207,7 @@ async def test_the_timeout_is_for_all_of_it_and_tells_how_far_it_got() -> None:
         told = await asyncio.gather(failure_of(first), failure_of(second), failure_of(third))
 
     assert list(told) == [
-        "no complete answer within 1 s: it waited for a replica, whose phase was pending_capacity",
+        "no complete answer within 1 s: the request was waiting for a replica in phase pending_capacity",
         "no complete answer within 1 s: 1 piece of the answer had come",
         "no complete answer within 1 s: no token had come",
     ]
@@ -234,10 +234,10 @@ def test_ctrl_c_closes_the_stream(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--url", "ftp://tide"], "--url = 'ftp://tide': must be an http(s) URL"),
         (["--url", "http://[::1"], "--url = 'http://[::1': must be an http(s) URL"),
-        (["--url", "http://me:secret@tide"], "--url: must not hold a user name or a password"),
+        (["--url", "http://me:secret@tide"], "--url: must not contain a user name or password"),
         (["--max-tokens", "0"], "--max-tokens = 0: must be at least 1"),
-        (["--timeout", "0"], "--timeout = 0: must be above 0 seconds and finite"),
-        (["--timeout", "nan"], "--timeout = nan: must be above 0 seconds and finite"),
+        (["--timeout", "0"], "--timeout = 0: must be finite and above 0 seconds"),
+        (["--timeout", "nan"], "--timeout = nan: must be finite and above 0 seconds"),
         ([" "], "PROMPT = ' ': must not be blank"),
     ],
 )

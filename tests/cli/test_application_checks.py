@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from serve_app.cli.room_check import Cpus, check_room, local_cpus
+from serve_app.cli.application_checks import Cpus, check_room, local_cpus
 from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
 
@@ -56,7 +56,7 @@ def test_the_ingress_at_its_maximum_leaves_every_model_room_for_a_first_replica(
 def test_the_error_names_the_key_its_value_and_the_bound() -> None:
     (problem,) = problems((0.4, 0))
 
-    assert problem.startswith("ingress.max_replicas = 4: ingress replicas may take 2 of 2 CPUs ")
+    assert problem.startswith("ingress.max_replicas = 4: the ingress may take 2 of 2 CPUs ")
     assert "ingress.cpus_per_replica = 0.5" in problem
     assert "model 'm0'" in problem
     assert problem.endswith("must be at most 3")

@@ -1,0 +1,95 @@
+"""The log file that takes what Ray, vLLM and torch write while `tideserve run` serves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+PREFIX = "tideserve: "
+"""How lines begin that Serve's driver, or HAProxy's supervisor under Ray, writes for the user."""
+
+GONE = 3
+"""The exit status of Serve's driver when Serve is gone, which it has said then."""
+
+_FILE = "tideserve.log"
+_MAX_BYTES = 64 << 20
+_TAIL_BYTES = 32 << 10
+_TAIL_LINES = 12
+_LONGEST_LINE = 400
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FOR_THE_USER = re.compile(rf"(\([^()]*pid=[^()]*\) )?(?P<line>{PREFIX}.*)")
+_ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|^(\(.*?\) )*[\w.]*(Error|Exception|Interrupt)\b")
+# What the raylet says of its machine, every ten seconds while it lasts.
+_WARNINGS = ("killed due to memory pressure", "% full, available space")
+
+
+class ServerLog:
+    """One file for one start of a server; `look` returns its lines that concern the user.
+
+    The server's processes write to the file themselves, not to a pipe: they can go on writing, and shut down
+    in good order, after this process has been killed.
+    """
+
+    def __init__(self, folder: Path, *, verbose: bool = False) -> None:
+        descriptor, path = tempfile.mkstemp(prefix="tideserve-", suffix=".log", dir=folder)
+        os.close(descriptor)
+        self.path = Path(path)
+        """Where the file is; `move_to` changes it."""
+        self._verbose = verbose
+        self._reader = self.path.open("rb")
+        self._rest = b""
+        self._warned: set[str] = set()
+
+    def close(self) -> None:
+        """Stop reading. The file stays."""
+        self._reader.close()
+
+    def writer(self) -> BinaryIO:
+        """The file, opened for the server to append to."""
+        return self.path.open("ab")
+
+    def move_to(self, folder: Path) -> bool:
+        """Put the file beside Ray's own logs; returns whether that was done now. Writers do not notice."""
+        if self.path.parent == folder:
+            return False
+        with suppress(OSError):
+            self.path = self.path.rename(folder / _FILE)
+        return self.path.parent == folder
+
+    def look(self) -> Iterator[str]:
+        """The lines written since the last call that the user should see; with `verbose`, all of them."""
+        *lines, self._rest = (self._rest + self._reader.read()).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace")
+            if found := _FOR_THE_USER.fullmatch(_COLOURS.sub("", text)):
+                yield found["line"]
+            elif self._verbose or self._is_new_warning(text):
+                yield text
+        if self._reader.tell() > _MAX_BYTES:
+            with suppress(OSError):  # the disk is full, or the file was deleted: neither may end the server
+                shutil.copyfile(self.path, f"{self.path}.1")
+            with suppress(OSError):
+                os.truncate(self.path, 0)
+                self._reader.seek(0)
+
+    def tail(self) -> list[str]:
+        """The last lines that tell of errors, or else the last lines, without colours and not too long."""
+        file = self._reader.fileno()
+        start = max(0, os.fstat(file).st_size - _TAIL_BYTES)
+        end = os.pread(file, _TAIL_BYTES, start).decode(errors="replace")
+        lines = [line[:_LONGEST_LINE] for line in _COLOURS.sub("", end).splitlines() if line.strip()]
+        errors = [line for line in lines if _ERROR.search(line)]
+        return (errors or lines)[-_TAIL_LINES:]
+
+    def _is_new_warning(self, text: str) -> bool:
+        kind = next((kind for kind in _WARNINGS if kind in text), None)
+        if kind is None or kind in self._warned:
+            return False
+        self._warned.add(kind)
+        return True
