@@ -179,7 +179,8 @@ async def test_gauges_and_limits_are_published_without_being_asked_for(replica: 
 async def test_a_call_is_accepted_before_it_is_answered(replica: Replica) -> None:
     assert await replica.called() == [ACCEPTED, (200, "application/json", {"Retry-After": "2"}), b"{}"]
     (request,) = replica.running.client.requests
-    assert (request.request_id, request.waited_s, request.held_s) == ("r-1", 1.5, 0.5)
+    assert (request.request_id, request.held_s) == ("r-1", 0.5)
+    assert request.waited_s >= 1.5  # and what has passed since
 
 
 async def test_a_stream_is_its_chunks(replica: Replica) -> None:

@@ -157,7 +157,7 @@ def test_marks_of_decisions_that_would_meet_become_one_and_all_are_told(burst: L
     read = burst.seen["light-wide"]["read"]
     assert "0 → 1" in read["merged"]
     assert "1 → 3" in read["merged"]
-    assert "9 requests have been waiting" in read["chosen"]
+    assert "9 requests are waiting" in read["chosen"]
 
 
 @needs_browser
