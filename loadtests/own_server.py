@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from serve_app.cli.failure import CommandError
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.listening import free_port
 from serve_app.cli.progress import ask_ready
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_app.cli.failure import CommandError
+from serve_app.cli.command_error import CommandError
 from serve_app.settings.settings_error import SettingsError
 
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ def engine_deployment(
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
         request_router_config=RequestRouterConfig(
-            request_router_class="serve_app.ingress.engine_router:EngineRouter",
+            request_router_class="serve_app.ingress.ray_router:EngineRouter",
             request_router_kwargs={"deployment": model.deployment_name},
         ),
         autoscaling_config=open_bounds(0, ENGINE_INTERVAL_S),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from benchmarks.peers.apa import AibrixApa
+from benchmarks.peers.aibrix_apa import AibrixApa
 from benchmarks.peers.dynamo import INTERVAL_S, ITL_S, TTFT_S, DynamoPlanner
-from benchmarks.peers.hpa import HpaKeda, Metric
-from benchmarks.peers.kpa import CONCURRENCY, KnativeKpa
+from benchmarks.peers.keda_hpa import HpaKeda, Metric
+from benchmarks.peers.knative_kpa import CONCURRENCY, KnativeKpa
+from benchmarks.peers.llmd_wva import LlmdWva, LlmdWvaTokens
 from benchmarks.peers.ray_default import TARGET_ONGOING_REQUESTS, RayDefault
-from benchmarks.peers.wva import LlmdWva, LlmdWvaTokens
 from replay.laws.registry import Engines, Law, Settings, SpecError, one, whole
 from replay.sample import Autoscaler
 

@@ -11,12 +11,12 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
+from serve_app.api.api_key_middleware import ApiKeyMiddleware
 from serve_app.api.api_keys import ApiKeys
-from serve_app.api.auth import ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
-from serve_app.api.head import HeadMiddleware
+from serve_app.api.head_method import HeadMiddleware
 from serve_app.api.health import Observer, health_router
 from serve_app.api.models import ModelDirectory
 from serve_app.api.openai import openai_router

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from serve_app.api.body import peek, read_body
 from serve_app.api.body_memory import BodyMemory
+from serve_app.api.body_values import check_structure
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.api.schemas import body_schema, generate_schema
-from serve_app.api.structure import check_structure
 from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve_app import env
-from serve_app.cli.failure import CommandError
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.ray_token import token_header
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"

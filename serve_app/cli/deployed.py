@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serve_app.cli.application_checks import IMPORT_PATH, INGRESS, given_user_config
-from serve_app.cli.failure import CommandError
+from serve_app.cli.command_error import CommandError
 
 _INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
 # What Ray's dashboard reports in place of the value of an environment variable.

@@ -17,9 +17,9 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import ValidationError
 
 from serve_app.cli.api_key import authorization
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.decision_documents import DecisionsDocument, RecordDocument
-from serve_app.cli.explanation import explain, history_line
-from serve_app.cli.failure import CommandError
+from serve_app.cli.decision_text import explain, history_line
 from serve_app.cli.style import Style, style_for
 from serve_app.settings.settings_error import from_pydantic
 

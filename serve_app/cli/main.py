@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from serve_app import __version__
-from serve_app.cli import check, explain, knobs, laboratory, run
+from serve_app.cli import check, explain, knobs_command, laboratory, run
 from serve_app.cli.ask import command as ask
-from serve_app.cli.failure import CommandError
+from serve_app.cli.command_error import CommandError
 from serve_app.settings.settings_error import SettingsError
 
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_command(commands)
     ask.add_command(commands)
     explain.add_command(commands)
-    knobs.add_command(commands)
+    knobs_command.add_command(commands)
     laboratory.add_commands(commands)
     options = parser.parse_args(argv)
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from serve_app import env
-from serve_app.cli.proxy import is_loopback
+from serve_app.cli.environment_proxy import is_loopback
 from serve_app.settings import SettingsError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -21,8 +21,8 @@ import yaml
 from serve_app import env
 from serve_app.api.api_keys import ApiKeys
 from serve_app.cli.application_checks import Cpus, local_cpus
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.cli.failure import CommandError
 from serve_app.cli.listening import (
     LOOPBACK,
     check_host,

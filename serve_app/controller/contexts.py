@@ -7,7 +7,7 @@ from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from serve_app.wire.held_requests import IngressReport
+from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
     INGRESS_FIELDS,

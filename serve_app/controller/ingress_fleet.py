@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from serve_app.cluster.ingress_room import Resources, room_for_ingress, share_nodes
+from serve_app.controller.cold_starts import count_phases
 from serve_app.controller.contexts import ongoing_of_ingress, running_ids
 from serve_app.controller.mailbox import Deployment, Inbox
-from serve_app.controller.start_times import count_phases
 from serve_app.policy.ingress_scaling import IngressDecision, decide_ingress
 
 

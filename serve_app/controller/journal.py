@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from serve_app.policy.decide import Decision
-from serve_app.policy.decision import Explanation, Record
+from serve_app.policy.explanation import Explanation, Record
 
 HEARTBEAT_S = 10.0
 FLICKER_S = 1.0

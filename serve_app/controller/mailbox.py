@@ -8,9 +8,9 @@ from typing import Any
 
 from serve_app.cluster.ingress_room import Node
 from serve_app.cluster.kubernetes_nodes import GpuNodes
-from serve_app.controller.start_times import ColdStarts
+from serve_app.controller.cold_starts import ColdStarts
 from serve_app.policy.state import PolicyState
-from serve_app.wire.held_requests import IngressReport
+from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.served_models import ServedApplication
 
 

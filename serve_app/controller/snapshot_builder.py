@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from serve_app.controller.cold_starts import count_phases
 from serve_app.controller.contexts import (
     engine_readings,
     ingress_readings,
@@ -11,7 +12,6 @@ from serve_app.controller.contexts import (
     running_ids,
 )
 from serve_app.controller.mailbox import Deployment, Inbox
-from serve_app.controller.start_times import count_phases
 from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.wire.signals import IngressSignals, Reading
 

@@ -17,8 +17,8 @@ import ray
 
 from serve_app.cluster.kubernetes_nodes import KubernetesNodes
 from serve_app.cluster.ray_resources import read_nodes, shortage
+from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.mailbox import Deployment, Learned, Mailbox
-from serve_app.controller.start_times import ColdStarts
 from serve_app.policy.state import PolicyState, restore
 from serve_app.wire.documents import (
     DECISIONS,
@@ -29,7 +29,7 @@ from serve_app.wire.documents import (
     put_document,
     read_document,
 )
-from serve_app.wire.held_requests import forget_report, read_reports
+from serve_app.wire.ingress_reports import forget_report, read_reports
 from serve_app.wire.phases import FAILED, Phases, forget_phase, read_phases
 from serve_app.wire.served_models import ServedModel, read_served
 

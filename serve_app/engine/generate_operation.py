@@ -18,7 +18,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError
 from serve_app.api.generate import GenerateRequest
 from serve_app.engine.bounds import check_characters, reject
-from serve_app.engine.latency import StreamTimer
+from serve_app.engine.usage_latency import StreamTimer
 
 _encode = msgspec.json.Encoder().encode
 

@@ -64,7 +64,7 @@ async def launch(
         from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
         from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
         from serve_app.engine.serving import Serving  # noqa: PLC0415
-        from serve_app.engine.stats import StepStats  # noqa: PLC0415
+        from serve_app.engine.step_metrics import StepStats  # noqa: PLC0415
 
     stats = StepStats(metrics)
     with startup.phase("configuration"):

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError, stream_failed
-from serve_app.engine.failures import engine_died, from_exception, from_frame
+from serve_app.engine.api_errors import engine_died, from_exception, from_frame
 from serve_app.engine.generate_operation import GenerateOperation
-from serve_app.engine.latency import StreamTimer, with_latency
 from serve_app.engine.openai_operations import Answer, OpenAIOperations
 from serve_app.engine.request_record import RequestRecord
 from serve_app.engine.serving import Serving
+from serve_app.engine.usage_latency import StreamTimer, with_latency
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
 

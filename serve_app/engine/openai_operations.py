@@ -16,8 +16,8 @@ from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, Tokenize
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.engine.api_errors import from_response
 from serve_app.engine.bounds import check_characters, check_inputs, check_sampling, check_token_ids
-from serve_app.engine.failures import from_response
 from serve_app.engine.serving import Serving, raw_request
 
 _chat: TypeAdapter[ChatCompletionRequest] = TypeAdapter(ChatCompletionRequest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from serve_app.ingress.pick import Slot
+from serve_app.ingress.replica_choice import Slot
 
 
 @dataclass(slots=True, eq=False)

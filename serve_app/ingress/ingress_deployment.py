@@ -18,19 +18,19 @@ from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.cluster.placement import custom_and_cpus
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
-from serve_app.ingress.heartbeats import Heartbeats
-from serve_app.ingress.hold import HeldRequests
-from serve_app.ingress.ingress_signals import IngressCounters, ingress_report
-from serve_app.ingress.knob_store import KnobStore
+from serve_app.ingress.held_requests import HeldRequests
+from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.ingress.observer import ServeObserver
 from serve_app.ingress.relay_client import RelayClient
+from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
+from serve_app.ingress.request_counters import IngressCounters, ingress_report
 from serve_app.ingress.stored_state import stored_state
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.ingress_metrics import IngressMetrics
-from serve_app.wire.held_requests import keep_report
+from serve_app.wire.ingress_reports import keep_report
 
 _PUBLISH_S = 1.0
 
@@ -57,7 +57,7 @@ class Ingress:
         context = serve.get_replica_context()
         app, replica = context.app_name, context.replica_tag
         self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
-        self._knob_store = KnobStore(
+        self._knob_publisher = KnobPublisher(
             app,
             {model.name: model for model in models},
             self._live,
@@ -95,7 +95,7 @@ class Ingress:
             self._observer,
             self._settings.http,
             api_keys=self._api_keys,
-            autoscaling=self._knob_store,
+            autoscaling=self._knob_publisher,
             behind_ray=True,
         )
 
@@ -105,7 +105,7 @@ class Ingress:
         Raises:
             SettingsError: for invalid knobs at the start. Later ones are rejected, logged and shown.
         """
-        await self._knob_store.apply(user_config)
+        await self._knob_publisher.apply(user_config)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Ray tells the autoscaling policy of this replica, twice a second: `IngressSignals`."""

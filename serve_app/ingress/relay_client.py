@@ -15,9 +15,9 @@ import aiohttp
 from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineReply, EngineRequest
 from serve_app.api.errors import internal_error
 from serve_app.ingress.frames import first_frames, relay
-from serve_app.ingress.hold import HeldRequests
-from serve_app.ingress.pick import Replica, Slot
+from serve_app.ingress.held_requests import HeldRequests
 from serve_app.ingress.refusals import unavailable
+from serve_app.ingress.replica_choice import Replica, Slot
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane_headers import HELD_HEADER, REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
 

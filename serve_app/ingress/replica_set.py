@@ -6,8 +6,15 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from serve_app.ingress.pick import GROUP_REQUESTS, SEQUENCE_TOKENS, Replica, Slot, least_late, least_loaded
 from serve_app.ingress.prefill import PrefillPace
+from serve_app.ingress.replica_choice import (
+    GROUP_REQUESTS,
+    SEQUENCE_TOKENS,
+    Replica,
+    Slot,
+    least_late,
+    least_loaded,
+)
 
 
 @dataclass(slots=True)

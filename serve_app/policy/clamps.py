@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_app.policy.decision import Clamp, are, counted
+from serve_app.policy.explanation import Clamp, are, counted
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation
 from serve_app.policy.terms import KV_FILL

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from serve_app.policy.clamps import current_target, limit_change, within_bounds
-from serve_app.policy.decision import Clamp, Explanation, Term
+from serve_app.policy.explanation import Clamp, Explanation, Term
 from serve_app.policy.feedback import correct, learn_interference, measure, remember_ready
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation, observe

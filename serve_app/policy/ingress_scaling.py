@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from serve_app.policy.decision import are
+from serve_app.policy.explanation import are
 from serve_app.settings.knobs import IngressKnobs
 from serve_app.wire.signals import STALE_AFTER_S
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_app.policy.decision import Term, are, counted
+from serve_app.policy.explanation import Term, are, counted
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation
 from serve_app.policy.sizing import MOST_REPLICAS, round_up

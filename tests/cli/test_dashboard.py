@@ -7,8 +7,8 @@ from threading import Thread
 
 import pytest
 
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.dashboard import Dashboard, default_address
-from serve_app.cli.failure import CommandError
 from tests.cli.rest import Answer, serving
 
 

@@ -7,8 +7,8 @@ import pytest
 from ray.serve._private.deploy_utils import get_app_code_version
 from ray.serve.schema import ServeDeploySchema
 
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.deployed import choose, failed_applications, progress, redeployment
-from serve_app.cli.failure import CommandError
 from tests.cli.rest import application, details, entry
 
 KNOBS = {"autoscaling": {"a": {"max_replicas": 3}}}

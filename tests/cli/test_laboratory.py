@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from serve_app.cli import check, laboratory
-from serve_app.cli.failure import CommandError
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.knob_changes import parse_arguments
 from serve_app.cli.main import main
 

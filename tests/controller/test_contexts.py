@@ -12,7 +12,7 @@ from serve_app.controller.contexts import (
     ongoing_of_ingress,
     reported_readings,
 )
-from serve_app.wire.held_requests import IngressReport
+from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
     INGRESS_FIELDS,

@@ -4,7 +4,7 @@ from typing import Any
 
 from serve_app.controller.journal import Journal
 from serve_app.policy.decide import Decision
-from serve_app.policy.decision import Explanation, Term
+from serve_app.policy.explanation import Explanation, Term
 from serve_app.policy.state import PolicyState
 from tests.policy.build import NOW
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from ray.serve.config import AutoscalingPolicy
 
 from serve_app.controller import serve_policy
+from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.mailbox import Deployment, Inbox, Learned
 from serve_app.controller.serve_policy import INGRESS, ServePolicy
-from serve_app.controller.start_times import ColdStarts
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs

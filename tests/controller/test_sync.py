@@ -10,13 +10,13 @@ import pytest
 from serve_app.cluster.ingress_room import Node
 from serve_app.cluster.kubernetes_nodes import GpuNodes
 from serve_app.controller import sync as sync_module
+from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.mailbox import Learned
-from serve_app.controller.start_times import ColdStarts
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, get_document, put_document
-from serve_app.wire.held_requests import publish_report, read_reports
+from serve_app.wire.ingress_reports import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from tests.stub_kv import StubKv

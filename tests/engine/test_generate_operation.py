@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine import latency
+from serve_app.engine import usage_latency as latency
 from serve_app.engine.generate_operation import GenerateOperation, TokenTexts
 from serve_app.weights import embedded_model_path
 

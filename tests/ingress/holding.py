@@ -10,7 +10,7 @@ from typing import Any
 
 from serve_app.api.engine_client import ColdWait
 from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
-from serve_app.ingress.hold import HeldRequests
+from serve_app.ingress.held_requests import HeldRequests
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from tests.ingress.stub_handle import StubHandle

@@ -15,9 +15,9 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.hold import room_for_held
-from serve_app.ingress.pick import Slot
+from serve_app.ingress.held_requests import room_for_held
 from serve_app.ingress.prefill import MOST_PROMPT_TOKENS
+from serve_app.ingress.replica_choice import Slot
 from serve_app.settings import ModelSettings
 from tests.ingress.holding import StubProgress, Waits, hold
 from tests.ingress.stub_handle import StubHandle

@@ -15,7 +15,7 @@ from serve_app.api.errors import ApiError
 from serve_app.engine.engine_deployment import ACCEPTED
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.handle_client import HandleClient
-from serve_app.ingress.pick import SEQUENCE_TOKENS
+from serve_app.ingress.replica_choice import SEQUENCE_TOKENS
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from tests.ingress.holding import hold

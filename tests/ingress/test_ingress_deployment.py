@@ -21,9 +21,9 @@ from serve_app.settings import SettingsError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import series
-from serve_app.wire import held_requests
+from serve_app.wire import ingress_reports as held_requests
 from serve_app.wire.documents import KNOBS, get_document
-from serve_app.wire.held_requests import read_reports
+from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
 from serve_app.wire.signals import INGRESS_FIELDS
 from tests.ingress.stub_handle import StubHandle

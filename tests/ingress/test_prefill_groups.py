@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.ingress.pick import GROUP_REQUESTS, Slot
+from serve_app.ingress.replica_choice import GROUP_REQUESTS, Slot
 from serve_app.ingress.replica_set import ReplicaSet
-from tests.ingress.test_pick import where
+from tests.ingress.test_replica_choice import where
 
 LIMIT = 1000
 PREFILL_BUDGET_S = 0.16

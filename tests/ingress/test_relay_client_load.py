@@ -9,7 +9,7 @@ import pytest
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
-from serve_app.ingress.pick import SEQUENCE_TOKENS
+from serve_app.ingress.replica_choice import SEQUENCE_TOKENS
 from tests.ingress.relaying import DEAD, DIED, DONE, FIRST, Fleet, request
 from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
 

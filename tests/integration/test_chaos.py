@@ -13,7 +13,7 @@ import pytest
 from benchmarks.chaos.attack import Attack, Conductor, Timing
 from benchmarks.chaos.load import Job
 from benchmarks.chaos.observed import Trace
-from benchmarks.chaos.observer import watching
+from benchmarks.chaos.observer import observing
 from benchmarks.chaos.processes import Processes
 from benchmarks.chaos.results import notes, table
 from benchmarks.chaos.servers import Given
@@ -52,8 +52,8 @@ async def attacked() -> AsyncIterator[tuple[Running, dict[tuple[str, str], Row],
         processes, trace = Processes([running.process.pid]), Trace()
         server = Given(running.url, MODEL, processes)
         await server.start()
-        async with watching(processes, Job(running.url, {}, MODEL, STREAMS, 600), trace) as watch:
-            await Conductor(server, watch, TIMING, random.Random(0), print).sequence(ATTACKS)
+        async with observing(processes, Job(running.url, {}, MODEL, STREAMS, 600), trace) as observer:
+            await Conductor(server, observer, TIMING, random.Random(0), print).sequence(ATTACKS)
         found = rows(trace)
         print(table(found), *notes(found), sep="\n")
         yield running, {(row.role, row.signal): row for row in found}, trace

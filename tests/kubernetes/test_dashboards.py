@@ -9,7 +9,7 @@ import pytest
 
 from serve_app.api.outcome import OUTCOMES
 from serve_app.policy.decide import IDLE
-from serve_app.policy.decision import ClampName
+from serve_app.policy.explanation import ClampName
 from serve_app.settings.knobs import Knobs
 from tests.kubernetes.dashboards_queries import FOLDER, PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made

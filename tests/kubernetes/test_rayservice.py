@@ -178,7 +178,7 @@ def test_the_head_has_seconds_of_its_own_to_stop_whatever_streams_need(values: P
     # Ray Serve's controller runs there, so that it is never idle, which is what a wait to drain waits for.
     assert flags["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
     command = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-    assert command[:3] == ["python", "-m", "serve_app.cluster.draining_workers"]
+    assert command[:3] == ["python", "-m", "serve_app.cluster.head_pod_shutdown"]
     wait = dict(zip(command[3::2], command[4::2], strict=True))
     assert wait == {"--address": "127.0.0.1:6379", "--notice": "15", "--timeout": "45"}
 

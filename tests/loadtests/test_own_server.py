@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from loadtests import own_server
-from serve_app.cli.failure import CommandError
+from serve_app.cli.command_error import CommandError
 
 STAND_IN = """#!{python}
 import http.server, json, os, sys

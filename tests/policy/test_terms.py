@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.decision import Term
 from serve_app.policy.demand import Demand
+from serve_app.policy.explanation import Term
 from serve_app.policy.feedback import measure
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation, observe

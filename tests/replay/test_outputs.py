@@ -9,7 +9,7 @@ from replay import report
 from replay.outputs import Outputs, json_text
 from replay.result import Result
 from replay.run import replay
-from serve_app.cli.failure import CommandError
+from serve_app.cli.command_error import CommandError
 from serve_app.settings.settings_error import SettingsError
 from tests.replay.traffic import steady
 

@@ -27,7 +27,7 @@ workers that stop too: without it they cannot say that they drain. Arguments: ro
 {{- $root := .root -}}
 {{- if eq .component "head" -}}
 {{- $wait := sub (include "tideserve.headGracePeriod" $root | int) (include "tideserve.headEnd" $root | int) -}}
-[python, -m, serve_app.cluster.draining_workers, --address, "127.0.0.1:6379", --notice, {{ include "tideserve.headNotice" $root | quote }}, --timeout, {{ $wait | quote }}]
+[python, -m, serve_app.cluster.head_pod_shutdown, --address, "127.0.0.1:6379", --notice, {{ include "tideserve.headNotice" $root | quote }}, --timeout, {{ $wait | quote }}]
 {{- else -}}
 [/bin/sh, -c, sleep {{ int $root.Values.preStopSeconds }}]
 {{- end -}}

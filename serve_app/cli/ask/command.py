@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from serve_app import env
 from serve_app.cli.api_key import authorization
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.explain import DEFAULT_URL
-from serve_app.cli.failure import CommandError
 from serve_app.settings.settings_error import SettingsError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def run_ask(options: argparse.Namespace) -> int:
     from serve_app.cli.ask.display import Display  # noqa: PLC0415
     from serve_app.cli.ask.request import AskError, Question  # noqa: PLC0415
     from serve_app.cli.formats import plain  # noqa: PLC0415
-    from serve_app.cli.lasting import LastingStream  # noqa: PLC0415
+    from serve_app.cli.lasting_stream import LastingStream  # noqa: PLC0415
 
     # A stream that the shell has closed is None.
     printed, told = (LastingStream(stream or StringIO()) for stream in (sys.stdout, sys.stderr))

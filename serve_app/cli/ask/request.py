@@ -18,9 +18,9 @@ from serve_app.api.engine_client import EVENT_STREAM
 from serve_app.cli.ask.answer import Answer
 from serve_app.cli.ask.display import Display
 from serve_app.cli.ask.events import Event, EventReader, Wait
+from serve_app.cli.environment_proxy import proxy_for
 from serve_app.cli.error_words import error_words
 from serve_app.cli.formats import count
-from serve_app.cli.proxy import proxy_for
 
 _MOST_BYTES = 64 * 2**10
 """The most bytes that are read of an error."""

@@ -17,9 +17,9 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.structured_output.utils import choice_as_grammar
 
 from serve_app.engine.grammar.nursery import Answer, Work
+from serve_app.engine.grammar.nursery_client import NurseryClient, NurseryEndedError
 from serve_app.engine.grammar.size import check_size
 from serve_app.engine.grammar.trial import Passed, Trial
-from serve_app.engine.grammar.trial_client import NurseryClient, NurseryEndedError
 from serve_app.settings.structured_output import StructuredOutputSettings
 
 _AT_ONCE = 4

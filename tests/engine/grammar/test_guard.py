@@ -10,7 +10,7 @@ from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
 from serve_app.engine.grammar import guard as guard_module
-from serve_app.engine.grammar import trial_client as client_module
+from serve_app.engine.grammar import nursery_client as client_module
 from serve_app.engine.grammar.guard import GrammarGuard, trial_work
 from serve_app.engine.grammar.nursery import Work
 from serve_app.engine.grammar.trial import Trial

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from replay.fleet.fleet import Fleet
-from serve_app.ingress.hold import room_for_held
-from serve_app.ingress.pick import Slot
+from serve_app.ingress.held_requests import room_for_held
+from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings.tree import ModelSettings
 from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
+from serve_app.api.body_values import MAX_CONTAINERS, MAX_TOKEN_IDS, MAX_VALUES, check_structure, count_values
 from serve_app.api.errors import ApiError
-from serve_app.api.structure import MAX_CONTAINERS, MAX_TOKEN_IDS, MAX_VALUES, check_structure, count_values
 
 
 def body(**fields) -> bytes:

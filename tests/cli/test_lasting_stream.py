@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from serve_app.cli.lasting import LastingStream
+from serve_app.cli.lasting_stream import LastingStream
 
 
 def test_a_reader_that_goes_away_ends_nothing() -> None:

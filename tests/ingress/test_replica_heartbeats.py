@@ -11,8 +11,8 @@ from aiohttp import web
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import heartbeats
-from serve_app.ingress.heartbeats import SILENT_LOOKS, Heartbeats
+from serve_app.ingress import replica_heartbeats as heartbeats
+from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet
 from tests.stub_engine import LIMIT_S, StubEngine
 

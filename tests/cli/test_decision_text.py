@@ -5,7 +5,7 @@ from datetime import UTC
 from typing import Any
 
 from serve_app.cli.decision_documents import DecisionsDocument
-from serve_app.cli.explanation import WIDTH, explain, history_line
+from serve_app.cli.decision_text import WIDTH, explain, history_line
 from serve_app.cli.style import Style
 
 NOON = 1_780_056_000.0  # 2026-05-29 12:00:00 UTC

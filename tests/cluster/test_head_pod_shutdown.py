@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from serve_app.cluster.draining_workers import wait_for_workers
+from serve_app.cluster.head_pod_shutdown import wait_for_workers
 
 
 class Cluster:

@@ -12,7 +12,7 @@ from vllm.exceptions import VLLMNotFoundError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.failures import field_path, from_exception, from_frame, from_response, from_validation
+from serve_app.engine.api_errors import field_path, from_exception, from_frame, from_response, from_validation
 
 CHAT = TypeAdapter(ChatCompletionRequest)
 

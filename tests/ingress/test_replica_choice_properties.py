@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from serve_app.ingress.pick import SEQUENCE_TOKENS, Replica, Slot
+from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Replica, Slot
 from serve_app.ingress.replica_set import ReplicaSet
 
 IDS = st.sets(st.sampled_from("abcd"))

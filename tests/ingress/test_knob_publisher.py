@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.ingress import knob_store as knob_store_module
-from serve_app.ingress.knob_store import KnobStore
+from serve_app.ingress import knob_publisher as publisher_module
+from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.settings import ModelSettings, SettingsError
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.live_knobs import LiveKnobs
@@ -41,7 +41,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> Clock:
     made = Clock()
-    monkeypatch.setattr(knob_store_module, "time", made)
+    monkeypatch.setattr(publisher_module, "time", made)
     return made
 
 
@@ -50,7 +50,7 @@ class Replica:
 
     def __init__(self, models: dict[str, ModelSettings] = MODELS, app: str = "shop") -> None:
         self.live = LiveKnobs(dict.fromkeys(models, Knobs()))
-        self.store = KnobStore(app, models, self.live, {"CPU": 0.5})
+        self.store = KnobPublisher(app, models, self.live, {"CPU": 0.5})
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ async def test_knobs_are_in_force_at_once_and_published_once_the_store_answers(
     replica: Replica, kv: StubKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GCS that does not answer must not hold up the event loop, where Ray hands knobs over."""
-    monkeypatch.setattr(knob_store_module, "_PUBLISH_WAIT_S", 0.01)
+    monkeypatch.setattr(publisher_module, "_PUBLISH_WAIT_S", 0.01)
     answers = threading.Event()
     put = kv._internal_kv_put
     threads: list[threading.Thread] = []
@@ -285,8 +285,8 @@ async def test_knobs_are_in_force_at_once_and_published_once_the_store_answers(
 async def test_a_write_that_failed_is_made_up_for_and_logged_once(
     replica: Replica, kv: StubKv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(knob_store_module, "_RETRY_S", 0.0)
-    monkeypatch.setattr(knob_store_module, "_PUBLISH_WAIT_S", LIMIT_S)
+    monkeypatch.setattr(publisher_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(publisher_module, "_PUBLISH_WAIT_S", LIMIT_S)
     put, failures = kv._internal_kv_put, iter(range(3))
 
     def put_at_last(key: str, value: bytes, *, overwrite: bool, namespace: str) -> None:

@@ -13,8 +13,8 @@ from serve_app.api.engine_client import ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.hold import HeldRequests
-from serve_app.ingress.pick import Slot
+from serve_app.ingress.held_requests import HeldRequests
+from serve_app.ingress.replica_choice import Slot
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from tests.ingress.holding import StubProgress, Waits, hold

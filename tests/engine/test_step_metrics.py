@@ -9,7 +9,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, PrefixCacheStats, SchedulerStats
 
 from serve_app.engine.engine_report import EngineReport
-from serve_app.engine.stats import StepStats
+from serve_app.engine.step_metrics import StepStats
 from serve_app.wire.signals import EngineSignals
 from tests.engine.stub_core import StubCore, scheduled
 

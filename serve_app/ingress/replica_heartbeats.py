@@ -14,7 +14,7 @@ from http import HTTPStatus
 
 import aiohttp
 
-from serve_app.ingress.pick import Replica
+from serve_app.ingress.replica_choice import Replica
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire.data_plane_headers import ALIVE, HEARTBEATS, TOKEN_HEADER
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.cli.proxy import proxy_for
+from serve_app.cli.environment_proxy import proxy_for
 
 
 def test_the_proxy_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from ray.serve.request_router import RequestRouter
 
 from serve_app.ingress import replica_set as replicas
-from serve_app.ingress.engine_router import EngineRouter
+from serve_app.ingress.ray_router import EngineRouter
 
 DEPLOYMENT = "Engine-tide"
 

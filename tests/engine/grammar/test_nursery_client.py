@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 
-from serve_app.engine.grammar import trial_client as client_module
+from serve_app.engine.grammar import nursery_client as client_module
 from serve_app.engine.grammar.nursery import Work
-from serve_app.engine.grammar.trial_client import NurseryClient, NurseryEndedError
+from serve_app.engine.grammar.nursery_client import NurseryClient, NurseryEndedError
 
 
 def work(payload: bytes) -> bytes:

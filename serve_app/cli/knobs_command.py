@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.dashboard import Dashboard, default_address
 from serve_app.cli.deployed import Deployed, choose, failed_applications, progress, redeployment
-from serve_app.cli.failure import CommandError
 from serve_app.cli.knob_changes import (
     INGRESS_SCOPE,
     change_line,

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from serve_app.wire import held_requests as ingress_reports
+from serve_app.wire import ingress_reports
 from serve_app.wire.documents import NAMESPACE
-from serve_app.wire.held_requests import IngressReport, forget_report, publish_report, read_reports
+from serve_app.wire.ingress_reports import IngressReport, forget_report, publish_report, read_reports
 from tests.stub_kv import StubKv
 
 

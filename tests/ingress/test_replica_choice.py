@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from serve_app.ingress.pick import SEQUENCE_TOKENS, Slot
+from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Slot
 from serve_app.ingress.replica_set import ReplicaSet, replica_set
 
 LIMIT = 1000

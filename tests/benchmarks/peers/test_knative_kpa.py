@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.peers.kpa import KnativeKpa
+from benchmarks.peers.knative_kpa import KnativeKpa
 from tests.benchmarks.peers.build import drive, sample
 
 

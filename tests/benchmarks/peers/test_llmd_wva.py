@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.wva import LlmdWva, LlmdWvaTokens
+from benchmarks.peers.llmd_wva import LlmdWva, LlmdWvaTokens
 from replay.sample import Sample
 from tests.benchmarks.peers.build import sample
 

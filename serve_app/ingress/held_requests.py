@@ -12,9 +12,9 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.engine_client import ColdWait, EngineRequest
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.hold_queue import HeldRequest, HoldQueue
-from serve_app.ingress.pick import Slot
 from serve_app.ingress.prefill import MOST_PROMPT_TOKENS, PREFILL_BUDGET_SHARE, estimated_prompt_tokens
 from serve_app.ingress.refusals import cannot_start, replicas_busy, too_many_held, waited_too_long
+from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.wake import Wake
 from serve_app.settings.knobs import Knobs

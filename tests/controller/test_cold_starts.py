@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.controller.start_times import ColdStarts, PhaseCounts, count_phases
+from serve_app.controller.cold_starts import ColdStarts, PhaseCounts, count_phases
 
 
 def document(phase: str, since: float = 0.0, **durations_s: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from serve_app.api.traffic import Traffic
 from serve_app.wire.signals import INGRESS_FIELDS, IngressSignals, ingress_key
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
-    from serve_app.ingress.hold import HeldRequests
+    from serve_app.ingress.held_requests import HeldRequests
     from serve_app.telemetry.ingress_metrics import IngressMetrics
 
 ONGOING_REQUESTS = "ongoing_requests"

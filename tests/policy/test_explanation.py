@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from serve_app.policy.decision import Clamp, Explanation, Record, Term, are
+from serve_app.policy.explanation import Clamp, Explanation, Record, Term, are
 
 
 def record() -> Record:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.peers.apa import AibrixApa
+from benchmarks.peers.aibrix_apa import AibrixApa
 from tests.benchmarks.peers.build import drive, sample
 
 

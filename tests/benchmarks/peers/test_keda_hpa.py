@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.peers.hpa import HpaKeda
+from benchmarks.peers.keda_hpa import HpaKeda
 from tests.benchmarks.peers.build import drive, sample
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from serve_app.engine import latency
-from serve_app.engine.latency import StreamTimer, with_latency
+from serve_app.engine import usage_latency as latency
+from serve_app.engine.usage_latency import StreamTimer, with_latency
 
 
 class Clock:

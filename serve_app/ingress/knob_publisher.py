@@ -39,7 +39,7 @@ _ADOPT_WAIT_S = 5.0
 """For the knobs of other replicas, which are all that a replica has that starts with invalid ones."""
 
 
-class KnobStore:
+class KnobPublisher:
     """Takes knobs from Ray, publishes them for the policy, and reads what the policy wrote.
 
     Args:
