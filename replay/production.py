@@ -9,12 +9,13 @@ from typing import Any
 
 from replay.fleet.fleet import Fleet
 from replay.ray_semantics import Context, apply
-from serve_app.controller.contexts import ONGOING
 from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
-from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.wire.names import INGRESS
+from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication, ServedModel
-from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, ingress_key
+from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
 
 _LOG = logging.getLogger("tideserve.replay")
 """A replay's changes are in its report; only errors are logged."""
@@ -24,7 +25,9 @@ EPOCH = 1_700_000_000.0
 """Unix time at which replays begin; schedules are read by it."""
 MODEL = "model"
 ENGINE = "Engine-model"
-_INGRESS_KEYS = {name: ingress_key(ENGINE, name) for name in INGRESS_FIELDS} | {ONGOING: ONGOING}
+_INGRESS_KEYS = {name: ingress_key(ENGINE, name) for name in INGRESS_FIELDS} | {
+    ONGOING_REQUESTS: ONGOING_REQUESTS
+}
 _REPORT_EVERY = 2
 """Decisions between two reports of an engine replica, half a second each; half the replicas at a time."""
 
@@ -161,7 +164,7 @@ class Production:
             "held_requests": totals["held"],
             "held_bytes": totals["held_bytes"],
             "oldest_held_s": fleet.now - fleet.memory.requests["arrived"][head] if head >= 0 else 0.0,
-            ONGOING: totals["open"],
+            ONGOING_REQUESTS: totals["open"],
         }
         if not self._ingress:
             self._ingress = {key: {self._gateway: [_Stamped(0.0, 0.0)]} for key in _INGRESS_KEYS.values()}
@@ -189,6 +192,6 @@ class Production:
             f"r{start.number}": {"phase": "weights_and_kv_cache", "since": EPOCH + start.began_at}
             for start in fleet.starting.values()
         }
-        draining = {f"d{number}": {"phase": "draining", "since": 0.0} for number in range(fleet.draining)}
+        draining = {f"d{number}": {"phase": DRAINING, "since": 0.0} for number in range(fleet.draining)}
         deployment = Deployment({**starting, **draining}, seen, no_room)
         self._memory.inbox = Inbox(inbox.served, {ENGINE: deployment})

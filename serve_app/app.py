@@ -16,6 +16,7 @@ from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import EMBEDDED
+from serve_app.wire.names import INGRESS
 
 _HEALTH_CHECK_PERIOD_S = 1.0
 # Three checks in a row must fail: a process that does not answer is replaced after some 18 s, not after 90.
@@ -50,7 +51,7 @@ def build_application(
     ingress = settings.ingress
     return serve.deployment(
         Ingress,
-        name="Ingress",
+        name=INGRESS,
         max_ongoing_requests=ingress.max_ongoing_requests,
         ray_actor_options=actor_options(ingress.cpus_per_replica, ingress.resources),
         graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),

@@ -22,9 +22,10 @@ from ray.serve.config import AutoscalingConfig
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.controller.mailbox import Inbox, Mailbox
-from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from benchmarks.autoscaling_overhead.controller_state import ENGINE, Fleet, PeerFleet
 from loadtests.percentiles import percentile
 from serve_app.controller.contexts import engine_readings, ingress_readings
-from serve_app.controller.serve_policy import INGRESS
 from serve_app.policy.decide import decide
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
+from serve_app.wire.names import INGRESS
 
 T = TypeVar("T")
 

@@ -23,6 +23,7 @@ from benchmarks.chaos.engines import pairs
 from benchmarks.chaos.observed import Event
 from benchmarks.chaos.processes import Processes
 from serve_app.cli.progress import ask_ready
+from serve_app.wire.names import INGRESS
 
 NODE = "head"
 _START_S = 300.0
@@ -55,7 +56,7 @@ def read(path: Path) -> Served:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
         application = document["applications"][0]
         (model,) = application["args"]["models"]
-        (ingress,) = (one for one in application["deployments"] if one["name"] == "Ingress")
+        (ingress,) = (one for one in application["deployments"] if one["name"] == INGRESS)
         knobs = ingress["user_config"]["autoscaling"][model["name"]]
         engines = int(knobs["min_replicas"])
     except OSError as error:

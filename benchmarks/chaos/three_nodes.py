@@ -29,6 +29,7 @@ from serve_app import env
 from serve_app.cli.listening import free_port
 from serve_app.cli.run_environment import environment
 from serve_app.haproxy.environment import haproxy_environment
+from serve_app.wire.names import INGRESS
 
 HEAD, WORKERS = "head", ("worker-1", "worker-2")
 _REPLACED_S = 5.0
@@ -186,6 +187,6 @@ def pinned(document: dict[str, Any], port: int) -> dict[str, Any]:
     args = application["args"]
     args["models"][0]["resources"] = {"engine:replicas": 1}
     args["ingress"] = {**args.get("ingress", {}), "resources": {"ingress:replicas": 1}}
-    (ingress,) = (one for one in application["deployments"] if one["name"] == "Ingress")
+    (ingress,) = (one for one in application["deployments"] if one["name"] == INGRESS)
     ingress["user_config"]["ingress"] = {"min_replicas": len(WORKERS), "max_replicas": len(WORKERS)}
     return found

@@ -74,6 +74,8 @@ class EngineRequest:
     """From the arrival to the first event of a stream, or to the whole answer. None for a failure."""
     outcome: Outcome | None = None
     """How the request ended; None until then."""
+    refused: bool = False
+    """Whether it was refused with 429 or 503, and counted as that."""
 
     @classmethod
     def handed_over(

@@ -15,13 +15,13 @@ from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_s
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.live_knobs import read_user_config
 from serve_app.settings.settings_error import shown
+from serve_app.settings.tree import ENGINE_PREFIX
+from serve_app.wire.names import INGRESS
 
 IMPORT_PATH = "serve_app.app:build"
 POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"
-INGRESS = "Ingress"
 """The deployment whose `user_config` holds the knobs."""
 
-_ENGINE_PREFIX = "Engine-"
 _OWNED = ("autoscaling_config", "num_replicas")
 # In place of the defaults of an application whose own are not known; no knob breaks its bounds.
 _UNBOUNDED = Knobs(max_replicas=10_000)
@@ -189,7 +189,7 @@ def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSe
         if name in seen:
             problems.append(f"{path}.name = {name!r}: given twice; make it one entry")
         seen.add(name)
-        if name != INGRESS and not name.startswith(_ENGINE_PREFIX):
+        if name != INGRESS and not name.startswith(ENGINE_PREFIX):
             continue
         section = "ingress" if name == INGRESS else "autoscaling.<model name>"
         problems += [

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from serve_app.cli.application_checks import IMPORT_PATH, INGRESS, given_user_config
+from serve_app.cli.application_checks import IMPORT_PATH, given_user_config
 from serve_app.cli.command_error import CommandError
+from serve_app.wire.names import INGRESS
 
 _INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
 # What Ray's dashboard reports in place of the value of an environment variable.

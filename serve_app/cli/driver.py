@@ -10,20 +10,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from threading import Event, Thread
 from types import FrameType
 
 import ray
-from ray import serve
 from ray._private.worker import get_dashboard_url
+from ray.serve._private.application_state import StatusOverview
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
-from ray.serve.schema import ServeStatus
+from ray.serve.generated.serve_pb2 import StatusOverview as StatusOverviewProto
 from ray.serve.scripts import cli
 
 from serve_app.cli.server_log import GONE, PREFIX
 
 _PERIOD_S = 1.0
+_ANSWER_S = 5.0
 _MESSAGE_LINES = 12
 
 
@@ -38,12 +40,22 @@ def lost() -> str | None:
     return None
 
 
-def failures(status: ServeStatus) -> Iterator[tuple[str, list[str]]]:
+def statuses() -> list[StatusOverview]:
+    """Return every application's status, which the controller has in memory.
+
+    `serve.status()` would make it read every configuration from the GCS, in its event loop, without a limit.
+    """
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+    answer = ray.get(controller.list_serve_statuses.remote(), timeout=_ANSWER_S)
+    return [StatusOverview.from_proto(StatusOverviewProto.FromString(each)) for each in answer]
+
+
+def failures(applications: Iterable[StatusOverview]) -> Iterator[tuple[str, list[str]]]:
     """Each application whose deployment has failed, with the last lines of what Serve says of it."""
-    for name, application in status.applications.items():
-        if application.status == "DEPLOY_FAILED":
-            said = [application.message, *(each.message for each in application.deployments.values())]
-            yield name, "\n".join(said).strip().splitlines()[-_MESSAGE_LINES:]
+    for each in applications:
+        if each.app_status.status == "DEPLOY_FAILED":
+            said = [each.app_status.message, *(one.message for one in each.deployment_statuses)]
+            yield each.name, "\n".join(said).strip().splitlines()[-_MESSAGE_LINES:]
 
 
 def main() -> None:
@@ -64,14 +76,17 @@ def main() -> None:
 def _watch(interrupted: Event) -> None:
     while not ray.is_initialized():
         time.sleep(_PERIOD_S)
-    _say(f"Ray has started, with its dashboard at http://{get_dashboard_url()}")
+    with suppress(Exception):  # a client of a remote Ray does not know the address
+        if url := get_dashboard_url():
+            _say(f"Ray has started, with its dashboard at http://{url}")
     while not _serve_has_started():
         time.sleep(_PERIOD_S)
-    deploying = True
+    reported: set[str] = set()
     while not interrupted.wait(_PERIOD_S) and ray.is_initialized():
         try:
             found = lost()
-            deploying = deploying and found is None and _deploying()
+            if found is None:
+                _report_failures(reported)
         except Exception:  # noqa: S112 the GCS does not answer; if it stays so, Ray ends this process
             continue
         if found is not None and not interrupted.is_set():
@@ -86,16 +101,15 @@ def _serve_has_started() -> bool:
         return False
 
 
-def _deploying() -> bool:
-    """Whether an application is still being deployed. Prints those that have failed."""
-    status = serve.status()
-    found = dict(failures(status))
-    for name, lines in found.items():
+def _report_failures(reported: set[str]) -> None:
+    """Print why applications cannot be deployed, each once for as long as it fails."""
+    failed = dict(failures(statuses()))
+    for name in failed.keys() - reported:
         _say(f"application {name!r} could not be deployed:")
-        for line in lines:
+        for line in failed[name]:
             _say(f"  {line}")
-    states = [application.status for application in status.applications.values()]
-    return not found and not (states and all(state == "RUNNING" for state in states))
+    reported.clear()
+    reported.update(failed)
 
 
 def _say(line: str) -> None:

@@ -64,19 +64,32 @@ class ServerLog:
 
     def look(self) -> Iterator[str]:
         """The lines written since the last call that the user should see; with `verbose`, all of them."""
-        *lines, self._rest = (self._rest + self._reader.read()).split(b"\n")
+        yield from self._shown(self._reader.read())
+        if self._reader.tell() > _MAX_BYTES:
+            yield from self._rotate()
+
+    def _shown(self, data: bytes) -> Iterator[str]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace")
             if found := _FOR_THE_USER.fullmatch(_COLOURS.sub("", text)):
                 yield found["line"]
             elif self._verbose or self._is_new_warning(text):
                 yield text
-        if self._reader.tell() > _MAX_BYTES:
-            with suppress(OSError):  # the disk is full, or the file was deleted: neither may end the server
-                shutil.copyfile(self.path, f"{self.path}.1")
-            with suppress(OSError):
-                os.truncate(self.path, 0)
-                self._reader.seek(0)
+
+    def _rotate(self) -> Iterator[str]:
+        """Copy the file to `.1` and cut it. What is written in the moment between the two is lost."""
+        with suppress(OSError):  # the disk is full, or the file was deleted: neither may end the server
+            Path(f"{self.path}.1").unlink(missing_ok=True)
+            create = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # no link of somebody else's is followed
+            with os.fdopen(os.open(f"{self.path}.1", create, 0o600), "wb") as copy:
+                with self.path.open("rb") as file:
+                    shutil.copyfileobj(file, copy)
+        with suppress(OSError):
+            unseen = self._reader.read()
+            os.truncate(self.path, 0)
+            self._reader.seek(0)
+            yield from self._shown(unseen)
 
     def tail(self) -> list[str]:
         """The last lines that tell of errors, or else the last lines, without colours and not too long."""

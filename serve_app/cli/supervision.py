@@ -38,7 +38,7 @@ class _Role:
 
     name: str
     command: str
-    """A regular expression that the first words of its command line match."""
+    """A regular expression for the first words of its command line, its program without the folder."""
     log: str
     needed: bool = False
     """Whether no request can be served without it."""
@@ -50,7 +50,7 @@ _ROLES = (
     # In the order in which one ends with another, for ends that are seen at once.
     _Role(
         "Ray's dashboard",
-        r".* \S*ray/dashboard/dashboard\.py( |$)",
+        r".* .*ray/dashboard/dashboard\.py( |$)",
         "dashboard.log",
         then=": requests are served, but `tideserve knobs`, `serve deploy` and `serve status` cannot connect",
     ),
@@ -66,8 +66,8 @@ _ROLES = (
         "runtime_env_agent.log",
         then=": the raylet ends with it",
     ),
-    _Role("Ray's GCS", r"(\S*/)?gcs_server( |$)", "gcs_server.out", needed=True),
-    _Role("the raylet", r"(\S*/)?raylet( |$)", "raylet.out", needed=True),
+    _Role("Ray's GCS", r"gcs_server( |$)", "gcs_server.out", needed=True),
+    _Role("the raylet", r"raylet( |$)", "raylet.out", needed=True),
 )
 
 
@@ -111,7 +111,7 @@ class Cluster:
                 words = process.cmdline()
             except psutil.Error:
                 continue
-            command = " ".join(words[:4])
+            command = " ".join([*(Path(word).name for word in words[:1]), *words[1:4]])
             for role in _ROLES:
                 if role.name not in self._found and re.match(role.command, command):
                     self._found[role.name] = process

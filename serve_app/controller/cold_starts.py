@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from serve_app.wire.phases import DRAINING
+
 _KEPT = 5
 """Starts remembered: enough for a median that one slow download does not move."""
 
@@ -55,7 +57,7 @@ def count_phases(phases: Mapping[str, Mapping[str, Any]], running: frozenset[str
     """
     starting = draining = 0
     for replica, document in phases.items():
-        if document["phase"] == "draining":
+        if document["phase"] == DRAINING:
             draining += now <= document.get("until", now)
         elif document["phase"] != "failed" and replica not in running:
             # `ready` counts too: Ray has not put it into service yet.

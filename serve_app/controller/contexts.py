@@ -11,14 +11,12 @@ from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
     INGRESS_FIELDS,
+    ONGOING_REQUESTS,
     EngineSignals,
     IngressSignals,
     Reading,
     ingress_key,
 )
-
-ONGOING = "ongoing_requests"
-"""The metric of an ingress replica for the requests of all models that it has open and does not hold."""
 
 _newest = itemgetter(-1)
 _value = attrgetter("value")
@@ -68,7 +66,7 @@ def reported_readings(
 
 def ongoing_of_ingress(raw: RawMetrics, now: float) -> dict[str, tuple[float, float]]:
     """Return (open requests, age in seconds) of every ingress replica that has reported."""
-    return {replica: (values[0], age) for replica, age, values in _rows(raw, (ONGOING,), now)}
+    return {replica: (values[0], age) for replica, age, values in _rows(raw, (ONGOING_REQUESTS,), now)}
 
 
 def _rows(raw: RawMetrics, names: Sequence[str], now: float) -> list[tuple[str, float, tuple[float, ...]]]:

@@ -24,11 +24,11 @@ from serve_app.policy.decide import Decision, decide
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedModel
 
 logger = logging.getLogger("ray.serve")
 
-INGRESS = "Ingress"
 _DECIDE_INTERVAL_S = 0.5
 """Signals are a second old; from zero, half a second is half of what a wake may take."""
 _FAILURES_TOLERATED = 20

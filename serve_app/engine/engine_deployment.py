@@ -28,7 +28,7 @@ from serve_app.engine.startup import Startup, process_seconds
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.request_log import open_request_log
-from serve_app.wire.phases import forget_phase, publish_phase
+from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
 
 logger = logging.getLogger("ray.serve")
 
@@ -138,7 +138,7 @@ class Engine:
     async def _drain(self) -> None:
         now = time.time()
         until = now + self._model.drain_timeout_s  # Ray's own deadline, which began a little earlier
-        document = {"phase": "draining", "since": now, "until": until, "durations_s": {}}
+        document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}}
         await self._store(partial(publish_phase, *self._replica, json.dumps(document)))
         await self._data_plane.drain()
         await self._data_plane.stop()

@@ -11,8 +11,9 @@ from typing import Any
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.ingress.stored_state import StoredState
+from serve_app.wire.phases import DRAINING, FAILED
 
-_NOT_STARTING = ("ready", "failed", "draining")
+_NOT_STARTING = ("ready", FAILED, DRAINING)
 # From a replica's own readiness to Ray's putting it into service it takes a second or two.
 _INTO_SERVICE_S = 5.0
 _STATUS_AGE_S = 10.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from serve_app.api.health import ModelReadiness
 from serve_app.settings.tree import ModelSettings
-from serve_app.wire.phases import FAILED
+from serve_app.wire.phases import DRAINING, FAILED
 
 _NO_POLICY = (
     "no autoscaling policy has reported yet; if none does, the application's configuration lacks "
@@ -93,7 +93,7 @@ def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapp
     candidates = [
         document
         for replica, document in phases.items()
-        if document["phase"] != "draining" and replica not in live.out
+        if document["phase"] != DRAINING and replica not in live.out
     ]
     return max(candidates, key=lambda document: float(document["since"]), default=None)
 

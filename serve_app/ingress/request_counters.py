@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.traffic import Traffic
-from serve_app.wire.signals import INGRESS_FIELDS, IngressSignals, ingress_key
+from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, IngressSignals, ingress_key
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
     from serve_app.ingress.held_requests import HeldRequests
     from serve_app.telemetry.ingress_metrics import IngressMetrics
 
-ONGOING_REQUESTS = "ongoing_requests"
 """The key under which an ingress replica reports the requests of all models that are open and not held. A
 held stream is a comment every few seconds; what it waits for is an engine replica."""
 
@@ -58,6 +57,7 @@ class IngressCounters(Traffic):
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         """See `Traffic`."""
         if request.operation in GPU_OPERATIONS:
+            request.refused = True
             self._metrics.rejections.inc(1, tags={"reason": error.code or "unknown"})
 
     def closed(self, request: EngineRequest) -> None:
@@ -65,7 +65,7 @@ class IngressCounters(Traffic):
         self.open_requests -= 1
         if request.operation in GPU_OPERATIONS:
             self._metrics.responses.inc(1, tags={"outcome": request.outcome})
-            if request.outcome == "abandoned" and request.ttft_s is None:
+            if request.outcome == "abandoned" and request.ttft_s is None and not request.refused:
                 self._metrics.abandonments.inc(1)
         if request.held_s > COLD_AFTER_S:
             self._metrics.cold_wait.observe(request.held_s)

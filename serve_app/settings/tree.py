@@ -15,6 +15,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.structured_output import StructuredOutputSettings
 
+ENGINE_PREFIX = "Engine-"
+"""What the name of a model's engine deployment begins with."""
 EMBEDDED = "embedded"
 """The value of `model` for the demonstration model that is part of the package."""
 
@@ -142,7 +144,7 @@ class ModelSettings(ClosedModel):
     @property
     def deployment_name(self) -> str:
         """The Ray Serve deployment of this model's engines."""
-        return "Engine-" + re.sub(r"[^A-Za-z0-9_-]+", "-", self.name)
+        return ENGINE_PREFIX + re.sub(r"[^A-Za-z0-9_-]+", "-", self.name)
 
 
 class HttpSettings(ClosedModel):

@@ -29,11 +29,15 @@ from typing import Any, NamedTuple
 from huggingface_hub import DryRunFileInfo, HfApi, constants, snapshot_download
 from huggingface_hub.errors import (
     DisabledRepoError,
+    DryRunError,
     HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils.tqdm import tqdm
 
 _INDEX = "model.safetensors.index.json"
@@ -44,12 +48,19 @@ _SECOND_COPY = "original/*"
 _REPORT_S = 30.0
 _STALE_S = 3600.0
 """A running download writes to its file far more often; one untouched for an hour was killed."""
+
+
+class NothingToLoadError(Exception):
+    """The repository lacks what was asked for."""
+
+
 _PERMANENT = (
     RepositoryNotFoundError,  # a gated one too
     RevisionNotFoundError,
     DisabledRepoError,
     OfflineModeIsEnabled,
-    ValueError,  # what is no name of a repository, or has no weights
+    HFValidationError,  # what is no name of a repository
+    NothingToLoadError,
 )
 _PERMANENT_ERRNO = (
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
@@ -87,7 +98,7 @@ def weight_patterns(files: Sequence[str], indexed: Sequence[str]) -> list[str]:
     if matching(files, "consolidated*.safetensors"):
         return ["consolidated*.safetensors"]
     if indexed:
-        return [escape(name) for name in indexed]
+        return [escape(name) for name in indexed if name in files]
     kinds = ("*.safetensors", "*.bin", "*.pt")
     return next(([kind] for kind in kinds if any("/" not in name for name in matching(files, kind))), [])
 
@@ -99,11 +110,15 @@ def download_all(wanted: Sequence[Wanted]) -> int:
     plans: dict[Wanted, tuple[dict[str, Any], list[DryRunFileInfo]]] = {}
     with _told(cache, permanent):
         cache.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(cache, time.time())
         for each in dict.fromkeys(wanted):
             with _told(each, permanent):
-                arguments = _arguments(each)
-                plans[each] = arguments, snapshot_download(**arguments, dry_run=True)
+                _remove_leftovers(
+                    cache / repo_folder_name(repo_id=each.repository, repo_type="model"), time.time()
+                )
+                commit, arguments = _arguments(each)
+                # By commit: by name the hub would move the cached branch before anything is downloaded.
+                planned = snapshot_download(**{**arguments, "revision": commit}, dry_run=True)
+                plans[each] = arguments, planned
         missing = sum(_missing_bytes(files) for _, files in plans.values())
         free = shutil.disk_usage(cache).free
         if missing > free:
@@ -152,8 +167,8 @@ class LogProgress(tqdm):
             print(f"{_gigabytes(self.n)} downloaded, {rate:.0f} MB/s", flush=True)
 
 
-def _arguments(wanted: Wanted) -> dict[str, Any]:
-    """Return what to call `snapshot_download` with. Raises the hub's errors; ValueError without weights."""
+def _arguments(wanted: Wanted) -> tuple[str | None, dict[str, Any]]:
+    """Return the commit, and what to call `snapshot_download` with. Raises the hub's errors."""
     api = HfApi()
     info = api.model_info(wanted.repository, revision=wanted.revision)
     files = [file.rfilename for file in info.siblings or ()]
@@ -165,9 +180,11 @@ def _arguments(wanted: Wanted) -> dict[str, Any]:
             indexed = set(json.loads(Path(path).read_text(encoding="utf-8")).get("weight_map", {}).values())
         weights = weight_patterns(files, sorted(indexed))
         if not weights:
-            raise ValueError("the repository has no weights that vLLM can load")
+            raise NothingToLoadError("the repository has no weights that vLLM can load")
         patterns = patterns + weights
-    return {
+    elif not any(matching(files, kind) for kind in _BESIDE_WEIGHTS):
+        raise NothingToLoadError("the repository has no tokenizer")
+    return info.sha, {
         "repo_id": wanted.repository,
         "revision": wanted.revision,
         "allow_patterns": patterns,
@@ -198,7 +215,9 @@ def _told(subject: Wanted | Path, permanent: list[bool]) -> Iterator[None]:
         yield
     except (
         Exception
-    ) as error:  # whatever the hub's client raises: the other models are still to be downloaded
+    ) as raised:  # whatever the hub's client raises: the other models are still to be downloaded
+        cause = raised.__cause__ if isinstance(raised, DryRunError | LocalEntryNotFoundError) else None
+        error = cause if isinstance(cause, Exception) else raised
         words = f"{type(error).__name__}: {' '.join(str(error).split())}"
         status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
         if status in (401, 403, 404):
@@ -211,15 +230,15 @@ def _told(subject: Wanted | Path, permanent: list[bool]) -> Iterator[None]:
         )
 
 
-def _remove_leftovers(cache: Path, now: float) -> None:
+def _remove_leftovers(repository: Path, now: float) -> None:
     """Remove files of killed downloads. The client names each file anew and never resumes one."""
-    for path in cache.glob("*/blobs/*.incomplete"):
+    for path in repository.glob("blobs/*.incomplete"):
         try:
             if now - path.stat().st_mtime > _STALE_S:
                 path.unlink()
                 print(f"{path}: removed; it was left by a download that was killed", flush=True)
-        except FileNotFoundError:
-            continue
+        except OSError as error:  # it is gone, or somebody else's
+            print(f"{path}: not removed: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def _gigabytes(size: float) -> str:

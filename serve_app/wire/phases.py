@@ -17,6 +17,8 @@ from ray.util import list_named_actors
 
 from serve_app.wire.documents import erase, read_all, write
 
+DRAINING = "draining"
+"""The phase of a replica that finishes its requests, and then ends."""
 FAILED = "failed"
 """The phase of a replica that could not start. Its document is kept, because it says why."""
 

@@ -14,6 +14,9 @@ S = TypeVar("S")
 STALE_AFTER_S = 10.0
 """A report older than this no longer says what its replica does: ten missed reports, one a second."""
 
+ONGOING_REQUESTS = "ongoing_requests"
+"""The metric of an ingress replica for the requests of all models that it has open and does not hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSignals:

@@ -1,49 +1,46 @@
 from __future__ import annotations
 
-from ray.serve.schema import (
-    ApplicationStatus,
-    ApplicationStatusOverview,
-    DeploymentStatus,
-    DeploymentStatusOverview,
-    DeploymentStatusTrigger,
-    ServeStatus,
-)
+from ray.serve._private.application_state import ApplicationStatusInfo, StatusOverview
+from ray.serve._private.common import DeploymentStatus, DeploymentStatusInfo, DeploymentStatusTrigger
+from ray.serve.schema import ApplicationStatus
 
+from serve_app.cli import driver
 from serve_app.cli.driver import failures
 
 
-def application(status: ApplicationStatus, message: str, **deployments: str) -> ApplicationStatusOverview:
-    return ApplicationStatusOverview(
-        status=status,
-        message=message,
-        last_deployed_time_s=0.0,
-        deployments={
-            name: DeploymentStatusOverview(
-                status=DeploymentStatus.DEPLOY_FAILED,
-                status_trigger=DeploymentStatusTrigger.REPLICA_STARTUP_FAILED,
-                replica_states={},
-                message=said,
-            )
-            for name, said in deployments.items()
-        },
-    )
+def application(name: str, status: ApplicationStatus, message: str, **deployments: str) -> StatusOverview:
+    failed = (DeploymentStatus.DEPLOY_FAILED, DeploymentStatusTrigger.REPLICA_STARTUP_FAILED)
+    parts = [DeploymentStatusInfo(part, *failed, said) for part, said in deployments.items()]
+    return StatusOverview(ApplicationStatusInfo(status, message), name, parts)
 
 
 def test_an_application_that_cannot_be_deployed_is_named_with_the_last_lines_of_the_reason() -> None:
     traceback = "\n".join(f"line {number}" for number in range(20))
-    status = ServeStatus(
-        applications={
-            "well": application(ApplicationStatus.RUNNING, ""),
-            "ill": application(ApplicationStatus.DEPLOY_FAILED, "Ingress is unhealthy.", Ingress=traceback),
-        }
+    found = failures(
+        [
+            application("well", ApplicationStatus.RUNNING, ""),
+            application("ill", ApplicationStatus.DEPLOY_FAILED, "Ingress is unhealthy.", Ingress=traceback),
+        ]
     )
 
-    assert list(failures(status)) == [("ill", [f"line {number}" for number in range(8, 20)])]
+    assert list(found) == [("ill", [f"line {number}" for number in range(8, 20)])]
 
 
 def test_a_short_reason_is_told_in_full() -> None:
-    status = ServeStatus(
-        applications={"ill": application(ApplicationStatus.DEPLOY_FAILED, "No module named 'x'")}
-    )
+    found = failures([application("ill", ApplicationStatus.DEPLOY_FAILED, "No module named 'x'")])
 
-    assert list(failures(status)) == [("ill", ["No module named 'x'"])]
+    assert list(found) == [("ill", ["No module named 'x'"])]
+
+
+def test_each_failure_is_printed_once_until_it_is_over(monkeypatch, capsys) -> None:
+    ill = application("ill", ApplicationStatus.DEPLOY_FAILED, "No module named 'x'")
+    late = application("late", ApplicationStatus.DEPLOY_FAILED, "no room")
+    well = application("ill", ApplicationStatus.RUNNING, "")
+    reported: set[str] = set()
+    lines = []
+    for seen in ([ill], [ill], [ill, late], [well, late], [ill, late]):
+        monkeypatch.setattr(driver, "statuses", lambda seen=seen: seen)
+        driver._report_failures(reported)
+        lines.append(capsys.readouterr().err.count("could not be deployed"))
+
+    assert lines == [1, 0, 1, 0, 1]

@@ -18,10 +18,11 @@ from ray.serve.config import AutoscalingPolicy
 from serve_app.controller import serve_policy
 from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.mailbox import Deployment, Inbox, Learned
-from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.serve_policy import ServePolicy
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
+from serve_app.wire.names import INGRESS
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 from tests.stub_engine import LIMIT_S

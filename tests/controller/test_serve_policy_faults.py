@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from serve_app.controller import ingress_fleet
-from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import MixSums, PolicyState
+from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedModel
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 

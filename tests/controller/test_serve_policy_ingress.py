@@ -6,8 +6,8 @@ import pytest
 
 from serve_app.cluster.ingress_room import Node
 from serve_app.controller.mailbox import Deployment
-from serve_app.controller.serve_policy import INGRESS
 from serve_app.settings.knobs import IngressKnobs
+from serve_app.wire.names import INGRESS
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
 

@@ -27,9 +27,10 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.cluster.ingress_room import Node
 from serve_app.controller.mailbox import Deployment, Inbox, Learned, Mailbox
-from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.ingress_reports import IngressReport
+from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 from tests.policy.build import NOW

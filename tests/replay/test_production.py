@@ -16,11 +16,12 @@ from replay.profile import Profile
 from replay.result import Result
 from replay.simulation import simulate
 from serve_app.controller.contexts import engine_readings, ingress_readings
-from serve_app.controller.serve_policy import INGRESS, ServePolicy
+from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState, restore
 from serve_app.settings.knobs import Knobs
+from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedModel
 from tests.policy.fake_application import Clock, FakeApplication
 from tests.replay.controllers import waves

@@ -70,6 +70,28 @@ def test_a_second_run_loads_nothing_again(load: Load, capsys: pytest.CaptureFixt
     assert "org/model: downloading 0.00 GB of 0.00 GB" in capsys.readouterr().out
 
 
+def test_an_index_of_weights_that_are_not_there_is_no_download(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {name: WHOLE[name] for name in ("config.json", INDEX, "pytorch_model.bin")}
+
+    assert load(FakeHub({"org/model": files}), "org/model") == 2
+    assert "NothingToLoadError: the repository has no weights" in capsys.readouterr().err
+
+
+def test_a_repository_without_a_tokenizer_has_none_to_load(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load(FakeHub({"org/model": {"weights.bin": b"1"}}), "--tokenizer=org/model") == 2
+    assert "NothingToLoadError: the repository has no tokenizer" in capsys.readouterr().err
+
+
+def test_a_damaged_index_may_be_whole_at_the_next_try(load: Load) -> None:
+    files = {**WHOLE, INDEX: b"<html>a proxy's page</html>"}
+
+    assert load(FakeHub({"org/model": files}), "org/model") == 1
+
+
 def test_of_a_tokenizer_no_weights_are_loaded(tmp_path: Path, load: Load) -> None:
     assert load(FakeHub({"org/model": WHOLE}), "--tokenizer=org/model") == 0
     assert _found(tmp_path, "org/model") == {
@@ -94,7 +116,7 @@ def test_a_gated_model_says_what_to_do_and_the_others_are_loaded(
         ("org/none", "org/none: RepositoryNotFoundError: 404 Client Error. "),
         ("org/model@v9", "org/model@v9: RevisionNotFoundError: 404 Client Error. Revision Not Found "),
         ("org/model:Q4", "org/model:Q4: HFValidationError: Repo id must use alphanumeric chars"),
-        ("org/bare", "org/bare: ValueError: the repository has no weights that vLLM can load"),
+        ("org/bare", "org/bare: NothingToLoadError: the repository has no weights that vLLM can load"),
     ],
 )
 def test_what_no_retry_mends_has_exit_status_2(
