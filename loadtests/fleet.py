@@ -52,7 +52,7 @@ class Fleet:
     broken_per_1000_events: float | None
     """Broken streams for each 1,000 of these; None without any."""
     held_to_ready_s: float | None
-    """From the intended time of the first request held for want of a replica, where none was ready, to the
+    """From the intended time of the first request held because no replica was ready, to the
     first that was, by a look or by the first piece of a request that was held. None if there was no such
     request, or no replica came."""
     returned_s: float | None

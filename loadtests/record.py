@@ -50,7 +50,7 @@ class Record:
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache, where the server says."""
     cold_wait_s: float = 0.0
-    """How long it was held for want of a replica: the server's figure, or the last comment's."""
+    """How long it was held until a replica could take it: the server's figure, or the last comment's."""
     phases: tuple[tuple[float, str], ...] = ()
     """Each change of what the comments of a held stream said: (time, phase)."""
 
@@ -83,10 +83,10 @@ class Sample:
     starting: int = -1
     """With their process, loading."""
     pending: int = -1
-    """Asked for, without a place yet."""
+    """Asked for; no node has room yet."""
     draining: int = -1
     held: int = -1
-    """Requests held for want of a replica."""
+    """Requests held until a replica can take them."""
     waiting: int = -1
     """Requests in the engines' queues."""
     running: int = -1

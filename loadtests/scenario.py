@@ -37,7 +37,7 @@ class Slos(ScenarioPart):
     ttft_ms: Bounds | None = Bounds(p50=100, p95=200, p99=500)
     """For all requests, cold ones included, counted from the intended time."""
     warm_ttft_ms: Bounds | None = None
-    """For requests that were not held for want of a replica."""
+    """For requests that were not held."""
     cold_wait_s: Bounds | None = None
     """How long the others were held."""
     itl_ms: Bounds | None = Bounds(p50=15, p95=25, p99=40)

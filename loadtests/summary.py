@@ -70,7 +70,7 @@ class Counts:
     retried: int
     """Sent more than once, whatever became of them."""
     cold: int
-    """Held for over 0.5 s for want of a replica, whatever became of them."""
+    """Held for over 0.5 s, whatever became of them."""
     left_waiting: int
     """How many of those that left did so before the first piece. They count in TTFT with the time they had
     waited, so with many of them its percentiles are lower bounds."""
@@ -112,7 +112,7 @@ class Latencies:
 
     ttft: Percentiles | None
     ttft_warm: Percentiles | None
-    """For requests that were not held for want of a replica, or for at most 0.5 s."""
+    """For requests that were not held, or held for at most 0.5 s."""
     ttft_cold: Percentiles | None
     """For the other requests."""
     cold_wait: Percentiles | None

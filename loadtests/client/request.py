@@ -72,7 +72,7 @@ _SETTLE_S = 1.0
 
 
 class SpoiledError(Exception):
-    """Requests failed for want of something on this machine, which says nothing of the server."""
+    """Requests failed because this machine lacked a resource, which says nothing of the server."""
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         "most_in_flight": conditions.max_ongoing_requests,
         "sequence_tokens": SEQUENCE_TOKENS,
         "two_choices": conditions.routing == "two-choices",
-        "patience_s": PREFILL_BUDGET_SHARE * conditions.ttft_target_s
+        "prefill_budget_s": PREFILL_BUDGET_SHARE * conditions.ttft_target_s
         if conditions.routing == "grouped"
         else 0.0,
         "group_requests": GROUP_REQUESTS,

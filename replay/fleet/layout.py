@@ -165,7 +165,7 @@ RULES = np.dtype(
         ("most_in_flight", "i8"),  # and all others; where every replica has so many, requests are refused
         ("sequence_tokens", "i8"),  # tokens that a request in flight weighs in a pick
         ("two_choices", "i8"),  # 1: the fewer requests in flight of two replicas drawn at random
-        ("patience_s", "f8"),  # seconds a request may wait for prefill, its own included; 0: no groups
+        ("prefill_budget_s", "f8"),  # seconds a request may wait for prefill, its own included; 0: no groups
         ("group_requests", "i8"),  # most requests of a prefill group
         ("pace_fade", "f8"),
         ("bytes_per_token", "f8"),

@@ -31,7 +31,7 @@ def apply_starting_values(
 
 
 def assumption_notes(inputs: Inputs) -> list[str]:
-    """Return a sentence for each thing that the decision takes from the knob for want of a measurement."""
+    """Return a sentence for each thing that the decision takes from the knob because nothing was measured."""
     given = inputs.knobs.starting_values
     if given is None:
         return []

@@ -35,13 +35,13 @@ def choose(m: Memory, limit: int, pending: int, t: float) -> int:
     totals = m.totals[0]
     if rules.two_choices:
         return choose_of_two(m, limit)
-    patient = rules.patience_s > 0.0 and totals.pace_s > 0.0 and pending > 0
+    patient = rules.prefill_budget_s > 0.0 and totals.pace_s > 0.0 and pending > 0
     most = oldest = 0.0
     if patient:
-        in_time = rules.patience_s * totals.pace_tokens / totals.pace_s
+        in_time = rules.prefill_budget_s * totals.pace_tokens / totals.pace_s
         worth = (rules.group_requests + 1) * totals.prompt_tokens / totals.prompts
         most = min(in_time, worth) - pending
-        oldest = t - rules.patience_s
+        oldest = t - rules.prefill_budget_s
     best = NONE
     least_waits = True
     least = 0.0

@@ -24,7 +24,7 @@ class Ingress:
     fleet: Fleet
     room: int
     limit: int
-    patience_s: float
+    prefill_budget_s: float
     batch: int
     now: float = 0.0
     replicas: ReplicaSet = field(init=False)
@@ -59,7 +59,11 @@ class Ingress:
     def arrive(self, prompt: int, at: float) -> None:
         self.now = at
         tokens = min(int(prompt * 4.4) // 4, 32_768)
-        place = self.replicas.take(self.limit, tokens, self.patience_s, self.batch) if not self.held else None
+        place = (
+            self.replicas.take(self.limit, tokens, self.prefill_budget_s, self.batch)
+            if not self.held
+            else None
+        )
         if place is not None:
             self._sent(place)
         elif len(self.replicas) and not self.held:
@@ -98,7 +102,7 @@ class Ingress:
 
     def _release(self) -> None:
         while self.held:
-            place = self.replicas.take(self.room, self.held[0], self.patience_s, self.batch)
+            place = self.replicas.take(self.room, self.held[0], self.prefill_budget_s, self.batch)
             if place is None:
                 return
             self.held.popleft()
@@ -127,9 +131,9 @@ def test_picks_are_those_of_the_ingress(seed: int, routing: str) -> None:
         max_ongoing_requests=14,
         routing=routing,
     )
-    patience_s = float(made.memory.rules["patience_s"][0])
-    assert (patience_s > 0) == (routing == "grouped")
-    ingress = Ingress(made, room=9, limit=14, patience_s=patience_s, batch=8)
+    prefill_budget_s = float(made.memory.rules["prefill_budget_s"][0])
+    assert (prefill_budget_s > 0) == (routing == "grouped")
+    ingress = Ingress(made, room=9, limit=14, prefill_budget_s=prefill_budget_s, batch=8)
     ingress.follow_replicas()
     at, joined, held = 0.0, made.ready, 0
     for _ in range(400):
