@@ -62,7 +62,10 @@ class Progress:
         before, since = self._phases.get(name, ("", 0.0))
         if phase != before:
             self._phases[name] = phase, time.monotonic()
-            if model["state"] == "failed":
+            if "failed" in (
+                phase,
+                model["state"],
+            ):  # a start that failed is tried again: its state is no failure
                 self.say(f"{name}: failed: {reason}")
                 return True
             if not ready:  # the line that says so follows

@@ -144,3 +144,13 @@ def test_a_phase_that_lasts_is_explained_after_half_a_minute(
     server.step(40.0, "loading", "waiting_for_a_node", "no GPU is free")
 
     assert capsys.readouterr().out == "tideserve:  40.0 s  tide: still waiting for a node: no GPU is free\n"
+
+
+def test_a_start_that_fails_is_reported_with_the_reason_while_another_is_tried(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`/ready` then says `loading`, in phase `failed`."""
+    assert server.step(1.0, "loading", "failed", "configuration: no such folder")
+    assert not server.step(1.0, "loading", "imports")
+
+    assert "tide: failed: configuration: no such folder" in capsys.readouterr().out
