@@ -240,7 +240,7 @@ def _show_news(log: ServerLog, progress: Progress) -> None:
 
 
 def _show_tail(log: ServerLog) -> None:
-    say(f"the last lines of {log.path} that tell why:")
+    say(f"the last lines of {log.path}:")
     for line in log.tail():
         show(f"    {line}")
 

@@ -345,7 +345,7 @@ def test_an_end_of_serve_run_itself_is_told_with_its_last_lines_and_their_file(
     assert log.read_text() == "no memory\n"
     assert capsys.readouterr().out.splitlines()[:3] == [
         f"tideserve: Serve's driver (`serve run`, process {driver.process.pid}) {told}",
-        f"tideserve: the last lines of {log} that tell why:",
+        f"tideserve: the last lines of {log}:",
         "    no memory",
     ]
 
