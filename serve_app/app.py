@@ -9,13 +9,11 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
-from serve_app.cluster.placement import actor_options, placement
+from serve_app.cluster.placement import actor_options, engine_environment, placement
 from serve_app.engine.engine_deployment import Engine
-from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
-from serve_app.settings.tree import EMBEDDED
 from serve_app.wire.names import INGRESS
 
 _HEALTH_CHECK_PERIOD_S = 1.0
@@ -47,7 +45,10 @@ def build_application(
         knobs: The knobs of each model, by name, where the `user_config` of `Ingress` says nothing.
         engine_class: The class of the engine deployments.
     """
-    engines = [engine_deployment(model, settings.request_log, engine_class) for model in settings.models]
+    engines = [
+        engine_deployment(model, settings.request_log, settings.zygote, engine_class)
+        for model in settings.models
+    ]
     ingress = settings.ingress
     return serve.deployment(
         Ingress,
@@ -84,13 +85,11 @@ def open_bounds(least: int, interval_s: float) -> dict[str, Any]:
 
 
 def engine_deployment(
-    model: ModelSettings, request_log: RequestLogSettings, engine_class: type = Engine
+    model: ModelSettings, request_log: RequestLogSettings, zygote: bool = True, engine_class: type = Engine
 ) -> Application:
     """Return the engine deployment of one model."""
     options = placement(model)
-    embedded = EMBEDDED_MODEL if model.model == EMBEDDED else {}
-    eager = EAGER_CPU if model.device == "cpu" and model.enforce_eager else {}
-    options["ray_actor_options"]["runtime_env"] = {"env_vars": {**ENGINE, **embedded, **eager, **model.env}}
+    options["ray_actor_options"]["runtime_env"] = engine_environment(model, zygote)
     return serve.deployment(
         engine_class,
         name=model.deployment_name,

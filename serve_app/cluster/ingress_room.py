@@ -27,9 +27,7 @@ def share_nodes(nodes: Iterable[Node], ingress: Resources, engines: Iterable[Res
     engine needs.
     """
     needs = list(engines)
-    return any(
-        _fits(node.total, ingress) and any(_fits(node.total, need) for need in needs) for node in nodes
-    )
+    return any(fits(node.total, ingress) and any(fits(node.total, need) for need in needs) for node in nodes)
 
 
 def room_for_ingress(
@@ -49,20 +47,21 @@ def room_for_ingress(
     """
     open_nodes = [(node, dict(node.free)) for node in nodes]
     for need in sorted(awaited, key=lambda need: -need.get("CPU", 0.0)):
-        fitting = next((free for _, free in open_nodes if _fits(free, need)), None)
+        fitting = next((free for _, free in open_nodes if fits(free, need)), None)
         if fitting is not None:
             _take(fitting, need)
         else:
-            open_nodes = [(node, free) for node, free in open_nodes if not _fits(node.total, need)]
+            open_nodes = [(node, free) for node, free in open_nodes if not fits(node.total, need)]
     found = 0
     for _, free in open_nodes:
-        while found < most and _fits(free, ingress):
+        while found < most and fits(free, ingress):
             _take(free, ingress)
             found += 1
     return found
 
 
-def _fits(free: Resources, need: Resources) -> bool:
+def fits(free: Resources, need: Resources) -> bool:
+    """Return whether `need` is there in `free`."""
     return all(amount <= 0 or free.get(name, 0.0) > amount - _SMALLEST for name, amount in need.items())
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from serve_app.settings.tree import ModelSettings
+from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
+from serve_app.settings.tree import EMBEDDED, ModelSettings
+from serve_app.zygote.python import EXECUTABLE, KEY
 
 # Ray marks a node's accelerator with a resource of this name; a sliver of it pins the type.
 _ACCELERATOR_SLIVER = 0.001
@@ -55,6 +59,25 @@ def replica_resources(model: ModelSettings) -> dict[str, float]:
     return needed
 
 
+def resources_on_one_node(model: ModelSettings) -> dict[str, float]:
+    """Return what a node must have, at the least, to hold a part of one replica."""
+    return {**replica_resources(model), **({"GPU": 1.0} if model.device == "gpu" else {})}
+
+
 def custom_and_cpus(cpus: float, resources: Mapping[str, float]) -> dict[str, float]:
     """Return the resources of a replica without GPUs, by Ray's names."""
     return {"CPU": cpus, **resources}
+
+
+def engine_environment(model: ModelSettings, zygote: bool) -> dict[str, Any]:
+    """Return Ray's `runtime_env` of a model's engine replicas.
+
+    Replicas of the same environment share a zygote, because much of it is read while vLLM is imported.
+    """
+    embedded = EMBEDDED_MODEL if model.model == EMBEDDED else {}
+    eager = EAGER_CPU if model.device == "cpu" and model.enforce_eager else {}
+    variables = {**ENGINE, **embedded, **eager, **model.env}
+    if not zygote:
+        return {"env_vars": variables}
+    key = hashlib.sha256(json.dumps(variables, sort_keys=True).encode()).hexdigest()[:8]
+    return {"env_vars": {**variables, KEY: key}, "py_executable": EXECUTABLE}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 from serve_app.engine.startup import Startup
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
+from serve_app.zygote.python import EXECUTABLE, SOCKET
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -66,6 +70,9 @@ async def launch(
         from serve_app.engine.serving import Serving  # noqa: PLC0415
         from serve_app.engine.step_metrics import StepStats  # noqa: PLC0415
 
+    if os.environ.get(SOCKET):
+        resource_tracker.ensure_running()  # as plain Python, which is all it needs
+        multiprocessing.set_executable(EXECUTABLE)  # vLLM spawns the engine core, and this forks it
     stats = StepStats(metrics)
     with startup.phase("configuration"):
         namespace = vllm_namespace(model)

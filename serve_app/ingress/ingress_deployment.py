@@ -16,6 +16,7 @@ from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ModelDirectory, ServedModel
 from serve_app.cluster.placement import custom_and_cpus
+from serve_app.cluster.warm_nodes import keep_nodes_warm
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.held_requests import HeldRequests
@@ -75,6 +76,8 @@ class Ingress:
             asyncio.create_task(heartbeats.run()),
             asyncio.create_task(keep_report(app, replica, self._holds, self._report)),
         ]
+        if self._settings.zygote:
+            self._tasks.append(asyncio.create_task(keep_nodes_warm(models)))
 
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)

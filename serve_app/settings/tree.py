@@ -199,6 +199,8 @@ class AppSettings(ClosedModel):
     http: HttpSettings = HttpSettings()
     ingress: IngressSettings = IngressSettings()
     request_log: RequestLogSettings = RequestLogSettings()
+    zygote: bool = True
+    """Whether each node keeps a process that has imported vLLM, from which engine replicas are forked."""
 
     @model_validator(mode="after")
     def _distinct(self) -> AppSettings:

@@ -1,0 +1,59 @@
+"""Have each node on which an engine replica may be placed keep a zygote, before a replica is wanted there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import ray
+from ray._private import state
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.cluster.ingress_room import fits
+from serve_app.cluster.placement import engine_environment, resources_on_one_node
+from serve_app.settings.tree import ModelSettings
+
+logger = logging.getLogger("ray.serve")
+
+_PERIOD_S = 10.0
+_WAIT_S = 60.0
+"""A zygote takes 10 s of CPU to import what it keeps."""
+
+
+async def keep_nodes_warm(models: Sequence[ModelSettings]) -> None:
+    """Warm each node that joins, as long as the task runs. Where Ray fails to answer, try again later."""
+    warmed: set[tuple[str, str]] = set()
+    call = BoundedCall("the zygotes of the nodes", partial(_warm, models, warmed), 0.0)
+    while True:
+        await call.get(_WAIT_S)
+        await asyncio.sleep(_PERIOD_S)
+
+
+def _warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
+    """Run an empty task in each model's environment, on each node with room for a replica of it.
+
+    The worker that Ray starts for the task starts the zygote, and may become the first replica itself.
+    """
+    pending = {}
+    for node, total in state.total_resources_per_node().items():
+        for model in models:
+            if (node, model.name) not in warmed and fits(total, resources_on_one_node(model)):
+                there = NodeAffinitySchedulingStrategy(node, soft=False)
+                task = ray.remote(_nothing).options(
+                    num_cpus=0,
+                    max_retries=0,
+                    runtime_env=engine_environment(model, zygote=True),
+                    scheduling_strategy=there,
+                )
+                pending[task.remote()] = (node, model.name)
+    done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_WAIT_S) if pending else ([], [])
+    for reference in done:
+        ray.get(reference)
+        warmed.add(pending[reference])
+
+
+def _nothing() -> None:
+    """The task itself: all that matters is the process it runs in."""

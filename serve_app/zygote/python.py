@@ -1,0 +1,189 @@
+"""`tideserve-python`: Python for processes that need vLLM, forked from the zygote of the node.
+
+It takes Python's command line and stands for the process: it passes signals on, and ends as that process
+ends, which ends with it. Ray starts the worker of an engine replica through it (`py_executable`), and vLLM
+the engine core. Where no zygote can be had it becomes plain Python, whose imports take about ten seconds.
+
+This module imports only what is needed to ask: it costs 9 MB and 40 ms.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+from serve_app.zygote.request import Request, is_own
+
+KEY = "TIDESERVE_ZYGOTE"
+"""Names the zygote whose environment a process shares. Without it, no zygote is used."""
+SOCKET = "TIDESERVE_ZYGOTE_SOCKET"
+"""Where the zygote of a forked process listens."""
+
+STATUS = struct.Struct("!ii")
+"""What a zygote answers: the new process's id and 0, and at its end its id and `os.waitpid`'s status."""
+
+EXECUTABLE = os.path.join(os.path.dirname(sys.executable), "tideserve-python")
+"""This command, as the package's installation puts it beside Python."""
+
+_IMPORTED = (
+    "ray._private.workers.default_worker",
+    "ray.serve._private.replica",
+    "serve_app.engine.engine_deployment",
+    "serve_app.engine.warm_imports",
+)
+"""What a zygote imports."""
+_RAYLET_SOCKET = "--raylet-name="
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_ANSWER_S = 120.0
+"""How long a zygote may take, which may still be importing: 10 s of CPU."""
+_LOOK_S = 0.02
+
+
+def main() -> None:
+    """Run Python's command line, in a fork of the zygote if there is one."""
+    parent = os.getppid()
+    path, may_start = _zygote_socket(sys.argv[1:])
+    connection = _connect(path, may_start) if path else None
+    process = _fork(connection, sys.argv[1:]) if connection is not None else None
+    if connection is None or process is None:
+        os.environ.pop(SOCKET, None)
+        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606
+    _stand_for(connection, process, parent)
+
+
+def _zygote_socket(arguments: list[str]) -> tuple[str, bool]:
+    """Return the zygote's socket, "" for none, and whether this process may start the zygote.
+
+    A worker of Ray's may, and the zygote then ends with its raylet. What a worker starts only uses it.
+    """
+    if path := os.environ.get(SOCKET):
+        return path, False
+    key = os.environ.get(KEY)
+    raylet = next((word for word in arguments if word.startswith(_RAYLET_SOCKET)), None)
+    if not key or raylet is None:
+        return "", False
+    path = os.path.join(os.path.dirname(raylet.removeprefix(_RAYLET_SOCKET)), f"zygote-{key}")
+    os.environ[SOCKET] = path
+    return path, True
+
+
+def _connect(path: str, may_start: bool) -> socket.socket | None:
+    connection = _connected(path)
+    if connection is not None or not may_start:
+        return connection
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of workers that start at once, one starts the zygote
+        connection = _connected(path)
+        if connection is not None:
+            return connection
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        zygote = _start(path)
+        while connection is None and zygote.poll() is None:
+            time.sleep(_LOOK_S)
+            connection = _connected(path)
+    return connection
+
+
+def _connected(path: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX)
+    with suppress(OSError):
+        connection.connect(path)
+        if is_own(connection):
+            return connection
+    connection.close()
+    return None
+
+
+def _start(path: str) -> subprocess.Popen[bytes]:
+    """Start a zygote, in a process group of its own: Ray ends that of a worker that dies."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(path)), "logs")
+    log = os.path.join(folder, f"{os.path.basename(path)}.log") if os.path.isdir(folder) else os.devnull
+    command = [sys.executable, "-m", "serve_app.zygote.zygote", path, str(os.getppid()), *_IMPORTED]
+    with open(log, "ab") as output:
+        return subprocess.Popen(  # noqa: S603
+            command,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # its threads would begin with the import
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,
+        )
+
+
+def _fork(connection: socket.socket, arguments: list[str]) -> int | None:
+    """Return the id of the new process, or None if the zygote has died or hangs."""
+    connection.settimeout(_ANSWER_S)
+    try:
+        Request.of_this_process(arguments, without=connection.fileno()).send(connection)
+        process = _receive(connection)[0]
+        connection.settimeout(None)
+        return process
+    except (OSError, EOFError):
+        return None
+
+
+def _receive(connection: socket.socket) -> tuple[int, int]:
+    data = connection.recv(STATUS.size, socket.MSG_WAITALL)
+    if len(data) < STATUS.size:
+        raise EOFError
+    pid, status = STATUS.unpack(data)
+    return pid, status
+
+
+def _stand_for(connection: socket.socket, process: int, parent: int) -> None:
+    """Wait for `process` and end as it does; end it if the parent of this process dies."""
+    for each in _PASSED_ON:
+        signal.signal(each, lambda received, _: _signal(process, received))
+    for number in (0, 1, 2):
+        with suppress(OSError):
+            os.close(number)
+    ended, orphaned = _opened(process), _opened(parent)
+    watched = [each for each in (connection.fileno(), ended, orphaned) if each is not None]
+    while True:
+        ready, _, _ = select.select(watched, [], [])
+        if connection.fileno() in ready:
+            try:
+                _end_as(_receive(connection)[1])
+            except (OSError, EOFError):  # the zygote has died, and the process goes on
+                watched.remove(connection.fileno())
+                connection.close()
+                if ended is None:
+                    os._exit(1)
+        elif orphaned in ready:
+            _signal(process, signal.SIGKILL)
+            os._exit(1)
+        elif ended in ready and connection.fileno() < 0:
+            os._exit(1)  # how it ended, only the zygote would know
+
+
+def _opened(process: int) -> int | None:
+    try:
+        return os.pidfd_open(process)
+    except OSError:  # it has ended, or the kernel is older than 5.3
+        return None
+
+
+def _signal(process: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+def _end_as(status: int) -> None:
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What `tideserve-python` asks of a zygote: to become the Python process that a command line describes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from dataclasses import asdict, dataclass
+
+_LENGTH = struct.Struct("!I")
+_MOST_DESCRIPTORS = 250
+"""The kernel passes at most 253 descriptors with one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A process as `exec` would make it. Its open descriptors go with the message."""
+
+    arguments: list[str]
+    """The command line after the interpreter."""
+    environment: dict[str, str]
+    folder: str
+    group: int
+    """The process group to join."""
+    descriptors: list[int]
+    """The numbers under which the process finds the descriptors that are passed, in their order."""
+
+    @classmethod
+    def of_this_process(cls, arguments: list[str], without: int) -> Request:
+        """Describe this process, with all of its open descriptors except `without`."""
+        numbers = sorted(int(name) for name in os.listdir("/proc/self/fd"))
+        passed = [number for number in numbers if number != without and _is_open(number)]
+        return cls(arguments, dict(os.environ), os.getcwd(), os.getpgrp(), passed[:_MOST_DESCRIPTORS])
+
+    def send(self, connection: socket.socket) -> None:
+        """Send the request, and with it the descriptors it names."""
+        data = json.dumps(asdict(self)).encode()
+        socket.send_fds(connection, [_LENGTH.pack(len(data))], self.descriptors)
+        connection.sendall(data)
+
+    @classmethod
+    def receive(cls, connection: socket.socket) -> tuple[Request, list[int]]:
+        """Return a request, and the numbers under which its descriptors are open here.
+
+        Raises:
+            EOFError: the other side has gone.
+        """
+        head, passed, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_DESCRIPTORS)
+        if len(head) < _LENGTH.size:
+            raise EOFError
+        data = b""
+        (length,) = _LENGTH.unpack(head)
+        while len(data) < length:
+            part = connection.recv(length - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return cls(**json.loads(data)), passed
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Whether the process at the other end of a Unix socket belongs to this process's user."""
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return bool(uid == os.getuid())
+
+
+def _is_open(number: int) -> bool:
+    """Whether a descriptor is open. That which listed the folder of descriptors is not any more."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,199 @@
+"""The zygote of a node: a process that has imported vLLM and Ray, and forks what an engine replica needs.
+
+It has one thread, no GPU and no OpenMP region behind it, so a fork of it may do whatever a new process may.
+It ends with the raylet whose worker started it. If it dies, the processes that it forked go on, and the next
+ones import for themselves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+
+from setproctitle import setproctitle
+
+from serve_app.zygote.python import STATUS
+from serve_app.zygote.request import Request, is_own
+
+_REQUEST_S = 5.0
+
+
+@dataclass(slots=True)
+class Zygote:
+    """Takes requests on `listener` until `owner`, a pidfd, tells that its process has ended."""
+
+    listener: socket.socket
+    owner: int
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _clients: dict[int, socket.socket] = field(default_factory=dict)
+    """By the id of the process that was forked for each."""
+
+    def serve(self) -> tuple[Request, list[int]] | None:
+        """Fork until the owner ends. Returns None then, and in each fork the request that it is to fulfil."""
+        wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for source in (self.listener, wake, self.owner):
+            self._selector.register(source, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self.listener:
+                    request = self._take()
+                    if request is not None:
+                        signal.set_wakeup_fd(-1)
+                        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                        for number in (wake, wakened, self.owner):
+                            os.close(number)
+                        return request
+                elif key.fd == wake:
+                    with suppress(BlockingIOError):
+                        os.read(wake, 4096)
+                elif key.fd == self.owner:
+                    return None
+                else:
+                    self._abandoned(key.data)
+            self._reap()
+
+    def _take(self) -> tuple[Request, list[int]] | None:
+        """Fork for one client. Returns the request in the fork, and None in the zygote."""
+        client, _ = self.listener.accept()
+        client.settimeout(_REQUEST_S)  # a client that was stopped must not hold up the others
+        passed: list[int] = []
+        try:
+            if not is_own(client):
+                raise EOFError
+            request, passed = Request.receive(client)
+            process = os.fork()
+        except (EOFError, OSError):
+            client.close()
+            return None
+        if process == 0:
+            client.close()
+            self._leave()
+            return request, passed
+        for number in passed:
+            os.close(number)
+        self._clients[process] = client
+        self._selector.register(client, selectors.EVENT_READ, process)
+        with suppress(OSError):
+            client.sendall(STATUS.pack(process, 0))
+        return None
+
+    def _leave(self) -> None:
+        self.listener.close()
+        self._selector.close()
+        for client in self._clients.values():
+            client.close()
+
+    def _abandoned(self, process: int) -> None:
+        """End a process whose client has died: nobody would wait for it."""
+        if process in self._clients:
+            os.kill(process, signal.SIGKILL)
+            self._forget(process)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                process, status = os.waitpid(-1, os.WNOHANG)
+                if process == 0:
+                    return
+                if process in self._clients:
+                    with suppress(OSError):
+                        self._clients[process].sendall(STATUS.pack(process, status))
+                    self._forget(process)
+
+    def _forget(self, process: int) -> None:
+        client = self._clients.pop(process)
+        self._selector.unregister(client)
+        client.close()
+
+
+def become(request: Request, passed: list[int]) -> None:
+    """Turn this fork into the process that `request` describes, and run its program."""
+    with suppress(OSError):  # the group's other processes may have ended
+        os.setpgid(0, request.group)
+    highest = max([*request.descriptors, *passed, 2]) + 1
+    moved = [_move(number, highest) for number in passed]
+    for source, number in zip(moved, request.descriptors, strict=True):
+        os.dup2(source, number)
+        os.close(source)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()  # otherwise all forks would draw the same numbers
+    threads = os.environ.get("OMP_NUM_THREADS", "")  # OpenMP has read what it was when the zygote began
+    if (torch := sys.modules.get("torch")) and threads.isdecimal():
+        torch.set_num_threads(int(threads))
+    run(request.arguments)
+
+
+def _move(number: int, least: int) -> int:
+    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
+    os.close(number)
+    return moved
+
+
+def run(arguments: list[str]) -> None:
+    """Run Python's command line in this process: `-c CODE`, `-m MODULE` or a file, with their arguments."""
+    rest = list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-c", "-m"):
+        del rest[: 2 if rest[0] in ("-W", "-X") else 1]  # the interpreter's own options
+    option = rest.pop(0) if rest and rest[0] in ("-c", "-m") else ""
+    program = rest.pop(0)
+    sys.argv = [option or program, *rest]
+    if option == "-m":
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        return
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    if option == "-c":
+        sys.path[0] = ""
+        code = compile(program, "<string>", "exec")
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(program))
+        main.__file__ = program
+        with open(program, "rb") as file:
+            code = compile(file.read(), program, "exec")
+    exec(code, main.__dict__)  # noqa: S102 as Python does with its command line
+
+
+def main() -> None:
+    """Listen at `SOCKET`, import the `MODULE`s, and fork until the process `OWNER` ends."""
+    path, process, *modules = sys.argv[1:]
+    owner = os.pidfd_open(int(process))
+    setproctitle(
+        "tideserve::Zygote"
+    )  # at once: it needs the memory of the environment as it was at the start
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    os.chmod(path, 0o600)
+    listener.listen(128)
+    for name in modules:
+        import_module(name)
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+        raise SystemExit("an import has initialized CUDA, which no fork could use")
+    gc.collect()
+    gc.freeze()  # the collector would otherwise touch, and so copy, every page that the forks share
+    task = Zygote(listener, owner).serve()
+    if task is None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        return
+    become(*task)
+
+
+if __name__ == "__main__":
+    main()

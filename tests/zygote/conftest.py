@@ -1,0 +1,59 @@
+"""A real zygote that imports next to nothing, and Python processes that are forked from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from serve_app.zygote.python import SOCKET
+
+MARK = "colorsys"
+"""A module that nothing else imports: where it is loaded, the process was forked from the zygote."""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def zygote(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [
+        sys.executable,
+        "-m",
+        "serve_app.zygote.zygote",
+        str(tmp_path / "zygote"),
+        str(os.getpid()),
+        MARK,
+    ]
+    with subprocess.Popen(command) as process:
+        wait_for(tmp_path / "zygote")
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Iterator[Start]:
+    """Start `tideserve-python` with a command line, as a client of the zygote in this folder."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+        environment = {**os.environ, SOCKET: str(tmp_path / "zygote"), "GIVEN": "to the fork"}
+        command = [sys.executable, "-m", "serve_app.zygote.python", *arguments]
+        process = subprocess.Popen(  # type: ignore[call-overload]
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+        )
+        started.append(process)
+        return process  # type: ignore[no-any-return]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

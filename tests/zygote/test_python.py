@@ -1,0 +1,138 @@
+"""`tideserve-python` is Python, forked from a zygote where there is one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serve_app.zygote import python as command
+from tests.zygote.conftest import MARK, Start
+
+FORKED = f"import sys; print({MARK!r} in sys.modules)"
+WAITS = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+
+needs_zygote = pytest.mark.usefixtures("zygote")
+
+
+def said(process: subprocess.Popen[str], given: str = "") -> str:
+    return process.communicate(given, timeout=60)[0].strip()
+
+
+@needs_zygote
+def test_the_process_is_a_fork_of_the_zygote(python: Start) -> None:
+    assert said(python("-c", FORKED)) == "True"
+
+
+def test_without_a_zygote_it_is_plain_python(python: Start) -> None:
+    assert said(python("-c", FORKED)) == "False"
+
+
+@needs_zygote
+def test_it_has_the_command_line_the_environment_the_folder_and_the_streams(
+    python: Start, tmp_path: Path
+) -> None:
+    code = "import os, sys; print(sys.argv, os.environ['GIVEN'], os.getcwd(), sys.stdin.read())"
+    process = python("-u", "-W", "ignore", "-c", code, "a", "-b", cwd=tmp_path)
+    assert said(process, "text") == f"['-c', 'a', '-b'] to the fork {tmp_path} text"
+
+
+@needs_zygote
+def test_it_runs_files_and_modules_as_main(python: Start, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("import beside, sys; print(__name__, __file__, sys.argv[1:], beside.VALUE)")
+    (tmp_path / "beside.py").write_text("VALUE = 7")
+    assert said(python(str(file), "x")) == f"__main__ {file} ['x'] 7"
+    assert said(python("-m", "this")).startswith("The Zen of Python")
+
+
+@needs_zygote
+def test_other_descriptors_keep_their_numbers(python: Start, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w+") as file:
+        number = file.fileno()
+        said(python("-c", f"import os; os.write({number}, b'written')", pass_fds=[number]))
+        file.seek(0)
+        assert file.read() == "written"
+
+
+@needs_zygote
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("pass", 0),
+        ("import sys; sys.exit(3)", 3),
+        ("import os; os._exit(200)", 200),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+    ],
+)
+def test_it_ends_as_the_process_ends(python: Start, code: str, status: int) -> None:
+    process = python("-c", code)
+    said(process)
+    assert process.returncode == status
+
+
+@needs_zygote
+def test_a_signal_reaches_the_process(python: Start) -> None:
+    code = f"import signal; signal.signal(signal.SIGTERM, lambda *_: exit(9)); {WAITS}"
+    process = python("-c", code)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    assert process.wait(60) == 9
+
+
+@needs_zygote
+def test_the_process_ends_with_it(python: Start) -> None:
+    process = python("-c", WAITS)
+    assert process.stdout is not None
+    fork = psutil.Process(int(process.stdout.readline()))
+    process.kill()
+    assert psutil.wait_procs([fork], timeout=60)[1] == []
+
+
+@needs_zygote
+def test_the_process_ends_with_the_parent_of_it(python: Start) -> None:
+    nested = [sys.executable, "-m", command.__name__, "-c", WAITS]
+    process = python("-c", f"import subprocess; subprocess.run({nested!r})")
+    assert process.stdout is not None
+    fork = psutil.Process(int(process.stdout.readline()))
+    process.kill()
+    assert psutil.wait_procs([fork], timeout=60)[1] == []
+
+
+def test_the_process_outlives_the_zygote(zygote: subprocess.Popen[bytes], python: Start) -> None:
+    process = python("-c", f"{WAITS}; print('done')")
+    assert process.stdout is not None
+    process.stdout.readline()
+    zygote.kill()
+    zygote.wait(60)
+    assert said(process, "go on") == "done"
+
+
+def test_workers_that_start_at_once_start_one_zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sockets").mkdir()
+    (tmp_path / "logs").mkdir()
+    program = "import serve_app.zygote.python as it, sys; it._IMPORTED = (sys.argv.pop(1),); it.main()"
+    raylet = f"--raylet-name={tmp_path}/sockets/raylet"
+    report = f"import os, sys; print(os.getppid(), {MARK!r} in sys.modules)"
+    environment = {**os.environ, command.KEY: "abc"}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, MARK, "-c", report, raylet],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    answers = {said(worker) for worker in workers}
+    zygote = int(answers.pop().split()[0])
+    assert answers == set()
+    psutil.Process(zygote).kill()
+    assert (tmp_path / "logs" / "zygote-abc.log").read_bytes() == b""

@@ -1,0 +1,53 @@
+"""The zygote itself: for whom it forks, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.zygote.conftest import MARK, Start, wait_for
+
+
+def test_it_ends_with_its_owner_and_takes_its_socket_away(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
+        path = tmp_path / "zygote"
+        command = [sys.executable, "-m", "serve_app.zygote.zygote", str(path), str(owner.pid), MARK]
+        with subprocess.Popen(command) as zygote:
+            wait_for(path)
+            owner.communicate(b"\n", timeout=60)
+            assert zygote.wait(60) == 0
+    assert not path.exists()
+
+
+def test_it_refuses_to_fork_from_more_than_one_thread(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    command = [sys.executable, "-m", "serve_app.zygote.zygote", str(tmp_path / "zygote"), str(os.getpid())]
+    ended = subprocess.run(
+        [*command, "threaded"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )
+    assert ended.returncode == 1
+    assert "2 threads after the imports" in ended.stderr
+
+
+def test_a_client_that_says_nothing_or_leaves_costs_nobody_anything(
+    zygote: subprocess.Popen[bytes], python: Start, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as gone:
+        gone.connect(str(tmp_path / "zygote"))
+        gone.close()
+        silent.connect(str(tmp_path / "zygote"))
+        process = python("-c", "print('forked')")
+        silent.close()
+        assert process.communicate(timeout=60)[0].strip() == "forked"
+    assert zygote.poll() is None
