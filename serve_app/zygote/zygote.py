@@ -135,6 +135,8 @@ def become(request: Request, passed: list[int]) -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "")  # OpenMP has read what it was when the zygote began
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(int(threads))
+    if raylet := sys.modules.get("ray._raylet"):
+        raylet.setproctitle = setproctitle  # Ray's own copy cannot be the second to look for the environment
     run(request.arguments)
 
 
