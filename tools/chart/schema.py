@@ -135,6 +135,7 @@ class ValuesSchema:
             "http": settings.http(),
             "ingress": settings.ingress(),
             "request_log": settings.request_log(),
+            "zygote": flag(),
         }
         return {"app": closed(app), "models": models}
 

@@ -20,6 +20,7 @@
 {{- $args := dict "models" $models "ingress" $ingress -}}
 {{- if $app.profile -}}{{- $_ := set $args "profile" $app.profile -}}{{- end -}}
 {{- if $http -}}{{- $_ := set $args "http" $http -}}{{- end -}}
+{{- if not $app.zygote -}}{{- $_ := set $args "zygote" false -}}{{- end -}}
 {{- if $app.request_log -}}{{- $_ := set $args "request_log" (deepCopy $app.request_log) -}}{{- end -}}
 {{- $live := dict "autoscaling" (deepCopy $knobs) -}}
 {{- if $app.ingress.autoscaling -}}{{- $_ := set $live "ingress" (deepCopy $app.ingress.autoscaling) -}}{{- end -}}
