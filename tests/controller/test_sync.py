@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import logging
 import zlib
@@ -7,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.cluster.ingress_room import Node
-from serve_app.cluster.kubernetes_nodes import GpuNodes
+from serve_app.cluster.ray_resources import Node
 from serve_app.controller import sync as sync_module
-from serve_app.controller.cold_starts import ColdStarts
-from serve_app.controller.mailbox import Learned
+from serve_app.controller.mailbox import ColdStarts, Learned
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
@@ -32,8 +28,7 @@ class Cluster:
         self.free = {"GPU": 0.0, "CPU": 8.0}
         self.asked = 0
         self.enabled = False
-        self.nodes = GpuNodes(nodes=2, message="pod engine-1: 0/2 nodes are available")
-        self.nodes_read = 0
+        self.pods_read = 0
 
     def available_resources(self) -> dict[str, float]:
         self.asked += 1
@@ -46,16 +41,16 @@ class Cluster:
         self.asked += 1
         return (Node({"CPU": 8.0}, dict(self.free)),)
 
-    def read(self) -> GpuNodes:
-        self.nodes_read += 1
-        return self.nodes
+    def read(self) -> str:
+        self.pods_read += 1
+        return "pod engine-1: 0/2 nodes are available"
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(sync_module, "ray", made)
-    monkeypatch.setattr(sync_module, "KubernetesNodes", lambda: made)
+    monkeypatch.setattr(sync_module, "PendingPods", lambda: made)
     monkeypatch.setattr(sync_module, "read_nodes", made.read_nodes)
     return made
 
@@ -193,20 +188,20 @@ def test_the_cluster_is_asked_for_room_only_while_something_scales_and_every_two
     assert (cluster.asked, sync.inbox.deployments[TIDE].no_room) == (2, "")
 
 
-def test_in_kubernetes_its_nodes_are_asked_for_while_something_scales_and_every_fifteen_seconds(
+def test_in_kubernetes_it_is_asked_why_pods_wait_while_something_scales_and_every_fifteen_seconds(
     sync: Sync, cluster: Cluster
 ) -> None:
     cluster.enabled = True
     sync._turn(START)
-    assert sync.inbox.gpu_nodes is None
+    assert sync.inbox.why_pods_wait == ""
 
     sync.outbox.unsettled = {TIDE}
     for at in (0.5, 1.0, 15.0):
         sync._turn(START + at)
-    assert (cluster.nodes_read, sync.inbox.gpu_nodes) == (1, cluster.nodes)
+    assert (cluster.pods_read, sync.inbox.why_pods_wait) == (1, "pod engine-1: 0/2 nodes are available")
 
     sync._turn(START + 15.5)
-    assert cluster.nodes_read == 2
+    assert cluster.pods_read == 2
 
 
 def test_outside_kubernetes_nobody_is_asked(sync: Sync, cluster: Cluster) -> None:
@@ -214,7 +209,7 @@ def test_outside_kubernetes_nobody_is_asked(sync: Sync, cluster: Cluster) -> Non
 
     sync._turn(START)
 
-    assert (cluster.nodes_read, sync.inbox.gpu_nodes) == (0, None)
+    assert (cluster.pods_read, sync.inbox.why_pods_wait) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["imports", "ready", "draining"])
@@ -287,13 +282,14 @@ def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones
 
 def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: Sync, kv: StubKv) -> None:
     phase("r1", "ready", START, imports=8.0)
-    sync.outbox.learned = lambda: {"states": {TIDE: {"correction": 0.9}}}
+    state = PolicyState(correction=0.9)
+    sync.outbox.states = {TIDE: state}
 
     sync._turn(START)
     sync._turn(START + 9.5)
     assert written(kv, LEARNED) == 1
     assert get_document(LEARNED, "shop") == {
-        "states": {TIDE: {"correction": 0.9}},
+        "states": {TIDE: json.loads(json.dumps(state.document()))},
         "cold_starts": {TIDE: [["r1", {"imports": 8.0}]]},
     }
 
@@ -301,19 +297,20 @@ def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: 
     assert written(kv, LEARNED) == 2
 
 
-def test_a_policy_that_is_gone_has_learned_nothing_that_could_replace_what_is_kept(
+def test_a_policy_that_is_gone_writes_nothing_that_could_replace_what_the_next_one_writes(
     sync: Sync, kv: StubKv
 ) -> None:
-    sync.outbox.learned = dict
+    sync.outbox.states = {}
+    sync.stop()
 
     sync._turn(START)
 
-    assert written(kv, LEARNED) == 0
+    assert kv.written == ["knobs/shop"]
 
 
 def test_a_new_policy_finds_what_the_one_before_has_left(sync: Sync) -> None:
     phase("r1", "ready", START, imports=8.0)
-    sync.outbox.learned = lambda: {"states": {TIDE: PolicyState(correction=0.9).document()}}
+    sync.outbox.states = {TIDE: PolicyState(correction=0.9)}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
     sync._turn(START)
 
@@ -363,7 +360,7 @@ def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
     key = kind if "/" in kind else f"{kind}/shop"
     kv.kept[NAMESPACE, key.encode()] = data
     sync.outbox.status = {"policy_errors": 0, "models": {}}
-    sync.outbox.learned = lambda: {"states": {}}
+    sync.outbox.states = {}
     sync.outbox.unsettled = {TIDE}
     phase("starts", "imports")
 
@@ -407,7 +404,7 @@ def test_a_cluster_that_cannot_be_asked_stops_no_document(
 def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
     sync.outbox.status = {"policy_errors": 0, "models": {}}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
-    sync.outbox.learned = lambda: {"states": {}}
+    sync.outbox.states = {}
     sync._turn(START - 0.5)
     kv.written.clear()
     kv.fails = RuntimeError("GCS is gone")
