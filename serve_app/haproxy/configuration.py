@@ -27,7 +27,7 @@ _CHECK_TIMEOUT_MS = 1750
 """With one check per second, a replica that hangs gets no requests after 1 + 1.75 + 0.25 + 1.75 s."""
 
 
-class UnknownConfigurationError(Exception):
+class UnknownConfigurationError(ValueError):
     """The configuration is not as Ray 2.60 writes it."""
 
 
@@ -100,30 +100,19 @@ class Backend:
     """Its ingress replicas: name and address."""
 
 
-@dataclass(frozen=True, slots=True)
 class Source:
-    """A configuration of Ray's, and its content."""
+    """A configuration of Ray's, and its content. Raises UnknownConfigurationError if a line is missing."""
 
-    text: str
-    admin_socket: str
-    maxconn: int
-    binds: Mapping[str, tuple[str, int]]
-    """Host and port by the frontend that listens there."""
-    backends: tuple[Backend, ...]
-    fallback: str | None
-    """The address of Ray's own proxy, which would get the requests while no ingress replica is up."""
-
-
-def read(text: str, limits: Limits) -> Source:
-    """Read Ray's configuration. Raises UnknownConfigurationError if a line is missing."""
-    return Source(
-        text=text,
-        admin_socket=_only(r"^ *stats socket (\S+) ", text),
-        maxconn=int(_only(r"^ *maxconn (\d+)$", text)),
-        binds=_binds(text, limits.admin_host),
-        backends=_backends(text),
-        fallback=_fallback(text),
-    )
+    def __init__(self, text: str, limits: Limits) -> None:
+        self.text = text
+        self.admin_socket = _only(r"^ *stats socket (\S+) ", text)
+        self.maxconn = int(_only(r"^ *maxconn (\d+)$", text))
+        self.binds = _binds(text, limits.admin_host)
+        """Host and port by the frontend that listens there."""
+        self.backends = _backends(text)
+        fallback = re.search(r"^ +server \S+ (\S+) check backup$", text, re.MULTILINE)
+        self.fallback = None if fallback is None else fallback[1]
+        """The address of Ray's own proxy, which would get the requests while no ingress replica is up."""
 
 
 def keep_servers(text: str, last: str) -> str:
@@ -137,10 +126,8 @@ def keep_servers(text: str, last: str) -> str:
         known = before.get(backend.name)
         if backend.servers or known is None or known.prefix != backend.prefix:
             continue
-        lines = re.findall(
-            r"^ +server .*(?<! backup)\n", _section(f"backend {re.escape(backend.name)}", last), re.MULTILINE
-        )
-        body = _section(f"backend {re.escape(backend.name)}", text)
+        lines = re.findall(r"^ +server .*(?<! backup)\n", _section(backend.name, last), re.MULTILINE)
+        body = _section(backend.name, text)
         if body.count(_SERVERS) != 1:
             raise UnknownConfigurationError(f"no line {_SERVERS.strip()!r} in Ray's backend {backend.name}")
         text = text.replace(body, body.replace(_SERVERS, _SERVERS + "".join(lines)), 1)
@@ -259,21 +246,15 @@ def _binds(text: str, admin_host: str) -> dict[str, tuple[str, int]]:
 def _backends(text: str) -> tuple[Backend, ...]:
     found = []
     for name, prefix in re.findall(r"^ +acl is_(\S+) path (/\S*)$", text, re.MULTILINE):
-        body = _section(rf"backend {re.escape(name)}", text)
-        servers = re.findall(r"^ +server (\S+) (\S+) (?!.*backup$)", body, re.MULTILINE)
+        servers = re.findall(r"^ +server (\S+) (\S+) (?!.*backup$)", _section(name, text), re.MULTILINE)
         found.append(Backend(name, prefix.rstrip("/"), tuple(servers)))
     return tuple(found)
 
 
-def _fallback(text: str) -> str | None:
-    found = re.search(r"^ +server \S+ (\S+) check backup$", text, re.MULTILINE)
-    return None if found is None else found[1]
-
-
-def _section(head: str, text: str) -> str:
-    match = re.search(rf"^{head}\n((?:(?![a-z]).*\n)*)", text, re.MULTILINE)
+def _section(backend: str, text: str) -> str:
+    match = re.search(rf"^backend {re.escape(backend)}\n((?:(?![a-z]).*\n)*)", text, re.MULTILINE)
     if match is None:
-        raise UnknownConfigurationError(f"no section {head} in Ray's configuration")
+        raise UnknownConfigurationError(f"no section backend {backend} in Ray's configuration")
     return match[1]
 
 

@@ -17,6 +17,7 @@ from types import FrameType
 
 import psutil
 
+from serve_app.haproxy.configuration import Source
 from serve_app.haproxy.sockets import Predecessor, dismissed, give, listen_unix
 
 HANDOVER = "handover.sock"
@@ -44,10 +45,8 @@ class Plan:
     configuration: str
     own_socket: str
     """HAProxy's own admin socket."""
-    admin_socket: str
-    """Where Ray expects it."""
-    source: str
-    """Ray's configuration, if it has routes."""
+    source: Source
+    """Ray's configuration, which says where Ray expects the admin socket."""
     sockets: dict[tuple[str, int], socket.socket]
     front: psutil.Process
     """The process that Ray started and follows."""
@@ -127,10 +126,10 @@ class Keeper:
     def _publish(self) -> None:
         """Open the sockets for Ray and the next supervisor; note the processes to end if these are silent."""
         plan = self._plan
-        if plan.source:
-            Path(LAST).write_text(plan.source, encoding="utf-8")
+        if plan.source.backends:
+            Path(LAST).write_text(plan.source.text, encoding="utf-8")
         Path(RUNNING).write_text(json.dumps([plan.front.pid, os.getpid()]), encoding="utf-8")
-        for path, accept in ((HANDOVER, self._hand_over), (plan.admin_socket, self._relay)):
+        for path, accept in ((HANDOVER, self._hand_over), (plan.source.admin_socket, self._relay)):
             self._listeners[path] = listen_unix(path)
             self._selector.register(self._listeners[path], selectors.EVENT_READ, accept)
 
@@ -187,7 +186,7 @@ class Keeper:
             self._stopping = True
             return
         if not alive(plan.front):
-            self._close(plan.admin_socket)  # so that Ray finds it gone and starts another manager
+            self._close(plan.source.admin_socket)  # so that Ray finds it gone and starts another manager
         elif plan.manager is None or alive(plan.manager):
             return
         self._lost_since = self._lost_since or now

@@ -24,14 +24,7 @@ from types import FrameType
 import psutil
 
 from serve_app import env
-from serve_app.haproxy.configuration import (
-    Source,
-    UnknownConfigurationError,
-    amend,
-    keep_servers,
-    read,
-    write_pages,
-)
+from serve_app.haproxy.configuration import Source, amend, keep_servers, write_pages
 from serve_app.haproxy.environment import Limits
 from serve_app.haproxy.keeper import HANDOVER, LAST, RUNNING, Keeper, Plan
 from serve_app.haproxy.sockets import Predecessor, listen, private_folder, take
@@ -43,7 +36,7 @@ def main() -> int:
     """Run with HAProxy's command line, as far as Ray uses it."""
     try:
         return run(sys.argv[1:], os.environ)
-    except (OSError, ValueError, UnknownConfigurationError) as error:
+    except (OSError, ValueError) as error:
         print(f"tideserve: {error}", file=sys.stderr)
         return 1
 
@@ -64,8 +57,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         binary=_binary(environ),
         configuration=f"{front.pid}.cfg",
         own_socket=f"{front.pid}.sock",
-        admin_socket=source.admin_socket,
-        source=source.text if source.backends else "",
+        source=source,
         sockets=sockets,
         front=front,
         manager=front.parent(),
@@ -139,10 +131,10 @@ def _source(path: Path, limits: Limits, reloads: bool) -> Source:
     """Return Ray's configuration, or the last one with routes while a new manager knows none yet."""
     text, last = path.read_text(encoding="utf-8"), Path(LAST)
     if not last.exists():
-        return read(text, limits)
+        return Source(text, limits)
     before = last.read_text(encoding="utf-8")
-    source = read(keep_servers(text, before), limits)
-    return source if source.backends or reloads else read(before, limits)
+    source = Source(keep_servers(text, before), limits)
+    return source if source.backends or reloads else Source(before, limits)
 
 
 def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket.socket:
