@@ -1,14 +1,16 @@
-"""From Ray Serve's autoscaling contexts and the documents read to snapshots for the policy. Pure."""
+"""From Ray Serve's autoscaling contexts and the documents read to what the policy decides by. Pure."""
 
 from collections.abc import Container, Mapping, Sequence
 from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_nodes
 from serve_app.controller.mailbox import Deployment, Inbox
 from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.phases import DRAINING
+from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
     INGRESS_FIELDS,
@@ -68,6 +70,33 @@ class SnapshotBuilder:
         if pending_s < _PENDING_GRACE_S:
             return Capacity(missing)  # every start begins with a moment without a process
         return Capacity(starting, pending, pending_s, "; ".join(filter(None, reasons)))
+
+
+def ingress_room(
+    ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
+) -> int | None:
+    """Return the ingress replicas that may be added; None where ingress and engines never compete.
+
+    `ctx` is the context of the ingress; `engines` are those of the engine deployments by name.
+    """
+    need = served.ingress_resources
+    if not any(amount > 0 for amount in need.values()):
+        return None
+    if inbox.nodes is None:
+        return 0  # the nodes are read as soon as more replicas are wanted, which takes a moment
+    if not share_nodes(inbox.nodes, need, [model.resources for model in served.models.values()]):
+        return None
+    unplaced: int = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
+    awaited: list[Resources] = []
+    for name, engine in engines.items():
+        phases = inbox.deployments.get(name, Deployment()).phases
+        starting, _ = count_phases(phases, running_ids(engine), now)
+        # A replica whose process has written down a phase has its node; for the second or two before that it
+        # is counted twice. A model at zero may wake at any time, and its requests would be held by ingress
+        # replicas that have taken its room.
+        missing = engine.target_num_replicas - engine.current_num_replicas - starting
+        awaited += [served.models[name].resources] * (missing if engine.target_num_replicas else 1)
+    return max(0, room_for_ingress(inbox.nodes, need, awaited, served.ingress.max_replicas) - unplaced)
 
 
 def running_ids(ctx: Any) -> frozenset[str]:

@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from serve_app.controller.contexts import SnapshotBuilder
-from serve_app.controller.ingress_fleet import IngressFleet
+from serve_app.controller.contexts import SnapshotBuilder, ingress_room, ongoing_of_ingress
 from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
 from serve_app.controller.sync import Sync
 from serve_app.policy.decide import Decision, decide
+from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.wire.names import INGRESS
-from serve_app.wire.served_models import ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
 
@@ -64,7 +64,8 @@ class ServePolicy:
         self._replica_time = ReplicaTime()
         self._snapshots = SnapshotBuilder()
         self._states: dict[str, PolicyState] = {}
-        self._ingress = IngressFleet()
+        self._ingress_peaks: tuple[tuple[float, int], ...] = ()
+        self._look_at_nodes = False
         self._status: dict[str, dict[str, Any]] = {}
         self._errors = 0
         self._failures: Counter[str] = Counter()
@@ -129,14 +130,9 @@ class ServePolicy:
                 _set_target(answer, by_name[name][0], ctx, decision.target)
         if ingress is not None:
             try:
-                sized = self._ingress.decide(ingress, engines, served, inbox, now)
+                _set_target(answer, key, ingress, self._decide_ingress(ingress, engines, served, inbox, now))
             except Exception as error:
                 self._report_error(INGRESS, "", ingress, error, now)
-            else:
-                old = ingress.target_num_replicas
-                if sized.target != old:
-                    self._log.info("ingress replicas %d -> %d: %s", old, sized.target, sized.reason)
-                _set_target(answer, key, ingress, sized.target)
         self._send(mailbox, unsettled)
         return answer
 
@@ -158,10 +154,24 @@ class ServePolicy:
             metrics.count_change(model.name, old, decision.target)
         return decision
 
+    def _decide_ingress(
+        self, ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
+    ) -> int:
+        """Return how many ingress replicas there should be; they take no room that an engine needs."""
+        ongoing = ongoing_of_ingress(ctx.raw_metrics or {}, now)
+        ready, old = ctx.current_num_replicas, ctx.target_num_replicas
+        room = ingress_room(ctx, engines, served, inbox, now)
+        decision = decide_ingress(ongoing, ready, old, served.ingress, self._ingress_peaks, now, room)
+        self._ingress_peaks = decision.peaks
+        self._look_at_nodes = decision.wanted > old
+        if decision.target != old:
+            self._log.info("ingress replicas %d -> %d: %s", old, decision.target, decision.reason)
+        return decision.target
+
     def _send(self, mailbox: Mailbox, unsettled: Collection[str]) -> None:
         outbox = mailbox.outbox
         outbox.unsettled = unsettled
-        outbox.look_at_nodes = self._ingress.wants_more
+        outbox.look_at_nodes = self._look_at_nodes
         outbox.status = {"policy_errors": self._errors, "models": dict(self._status)}
         outbox.states = dict(self._states) if self._remembers else None
         if self._journal.seq != outbox.decisions_seq:
