@@ -1,7 +1,5 @@
 """A policy that raises, under Ray's own application state: targets are kept, and it is said."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from typing import Any
