@@ -165,7 +165,7 @@ def _plan(wanted: Wanted) -> tuple[dict[str, Any], list[DryRunFileInfo]]:
             raise NothingToLoadError("the repository has no weights that vLLM can load")
     elif not any(matching(files, kind) for kind in _BESIDE_WEIGHTS):
         raise NothingToLoadError("the repository has no tokenizer")
-    arguments = {
+    arguments: dict[str, Any] = {
         "repo_id": wanted.repository,
         "revision": wanted.revision,
         "allow_patterns": [*_BESIDE_WEIGHTS, *weights],
