@@ -123,7 +123,7 @@ class ServePolicy:
             except Exception as error:  # the other models are decided all the same
                 self._failures[name] += 1
                 if self._failures[name] % _FAILURES_TOLERATED == 0:
-                    self._states.pop(name, None)  # it may be the reason
+                    self._states.pop(name, None)  # its memory may be the reason
                 self._report_error(name, model.name, ctx, error, now)
             else:
                 self._failures.pop(name, None)
