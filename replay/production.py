@@ -12,6 +12,7 @@ from replay.ray_semantics import Context, apply
 from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.wire.names import INGRESS
 from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication, ServedModel
@@ -61,8 +62,11 @@ class _Memory(Mailbox):
         self._seq = self.outbox.decisions_seq
 
 
-class _NoMeter:
+class _NoMeter(AutoscalingMetrics):
     """Takes metrics and exports none."""
+
+    def __init__(self) -> None:
+        pass
 
     def set(self, model: str, values: Mapping[str, float], binding: str) -> None:
         pass

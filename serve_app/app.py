@@ -1,7 +1,5 @@
 """`build`: the import path of every configuration file, and the only wiring."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +14,8 @@ from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, k
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.names import INGRESS
 
-_HEALTH_CHECK_PERIOD_S = 1.0
 # Three checks in a row must fail: a process that does not answer is replaced after some 18 s, not after 90.
-_HEALTH_CHECK_TIMEOUT_S = 5.0
+_HEALTH_CHECKS: dict[str, Any] = {"health_check_period_s": 1.0, "health_check_timeout_s": 5.0}
 ENGINE_INTERVAL_S = 1.0
 # The ingress reports twice a second: a request at zero replicas waits for its report.
 _INGRESS_INTERVAL_S = 0.5
@@ -31,8 +28,7 @@ def build(args: dict[str, Any]) -> Application:
     Raises:
         SettingsError: naming each key, its value and the bound it breaks.
     """
-    settings = load_settings(args)
-    return build_application(settings, knob_defaults(args))
+    return build_application(load_settings(args), knob_defaults(args))
 
 
 def build_application(
@@ -40,10 +36,7 @@ def build_application(
 ) -> Application:
     """Return one engine deployment for each model, behind one ingress.
 
-    Args:
-        settings: What to build.
-        knobs: The knobs of each model, by name, where the `user_config` of `Ingress` says nothing.
-        engine_class: The class of the engine deployments.
+    `knobs` are those of each model, by name, where the `user_config` of `Ingress` says nothing.
     """
     engines = [
         engine_deployment(model, settings.request_log, settings.zygote, engine_class)
@@ -56,8 +49,7 @@ def build_application(
         max_ongoing_requests=ingress.max_ongoing_requests,
         ray_actor_options=actor_options(ingress.cpus_per_replica, ingress.resources),
         graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),
-        health_check_period_s=_HEALTH_CHECK_PERIOD_S,
-        health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
+        **_HEALTH_CHECKS,
         # Not None: Ray would not tell replicas when knobs given once are taken away again.
         user_config={},
         autoscaling_config=open_bounds(1, _INGRESS_INTERVAL_S),
@@ -97,8 +89,7 @@ def engine_deployment(
         max_queued_requests=model.max_queued_requests,
         graceful_shutdown_timeout_s=model.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.5,
-        health_check_period_s=_HEALTH_CHECK_PERIOD_S,
-        health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
+        **_HEALTH_CHECKS,
         request_router_config=RequestRouterConfig(
             request_router_class="serve_app.ingress.ray_router:EngineRouter",
             request_router_kwargs={"deployment": model.deployment_name},

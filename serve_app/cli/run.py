@@ -38,7 +38,7 @@ from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.cli.supervision import Backoff, Cluster, adopt_orphans, reap_orphans, stop_descendants
 from serve_app.haproxy.environment import haproxy_environment
-from serve_app.haproxy.processes import signal_on_parents_death
+from serve_app.haproxy.keeper import signal_on_parents_death
 
 _POLL_S = 0.25
 _GRACE_S = 10.0

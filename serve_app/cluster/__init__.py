@@ -1,1 +1,1 @@
-"""What the cluster can still supply: Ray's resources, and in Kubernetes its GPU nodes."""
+"""What the cluster can still supply: Ray's resources, and in Kubernetes why GPU pods wait."""

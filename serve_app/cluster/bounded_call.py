@@ -4,8 +4,6 @@ Calls to Ray's GCS and to the Serve controller may never return, because the pro
 the event loop's own pool of threads each of them would occupy a thread for ever, until none is left.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -22,11 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What a call returned."""
+    """What a call returned, and when the call began by the clock of its `BoundedCall`."""
 
     value: T
     asked_at: float
-    """When the call began, by the clock of its `BoundedCall`."""
 
 
 class BoundedCall(Generic[T]):
@@ -47,31 +44,26 @@ class BoundedCall(Generic[T]):
         self._fresh_s = fresh_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: Answer[T] | None = None
         self._running: tuple[float, Future[None]] | None = None
         self._failure = ""
-
-    @property
-    def last(self) -> Answer[T] | None:
+        self.last: Answer[T] | None = None
         """The newest answer, however old; None before the first."""
-        return self._last
 
     def age_s(self) -> float | None:
         """Return the seconds since the call of the newest answer began; None before the first."""
-        last = self._last
+        last = self.last
         return None if last is None else max(0.0, self._clock() - last.asked_at)
 
     async def get(self, wait_s: float, since: float | None = None) -> Answer[T] | None:
-        """Return the newest answer, after at most `wait_s` seconds.
+        """Return the answer to a call that began at or after `since`, or by default a fresh one.
 
-        A call that has been running for longer than `wait_s` is not waited for at all.
-
-        Args:
-            wait_s: If a call takes longer, the last answer is returned.
-            since: Wait for the answer to a call that began at or after this; by default, for a fresh one.
+        If it takes longer than `wait_s` seconds, the last answer is returned. A call that has been running
+        for longer than that is not waited for at all.
         """
         deadline = self._clock() + wait_s
-        while not self._good_enough(since):
+        while self.last is None or self.last.asked_at < (
+            self._clock() - self._fresh_s if since is None else since
+        ):
             began, done = self._begin()
             left_s = min(deadline, began + wait_s) - self._clock()
             if left_s <= 0.0:
@@ -79,13 +71,7 @@ class BoundedCall(Generic[T]):
             await asyncio.wait((asyncio.wrap_future(done),), timeout=left_s)
             if not done.done() or since is None or began >= since:
                 break  # it takes too long, or it has failed
-        return self._last
-
-    def _good_enough(self, since: float | None) -> bool:
-        last = self._last
-        if last is None:
-            return False
-        return last.asked_at >= (self._clock() - self._fresh_s if since is None else since)
+        return self.last
 
     def _begin(self) -> tuple[float, Future[None]]:
         """Return when the running call, or a new one, began, and a future that is done when it ends."""
@@ -98,7 +84,7 @@ class BoundedCall(Generic[T]):
 
     def _run(self, began: float, done: Future[None]) -> None:
         try:
-            self._last = Answer(self._call(), began)
+            self.last = Answer(self._call(), began)
             self._failure = ""
         except Exception as error:  # callers get the last answer
             text = f"{type(error).__name__}: {error}"

@@ -7,8 +7,6 @@ that it drains; without the controller its replicas do not stop when their strea
 head's own node is emptied, no worker drains, and the wait ends after the notice.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable
@@ -23,14 +21,9 @@ def wait_for_workers(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Wait until no worker drains, and return why the wait ended.
+    """Wait until `count`, the number of workers that drain, is 0, and return why the wait ended.
 
-    Args:
-        count: Returns how many workers drain.
-        notice_s: Seconds within which a worker that stops too reports it.
-        timeout_s: Seconds after which to give up.
-        now: Returns the time in seconds.
-        sleep: Waits for that many seconds.
+    A worker that stops too reports it within `notice_s` seconds.
     """
     began, seen = now(), 0
     while (waited := now() - began) < timeout_s:
@@ -50,12 +43,9 @@ def _draining(address: str) -> Callable[[], int]:
     from ray.core.generated.autoscaler_pb2 import NodeStatus  # noqa: PLC0415
 
     client = GcsClient(address=address)
-
-    def count() -> int:
-        nodes = get_cluster_resource_state(client).node_states
-        return sum(node.status == NodeStatus.DRAINING for node in nodes)
-
-    return count
+    return lambda: sum(
+        node.status == NodeStatus.DRAINING for node in get_cluster_resource_state(client).node_states
+    )
 
 
 def main() -> None:

@@ -1,7 +1,5 @@
 """Where an engine replica runs: Ray's actor options and placement group for its settings."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,9 +8,6 @@ from typing import Any
 from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.zygote.python import EXECUTABLE, KEY
-
-# Ray marks a node's accelerator with a resource of this name; a sliver of it pins the type.
-_ACCELERATOR_SLIVER = 0.001
 
 
 def placement(model: ModelSettings) -> dict[str, Any]:
@@ -23,50 +18,36 @@ def placement(model: ModelSettings) -> dict[str, Any]:
     Custom resources and CPUs belong to the replica, and so to the first bundle.
     """
     options = actor_options(model.cpus_per_replica, model.resources)
-    if model.device == "cpu":
-        return {"ray_actor_options": options}
-    if model.tensor_parallel_size == 1:
+    placed: dict[str, Any] = {"ray_actor_options": options}
+    if model.device == "gpu" and model.tensor_parallel_size == 1:
         options["num_gpus"] = 1
         if model.accelerator_type is not None:
             options["accelerator_type"] = model.accelerator_type
-        return {"ray_actor_options": options}
-    bundle: dict[str, float] = {"GPU": 1.0}
-    if model.accelerator_type is not None:
-        bundle[f"accelerator_type:{model.accelerator_type}"] = _ACCELERATOR_SLIVER
-    first = {"CPU": model.cpus_per_replica, **bundle, **model.resources}
-    return {
-        "ray_actor_options": options,
-        "placement_group_bundles": [first] + [dict(bundle) for _ in range(model.tensor_parallel_size - 1)],
-        "placement_group_strategy": model.placement_group_strategy,
-    }
+    elif model.device == "gpu":
+        bundle = {"GPU": 1.0, **_accelerator(model)}
+        first = {"CPU": model.cpus_per_replica, **bundle, **model.resources}
+        others = [dict(bundle) for _ in range(model.tensor_parallel_size - 1)]
+        placed["placement_group_bundles"] = [first, *others]
+        placed["placement_group_strategy"] = model.placement_group_strategy
+    return placed
 
 
 def actor_options(cpus: float, resources: Mapping[str, float]) -> dict[str, Any]:
     """Return Ray's actor options for `cpus` CPUs and these custom resources."""
-    options: dict[str, Any] = {"num_cpus": cpus}
-    if resources:
-        options["resources"] = dict(resources)
-    return options
+    return {"num_cpus": cpus, **({"resources": dict(resources)} if resources else {})}
 
 
 def replica_resources(model: ModelSettings) -> dict[str, float]:
     """Return the resources of one replica, by Ray's names."""
-    needed = custom_and_cpus(model.cpus_per_replica, model.resources)
+    needed = {"CPU": model.cpus_per_replica, **model.resources}
     if model.device == "gpu":
-        needed["GPU"] = float(model.tensor_parallel_size)
-        if model.accelerator_type is not None:
-            needed[f"accelerator_type:{model.accelerator_type}"] = _ACCELERATOR_SLIVER
+        needed |= {"GPU": float(model.tensor_parallel_size), **_accelerator(model)}
     return needed
 
 
 def resources_on_one_node(model: ModelSettings) -> dict[str, float]:
     """Return what a node must have, at the least, to hold a part of one replica."""
     return {**replica_resources(model), **({"GPU": 1.0} if model.device == "gpu" else {})}
-
-
-def custom_and_cpus(cpus: float, resources: Mapping[str, float]) -> dict[str, float]:
-    """Return the resources of a replica without GPUs, by Ray's names."""
-    return {"CPU": cpus, **resources}
 
 
 def engine_environment(model: ModelSettings, zygote: bool) -> dict[str, Any]:
@@ -81,3 +62,9 @@ def engine_environment(model: ModelSettings, zygote: bool) -> dict[str, Any]:
         return {"env_vars": variables}
     key = hashlib.sha256(json.dumps(variables, sort_keys=True).encode()).hexdigest()[:8]
     return {"env_vars": {**variables, KEY: key}, "py_executable": EXECUTABLE}
+
+
+def _accelerator(model: ModelSettings) -> dict[str, float]:
+    """Return the sliver that pins the type: Ray marks a node's accelerator with a resource of its name."""
+    kind = model.accelerator_type
+    return {} if kind is None else {f"accelerator_type:{kind}": 0.001}

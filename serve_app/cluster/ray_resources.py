@@ -1,17 +1,25 @@
-"""Whether a Ray cluster has room for one more replica, and what is missing if not."""
+"""What a Ray cluster has room for: one more replica of an engine, and ingress replicas beside the engines."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ray._private import state
 
-from serve_app.cluster.ingress_room import Node
-
 _ACCELERATOR = "accelerator_type:"
 _BYTES = ("memory", "object_store_memory")
-# Ray counts resources in ten-thousandths; a smaller difference is a rounding error.
 _SMALLEST = 1e-4
+"""Ray counts resources in ten-thousandths; a smaller difference is a rounding error."""
+
+Resources = Mapping[str, float]
+"""Amounts by Ray's names. A resource that is used up is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The resources of one living node of a Ray cluster, and the free ones among them."""
+
+    total: Resources
+    free: Resources
 
 
 def read_nodes() -> tuple[Node, ...]:
@@ -20,46 +28,75 @@ def read_nodes() -> tuple[Node, ...]:
     return tuple(Node(total, free.get(name, {})) for name, total in state.total_resources_per_node().items())
 
 
-def shortage(available: Mapping[str, float], total: Mapping[str, float], needed: Mapping[str, float]) -> str:
+def shortage(available: Resources, total: Resources, needed: Resources) -> str:
     """Return why the cluster has no room for one more replica, or "" if it has the resources.
 
-    Ray reports sums over the cluster. So a shortage is certain, but "" is no promise: four free GPUs on four
-    nodes have no room for a replica that needs four on one.
-
-    Args:
-        available: `ray.available_resources()`, in which a used-up resource is absent.
-        total: `ray.cluster_resources()`.
-        needed: One replica's resources, by the same names.
+    Ray reports sums over the cluster, `ray.available_resources()` and `ray.cluster_resources()`. So a
+    shortage is certain, but "" is no promise: four free GPUs on four nodes have no room for a replica that
+    needs four on one.
     """
     missing = []
-    for name in sorted(needed, key=_rank):
-        amount, free, most = needed[name], available.get(name, 0.0), total.get(name, 0.0)
-        if amount <= 0 or free > amount - _SMALLEST:
-            continue
-        if name.startswith(_ACCELERATOR):
-            kind = name.removeprefix(_ACCELERATOR)
-            missing.append(f"no node has {'a free ' if most else 'an accelerator of type '}{kind}")
-        elif most < amount - _SMALLEST:
-            missing.append(
-                f"a replica needs {_amount(name, amount)}, and the cluster has {_plain(name, most)}"
-            )
+    for name in sorted(lacking(available, needed), key=_rank):
+        kind = name.removeprefix(_ACCELERATOR)
+        most, amount = _plain(name, total.get(name, 0.0)), f"{_plain(name, needed[name])} {name}"
+        if kind != name:
+            missing.append(f"no node has {'a free ' if total.get(name) else 'an accelerator of type '}{kind}")
+        elif lacking(total, {name: needed[name]}):
+            missing.append(f"a replica needs {amount}, and the cluster has {most}")
         else:
-            missing.append(
-                f"no node has {_amount(name, amount)} free "
-                f"({_plain(name, free)} of {_plain(name, most)} in the cluster)"
-            )
+            free = _plain(name, available.get(name, 0.0))
+            missing.append(f"no node has {amount} free ({free} of {most} in the cluster)")
     return "; ".join(missing)
+
+
+def share_nodes(nodes: Iterable[Node], ingress: Resources, engines: Sequence[Resources]) -> bool:
+    """Return whether an ingress replica and a replica of one of the `engines` could run on the same node.
+
+    Where the ingress has nodes of its own, pinned by a custom resource for instance, it takes nothing that an
+    engine needs.
+    """
+    for_ingress = [node for node in nodes if not lacking(node.total, ingress)]
+    return any(not lacking(node.total, need) for node in for_ingress for need in engines)
+
+
+def room_for_ingress(
+    nodes: Iterable[Node], ingress: Resources, awaited: Sequence[Resources], most: int
+) -> int:
+    """Return how many ingress replicas, at most `most`, fit beside every engine replica in `awaited`.
+
+    An awaited replica has no node yet, or may need one at any time. One that fits nowhere now reserves each
+    node on which it would fit if the node were empty: what becomes free there is for the engine. A replica
+    over several nodes (a placement group with SPREAD) counts as one that needs everything on one node, and
+    reserves nothing where no node is as large.
+    """
+    open_nodes = [(node, dict(node.free)) for node in nodes]
+    for need in sorted(awaited, key=lambda need: -need.get("CPU", 0.0)):
+        fitting = next((free for _, free in open_nodes if not lacking(free, need)), None)
+        if fitting is not None:
+            _take(fitting, need)
+        else:
+            open_nodes = [(node, free) for node, free in open_nodes if lacking(node.total, need)]
+    found = 0
+    for _, free in open_nodes:
+        while found < most and not lacking(free, ingress):
+            _take(free, ingress)
+            found += 1
+    return found
+
+
+def lacking(free: Resources, need: Resources) -> list[str]:
+    """Return the names of the resources in `need` of which `free` has too little."""
+    return [name for name, amount in need.items() if amount > 0 and free.get(name, 0.0) <= amount - _SMALLEST]
+
+
+def _take(free: dict[str, float], need: Resources) -> None:
+    for name, amount in need.items():
+        free[name] = free.get(name, 0.0) - amount
 
 
 def _rank(name: str) -> tuple[int, str]:
     """Put the scarcest resource first: a missing type of GPU explains a missing GPU."""
-    if name.startswith(_ACCELERATOR):
-        return 0, name
-    return {"GPU": 1, "CPU": 3}.get(name, 2), name
-
-
-def _amount(name: str, amount: float) -> str:
-    return f"{_plain(name, amount)} {name}"
+    return 0 if name.startswith(_ACCELERATOR) else {"GPU": 1, "CPU": 3}.get(name, 2), name
 
 
 def _plain(name: str, amount: float) -> str:

@@ -4,8 +4,6 @@
 event loop and without a time limit: while the GCS does not answer, it would hold up every deployment.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

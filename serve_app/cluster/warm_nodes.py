@@ -12,8 +12,8 @@ from ray._private import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.cluster.ingress_room import fits
 from serve_app.cluster.placement import engine_environment, resources_on_one_node
+from serve_app.cluster.ray_resources import lacking
 from serve_app.settings.tree import ModelSettings
 
 logger = logging.getLogger("ray.serve")
@@ -40,7 +40,7 @@ def _warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None
     pending = {}
     for node, total in state.total_resources_per_node().items():
         for model in models:
-            if (node, model.name) not in warmed and fits(total, resources_on_one_node(model)):
+            if (node, model.name) not in warmed and not lacking(total, resources_on_one_node(model)):
                 there = NodeAffinitySchedulingStrategy(node, soft=False)
                 task = ray.remote(_nothing).options(
                     num_cpus=0,

@@ -1,13 +1,16 @@
-"""From Ray Serve's autoscaling contexts to readings of signals. Pure."""
-
-from __future__ import annotations
+"""From Ray Serve's autoscaling contexts and the documents read to what the policy decides by. Pure."""
 
 from collections.abc import Container, Mapping, Sequence
 from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_nodes
+from serve_app.controller.mailbox import Deployment, Inbox
+from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.wire.ingress_reports import IngressReport
+from serve_app.wire.phases import DRAINING
+from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
     INGRESS_FIELDS,
@@ -18,6 +21,9 @@ from serve_app.wire.signals import (
     ingress_key,
 )
 
+_PENDING_GRACE_S = 5.0
+"""From asking for a replica to the first line of its constructor it takes Ray a second or two."""
+
 _newest = itemgetter(-1)
 _value = attrgetter("value")
 _timestamp = attrgetter("timestamp")
@@ -26,9 +32,94 @@ RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 """Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
 
 
+class SnapshotBuilder:
+    """Builds snapshots, and remembers since when replicas have been pending."""
+
+    def __init__(self) -> None:
+        self._pending_since: dict[str, float] = {}
+
+    def build(self, name: str, ctx: Any, ingress: Any | None, inbox: Inbox, now: float) -> Snapshot:
+        """Return the snapshot of engine deployment `name` from its context and that of the ingress."""
+        known = inbox.deployments.get(name, Deployment())
+        starting, draining = count_phases(known.phases, running_ids(ctx), now)
+        # The ingress replicas that run, and those that drain and still hold requests, which Ray leaves out.
+        reported = ingress_readings(ingress.raw_metrics or {}, name, now) if ingress is not None else {}
+        written = reported_readings(inbox.ingress_reports, name, reported, now)
+        if ingress is None:
+            ingress_ready = max(1, len(written))
+        else:
+            ingress_ready = ingress.current_num_replicas + len(written.keys() - running_ids(ingress))
+        return Snapshot(
+            target=ctx.target_num_replicas,
+            ready=ctx.current_num_replicas,
+            ingress_ready=ingress_ready,
+            engines=engine_readings(ctx.raw_metrics or {}, now),
+            ingress={**reported, **written},
+            draining=draining,
+            capacity=self._capacity(name, ctx, starting, (known.no_room, inbox.why_pods_wait), now),
+            cold_start_s=known.cold_starts.total_s,
+        )
+
+    def _capacity(self, name: str, ctx: Any, starting: int, reasons: Sequence[str], now: float) -> Capacity:
+        missing = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
+        starting = min(missing, starting)
+        pending = missing - starting
+        if not pending:
+            self._pending_since.pop(name, None)
+        pending_s = now - self._pending_since.setdefault(name, now) if pending else 0.0
+        if pending_s < _PENDING_GRACE_S:
+            return Capacity(missing)  # every start begins with a moment without a process
+        return Capacity(starting, pending, pending_s, "; ".join(filter(None, reasons)))
+
+
+def ingress_room(
+    ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
+) -> int | None:
+    """Return the ingress replicas that may be added; None where ingress and engines never compete.
+
+    `ctx` is the context of the ingress; `engines` are those of the engine deployments by name.
+    """
+    need = served.ingress_resources
+    if not any(amount > 0 for amount in need.values()):
+        return None
+    if inbox.nodes is None:
+        return 0  # the nodes are read as soon as more replicas are wanted, which takes a moment
+    if not share_nodes(inbox.nodes, need, [model.resources for model in served.models.values()]):
+        return None
+    unplaced: int = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
+    awaited: list[Resources] = []
+    for name, engine in engines.items():
+        phases = inbox.deployments.get(name, Deployment()).phases
+        starting, _ = count_phases(phases, running_ids(engine), now)
+        # A replica whose process has written down a phase has its node; for the second or two before that it
+        # is counted twice. A model at zero may wake at any time, and its requests would be held by ingress
+        # replicas that have taken its room.
+        missing = engine.target_num_replicas - engine.current_num_replicas - starting
+        awaited += [served.models[name].resources] * (missing if engine.target_num_replicas else 1)
+    return max(0, room_for_ingress(inbox.nodes, need, awaited, served.ingress.max_replicas) - unplaced)
+
+
 def running_ids(ctx: Any) -> frozenset[str]:
     """Return the ids of the replicas that Ray counts as running."""
     return frozenset(str(replica.unique_id) for replica in ctx.running_replicas)
+
+
+def count_phases(
+    phases: Mapping[str, Mapping[str, Any]], running: frozenset[str], now: float
+) -> tuple[int, int]:
+    """Return how many replicas of a deployment are loading, and how many drain.
+
+    `phases` are its phase documents by replica, `running` the ids of the replicas that run, and `now` is Unix
+    time in seconds. A replica that drained longer than allowed has been killed by Ray.
+    """
+    starting = draining = 0
+    for replica, document in phases.items():
+        if document["phase"] == DRAINING:
+            draining += now <= document.get("until", now)
+        elif document["phase"] != "failed" and replica not in running:
+            # `ready` counts too: Ray has not put it into service yet.
+            starting += 1
+    return starting, draining
 
 
 def engine_readings(raw: RawMetrics, now: float) -> dict[str, Reading[EngineSignals]]:
@@ -53,15 +144,12 @@ def reported_readings(
     They drain, or the controller has just restarted. Stale reports were left by replicas that were killed.
     """
     names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
-    readings = {}
-    for replica, report in reports.items():
-        if replica in known or any(name not in report.values for name in names):
-            continue
-        signals = IngressSignals(*[report.values[name] for name in names])
-        reading = Reading(signals, max(0.0, now - report.at))
-        if reading.fresh:
-            readings[replica] = reading
-    return readings
+    readings = {
+        replica: Reading(IngressSignals(*[report.values[name] for name in names]), max(0.0, now - report.at))
+        for replica, report in reports.items()
+        if replica not in known and report.values.keys() >= set(names)
+    }
+    return {replica: reading for replica, reading in readings.items() if reading.fresh}
 
 
 def ongoing_of_ingress(raw: RawMetrics, now: float) -> dict[str, tuple[float, float]]:

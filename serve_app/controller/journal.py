@@ -1,13 +1,12 @@
 """The journal: a bounded ring of decision records, one per change and a heartbeat in between."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from serve_app.policy.decide import Decision
 from serve_app.policy.explanation import Explanation, Record
+from serve_app.policy.state import PolicyState
 
 HEARTBEAT_S = 10.0
 FLICKER_S = 1.0
@@ -26,12 +25,10 @@ class Journal:
 
     def load(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Put the records of an earlier policy before one's own, and number on from them."""
-        own = list(self._records)
+        own = self.records()
         self._records.clear()
-        self.seq = 0
-        for record in records:
-            self._records.append(dict(record))
-            self.seq = max(self.seq, int(record["seq"]))
+        self._records.extend(dict(record) for record in records)
+        self.seq = max((int(record["seq"]) for record in self._records), default=0)
         for record in own:
             self.seq += 1
             self._records.append({**record, "seq": self.seq})
@@ -47,9 +44,8 @@ class Journal:
 
         A change is a new target, or in mode `advise` a new number of replicas wanted.
         """
-        why = decision.explanation
         moved = decision.target != old
-        key = (decision.target, decision.wanted, mode, why.binding)
+        key = (decision.target, decision.wanted, mode, decision.explanation.binding)
         last = self._last.get(deployment)
         if last is not None and not moved:
             # What is wanted or what binds may flicker; one record per second is enough to show that.
@@ -58,21 +54,8 @@ class Journal:
                 return None
         advised = mode == "advise" and last is not None and last[2] != decision.wanted
         self._last[deployment] = (now, *key)
-        return self._add(
-            Record(
-                seq=self.seq + 1,
-                at=round(now, 3),
-                deployment=deployment,
-                model=model,
-                kind="change" if moved or advised else "heartbeat",
-                mode=mode,
-                old_target=old,
-                new_target=decision.target,
-                wanted=decision.wanted,
-                ready=ready,
-                explanation=why,
-            )
-        )
+        kind: Literal["change", "heartbeat"] = "change" if moved or advised else "heartbeat"
+        return self._add(kind, deployment, model, mode, old, ready, decision, now)
 
     def note_error(
         self, deployment: str, model: str, target: int, ready: int, text: str, now: float
@@ -83,24 +66,33 @@ class Journal:
             reason=f"the policy raised {text}; the target is kept",
             counterfactual="nothing changes until the policy works again",
         )
-        return self._add(
-            Record(
-                seq=self.seq + 1,
-                at=round(now, 3),
-                deployment=deployment,
-                model=model,
-                kind="error",
-                mode="",
-                old_target=target,
-                new_target=target,
-                wanted=target,
-                ready=ready,
-                explanation=why,
-            )
-        )
+        kept = Decision(target, target, PolicyState(), why)
+        return self._add("error", deployment, model, "", target, ready, kept, now)
 
-    def _add(self, record: Record) -> dict[str, Any]:
-        plain = record.document()
-        self._records.append(plain)
-        self.seq = record.seq
-        return plain
+    def _add(
+        self,
+        kind: Literal["change", "heartbeat", "error"],
+        deployment: str,
+        model: str,
+        mode: str,
+        old: int,
+        ready: int,
+        decision: Decision,
+        now: float,
+    ) -> dict[str, Any]:
+        record = Record(
+            seq=self.seq + 1,
+            at=round(now, 3),
+            deployment=deployment,
+            model=model,
+            kind=kind,
+            mode=mode,
+            old_target=old,
+            new_target=decision.target,
+            wanted=decision.wanted,
+            ready=ready,
+            explanation=decision.explanation,
+        ).document()
+        self._records.append(record)
+        self.seq += 1
+        return record

@@ -4,28 +4,25 @@ Named in a configuration as `autoscaling_policy.policy_function`. Ray Serve's co
 instance, a new one whenever it builds the application anew, and calls it about ten times a second.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from serve_app.controller.ingress_fleet import IngressFleet
+from serve_app.controller.contexts import SnapshotBuilder, ingress_room, ongoing_of_ingress
 from serve_app.controller.journal import HEARTBEAT_S, Journal
-from serve_app.controller.mailbox import Deployment, Inbox, Learned, Mailbox
-from serve_app.controller.model_status import gauges, model_status
-from serve_app.controller.replica_time import ReplicaTime
-from serve_app.controller.snapshot_builder import SnapshotBuilder
+from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
 from serve_app.controller.sync import Sync
 from serve_app.policy.decide import Decision, decide
+from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.wire.names import INGRESS
-from serve_app.wire.served_models import ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
 
@@ -33,25 +30,9 @@ _DECIDE_INTERVAL_S = 0.5
 """Signals are a second old; from zero, half a second is half of what a wake may take."""
 _FAILURES_TOLERATED = 20
 """Errors in a row, ten seconds of them, before a model's memory is given up."""
-
-
-class Metrics(Protocol):
-    """Where the policy's metrics go; see `AutoscalingMetrics`."""
-
-    def set(self, model: str, values: Mapping[str, float], binding: str) -> None:
-        """Publish the numbers of a decision."""
-
-    def count_change(self, model: str, old: int, new: int) -> None:
-        """Count a change of a target."""
-
-    def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
-        """Count the time of replicas, by their state."""
-
-    def set_knobs_rejected(self, rejected: bool) -> None:
-        """Publish whether the knobs last given are invalid, so that those before stay in force."""
-
-    def count_error(self) -> None:
-        """Count a decision that raised."""
+_LONGEST_GAP_S = 10.0
+"""As long as a report counts as fresh. Nobody knows which replicas existed during a longer silence: a step of
+the clock, or a controller that was away for an hour, must not become an hour of GPUs."""
 
 
 class ServePolicy:
@@ -72,7 +53,7 @@ class ServePolicy:
         self,
         clock: Callable[[], float] | None = None,
         mailbox: Mailbox | None = None,
-        metrics: Metrics | None = None,
+        metrics: AutoscalingMetrics | None = None,
         log: logging.Logger = logger,
     ) -> None:
         self._clock = clock
@@ -83,10 +64,11 @@ class ServePolicy:
         self._replica_time = ReplicaTime()
         self._snapshots = SnapshotBuilder()
         self._states: dict[str, PolicyState] = {}
-        self._ingress = IngressFleet()
+        self._ingress_peaks: tuple[tuple[float, int], ...] = ()
+        self._look_at_nodes = False
         self._status: dict[str, dict[str, Any]] = {}
         self._errors = 0
-        self._failures: dict[str, int] = {}
+        self._failures: Counter[str] = Counter()
         self._logged: dict[str, tuple[str, float]] = {}
         self._next_at = 0.0
         self._remembers = False
@@ -115,15 +97,17 @@ class ServePolicy:
             return {}, {}
 
     def _answer(self, contexts: Mapping[Any, Any], now: float) -> dict[Any, int]:
-        mailbox = self._open(next(iter(contexts.values())).app_name)
+        mailbox, metrics = self._open(next(iter(contexts.values())).app_name)
         inbox = mailbox.inbox
         if inbox.learned is not None and not self._remembers:
-            self._take_over(inbox.learned)
+            # Go on with what an earlier policy has left.
+            self._remembers = True
+            self._states = {**inbox.learned.states, **self._states}
+            self._journal.load(inbox.learned.records)
         served = inbox.served
         if served is None:
             return {}  # nothing has been read yet, or the ingress has not said what is served
-        assert self._metrics is not None
-        self._metrics.set_knobs_rejected(bool(served.rejected))
+        metrics.set_knobs_rejected(bool(served.rejected))
         by_name = {str(ctx.deployment_name): (key, ctx) for key, ctx in contexts.items()}
         key, ingress = by_name.get(INGRESS, (None, None))
         engines = {name: by_name[name][1] for name in served.models if name in by_name}
@@ -132,55 +116,54 @@ class ServePolicy:
         for name, ctx in engines.items():
             model = served.models[name]
             try:
-                target = self._decide_model(model, ctx, ingress, inbox, unsettled, now)
+                snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
+                if snapshot.ready != snapshot.target or snapshot.draining:
+                    unsettled.add(name)
+                decision = self._decide_model(model, snapshot, inbox, metrics, now)
             except Exception as error:  # the other models are decided all the same
-                self._count_failure(name)
+                self._failures[name] += 1
+                if self._failures[name] % _FAILURES_TOLERATED == 0:
+                    self._states.pop(name, None)  # its memory may be the reason
                 self._report_error(name, model.name, ctx, error, now)
             else:
                 self._failures.pop(name, None)
-                _set_target(answer, by_name[name][0], ctx, target)
+                _set_target(answer, by_name[name][0], ctx, decision.target)
         if ingress is not None:
             try:
-                _set_target(answer, key, ingress, self._decide_ingress(ingress, engines, inbox, now))
+                _set_target(answer, key, ingress, self._decide_ingress(ingress, engines, served, inbox, now))
             except Exception as error:
                 self._report_error(INGRESS, "", ingress, error, now)
         self._send(mailbox, unsettled)
         return answer
 
     def _decide_model(
-        self, model: ServedModel, ctx: Any, ingress: Any, inbox: Inbox, unsettled: set[str], now: float
-    ) -> int:
-        name = model.deployment
-        snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
-        old = snapshot.target
-        if snapshot.ready != old or snapshot.draining:
-            unsettled.add(name)
+        self, model: ServedModel, snapshot: Snapshot, inbox: Inbox, metrics: AutoscalingMetrics, now: float
+    ) -> Decision:
+        name, old = model.deployment, snapshot.target
         decision = self.decide(model, snapshot, self._states.get(name, PolicyState()), now)
         self._states[name] = decision.state
         record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
         if record is not None and record["kind"] == "change":
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
         starts = inbox.deployments.get(name, Deployment()).cold_starts
-        self._status[name] = model_status(model, snapshot, decision, starts.phases_s())
-        self._measure(model, snapshot, decision, now)
-        return decision.target
+        status = self._status[name] = _model_status(model, snapshot, decision, starts.phases_s())
+        metrics.set(model.name, _gauges(model, status, decision), decision.explanation.binding)
+        replicas = {state: status[state] for state in ("starting", "ready", "draining")}
+        metrics.count_replica_seconds(model.name, self._replica_time.add(name, replicas, now))
+        if decision.target != old:
+            metrics.count_change(model.name, old, decision.target)
+        return decision
 
-    def _measure(self, model: ServedModel, snapshot: Snapshot, decision: Decision, now: float) -> None:
-        assert self._metrics is not None
-        self._metrics.set(model.name, gauges(model, snapshot, decision), decision.explanation.binding)
-        replicas = {
-            "starting": snapshot.capacity.starting,
-            "ready": snapshot.ready,
-            "draining": snapshot.draining,
-        }
-        seconds = self._replica_time.add(model.deployment, replicas, now)
-        self._metrics.count_replica_seconds(model.name, seconds)
-        if decision.target != snapshot.target:
-            self._metrics.count_change(model.name, snapshot.target, decision.target)
-
-    def _decide_ingress(self, ctx: Any, engines: Mapping[str, Any], inbox: Inbox, now: float) -> int:
-        decision = self._ingress.decide(ctx, engines, inbox, now)
-        old = ctx.target_num_replicas
+    def _decide_ingress(
+        self, ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
+    ) -> int:
+        """Return how many ingress replicas there should be; they take no room that an engine needs."""
+        ongoing = ongoing_of_ingress(ctx.raw_metrics or {}, now)
+        ready, old = ctx.current_num_replicas, ctx.target_num_replicas
+        room = ingress_room(ctx, engines, served, inbox, now)
+        decision = decide_ingress(ongoing, ready, old, served.ingress, self._ingress_peaks, now, room)
+        self._ingress_peaks = decision.peaks
+        self._look_at_nodes = decision.wanted > old
         if decision.target != old:
             self._log.info("ingress replicas %d -> %d: %s", old, decision.target, decision.reason)
         return decision.target
@@ -188,34 +171,22 @@ class ServePolicy:
     def _send(self, mailbox: Mailbox, unsettled: Collection[str]) -> None:
         outbox = mailbox.outbox
         outbox.unsettled = unsettled
-        outbox.look_at_nodes = self._ingress.wants_more
+        outbox.look_at_nodes = self._look_at_nodes
         outbox.status = {"policy_errors": self._errors, "models": dict(self._status)}
+        outbox.states = dict(self._states) if self._remembers else None
         if self._journal.seq != outbox.decisions_seq:
             outbox.decisions = self._journal.records()
             outbox.decisions_seq = self._journal.seq
             mailbox.send()
 
-    def _open(self, app: str) -> Mailbox:
+    def _open(self, app: str) -> tuple[Mailbox, AutoscalingMetrics]:
+        self._metrics = self._metrics or AutoscalingMetrics()
         if self._mailbox is None:
-            self._metrics = self._metrics or AutoscalingMetrics()
             self._mailbox = sync = Sync(app)
-            sync.outbox.learned = _Learned(self)
             sync.start()
             # Ray drops the old policy at every change of the configuration; its thread ends with it.
             weakref.finalize(self, sync.stop)
-        return self._mailbox
-
-    def _take_over(self, learned: Learned) -> None:
-        """Go on with what an earlier policy has left."""
-        self._remembers = True
-        self._states = {**learned.states, **self._states}
-        self._journal.load(learned.records)
-
-    def _count_failure(self, name: str) -> None:
-        """Give up a model's memory after several errors in a row: the memory may be the reason."""
-        self._failures[name] = self._failures.get(name, 0) + 1
-        if self._failures[name] % _FAILURES_TOLERATED == 0:
-            self._states.pop(name, None)
+        return self._mailbox, self._metrics
 
     def _report_error(
         self, deployment: str, model: str, ctx: Any | None, error: Exception, now: float
@@ -235,17 +206,54 @@ class ServePolicy:
         self._journal.note_error(deployment, model, target, ready, text[:500], now)
 
 
-class _Learned:
-    """Returns what a policy has learned: nothing before it has taken over, and nothing once it is gone."""
+class ReplicaTime:
+    """Adds up how long replicas existed, by what they were doing: times their GPUs, what a model costs."""
 
-    def __init__(self, policy: ServePolicy) -> None:
-        self._policy = weakref.ref(policy)
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
 
-    def __call__(self) -> dict[str, Any]:
-        policy = self._policy()
-        if policy is None or not policy._remembers:
-            return {}
-        return {"states": {name: state.document() for name, state in dict(policy._states).items()}}
+    def add(self, model: str, replicas: Mapping[str, int], now: float) -> dict[str, float]:
+        """Return the replica-seconds by state since the last call: the replicas then, times the time since.
+
+        The first call returns nothing, and more than ten seconds count as ten. `now` is Unix time in
+        seconds; if it goes back, nothing is counted.
+        """
+        at, seen = self._last.get(model, (now, {}))
+        self._last[model] = (now, replicas)
+        elapsed = min(max(0.0, now - at), _LONGEST_GAP_S)
+        return {state: count * elapsed for state, count in seen.items() if count and elapsed}
+
+
+def _model_status(
+    model: ServedModel, snapshot: Snapshot, decision: Decision, phases_s: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the model's part of the status document; `phases_s` are the typical seconds of a start."""
+    capacity = snapshot.capacity
+    return {
+        "model": model.name,
+        "mode": model.knobs.mode,
+        "wanted": decision.wanted,
+        "target": decision.target,
+        "ready": snapshot.ready,
+        "starting": capacity.starting,
+        "pending": capacity.pending,
+        "pending_s": round(capacity.pending_s),
+        "draining": snapshot.draining,
+        "reason": capacity.reason,
+        "cold_start_s": snapshot.cold_start_s,
+        "phases_s": phases_s,
+    }
+
+
+def _gauges(model: ServedModel, status: Mapping[str, Any], decision: Decision) -> dict[str, float]:
+    """Return the values of the model's gauges, by the names in `AutoscalingMetrics`."""
+    counts = ("wanted", "target", "ready", "starting", "pending", "draining")
+    values = {f"{name}_replicas": float(status[name]) for name in counts}
+    values["replica_capacity_rps"] = decision.explanation.signals["replica_capacity_rps"]
+    values["gpus_per_replica"] = model.resources.get("GPU", 0.0)
+    if status["cold_start_s"] is not None:
+        values["cold_start_seconds"] = status["cold_start_s"]
+    return values
 
 
 def _set_target(answer: dict[Any, int], key: Any, ctx: Any, target: int) -> None:

@@ -4,21 +4,19 @@ The policy runs in the event loop of Ray Serve's controller, ten times a second;
 there would hold up every deployment of the cluster.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import ray
+from pydantic import TypeAdapter
 
-from serve_app.cluster.kubernetes_nodes import KubernetesNodes
+from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import read_nodes, shortage
-from serve_app.controller.cold_starts import ColdStarts
-from serve_app.controller.mailbox import Deployment, Learned, Mailbox
+from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox
 from serve_app.policy.state import PolicyState, restore
 from serve_app.wire.documents import (
     DECISIONS,
@@ -30,7 +28,7 @@ from serve_app.wire.documents import (
     read_document,
 )
 from serve_app.wire.ingress_reports import forget_report, read_reports
-from serve_app.wire.phases import FAILED, Phases, forget_phase, read_phases
+from serve_app.wire.phases import FAILED, forget_phase, read_phases
 from serve_app.wire.served_models import ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
@@ -47,6 +45,8 @@ _REPORT_FORGOTTEN_S = 60.0
 _FORGOTTEN_S = 3600.0
 """How long the reason is kept why a replica could not start."""
 
+_COLD_STARTS = TypeAdapter(dict[str, tuple[tuple[str, dict[str, float]], ...]])
+
 
 class Sync(Mailbox):
     """Reads and writes the documents of one application until it is stopped."""
@@ -56,11 +56,11 @@ class Sync(Mailbox):
         self._app = app
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._written: tuple[dict[str, Any], float] = ({}, 0.0)
+        self._written_status: dict[str, Any] = {}
         self._written_seq = 0
         self._done_at: dict[str, float] = {}
         """When each kind of document was last read or written."""
-        self._kubernetes = KubernetesNodes()
+        self._pending_pods = PendingPods()
         self._failures: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
@@ -84,29 +84,29 @@ class Sync(Mailbox):
             self._wake.clear()
 
     def _turn(self, now: float) -> None:
+        """Take every step by itself: what cannot be read must not stop what can be written."""
         failures: set[str] = set()
-        if self.inbox.learned is None:
-            self._attempt(self._read_learned, now, failures)
-        if self.inbox.learned is not None:  # writing earlier would replace what is to be read
-            for step in (
-                self._read_knobs, self._read_phases, self._read_ingress_reports, self._read_nodes,
-                self._read_resources, self._write_decisions, self._write_status, self._write_learned,
-                self._read_gpu_nodes,  # last: it may take seconds
-            ):  # fmt: skip
-                self._attempt(step, now, failures)
+        for step in (
+            self._read_learned, self._read_knobs, self._read_phases, self._read_ingress_reports,
+            self._read_nodes, self._read_resources, self._write_decisions, self._write_status,
+            self._write_learned, self._read_pending_pods,  # last: it may take seconds
+        ):  # fmt: skip
+            try:
+                step(now)
+            except Exception as error:  # a lost GCS must not end the thread: it comes back
+                text = f"{type(error).__name__}: {error}"
+                if text not in self._failures | failures:
+                    logger.exception("autoscaling of %s: could not read or write documents", self._app)
+                failures.add(text)
+            # Before `learned` is read, writing would replace what is to be read. After the end of a policy,
+            # it would replace what the next one writes.
+            if self.inbox.learned is None or self._stop.is_set():
+                break
         self._failures = failures
 
-    def _attempt(self, step: Callable[[float], None], now: float, failures: set[str]) -> None:
-        """Run one step by itself: what cannot be read must not stop what can be written."""
-        try:
-            step(now)
-        except Exception as error:  # a lost GCS must not end the thread: it comes back
-            text = f"{type(error).__name__}: {error}"
-            if text not in self._failures | failures:
-                logger.exception("autoscaling of %s: could not read or write documents", self._app)
-            failures.add(text)
-
     def _read_learned(self, now: float) -> None:
+        if self.inbox.learned is not None:
+            return
         learned, cold_starts = read_document(LEARNED, self._app, _parse_learned) or ({}, {})
         records = read_document(DECISIONS, self._app, parse_records) or ()
         deployments = {name: Deployment(cold_starts=seen) for name, seen in cold_starts.items()}
@@ -118,9 +118,9 @@ class Sync(Mailbox):
             self.inbox = replace(self.inbox, served=served)
 
     def _read_phases(self, now: float) -> None:
-        unsettled = self.outbox.unsettled
         everything = self._due("phases", _IDLE_PHASES_S, now)
-        found = read_phases(self._app, [name for name in self._models() if everything or name in unsettled])
+        names = [name for name in self._models() if everything or name in self.outbox.unsettled]
+        found = read_phases(self._app, names)
         deployments = dict(self.inbox.deployments)
         for name, phases in found.items():
             known = deployments.get(name, Deployment())
@@ -130,16 +130,11 @@ class Sync(Mailbox):
         if everything:
             self._done_at["phases"] = now
         for name, phases in found.items():
-            self._sweep(name, phases, now)
-
-    def _sweep(self, name: str, phases: Phases, now: float) -> None:
-        failed = {
-            replica
-            for replica, document in phases.existing.items()
-            if document["phase"] == FAILED and now - document["since"] > _FORGOTTEN_S
-        }
-        for replica in (*phases.left_behind, *failed):
-            forget_phase(self._app, name, replica)
+            for replica, document in phases.existing.items():
+                if document["phase"] == FAILED and now - document["since"] > _FORGOTTEN_S:
+                    forget_phase(self._app, name, replica)
+            for replica in phases.left_behind:
+                forget_phase(self._app, name, replica)
 
     def _read_ingress_reports(self, now: float) -> None:
         reports = read_reports(self._app)
@@ -166,10 +161,10 @@ class Sync(Mailbox):
         self.inbox = replace(self.inbox, deployments=deployments)
         self._done_at["resources"] = now
 
-    def _read_gpu_nodes(self, now: float) -> None:
-        if self._kubernetes.enabled and self.outbox.unsettled and self._due("gpu_nodes", _KUBERNETES_S, now):
-            self._done_at["gpu_nodes"] = now
-            self.inbox = replace(self.inbox, gpu_nodes=self._kubernetes.read())
+    def _read_pending_pods(self, now: float) -> None:
+        if self.outbox.unsettled and self._pending_pods.enabled and self._due("pods", _KUBERNETES_S, now):
+            self._done_at["pods"] = now
+            self.inbox = replace(self.inbox, why_pods_wait=self._pending_pods.read())
 
     def _due(self, kind: str, interval_s: float, now: float) -> bool:
         """Return whether `interval_s` has passed since `kind` was handled, or the clock was set back."""
@@ -179,42 +174,34 @@ class Sync(Mailbox):
         return self.inbox.served.models if self.inbox.served is not None else {}
 
     def _write_decisions(self, now: float) -> None:
-        outbox = self.outbox
-        if outbox.decisions_seq != self._written_seq:
-            seq = outbox.decisions_seq
-            put_document(DECISIONS, self._app, outbox.decisions)
+        seq = self.outbox.decisions_seq
+        if seq != self._written_seq:
+            put_document(DECISIONS, self._app, self.outbox.decisions)
             self._written_seq = seq
 
     def _write_status(self, now: float) -> None:
-        new = self.outbox.status
-        status, written_at = self._written
-        if new and (new != status or now - written_at >= _STATUS_S):
-            put_document(STATUS, self._app, {"at": now, **new})
-            self._written = (new, now)
+        status = self.outbox.status
+        if status and (status != self._written_status or self._due("status", _STATUS_S, now)):
+            put_document(STATUS, self._app, {"at": now, **status})
+            self._written_status = status
+            self._done_at["status"] = now
 
     def _write_learned(self, now: float) -> None:
-        if not self._due("learned", _LEARNED_S, now):
+        states = self.outbox.states
+        if states is None or not self._due("learned", _LEARNED_S, now):
             return
-        learned = self.outbox.learned()
-        if learned:
-            learned["cold_starts"] = {
-                name: list(deployment.cold_starts.startups)
-                for name, deployment in self.inbox.deployments.items()
-            }
-            put_document(LEARNED, self._app, learned)
-            self._done_at["learned"] = now
+        learned = {
+            "states": {name: state.document() for name, state in states.items()},
+            "cold_starts": {
+                name: known.cold_starts.startups for name, known in self.inbox.deployments.items()
+            },
+        }
+        put_document(LEARNED, self._app, learned)
+        self._done_at["learned"] = now
 
 
 def _parse_learned(document: Any) -> tuple[dict[str, PolicyState], dict[str, ColdStarts]]:
     """Parse a document of `_write_learned`. Raises if another version wrote it: the policy learns anew."""
     states = {str(name): restore(state) for name, state in document["states"].items()}
-    cold_starts = {
-        str(name): ColdStarts(
-            tuple(
-                (str(replica), {str(phase): float(seconds) for phase, seconds in phases.items()})
-                for replica, phases in startups
-            )
-        )
-        for name, startups in document["cold_starts"].items()
-    }
-    return states, cold_starts
+    startups = _COLD_STARTS.validate_python(document["cold_starts"])
+    return states, {name: ColdStarts(seen) for name, seen in startups.items()}

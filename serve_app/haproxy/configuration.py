@@ -4,22 +4,14 @@ Ray's template is `ray/serve/_private/haproxy_templates.py`. If an expected line
 so that another version of Ray fails at the start and not in an attack.
 """
 
-from __future__ import annotations
-
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import Path
 
-from serve_app.haproxy.answers import (
-    ERROR_PAGES,
-    HEALTHY,
-    NOT_DEPLOYED,
-    NOT_FOUND,
-    NOT_READY,
-    UNAVAILABLE,
-    Answer,
-)
-from serve_app.haproxy.limits import Limits
+from serve_app.haproxy.environment import Limits
 
 _OPEN_FILES_OF_ITS_OWN = 256
 _OPEN_FILES_A_CONNECTION = 2.5
@@ -35,8 +27,66 @@ _CHECK_TIMEOUT_MS = 1750
 """With one check per second, a replica that hangs gets no requests after 1 + 1.75 + 0.25 + 1.75 s."""
 
 
-class UnknownConfigurationError(Exception):
+class UnknownConfigurationError(ValueError):
     """The configuration is not as Ray 2.60 writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What HAProxy answers itself: a JSON document."""
+
+    status: int
+    body: str
+    retry_after_s: int | None = None
+
+    @property
+    def rule(self) -> str:
+        """The line of a configuration that answers so."""
+        retry = "" if self.retry_after_s is None else f" hdr Retry-After {self.retry_after_s}"
+        answer = f"status {self.status} content-type application/json{retry} string '{self.body}'"
+        return f"    http-request return {answer}"
+
+    @property
+    def page(self) -> str:
+        """The whole HTTP response, for HAProxy's `errorfile`."""
+        retry = [] if self.retry_after_s is None else [f"Retry-After: {self.retry_after_s}"]
+        head = [
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(self.body)}",
+            "Connection: close",
+            *retry,
+        ]
+        return "\r\n".join([*head, "", self.body])
+
+
+def _error(status: int, code: str, message: str, retry_after_s: int | None = None) -> Answer:
+    """Return an error as `serve_app.api.errors` writes it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return Answer(status, json.dumps({"error": error}, separators=(",", ":")), retry_after_s)
+
+
+_NO_INGRESS = "No ingress replica is up."
+UNAVAILABLE = _error(503, "ingress_unavailable", _NO_INGRESS, 5)
+NOT_DEPLOYED = _error(503, "not_deployed", "No application is deployed yet.", 5)
+NOT_FOUND = _error(404, "not_found", "No application has this path.")
+HEALTHY = Answer(200, '{"status":"ok"}')
+NOT_READY = Answer(503, f'{{"ready":false,"models":{{}},"reason":"{_NO_INGRESS}"}}', 1)
+ERROR_PAGES = (
+    _error(400, "invalid_request", "This is not a valid HTTP request."),
+    _error(408, "request_timeout", "The request did not arrive in time."),
+    _error(500, "internal_error", "The proxy failed to answer this request."),
+    _error(502, "ingress_lost", "The ingress replica ended before it answered.", 1),
+    UNAVAILABLE,
+    _error(504, "ingress_timeout", "The ingress replica did not answer in time.", 5),
+)
+
+
+def write_pages(folder: Path) -> None:
+    """Write the error pages that the amended configuration names."""
+    for answer in ERROR_PAGES:
+        (folder / f"{answer.status}.http").write_bytes(answer.page.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +100,19 @@ class Backend:
     """Its ingress replicas: name and address."""
 
 
-@dataclass(frozen=True, slots=True)
 class Source:
-    """A configuration of Ray's, and its content."""
+    """A configuration of Ray's, and its content. Raises UnknownConfigurationError if a line is missing."""
 
-    text: str
-    admin_socket: str
-    maxconn: int
-    binds: Mapping[str, tuple[str, int]]
-    """Host and port by the frontend that listens there."""
-    backends: tuple[Backend, ...]
-    fallback: str | None
-    """The address of Ray's own proxy, which would get the requests while no ingress replica is up."""
-
-
-def read(text: str, limits: Limits) -> Source:
-    """Read Ray's configuration. Raises UnknownConfigurationError if a line is missing."""
-    return Source(
-        text=text,
-        admin_socket=_only(r"^ *stats socket (\S+) ", text),
-        maxconn=int(_only(r"^ *maxconn (\d+)$", text)),
-        binds=_binds(text, limits.admin_host),
-        backends=_backends(text),
-        fallback=_fallback(text),
-    )
+    def __init__(self, text: str, limits: Limits) -> None:
+        self.text = text
+        self.admin_socket = _only(r"^ *stats socket (\S+) ", text)
+        self.maxconn = int(_only(r"^ *maxconn (\d+)$", text))
+        self.binds = _binds(text, limits.admin_host)
+        """Host and port by the frontend that listens there."""
+        self.backends = _backends(text)
+        fallback = re.search(r"^ +server \S+ (\S+) check backup$", text, re.MULTILINE)
+        self.fallback = None if fallback is None else fallback[1]
+        """The address of Ray's own proxy, which would get the requests while no ingress replica is up."""
 
 
 def keep_servers(text: str, last: str) -> str:
@@ -87,10 +126,8 @@ def keep_servers(text: str, last: str) -> str:
         known = before.get(backend.name)
         if backend.servers or known is None or known.prefix != backend.prefix:
             continue
-        lines = re.findall(
-            r"^ +server .*(?<! backup)\n", _section(f"backend {re.escape(backend.name)}", last), re.MULTILINE
-        )
-        body = _section(f"backend {re.escape(backend.name)}", text)
+        lines = re.findall(r"^ +server .*(?<! backup)\n", _section(backend.name, last), re.MULTILINE)
+        body = _section(backend.name, text)
         if body.count(_SERVERS) != 1:
             raise UnknownConfigurationError(f"no line {_SERVERS.strip()!r} in Ray's backend {backend.name}")
         text = text.replace(body, body.replace(_SERVERS, _SERVERS + "".join(lines)), 1)
@@ -102,12 +139,8 @@ def amend(
 ) -> str:
     """Return the configuration for HAProxy to read.
 
-    Args:
-        source: Ray's configuration.
-        limits: The bounds on clients.
-        descriptors: The inherited listening socket of each frontend.
-        socket: HAProxy's own admin socket.
-        open_files: How many files HAProxy may have open.
+    `descriptors` are the inherited listening sockets of the frontends, `socket` is HAProxy's own admin
+    socket, and HAProxy may have `open_files` files open.
     """
     maxconn = min(source.maxconn, int((open_files - _OPEN_FILES_OF_ITS_OWN) / _OPEN_FILES_A_CONNECTION))
     per_address = limits.connections_per_address or maxconn // 2
@@ -125,11 +158,16 @@ def amend(
             case [_, "errorfile", *_]:
                 continue
             case ["defaults", "mode", "http"]:
-                lines += [line, *_defaults(limits)]
+                lines += [
+                    line,
+                    f"    timeout http-request {limits.header_timeout_s}s",
+                    f"    timeout check {_CHECK_TIMEOUT_MS}ms",
+                    *(f"    errorfile {answer.status} {answer.status}.http" for answer in ERROR_PAGES),
+                ]
             case [_, "bind", _, *parameters]:
                 lines.append(" ".join([f"    bind fd@{descriptors[section.split()[1]]}", *parameters]))
                 if section == "frontend http_frontend":
-                    lines += [*_connections(per_address), *_requests(source, limits)]
+                    lines += _http_frontend(source, limits, per_address)
             case [_, "server", _, address, *_, "backup"] if address == source.fallback:
                 # It would hold requests while no ingress replica is up, or answer 404.
                 lines.append(f"{line} disabled")
@@ -138,33 +176,21 @@ def amend(
                 # is better than a Service without any pod.
                 lines += [line, f"    acl {up} nbsrv({_FALLBACK}) ge 1"]
             case ["backend default_backend", "http-request", "return", *_]:
-                lines.append(_return(NOT_FOUND if source.backends else NOT_DEPLOYED))
+                lines.append((NOT_FOUND if source.backends else NOT_DEPLOYED).rule)
             case _:
                 lines.append(line)
-    lines += [*_alive_checks(source), *_fallback_check(source), *_ADDRESSES]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_checks(source), *_ADDRESSES]) + "\n"
 
 
-def _defaults(limits: Limits) -> list[str]:
-    return [
-        f"    timeout http-request {limits.header_timeout_s}s",
-        f"    timeout check {_CHECK_TIMEOUT_MS}ms",
-        *(f"    errorfile {answer.status} {answer.status}.http" for answer in ERROR_PAGES),
-    ]
+def _http_frontend(source: Source, limits: Limits, per_address: int) -> list[str]:
+    """Bound the connections of one address, and answer liveness from the checks of the ingress replicas.
 
-
-def _connections(per_address: int) -> list[str]:
-    """Bound the connections of one address; a proxy on this machine may have all of them."""
-    return [
-        "    tcp-request connection track-sc0 src table tideserve_addresses if !{ src 127.0.0.0/8 ::1 }",
-        f"    tcp-request connection reject if {{ sc0_conn_cur gt {per_address} }}",
-    ]
-
-
-def _requests(source: Source, limits: Limits) -> list[str]:
-    """Answer liveness here, from the checks of the ingress replicas, however busy they are."""
+    A proxy on this machine may have all connections. Liveness is answered however busy the replicas are.
+    """
     usable = "{ req.fhdr(x-request-id) -m reg '^[!-~]{1,256}$' }"  # as the ingress has it
     lines = [
+        "    tcp-request connection track-sc0 src table tideserve_addresses if !{ src 127.0.0.0/8 ::1 }",
+        f"    tcp-request connection reject if {{ sc0_conn_cur gt {per_address} }}",
         "    unique-id-format %[uuid]",
         "    http-request set-var(txn.request_id) unique-id",
         f"    http-request set-var(txn.request_id) req.fhdr(x-request-id) if {usable}",
@@ -179,42 +205,28 @@ def _requests(source: Source, limits: Limits) -> list[str]:
             lines.append(f"    acl {up} srv_is_up({backend.name}/{name})")
             lines.append(f"    acl {alive} srv_is_up({_ALIVE}/{name})")
         if backend.servers:
-            lines.append(_json(200, HEALTHY, None) + f" {asked}/health }} {alive}")
-        lines.append(_json(503, UNAVAILABLE.body, 1) + f" {asked}/health }}")
+            lines.append(f"{HEALTHY.rule} {asked}/health }} {alive}")
+        lines.append(f"{replace(UNAVAILABLE, retry_after_s=1).rule} {asked}/health }}")
         missing = (f" !{up}", f" !{alive}") if backend.servers else ("",)
-        lines += [_json(503, NOT_READY, 1) + f" {asked}/ready }}{lacks}" for lacks in missing]
+        lines += [f"{NOT_READY.rule} {asked}/ready }}{lacks}" for lacks in missing]
     return [*lines, f"    http-request wait-for-body time {limits.header_timeout_s}s if METH_POST"]
 
 
-def _alive_checks(source: Source) -> list[str]:
-    """Check whether each replica accepts connections: a busy one does, a dead one does not."""
+def _checks(source: Source) -> list[str]:
+    """Check whether each replica accepts connections: a busy one does. Check Ray's own proxy, too."""
     servers = dict(server for backend in source.backends for server in backend.servers)
+    fallback = [] if source.fallback is None else [f"    server ray {source.fallback} check"]
     return [
         f"backend {_ALIVE}",
         "    load-server-state-from-file none",
         "    default-server inter 1s fastinter 250ms downinter 250ms fall 2 rise 1",
         *(f"    server {name} {address} check" for name, address in servers.items()),
-    ]
-
-
-def _fallback_check(source: Source) -> list[str]:
-    server = [] if source.fallback is None else [f"    server ray {source.fallback} check"]
-    return [
         f"backend {_FALLBACK}",
         "    load-server-state-from-file none",
         "    option httpchk GET /-/healthz",
         "    http-check expect status 200",
-        *server,
+        *fallback,
     ]
-
-
-def _return(answer: Answer) -> str:
-    return _json(answer.status, answer.body, answer.retry_after_s)
-
-
-def _json(status: int, body: str, retry_after_s: int | None) -> str:
-    retry = "" if retry_after_s is None else f" hdr Retry-After {retry_after_s}"
-    return f"    http-request return status {status} content-type application/json{retry} string '{body}'"
 
 
 def _binds(text: str, admin_host: str) -> dict[str, tuple[str, int]]:
@@ -234,21 +246,15 @@ def _binds(text: str, admin_host: str) -> dict[str, tuple[str, int]]:
 def _backends(text: str) -> tuple[Backend, ...]:
     found = []
     for name, prefix in re.findall(r"^ +acl is_(\S+) path (/\S*)$", text, re.MULTILINE):
-        body = _section(rf"backend {re.escape(name)}", text)
-        servers = re.findall(r"^ +server (\S+) (\S+) (?!.*backup$)", body, re.MULTILINE)
+        servers = re.findall(r"^ +server (\S+) (\S+) (?!.*backup$)", _section(name, text), re.MULTILINE)
         found.append(Backend(name, prefix.rstrip("/"), tuple(servers)))
     return tuple(found)
 
 
-def _fallback(text: str) -> str | None:
-    found = re.search(r"^ +server \S+ (\S+) check backup$", text, re.MULTILINE)
-    return None if found is None else found[1]
-
-
-def _section(head: str, text: str) -> str:
-    match = re.search(rf"^{head}\n((?:(?![a-z]).*\n)*)", text, re.MULTILINE)
+def _section(backend: str, text: str) -> str:
+    match = re.search(rf"^backend {re.escape(backend)}\n((?:(?![a-z]).*\n)*)", text, re.MULTILINE)
     if match is None:
-        raise UnknownConfigurationError(f"no section {head} in Ray's configuration")
+        raise UnknownConfigurationError(f"no section backend {backend} in Ray's configuration")
     return match[1]
 
 

@@ -1,8 +1,7 @@
 """Keep one HAProxy running, answer Ray in its place, and hand its sockets to the next supervisor."""
 
-from __future__ import annotations
-
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -12,12 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from serve_app.haproxy.processes import Process, signal_on_parents_death
+import psutil
+
+from serve_app.haproxy.configuration import Source
 from serve_app.haproxy.sockets import Predecessor, dismissed, give, listen_unix
 
 HANDOVER = "handover.sock"
@@ -34,6 +34,7 @@ _HUNG_AFTER_S = 5.0
 _SLOWEST_RESTART_S = 5.0
 _WAIT_FOR_SUCCESSOR_S = 30.0
 """Ray needs 3 to 5 s to start another manager, and more on a busy node."""
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,14 @@ class Plan:
     configuration: str
     own_socket: str
     """HAProxy's own admin socket."""
-    admin_socket: str
-    """Where Ray expects it."""
-    source: str
-    """Ray's configuration, if it has routes."""
+    source: Source
+    """Ray's configuration, which says where Ray expects the admin socket."""
     sockets: dict[tuple[str, int], socket.socket]
-    front: Process
+    front: psutil.Process
     """The process that Ray started and follows."""
-    manager: Process | None
+    manager: psutil.Process | None
     """Its parent: Ray's actor."""
-    raylet: Process | None
+    raylet: psutil.Process | None
 
 
 def ask(path: str, command: str) -> bytes:
@@ -66,6 +65,19 @@ def ask(path: str, command: str) -> bytes:
         while chunk := connection.recv(65536):
             answer += chunk
         return bytes(answer)
+
+
+def alive(process: psutil.Process) -> bool:
+    """Return whether it has not ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def signal_on_parents_death(number: signal.Signals) -> None:
+    """Have the kernel send this process `number` when its parent ends (Linux only)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 class Keeper:
@@ -86,7 +98,7 @@ class Keeper:
 
     def run(self, predecessor: Predecessor | None) -> int:
         """Keep HAProxy running; return the exit status: 1 if it does not start."""
-        signal.signal(signal.SIGUSR1, self._on_drain)
+        signal.signal(signal.SIGUSR1, lambda *_: self._drain())
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         if not self._start_first():
@@ -106,7 +118,7 @@ class Keeper:
             with contextlib.suppress(OSError):
                 if ask(self._plan.own_socket, "show info"):
                     return True
-            if time.monotonic() - self._started > _START_S or not self._plan.front.alive:
+            if time.monotonic() - self._started > _START_S or not alive(self._plan.front):
                 self._signal(signal.SIGKILL)
             time.sleep(0.02)
         return False
@@ -114,18 +126,12 @@ class Keeper:
     def _publish(self) -> None:
         """Open the sockets for Ray and the next supervisor; note the processes to end if these are silent."""
         plan = self._plan
-        if plan.source:
-            Path(LAST).write_text(plan.source, encoding="utf-8")
-        me = Process.of(os.getpid())
-        holders = [[process.pid, process.started] for process in (plan.front, me) if process is not None]
-        Path(RUNNING).write_text(json.dumps(holders), encoding="utf-8")
-        self._listen(HANDOVER, self._hand_over)
-        self._listen(plan.admin_socket, self._relay)
-
-    def _listen(self, path: str, accept: Callable[[socket.socket], None]) -> None:
-        listener = listen_unix(path)
-        self._listeners[path] = listener
-        self._selector.register(listener, selectors.EVENT_READ, accept)
+        if plan.source.backends:
+            Path(LAST).write_text(plan.source.text, encoding="utf-8")
+        Path(RUNNING).write_text(json.dumps([plan.front.pid, os.getpid()]), encoding="utf-8")
+        for path, accept in ((HANDOVER, self._hand_over), (plan.source.admin_socket, self._relay)):
+            self._listeners[path] = listen_unix(path)
+            self._selector.register(self._listeners[path], selectors.EVENT_READ, accept)
 
     def _step(self) -> None:
         for key, _ in self._selector.select(_TICK_S):
@@ -160,10 +166,10 @@ class Keeper:
     def _check(self) -> None:
         """Continue a HAProxy that was stopped; replace one that has not answered for 5 s."""
         assert self._haproxy is not None
-        process = Process.of(self._haproxy.pid)
-        if process is not None and process.stopped:
-            self._say("HAProxy was stopped by a signal; it is continued")
-            self._signal(signal.SIGCONT)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(self._haproxy.pid).status() == psutil.STATUS_STOPPED:
+                self._say("HAProxy was stopped by a signal; it is continued")
+                self._signal(signal.SIGCONT)
         with contextlib.suppress(OSError):
             if ask(self._plan.own_socket, "show info"):
                 self._answered = time.monotonic()
@@ -175,13 +181,13 @@ class Keeper:
     def _guard(self, now: float) -> None:
         """End with the node. Without the process that Ray follows or Ray's actor, wait for a successor."""
         plan = self._plan
-        if plan.raylet is not None and not plan.raylet.alive:
+        if plan.raylet is not None and not alive(plan.raylet):
             self._signal(signal.SIGKILL)
             self._stopping = True
             return
-        if not plan.front.alive:
-            self._close(plan.admin_socket)  # so that Ray finds it gone and starts another manager
-        if plan.front.alive and (plan.manager is None or plan.manager.alive):
+        if not alive(plan.front):
+            self._close(plan.source.admin_socket)  # so that Ray finds it gone and starts another manager
+        elif plan.manager is None or alive(plan.manager):
             return
         self._lost_since = self._lost_since or now
         if not self._draining and (plan.raylet is None or now > self._lost_since + _WAIT_FOR_SUCCESSOR_S):
@@ -199,11 +205,11 @@ class Keeper:
 
     def _hand_over(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        with contextlib.suppress(OSError):
-            if give(connection, self._plan.sockets):
-                self._selector.register(connection, selectors.EVENT_READ, self._handed_over)
-                return
-        connection.close()
+        try:
+            give(connection, self._plan.sockets)
+            self._selector.register(connection, selectors.EVENT_READ, self._handed_over)
+        except OSError:
+            connection.close()
 
     def _handed_over(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
@@ -220,22 +226,18 @@ class Keeper:
         self._signal(signal.SIGUSR1)
         for listener in self._plan.sockets.values():
             listener.close()
-        if self._plan.front.alive:
-            os.kill(self._plan.front.pid, signal.SIGUSR1)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._plan.front.send_signal(signal.SIGUSR1)
 
     def _close(self, *paths: str) -> None:
         for path in paths:
-            listener = self._listeners.pop(path, None)
-            if listener is not None:
+            if listener := self._listeners.pop(path, None):
                 self._selector.unregister(listener)
                 listener.close()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._haproxy is not None and self._haproxy.poll() is None:
             self._haproxy.send_signal(number)
-
-    def _on_drain(self, number: int, frame: FrameType | None) -> None:
-        self._drain()
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True

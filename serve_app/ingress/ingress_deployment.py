@@ -15,7 +15,6 @@ from serve_app.api.api_keys import ApiKeys
 from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ModelDirectory, ServedModel
-from serve_app.cluster.placement import custom_and_cpus
 from serve_app.cluster.warm_nodes import keep_nodes_warm
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
@@ -62,7 +61,7 @@ class Ingress:
             app,
             {model.name: model for model in models},
             self._live,
-            custom_and_cpus(self._settings.ingress.cpus_per_replica, self._settings.ingress.resources),
+            {"CPU": self._settings.ingress.cpus_per_replica, **self._settings.ingress.resources},
         )
         self._stored = stored_state(app, [model.deployment_name for model in models])
         self._observer = ServeObserver(app, models, self._live, self._stored)

@@ -1,7 +1,5 @@
 """The demonstration model that ships inside the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

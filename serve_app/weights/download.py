@@ -9,8 +9,6 @@ everything is there, 1 when another try may succeed, 2 when none can (a gated or
 unknown revision, a full disk, a folder that cannot be written).
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import json
@@ -24,19 +22,9 @@ from fnmatch import filter as matching
 from glob import escape
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from huggingface_hub import DryRunFileInfo, HfApi, constants, snapshot_download
-from huggingface_hub.errors import (
-    DisabledRepoError,
-    DryRunError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import DryRunFileInfo, HfApi, constants, errors, snapshot_download
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils.tqdm import tqdm
 
@@ -55,13 +43,10 @@ class NothingToLoadError(Exception):
 
 
 _PERMANENT = (
-    RepositoryNotFoundError,  # a gated one too
-    RevisionNotFoundError,
-    DisabledRepoError,
-    OfflineModeIsEnabled,
-    HFValidationError,  # what is no name of a repository
-    NothingToLoadError,
-)
+    errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.DisabledRepoError,
+    errors.OfflineModeIsEnabled, errors.HFValidationError, NothingToLoadError,
+)  # fmt: skip
+"""A gated repository counts as one that is not found; `HFValidationError` is for what is no name of one."""
 _PERMANENT_ERRNO = (
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
 )  # fmt: skip
@@ -75,7 +60,7 @@ class Wanted(NamedTuple):
     tokenizer_only: bool = False
 
     @classmethod
-    def parse(cls, text: str, *, tokenizer_only: bool = False) -> Wanted:
+    def parse(cls, text: str, *, tokenizer_only: bool = False) -> Self:
         """Read `MODEL` or `MODEL@REVISION`."""
         repository, _, revision = text.partition("@")
         return cls(repository, revision or constants.DEFAULT_REVISION, tokenizer_only)
@@ -89,11 +74,8 @@ def weight_patterns(files: Sequence[str], indexed: Sequence[str]) -> list[str]:
     """Return patterns of the weights that vLLM's `load_format: auto` reads; none if there are no weights.
 
     Repositories hold the same weights up to four times. vLLM takes Mistral's format if it is there, else the
-    safetensors that the index names, else the first kind of file that the top folder has.
-
-    Args:
-        files: Paths of all files, from the repository's top.
-        indexed: Files that the index of safetensors names; empty if there is no index.
+    safetensors that the index names (`indexed`), else the first kind of file that the top folder has. `files`
+    are the paths of all files, from the repository's top.
     """
     if matching(files, "consolidated*.safetensors"):
         return ["consolidated*.safetensors"]
@@ -112,13 +94,9 @@ def download_all(wanted: Sequence[Wanted]) -> int:
         cache.mkdir(parents=True, exist_ok=True)
         for each in dict.fromkeys(wanted):
             with _told(each, permanent):
-                _remove_leftovers(
-                    cache / repo_folder_name(repo_id=each.repository, repo_type="model"), time.time()
-                )
-                commit, arguments = _arguments(each)
-                # By commit: by name the hub would move the cached branch before anything is downloaded.
-                planned = snapshot_download(**{**arguments, "revision": commit}, dry_run=True)
-                plans[each] = arguments, planned
+                folder = cache / repo_folder_name(repo_id=each.repository, repo_type="model")
+                _remove_leftovers(folder, time.time())
+                plans[each] = _plan(each)
         missing = sum(_missing_bytes(files) for _, files in plans.values())
         free = shutil.disk_usage(cache).free
         if missing > free:
@@ -127,20 +105,24 @@ def download_all(wanted: Sequence[Wanted]) -> int:
             raise OSError(errno.ENOSPC, text)
     for each, (arguments, files) in plans.items():
         with _told(each, permanent):
-            _download(each, arguments, files)
+            total, missing = sum(file.file_size or 0 for file in files), _missing_bytes(files)
+            print(f"{each}: downloading {_gigabytes(missing)} of {_gigabytes(total)}", flush=True)
+            snapshot_download(**arguments)
+            # If the hub fails now, after it has told its files, its client returns what was there before.
+            absent = [file.filename for file in files if not Path(file.local_path).is_file()]
+            if absent:
+                raise OSError(f"{len(absent)} of {len(files)} files were not downloaded, such as {absent[0]}")
+            print(f"{each}: downloaded", flush=True)
     return 0 if not permanent else 2 if all(permanent) else 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m serve_app.weights.download", description="Download models."
-    )
+    parser = argparse.ArgumentParser("python -m serve_app.weights.download", description="Download models.")
+    models, tokenizer = "download everything that vLLM reads of it", "download only its tokenizer"
     name = "MODEL[@REVISION]"
-    parser.add_argument("models", nargs="*", metavar=name, help="download everything that vLLM reads of it")
-    parser.add_argument(
-        "--tokenizer", action="append", default=[], metavar=name, help="download only its tokenizer"
-    )
+    parser.add_argument("models", nargs="*", metavar=name, help=models)
+    parser.add_argument("--tokenizer", action="append", default=[], metavar=name, help=tokenizer)
     options = parser.parse_args(argv)
     wanted = [Wanted.parse(text) for text in options.models]
     wanted += [Wanted.parse(text, tokenizer_only=True) for text in options.tokenizer]
@@ -167,12 +149,12 @@ class LogProgress(tqdm):
             print(f"{_gigabytes(self.n)} downloaded, {rate:.0f} MB/s", flush=True)
 
 
-def _arguments(wanted: Wanted) -> tuple[str | None, dict[str, Any]]:
-    """Return the commit, and what to call `snapshot_download` with. Raises the hub's errors."""
+def _plan(wanted: Wanted) -> tuple[dict[str, Any], list[DryRunFileInfo]]:
+    """Return the arguments of `snapshot_download`, and the files they stand for. Raises the hub's errors."""
     api = HfApi()
     info = api.model_info(wanted.repository, revision=wanted.revision)
     files = [file.rfilename for file in info.siblings or ()]
-    patterns = _BESIDE_WEIGHTS
+    weights: list[str] = []
     if not wanted.tokenizer_only:
         indexed: set[str] = set()
         if _INDEX in files:
@@ -181,27 +163,17 @@ def _arguments(wanted: Wanted) -> tuple[str | None, dict[str, Any]]:
         weights = weight_patterns(files, sorted(indexed))
         if not weights:
             raise NothingToLoadError("the repository has no weights that vLLM can load")
-        patterns = patterns + weights
     elif not any(matching(files, kind) for kind in _BESIDE_WEIGHTS):
         raise NothingToLoadError("the repository has no tokenizer")
-    return info.sha, {
+    arguments: dict[str, Any] = {
         "repo_id": wanted.repository,
         "revision": wanted.revision,
-        "allow_patterns": patterns,
+        "allow_patterns": [*_BESIDE_WEIGHTS, *weights],
         "ignore_patterns": _SECOND_COPY,
         "tqdm_class": LogProgress,
     }
-
-
-def _download(wanted: Wanted, arguments: dict[str, Any], files: list[DryRunFileInfo]) -> None:
-    total, missing = sum(file.file_size or 0 for file in files), _missing_bytes(files)
-    print(f"{wanted}: downloading {_gigabytes(missing)} of {_gigabytes(total)}", flush=True)
-    snapshot_download(**arguments)
-    # If the hub fails now, after it has told its files, its client returns what was there before.
-    absent = [file.filename for file in files if not Path(file.local_path).is_file()]
-    if absent:
-        raise OSError(f"{len(absent)} of {len(files)} files were not downloaded, such as {absent[0]}")
-    print(f"{wanted}: downloaded", flush=True)
+    # By commit: by name the hub would move the cached branch before anything is downloaded.
+    return arguments, snapshot_download(**{**arguments, "revision": info.sha}, dry_run=True)
 
 
 def _missing_bytes(files: Sequence[DryRunFileInfo]) -> int:
@@ -213,13 +185,11 @@ def _told(subject: Wanted | Path, permanent: list[bool]) -> Iterator[None]:
     """Print the error that ends the block, in its own words, and add whether another try is in vain."""
     try:
         yield
-    except (
-        Exception
-    ) as raised:  # whatever the hub's client raises: the other models are still to be downloaded
-        cause = raised.__cause__ if isinstance(raised, DryRunError | LocalEntryNotFoundError) else None
-        error = cause if isinstance(cause, Exception) else raised
+    except Exception as raised:  # the other models are still to be downloaded
+        wraps = isinstance(raised, errors.DryRunError | errors.LocalEntryNotFoundError)
+        error = raised.__cause__ if wraps and isinstance(raised.__cause__, Exception) else raised
         words = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+        status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
         if status in (401, 403, 404):
             words += f" (HF_TOKEN is {'set' if os.environ.get('HF_TOKEN') else 'not set'})"
         print(f"{subject}: {words}", file=sys.stderr, flush=True)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from serve_app.cluster.head_pod_shutdown import wait_for_workers
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from typing import Any
@@ -7,6 +5,7 @@ from typing import Any
 from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
 
 from serve_app.controller.contexts import (
+    count_phases,
     engine_readings,
     ingress_readings,
     ongoing_of_ingress,
@@ -138,3 +137,28 @@ def test_what_a_killed_replica_left_and_what_is_not_of_this_model_is_no_reading(
     reports = {"killed": written(9, NOW - 11), "another": IngressReport(NOW, {"Engine-b:held_requests": 1.0})}
 
     assert reported_readings(reports, "Engine-a", set(), NOW) == {}
+
+
+def document(phase: str, **more: float) -> dict[str, Any]:
+    return {"phase": phase, "since": 0.0, "durations_s": {}, **more}
+
+
+def test_replicas_start_until_they_run_and_drain_until_they_are_gone() -> None:
+    phases = {
+        "loading": document("imports"),
+        "up, not in service yet": document("ready"),
+        "up": document("ready"),
+        "broken": document("failed"),
+        "leaving": document("draining"),
+    }
+
+    assert count_phases(phases, frozenset({"up"}), 100.0) == (2, 1)
+    assert count_phases({}, frozenset(), 100.0) == (0, 0)
+
+
+def test_a_replica_that_was_killed_while_it_drained_is_not_counted_for_ever() -> None:
+    """It leaves its document, and its GPU is free."""
+    phases = {"leaving": document("draining", until=400.0)}
+
+    assert count_phases(phases, frozenset(), 400.0) == (0, 1)
+    assert count_phases(phases, frozenset(), 400.5) == (0, 0)

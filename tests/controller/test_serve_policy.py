@@ -1,7 +1,5 @@
 """The policy as Ray calls it: under Ray's own application state, delays, bounds and cold-start rule."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
@@ -15,9 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.serve.config import AutoscalingPolicy
 
-from serve_app.controller import serve_policy
-from serve_app.controller.cold_starts import ColdStarts
-from serve_app.controller.mailbox import Deployment, Inbox, Learned
+from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Learned
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
@@ -270,18 +266,23 @@ def test_a_change_is_sent_at_once_with_all_that_led_to_it(clock: Clock) -> None:
     }
 
 
-def test_what_is_learned_can_be_written_while_the_policy_lives_and_no_longer(clock: Clock) -> None:
+def test_what_is_learned_can_be_written_and_with_the_policy_its_thread_ends(kv: StubKv, clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     app.tick()
-    learned = serve_policy._Learned(app.policy)
-    assert set(learned()["states"]) == {"Engine-a"}
+    states = app.mailbox.outbox.states
+    assert states is not None
+    assert set(states) == {"Engine-a"}
 
-    gone = weakref.ref(app.policy)
+    app.policy._mailbox = None
+    app.tick()
+    gone, sync = weakref.ref(app.policy), app.policy._mailbox
+    assert isinstance(sync, Sync)
     del app
     gc.collect()
 
     assert gone() is None
-    assert learned() == {}
+    sync._thread.join(LIMIT_S)
+    assert not sync._thread.is_alive()
 
 
 def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clock: Clock) -> None:
@@ -304,7 +305,7 @@ def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replac
     app.mailbox.inbox = Inbox()
     app.tick()
 
-    assert serve_policy._Learned(app.policy)() == {}
+    assert app.mailbox.outbox.states is None
 
 
 def test_the_controllers_loop_makes_no_call_of_the_gcs(

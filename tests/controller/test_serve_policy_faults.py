@@ -1,14 +1,12 @@
 """A policy that raises, under Ray's own application state: targets are kept, and it is said."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from serve_app.controller import ingress_fleet
+from serve_app.controller import serve_policy
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
@@ -84,7 +82,7 @@ def test_an_ingress_that_cannot_be_decided_keeps_its_replicas_and_holds_up_no_mo
     def fails(*arguments: object) -> None:
         raise RuntimeError("no ingress today")
 
-    monkeypatch.setattr(ingress_fleet, "decide_ingress", fails)
+    monkeypatch.setattr(serve_policy, "decide_ingress", fails)
     app = FakeApplication(clock, {"a": KNOBS})
     with caplog.at_level(logging.CRITICAL, "ray.serve"):
         for _ in range(4):

@@ -1,10 +1,8 @@
 """The ingress's own replicas, as the policy has them under Ray's application state."""
 
-from __future__ import annotations
-
 import pytest
 
-from serve_app.cluster.ingress_room import Node
+from serve_app.cluster.ray_resources import Node
 from serve_app.controller.mailbox import Deployment
 from serve_app.settings.knobs import IngressKnobs
 from serve_app.wire.names import INGRESS

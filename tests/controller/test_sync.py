@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import logging
 import zlib
@@ -7,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.cluster.ingress_room import Node
-from serve_app.cluster.kubernetes_nodes import GpuNodes
+from serve_app.cluster.ray_resources import Node
 from serve_app.controller import sync as sync_module
-from serve_app.controller.cold_starts import ColdStarts
-from serve_app.controller.mailbox import Learned
+from serve_app.controller.mailbox import ColdStarts, Learned
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
@@ -32,8 +28,7 @@ class Cluster:
         self.free = {"GPU": 0.0, "CPU": 8.0}
         self.asked = 0
         self.enabled = False
-        self.nodes = GpuNodes(nodes=2, message="pod engine-1: 0/2 nodes are available")
-        self.nodes_read = 0
+        self.pods_read = 0
 
     def available_resources(self) -> dict[str, float]:
         self.asked += 1
@@ -46,16 +41,16 @@ class Cluster:
         self.asked += 1
         return (Node({"CPU": 8.0}, dict(self.free)),)
 
-    def read(self) -> GpuNodes:
-        self.nodes_read += 1
-        return self.nodes
+    def read(self) -> str:
+        self.pods_read += 1
+        return "pod engine-1: 0/2 nodes are available"
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(sync_module, "ray", made)
-    monkeypatch.setattr(sync_module, "KubernetesNodes", lambda: made)
+    monkeypatch.setattr(sync_module, "PendingPods", lambda: made)
     monkeypatch.setattr(sync_module, "read_nodes", made.read_nodes)
     return made
 
@@ -96,48 +91,41 @@ def written(kv: StubKv, kind: str) -> int:
     return kv.written.count(f"{kind}/shop")
 
 
-def test_knobs_are_read_at_every_turn(sync: Sync) -> None:
-    sync._turn(START)
-    assert sync.inbox.served is not None
-    assert sync.inbox.served.models[TIDE].knobs == Knobs()
+def test_knobs_are_read_at_every_turn_and_those_that_cannot_be_read_leave_them_in_force(sync: Sync) -> None:
+    def knobs_after(turn: int) -> Knobs:
+        sync._turn(START + 0.5 * turn)
+        assert sync.inbox.served is not None
+        return sync.inbox.served.models[TIDE].knobs
 
+    assert knobs_after(0) == Knobs()
     serve(max_replicas=7)
-    sync._turn(START + 0.5)
-
-    assert sync.inbox.served.models[TIDE].knobs == Knobs(max_replicas=7)
+    assert knobs_after(1) == Knobs(max_replicas=7)
+    put_document(KNOBS, "shop", {"models": [{"name": "of another version"}]})
+    assert knobs_after(2) == Knobs(max_replicas=7)
 
 
 def test_before_anybody_has_said_what_is_served_nothing_is_known_and_nothing_written(
     kv: StubKv, cluster: Cluster
 ) -> None:
     sync = Sync("shop")
+    assert sync.inbox.learned is None
 
     sync._turn(START)
 
-    assert sync.inbox.served is None
+    assert (sync.inbox.learned, sync.inbox.served) == (Learned(), None)
     assert kv.written == []
-
-
-def test_a_reader_keeps_the_moment_it_has_seen(sync: Sync) -> None:
-    sync._turn(START)
-    before = sync.inbox
-
-    phase("r1", "imports", START)
-    sync._turn(START + 5)
-
-    assert before.deployments[TIDE].phases == {}
-    assert set(sync.inbox.deployments[TIDE].phases) == {"r1"}
 
 
 def test_phases_of_settled_deployments_are_read_every_five_seconds(sync: Sync) -> None:
     sync._turn(START)
     phase("r1", "imports")
-
     sync._turn(START + 4.5)
-    assert sync.inbox.deployments[TIDE].phases == {}
+    before = sync.inbox
 
     sync._turn(START + 5)
+
     assert set(sync.inbox.deployments[TIDE].phases) == {"r1"}
+    assert before.deployments[TIDE].phases == {}  # a reader keeps the moment it has seen
 
 
 def test_phases_of_a_deployment_that_scales_are_read_at_every_turn(sync: Sync) -> None:
@@ -161,20 +149,6 @@ def test_a_finished_start_up_is_remembered_when_its_replica_is_long_gone(sync: S
     assert list(cold_starts.phases_s()) == ["process", "imports"]
 
 
-def test_start_ups_of_an_earlier_policy_are_there_from_the_start(kv: StubKv, cluster: Cluster) -> None:
-    serve()
-    learned = {"states": {}, "cold_starts": {TIDE: [["r0", {"imports": 4.0}]]}}
-    put_document(LEARNED, "shop", learned)
-    sync = Sync("shop")
-    sync._turn(START)
-    assert sync.inbox.deployments[TIDE].cold_starts.total_s == 4.0
-
-    phase("r1", "ready", START, imports=8.0)
-    sync._turn(START + 5)
-
-    assert sync.inbox.deployments[TIDE].cold_starts.total_s == 6.0
-
-
 def test_the_cluster_is_asked_for_room_only_while_something_scales_and_every_two_seconds(
     sync: Sync, cluster: Cluster
 ) -> None:
@@ -193,50 +167,32 @@ def test_the_cluster_is_asked_for_room_only_while_something_scales_and_every_two
     assert (cluster.asked, sync.inbox.deployments[TIDE].no_room) == (2, "")
 
 
-def test_in_kubernetes_its_nodes_are_asked_for_while_something_scales_and_every_fifteen_seconds(
-    sync: Sync, cluster: Cluster
+@pytest.mark.parametrize(("enabled", "read"), [(True, [0, 1, 1, 1, 2]), (False, [0] * 5)])
+def test_kubernetes_is_asked_why_pods_wait_while_something_scales_and_every_fifteen_seconds(
+    sync: Sync, cluster: Cluster, enabled: bool, read: list[int]
 ) -> None:
-    cluster.enabled = True
-    sync._turn(START)
-    assert sync.inbox.gpu_nodes is None
-
-    sync.outbox.unsettled = {TIDE}
-    for at in (0.5, 1.0, 15.0):
+    cluster.enabled = enabled
+    counts = []
+    for at in (0, 0.5, 1.0, 15.0, 15.5):
         sync._turn(START + at)
-    assert (cluster.nodes_read, sync.inbox.gpu_nodes) == (1, cluster.nodes)
+        counts.append(cluster.pods_read)
+        sync.outbox.unsettled = {TIDE}
 
-    sync._turn(START + 15.5)
-    assert cluster.nodes_read == 2
-
-
-def test_outside_kubernetes_nobody_is_asked(sync: Sync, cluster: Cluster) -> None:
-    sync.outbox.unsettled = {TIDE}
-
-    sync._turn(START)
-
-    assert (cluster.nodes_read, sync.inbox.gpu_nodes) == (0, None)
+    assert counts == read
+    assert sync.inbox.why_pods_wait == ("pod engine-1: 0/2 nodes are available" if enabled else "")
 
 
-@pytest.mark.parametrize("name", ["imports", "ready", "draining"])
-def test_what_a_killed_replica_left_behind_is_not_read_and_is_removed_at_once(
-    sync: Sync, kv: StubKv, name: str
+@pytest.mark.parametrize(("name", "start_up_s"), [("imports", None), ("ready", 8.0), ("draining", None)])
+def test_what_a_killed_replica_left_behind_is_removed_at_once_and_only_its_start_up_counts(
+    sync: Sync, kv: StubKv, name: str, start_up_s: float | None
 ) -> None:
-    phase("killed", name)
-    phase("runs", "ready", START - 7200)
-    phase("starts", "imports")
+    phase("killed", name, START, imports=8.0)
+    phase("starts", "imports", START - 7200)
 
     sync._turn(START)
 
-    assert set(sync.inbox.deployments[TIDE].phases) == {"runs", "starts"}
-    assert left(kv) == {"runs", "starts"}
-
-
-def test_the_start_up_of_a_replica_that_was_killed_right_after_it_counts(sync: Sync) -> None:
-    phase("killed", "ready", START, imports=8.0)
-
-    sync._turn(START)
-
-    assert sync.inbox.deployments[TIDE].cold_starts.total_s == 8.0
+    assert set(sync.inbox.deployments[TIDE].phases) == left(kv) == {"starts"}
+    assert sync.inbox.deployments[TIDE].cold_starts.total_s == start_up_s
 
 
 def test_why_a_replica_could_not_start_is_told_for_an_hour(sync: Sync, kv: StubKv) -> None:
@@ -287,13 +243,14 @@ def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones
 
 def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: Sync, kv: StubKv) -> None:
     phase("r1", "ready", START, imports=8.0)
-    sync.outbox.learned = lambda: {"states": {TIDE: {"correction": 0.9}}}
+    state = PolicyState(correction=0.9)
+    sync.outbox.states = {TIDE: state}
 
     sync._turn(START)
     sync._turn(START + 9.5)
     assert written(kv, LEARNED) == 1
     assert get_document(LEARNED, "shop") == {
-        "states": {TIDE: {"correction": 0.9}},
+        "states": {TIDE: json.loads(json.dumps(state.document()))},
         "cold_starts": {TIDE: [["r1", {"imports": 8.0}]]},
     }
 
@@ -301,38 +258,31 @@ def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: 
     assert written(kv, LEARNED) == 2
 
 
-def test_a_policy_that_is_gone_has_learned_nothing_that_could_replace_what_is_kept(
+def test_a_policy_that_is_gone_writes_nothing_that_could_replace_what_the_next_one_writes(
     sync: Sync, kv: StubKv
 ) -> None:
-    sync.outbox.learned = dict
+    sync.outbox.states = {}
+    sync.stop()
 
     sync._turn(START)
 
-    assert written(kv, LEARNED) == 0
+    assert kv.written == ["knobs/shop"]
 
 
-def test_a_new_policy_finds_what_the_one_before_has_left(sync: Sync) -> None:
+def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(sync: Sync) -> None:
     phase("r1", "ready", START, imports=8.0)
-    sync.outbox.learned = lambda: {"states": {TIDE: PolicyState(correction=0.9).document()}}
+    sync.outbox.states = {TIDE: PolicyState(correction=0.9)}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
     sync._turn(START)
 
     later = Sync("shop")
+    phase("runs", "ready", START, imports=4.0)
     later._turn(START + 60)
 
-    assert later.inbox.learned == Learned(
-        {TIDE: PolicyState(correction=0.9)}, ({"seq": 41, "model": "tide"},)
-    )
-    assert later.inbox.deployments[TIDE].cold_starts == ColdStarts((("r1", {"imports": 8.0}),))
-
-
-def test_the_first_policy_finds_nothing(kv: StubKv, cluster: Cluster) -> None:
-    sync = Sync("shop")
-    assert sync.inbox.learned is None
-
-    sync._turn(START)
-
-    assert sync.inbox.learned == Learned()
+    records = ({"seq": 41, "model": "tide"},)
+    assert later.inbox.learned == Learned({TIDE: PolicyState(correction=0.9)}, records)
+    starts = ColdStarts((("r1", {"imports": 8.0}), ("runs", {"imports": 4.0})))
+    assert later.inbox.deployments[TIDE].cold_starts == starts
 
 
 def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_written(
@@ -363,7 +313,7 @@ def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
     key = kind if "/" in kind else f"{kind}/shop"
     kv.kept[NAMESPACE, key.encode()] = data
     sync.outbox.status = {"policy_errors": 0, "models": {}}
-    sync.outbox.learned = lambda: {"states": {}}
+    sync.outbox.states = {}
     sync.outbox.unsettled = {TIDE}
     phase("starts", "imports")
 
@@ -381,17 +331,6 @@ def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
         assert set(sync.inbox.deployments[TIDE].phases) == {"starts"}
 
 
-def test_knobs_that_cannot_be_read_leave_those_before_in_force(sync: Sync) -> None:
-    serve(max_replicas=7)
-    sync._turn(START)
-
-    put_document(KNOBS, "shop", {"models": [{"name": "of another version"}]})
-    sync._turn(START + 0.5)
-
-    assert sync.inbox.served is not None
-    assert sync.inbox.served.models[TIDE].knobs == Knobs(max_replicas=7)
-
-
 def test_a_cluster_that_cannot_be_asked_stops_no_document(
     sync: Sync, cluster: Cluster, kv: StubKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,7 +346,7 @@ def test_a_cluster_that_cannot_be_asked_stops_no_document(
 def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
     sync.outbox.status = {"policy_errors": 0, "models": {}}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
-    sync.outbox.learned = lambda: {"states": {}}
+    sync.outbox.states = {}
     sync._turn(START - 0.5)
     kv.written.clear()
     kv.fails = RuntimeError("GCS is gone")
@@ -421,18 +360,12 @@ def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
     assert [written(kv, kind) for kind in (STATUS, DECISIONS)] == [1, 1]
 
 
-def test_reports_of_ingress_replicas_that_hold_requests_are_read_at_every_turn(sync: Sync) -> None:
-    publish_report("shop", "i1", {"Engine-tide:held_requests": 3.0}, START)
-    sync._turn(START)
-
-    assert sync.inbox.ingress_reports["i1"].values == {"Engine-tide:held_requests": 3.0}
-
-
-def test_a_report_of_a_replica_that_was_killed_is_removed_after_a_minute(sync: Sync) -> None:
-    publish_report("shop", "killed", {}, START)
+def test_reports_of_ingress_replicas_are_read_until_a_minute_after_the_last(sync: Sync) -> None:
+    publish_report("shop", "killed", {"Engine-tide:held_requests": 3.0}, START)
     publish_report("shop", "holds", {}, START + 59.5)
     sync._turn(START + 60)
     assert set(sync.inbox.ingress_reports) == {"killed", "holds"}
+    assert sync.inbox.ingress_reports["killed"].values == {"Engine-tide:held_requests": 3.0}
 
     sync._turn(START + 60.5)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -8,7 +6,7 @@ from pathlib import Path
 import pytest
 import ray.serve._private.haproxy as ray_haproxy
 
-from serve_app.haproxy.supervisor import write_launcher
+from serve_app.haproxy.environment import write_launcher
 from tests.haproxy.proxy import Proxy, holders_of, own_address, replica
 
 

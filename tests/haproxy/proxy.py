@@ -10,16 +10,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import psutil
 import ray.serve._private.haproxy as ray_haproxy
 from ray.serve.config import HTTPOptions
 
-from serve_app.haproxy.keeper import ask
-from serve_app.haproxy.processes import Process
+from serve_app.haproxy.keeper import alive, ask
 
 WAIT_S = 20.0
 
@@ -178,23 +178,22 @@ def children(pid: int) -> list[int]:
 async def gone(*pids: int) -> None:
     """Wait until these processes have ended."""
     deadline = time.monotonic() + WAIT_S
-    while any(Process.of(pid) is not None for pid in pids):
-        assert time.monotonic() < deadline, [pid for pid in pids if Process.of(pid) is not None]
-        await asyncio.sleep(0.02)
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            while alive(psutil.Process(pid)):
+                assert time.monotonic() < deadline, pid
+                await asyncio.sleep(0.02)
 
 
 def holders_of(folder: Path) -> list[int]:
     """Every process that has a file of this folder in its command line or works in it."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                said = (entry / "cmdline").read_bytes().decode(errors="replace")
-                if str(folder) in said or str(folder) in os.readlink(entry / "cwd"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return [pid for pid in found if Process.of(pid) is not None]
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            said = (*process.cmdline(), process.cwd())
+            if process.pid != os.getpid() and any(str(folder) in text for text in said) and alive(process):
+                found.append(process.pid)
+    return found
 
 
 def own_address() -> str | None:

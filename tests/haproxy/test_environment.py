@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path
@@ -7,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from serve_app import env
-from serve_app.haproxy.environment import haproxy_environment
+from serve_app.haproxy.environment import Limits, haproxy_environment
 from serve_app.settings import SettingsError
 
 FAST = {env.HAPROXY_FLAG: "1"}
@@ -59,6 +57,39 @@ def test_nothing_is_set_for_rays_own_proxy(tmp_path: Path) -> None:
 def test_a_limit_out_of_bounds_is_found_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="TIDESERVE_HEADER_TIMEOUT_S = '0'"):
         haproxy_environment({**FAST, env.HEADER_TIMEOUT_S: "0"}, tmp_path)
+
+
+def test_a_limit_that_is_not_set_has_its_default() -> None:
+    assert Limits.read({}) == Limits(header_timeout_s=10, connections_per_address=0, admin_host="127.0.0.1")
+
+
+def test_a_limit_that_is_set_counts() -> None:
+    environ = {
+        env.HEADER_TIMEOUT_S: "3600",
+        env.CONNECTIONS_PER_ADDRESS: "1000000",
+        env.HAPROXY_ADMIN_HOST: "::1",
+    }
+
+    assert Limits.read(environ) == Limits(3600, 1_000_000, "::1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "bound"),
+    [
+        (env.HEADER_TIMEOUT_S, "0", "from 1 to 3600"),
+        (env.HEADER_TIMEOUT_S, "3601", "from 1 to 3600"),
+        (env.HEADER_TIMEOUT_S, "1.5", "a whole number"),
+        (env.HEADER_TIMEOUT_S, "\u00b2", "a whole number"),
+        (env.CONNECTIONS_PER_ADDRESS, "-1", "from 0 to 1000000"),
+        (env.CONNECTIONS_PER_ADDRESS, "1000001", "from 0 to 1000000"),
+        (env.HAPROXY_ADMIN_HOST, "localhost", "an IP address"),
+    ],
+)
+def test_a_limit_out_of_bounds_is_named_with_its_value(name: str, value: str, bound: str) -> None:
+    with pytest.raises(ValueError, match=bound) as error:
+        Limits.read({name: value})
+
+    assert str(error.value).startswith(f"{name} = {value!r}: ")
 
 
 def _two_folders(path: Path) -> list[Path]:

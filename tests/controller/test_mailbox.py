@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 from typing import Any
 
-from serve_app.controller.cold_starts import ColdStarts, PhaseCounts, count_phases
+from serve_app.controller.mailbox import ColdStarts
 
 
 def document(phase: str, since: float = 0.0, **durations_s: float) -> dict[str, Any]:
@@ -57,24 +55,3 @@ def test_phases_keep_the_order_replicas_go_through_them() -> None:
     assert list(starts.phases_s()) == ["process", "imports", "warm_up", "data_plane"]
     assert starts.phases_s()["imports"] == 3.0
     assert starts.phases_s()["data_plane"] == 0.05
-
-
-def test_replicas_start_until_they_run_and_drain_until_they_are_gone() -> None:
-    phases = {
-        "loading": document("imports"),
-        "up, not in service yet": document("ready"),
-        "up": document("ready"),
-        "broken": document("failed"),
-        "leaving": document("draining"),
-    }
-
-    assert count_phases(phases, frozenset({"up"}), 100.0) == PhaseCounts(starting=2, draining=1)
-    assert count_phases({}, frozenset(), 100.0) == PhaseCounts(0, 0)
-
-
-def test_a_replica_that_was_killed_while_it_drained_is_not_counted_for_ever() -> None:
-    """It leaves its document, and its GPU is free."""
-    phases = {"leaving": {**document("draining", since=100.0), "until": 400.0}}
-
-    assert count_phases(phases, frozenset(), 400.0) == PhaseCounts(0, draining=1)
-    assert count_phases(phases, frozenset(), 400.5) == PhaseCounts(0, draining=0)

@@ -1,6 +1,4 @@
-from __future__ import annotations
-
-from serve_app.controller.replica_time import ReplicaTime
+from serve_app.controller.serve_policy import ReplicaTime
 
 NOW = 1_700_000_000.0
 

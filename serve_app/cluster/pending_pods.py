@@ -1,0 +1,128 @@
+"""Why the GPU pods of our namespace wait for a node, as Kubernetes says.
+
+Needs the `kubernetes` extra, and a service account that may list the pods of its namespace.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from serve_app import env
+
+logger = logging.getLogger("ray.serve")
+
+GPU_RESOURCE = "nvidia.com/gpu"
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TIMEOUT_S = 3.0
+
+
+def why_pods_wait(pods: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of the first pod that asks for a GPU, and why it does not run; "" without one.
+
+    `pods` are objects of the API in phase Pending. A pod without a node explains more than one whose image is
+    being pulled, so it comes first.
+    """
+    reasons = [(*_why_pending(pod), pod["metadata"].get("name")) for pod in pods if _asks_for_gpu(pod)]
+    reasons.sort(key=lambda reason: not reason[0])
+    return next((f"pod {name}: {text}" for _, text, name in reasons if text), "")
+
+
+class PendingPods:
+    """Reads from the API server. For a background thread: a read takes up to `timeout_s`."""
+
+    def __init__(self, api: Any = None, namespace: str = "", timeout_s: float = TIMEOUT_S) -> None:
+        """Use `api`, a `CoreV1Api`, for pods of `namespace`; by default those of the cluster we run in."""
+        self._api = api
+        self._namespace = namespace
+        self._timeout_s = timeout_s
+        self._failed = False
+        self.enabled = api is not None or _in_a_cluster()
+        """Whether there is anything to read: false outside Kubernetes and without the extra."""
+
+    def read(self) -> str:
+        """Return why the first GPU pod waits; "" if none does.
+
+        If the API server refuses or does not answer, the first such error is logged and returned.
+        """
+        if self._api is None and self.enabled:  # not earlier: importing the client takes 0.3 s
+            self._connect()
+        if not self.enabled:
+            return ""
+        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+        why = f"cannot list pods in namespace {self._namespace}: "
+        try:
+            reply = self._api.list_namespaced_pod(
+                self._namespace,
+                field_selector="status.phase=Pending",
+                _preload_content=False,  # as JSON, which costs less than the client's objects
+                _request_timeout=self._timeout_s,
+            )
+            return why_pods_wait(json.loads(reply.data)["items"])
+        except ApiException as error:
+            why += f"{error.status} {error.reason}"
+            if error.status == 403:
+                why += " (the service account's role does not allow it)"
+        except (HTTPError, OSError, ValueError, KeyError) as error:
+            why += f"{type(error).__name__}: {error}"
+        if self._failed:
+            return ""
+        self._failed = True
+        logger.warning("%s; pending replicas have Ray's reasons only", why)
+        return why
+
+    def _connect(self) -> None:
+        from kubernetes import client, config  # noqa: PLC0415
+
+        configuration = client.Configuration()
+        try:
+            config.load_incluster_config(configuration)
+            self._namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+        except (config.ConfigException, OSError) as error:
+            logger.warning("in Kubernetes, but its API cannot be used: %s", error)
+            self.enabled = False
+            return
+        configuration.retries = False  # three of them would make 12 s of a timeout of 3 s
+        self._api = client.CoreV1Api(client.ApiClient(configuration))
+
+
+def _in_a_cluster() -> bool:
+    if not os.environ.get(env.KUBERNETES_SERVICE_HOST) or not (SERVICE_ACCOUNT / "token").is_file():
+        return False
+    if find_spec("kubernetes") is None:
+        logger.info("in Kubernetes, without the `kubernetes` extra: pending replicas have Ray's reasons only")
+        return False
+    return True
+
+
+def _asks_for_gpu(pod: Mapping[str, Any]) -> bool:
+    return any(
+        int(_get(container, "resources", kind, GPU_RESOURCE, default=0)) > 0
+        for containers in ("containers", "initContainers")
+        for container in _get(pod, "spec", containers, default=[])
+        for kind in ("requests", "limits")
+    )
+
+
+def _why_pending(pod: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether it finds no node, and why it does not run."""
+    for condition in _get(pod, "status", "conditions", default=[]):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return True, str(condition.get("message") or condition.get("reason") or "not scheduled")
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in _get(pod, "status", kind, default=[]):
+            if waiting := _get(container, "state", "waiting"):
+                return False, ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+    return False, ""
+
+
+def _get(found: Any, *path: str, default: Any = None) -> Any:
+    """Return what is at `path` in an object of the API; `default` where a part is missing or null."""
+    for name in path:
+        found = (found or {}).get(name)
+    return default if found is None else found

@@ -1,0 +1,219 @@
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from serve_app.cluster import pending_pods
+from serve_app.cluster.pending_pods import PendingPods, why_pods_wait
+
+client = pytest.importorskip("kubernetes.client")
+
+NO_ROOM = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+PROBLEM = "cannot list pods in namespace tide: 403 Forbidden (the service account's role does not allow it)"
+
+
+def pod(name: str, gpus: int, status: dict[str, Any] | None = None) -> dict[str, Any]:
+    resources = (
+        {"requests": {"cpu": "1", "nvidia.com/gpu": str(gpus)}} if gpus else {"requests": {"cpu": "1"}}
+    )
+    return {
+        "metadata": {"name": name},
+        "spec": {"containers": [{"resources": resources}, {"resources": {}}]},
+        "status": {"phase": "Pending", **(status or unschedulable())},
+    }
+
+
+def unschedulable(message: str = NO_ROOM) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"conditions": [condition]}
+
+
+def pulling() -> dict[str, Any]:
+    return {
+        "conditions": [{"type": "PodScheduled", "status": "True"}],
+        "containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}],
+    }
+
+
+def test_the_scheduler_s_reason_of_the_first_pod_that_asks_for_a_gpu_is_told() -> None:
+    assert (
+        why_pods_wait([pod("head", 0), pod("worker-a", 1), pod("worker-b", 4)]) == f"pod worker-a: {NO_ROOM}"
+    )
+
+
+def test_a_pod_without_a_node_speaks_before_one_that_pulls_its_image() -> None:
+    assert why_pods_wait([pod("a", 1, pulling()), pod("b", 1)]) == f"pod b: {NO_ROOM}"
+
+
+def test_a_pod_that_cannot_pull_its_image_says_so() -> None:
+    assert why_pods_wait([pod("a", 1, pulling())]) == "pod a: ErrImagePull: not found"
+
+
+def test_a_pod_nobody_has_looked_at_yet_gives_no_reason() -> None:
+    assert why_pods_wait([pod("a", 1, {"conditions": []})]) == ""
+
+
+def test_without_a_pod_that_waits_there_is_no_reason() -> None:
+    assert why_pods_wait([]) == ""
+
+
+@pytest.mark.parametrize("containers", ["containers", "initContainers"])
+def test_gpus_of_limits_and_of_init_containers_count(containers: str) -> None:
+    limited = pod("a", 0)
+    limited["spec"][containers] = [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]
+
+    assert why_pods_wait([limited]) == f"pod a: {NO_ROOM}"
+
+
+class ApiServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.answer: tuple[int, Any] = (200, {"items": []})
+        self.asked: list[str] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, ApiServer)
+        self.server.asked.append(self.path)
+        status, body = self.server.answer
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def reader(port: int, timeout_s: float = 3.0) -> PendingPods:
+    configuration = client.Configuration()
+    configuration.host = f"http://127.0.0.1:{port}"
+    configuration.retries = False
+    return PendingPods(client.CoreV1Api(client.ApiClient(configuration)), "tide", timeout_s)
+
+
+def test_pending_pods_of_the_namespace_are_read(server: ApiServer) -> None:
+    server.answer = (200, {"items": [pod("a", 1)]})
+
+    assert reader(server.server_port).read() == f"pod a: {NO_ROOM}"
+    assert server.asked == ["/api/v1/namespaces/tide/pods?fieldSelector=status.phase%3DPending"]
+
+
+def test_what_the_role_does_not_allow_is_told_once_and_never_raised(
+    server: ApiServer, logged: pytest.LogCaptureFixture
+) -> None:
+    server.answer = (403, {"kind": "Status", "reason": "Forbidden", "message": "pods is forbidden"})
+    pods = reader(server.server_port)
+
+    assert (pods.read(), pods.read()) == (PROBLEM, "")
+    assert [record.message for record in logged.records] == [
+        f"{PROBLEM}; pending replicas have Ray's reasons only"
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer", [(500, {"message": "etcd is gone"}), (200, b"<html>"), (200, {"kind": "Status"})]
+)
+def test_an_answer_that_is_no_list_is_told_and_not_raised(server: ApiServer, answer: tuple[int, Any]) -> None:
+    server.answer = answer
+
+    assert reader(server.server_port).read().startswith("cannot list pods in namespace tide: ")
+
+
+def test_a_server_that_is_not_there_is_told_and_not_raised() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    assert reader(port).read().startswith("cannot list pods in namespace tide: NewConnectionError")
+
+
+def test_a_server_that_does_not_answer_is_waited_for_only_so_long() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert "ReadTimeoutError" in reader(silent.getsockname()[1], timeout_s=0.05).read()
+
+
+def test_outside_a_cluster_there_is_nothing_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    pods = PendingPods()
+
+    assert not pods.enabled
+    assert pods.read() == ""
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is logged, whether or not Ray has cut its loggers off from the root by now."""
+    monkeypatch.setattr(pending_pods.logger, "propagate", False)
+    monkeypatch.setattr(pending_pods.logger, "handlers", [caplog.handler])
+    caplog.set_level(logging.INFO, pending_pods.logger.name)
+    return caplog
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder taken for the one where Kubernetes mounts the service account."""
+    from kubernetes.config import incluster_config
+
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setattr(pending_pods, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    return tmp_path
+
+
+def test_without_a_service_account_s_token_there_is_nothing_to_ask(account: Path) -> None:
+    assert not PendingPods().enabled
+
+
+def test_without_the_client_there_is_nothing_to_ask(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (account / "token").write_text("secret")
+    monkeypatch.setattr(pending_pods, "find_spec", lambda name: None)
+
+    assert not PendingPods().enabled
+
+
+def test_a_broken_service_account_is_no_error(account: Path, logged: pytest.LogCaptureFixture) -> None:
+    """A token, and nothing else the client wants: it is told, and read as no reason."""
+    (account / "token").write_text("secret")
+    pods = PendingPods()
+
+    assert pods.enabled
+    assert pods.read() == ""
+    assert not pods.enabled
+    assert "its API cannot be used" in logged.text
+
+
+def test_in_a_cluster_the_service_account_is_used(account: Path) -> None:
+    for name, text in (("token", "secret"), ("namespace", "tide\n"), ("ca.crt", "a certificate")):
+        (account / name).write_text(text)
+    pods = PendingPods()
+
+    pods._connect()
+
+    assert pods._namespace == "tide"
+    configuration = pods._api.api_client.configuration
+    assert configuration.host == "https://10.0.0.1:443"
+    assert configuration.retries is False
