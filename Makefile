@@ -5,6 +5,8 @@ BIN := .venv/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-hashes
 SCENARIO ?= zero-to-n-to-zero
 LOADTEST_CONFIG ?= config/serve.zero.yaml
+# Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help serve test lint loadtest chaos bench-policy chart setup setup-dev lock licenses sbom audit clean
 
@@ -26,7 +28,9 @@ serve: setup
 
 test: setup-dev lint
 	@echo '== pytest: unit tests'
-	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtests/client
+	@# Neighbours stay in one process, which renders, compiles and makes up once what they share.
+	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -p no:schemathesis \
+		--ignore tests/integration --ignore tests/loadtests/client
 	@echo '== pytest: the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtests/client
 	@echo '== pytest: integration tests'
