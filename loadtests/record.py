@@ -51,10 +51,8 @@ def _times(gaps: tuple[float, ...], known: ValidationInfo) -> tuple[float, ...]:
 Count = Annotated[int, Strict(), Field(ge=0)]
 Level = Annotated[int, Strict(), Field(ge=-1)]
 Seconds = Annotated[float, Strict(), AllowInfNan(False)]
-Milliseconds = Share = Annotated[
-    float, Strict(), BeforeValidator(lambda told: math.nan if told is None else told)
-]
-"""NaN, in a document null, where it is not known."""
+Figure = Annotated[float, Strict(), BeforeValidator(lambda told: math.nan if told is None else told)]
+"""NaN, which is null in a document, where it is not known."""
 Pieces = Annotated[
     tuple[Annotated[float, Strict(), Field(multiple_of=1)], ...],
     Field(alias="pieces"),
@@ -141,17 +139,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Timekeeping:
-    """How well the client kept time."""
+    """How well the client kept time, milliseconds."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    sent_p99_ms: Milliseconds
+    sent_p99_ms: Figure
     """By the requests: how late they left."""
-    sent_max_ms: Milliseconds
-    noticed_p99_ms: Milliseconds
+    sent_max_ms: Figure
+    noticed_p99_ms: Figure
     """By a heartbeat: how late the client noticed that something was due."""
-    noticed_max_ms: Milliseconds
-    cpu_share: Share
+    noticed_max_ms: Figure
+    cpu_share: Figure
     """CPU time of the busiest client process, as a share of one core."""
 
 

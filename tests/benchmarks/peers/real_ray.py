@@ -49,7 +49,7 @@ class RealRay:
             monkeypatch.setattr(module, "time", clock)
         settings = DeploymentConfig(
             request_router_config=_router(),
-            autoscaling_config=AutoscalingConfig(**{"min_replicas": 0, "max_replicas": 10_000} | config)
+            autoscaling_config=AutoscalingConfig(**{"min_replicas": 0, "max_replicas": 10_000} | config),
         )
         self._state = DeploymentAutoscalingState(DEPLOYMENT)
         info = DeploymentInfo(settings, ReplicaConfig.create(object), start_time_ms=0, deployer_job_id="")
