@@ -15,6 +15,7 @@ EXAMPLES = sorted(CHART.glob("examples/*.yaml"))
 CI_VALUES = sorted(CHART.glob("ci/*-values.yaml"))
 ALL_VALUES = [*EXAMPLES, *CI_VALUES]
 LAPTOP = CHART / "ci/laptop-values.yaml"
+A100 = CHART / "examples/zero-to-n.yaml"
 
 Document = dict[str, Any]
 

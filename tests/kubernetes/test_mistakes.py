@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.chart import refusal, rendered
+from tests.kubernetes.chart import A100, refusal, rendered
 from tests.kubernetes.tools import CHART
 
-A100 = CHART / "examples/zero-to-n.yaml"
 MISTAKES: dict[str, list[dict[str, str]]] = yaml.safe_load(
     (Path(__file__).parent / "mistakes.yaml").read_text(encoding="utf-8")
 )
