@@ -5,8 +5,6 @@ BIN := .venv/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-hashes
 SCENARIO ?= zero-to-n-to-zero
 LOADTEST_CONFIG ?= config/serve.zero.yaml
-# Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
-export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help serve test lint loadtest chaos bench-policy chart setup setup-dev lock licenses sbom audit clean
 
@@ -26,6 +24,8 @@ help:
 serve: setup
 	@exec $(BIN)/tideserve run $(CONFIG) $(ARGS)
 
+# Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup-dev lint
 	@echo '== pytest: unit tests'
 	@# Neighbours stay in one process, which renders, compiles and makes up once what they share.
