@@ -24,9 +24,13 @@ help:
 serve: setup
 	@exec $(BIN)/tideserve run $(CONFIG) $(ARGS)
 
+# Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup-dev lint
 	@echo '== pytest: unit tests'
-	@$(BIN)/python -m pytest --numprocesses 2 --ignore tests/integration --ignore tests/loadtests/client
+	@# Neighbours stay in one process, which renders, compiles and makes up once what they share.
+	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -p no:schemathesis \
+		--ignore tests/integration --ignore tests/loadtests/client
 	@echo '== pytest: the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtests/client
 	@echo '== pytest: integration tests'

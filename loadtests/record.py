@@ -1,13 +1,21 @@
 """What came of a run: every request, the fleet beside them, and how well the client kept time.
 
 Times are seconds since the run's start on the client's monotonic clock, unless a name says otherwise.
+
+The types of the fields are also what a document of a run may have in them: pydantic checks them where one is
+read, and nowhere else. A document's times are rounded to a tick, a tenth of a millisecond: a hundredth of the
+shortest latency that is judged.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator, ConfigDict, Field, Strict, ValidationInfo
+
+TICKS_PER_S = 10_000
 
 Outcome = Literal["answered", "left", "abandoned", "rejected", "failed", "broken"]
 """
@@ -22,36 +30,70 @@ OUTCOMES: tuple[Outcome, ...] = ("answered", "left", "abandoned", "rejected", "f
 ERRORS: frozenset[Outcome] = frozenset(("abandoned", "rejected", "failed", "broken"))
 
 
+def ticks(seconds: float) -> int:
+    """Return a time in whole ticks.
+
+    Raises:
+        ValueError: if it is not finite.
+    """
+    if not math.isfinite(seconds):
+        raise ValueError(f"a time must be finite: {seconds}")
+    return round(seconds * TICKS_PER_S)
+
+
+def _times(gaps: tuple[float, ...], known: ValidationInfo) -> tuple[float, ...]:
+    """Return when each piece arrived, from the gaps of a document."""
+    if len(gaps) > 1 and min(gaps[1:]) < 0:
+        raise ValueError(f"a piece cannot come before the one before it: {min(gaps[1:]):g} ticks")
+    return tuple(((np.cumsum(gaps) + ticks(known.data.get("at_s", 0.0))) / TICKS_PER_S).tolist())
+
+
+Count = Annotated[int, Strict(), Field(ge=0)]
+Level = Annotated[int, Strict(), Field(ge=-1)]
+Seconds = Annotated[float, Strict(), AllowInfNan(False)]
+Figure = Annotated[float, Strict(), BeforeValidator(lambda told: math.nan if told is None else told)]
+"""NaN, which is null in a document, where it is not known."""
+Pieces = Annotated[
+    tuple[Annotated[float, Strict(), Field(multiple_of=1)], ...],
+    Field(alias="pieces"),
+    AfterValidator(_times),
+]
+"""In a document, gaps in whole ticks: the first from the intended time, each other from the piece before. The
+times are rounded, not the gaps, so that errors never add up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One request. Nothing is left out of a run, whatever became of it."""
 
-    index: int
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    index: Count
     kind: str
     model: str
-    at_s: float
+    at_s: Seconds
     """The intended time, from which every latency counts. In a closed loop, when it was sent."""
-    sent_s: float
+    sent_s: Seconds
     """When the client turned to it first: its lag is `sent_s - at_s`."""
-    ended_s: float
+    ended_s: Seconds
     outcome: Outcome
-    status: int = 0
+    status: Count = 0
     """The last HTTP status; 0 without one."""
-    attempts: int = 1
+    attempts: Count = 1
     error: str = ""
     """In words, with the API's error code; empty for `answered` and `left`."""
-    pieces_s: tuple[float, ...] = ()
+    pieces_s: Pieces = ()
     """When each piece of the answer arrived: one token as a rule, several where they were sent together."""
-    planned_prompt_tokens: int = 0
-    planned_output_tokens: int = 0
-    prompt_tokens: int | None = None
+    planned_prompt_tokens: Count = 0
+    planned_output_tokens: Count = 0
+    prompt_tokens: Count | None = None
     """As the server counted; None where no usage came."""
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
+    output_tokens: Count | None = None
+    cached_tokens: Count | None = None
     """Prompt tokens found in the prefix cache, where the server says."""
-    cold_wait_s: float = 0.0
+    cold_wait_s: Seconds = 0.0
     """How long it was held until a replica could take it: the server's figure, or the last comment's."""
-    phases: tuple[tuple[float, str], ...] = ()
+    phases: tuple[tuple[Seconds, str], ...] = ()
     """Each change of what the comments of a held stream said: (time, phase)."""
 
     @property
@@ -74,22 +116,24 @@ class Record:
 class Sample:
     """One look at the replicas of a model. -1 where the server does not tell."""
 
-    at_s: float
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    at_s: Seconds
     model: str
-    wanted: int = -1
+    wanted: Level = -1
     """What the policy wants, before delays and bounds of change."""
-    target: int = -1
-    ready: int = -1
-    starting: int = -1
+    target: Level = -1
+    ready: Level = -1
+    starting: Level = -1
     """With their process, loading."""
-    pending: int = -1
+    pending: Level = -1
     """Asked for; no node has room yet."""
-    draining: int = -1
-    held: int = -1
+    draining: Level = -1
+    held: Level = -1
     """Requests held until a replica can take them."""
-    waiting: int = -1
+    waiting: Level = -1
     """Requests in the engines' queues."""
-    running: int = -1
+    running: Level = -1
     """Requests in the engines' batches."""
 
 
@@ -97,13 +141,15 @@ class Sample:
 class Timekeeping:
     """How well the client kept time, milliseconds."""
 
-    sent_p99_ms: float
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    sent_p99_ms: Figure
     """By the requests: how late they left."""
-    sent_max_ms: float
-    noticed_p99_ms: float
+    sent_max_ms: Figure
+    noticed_p99_ms: Figure
     """By a heartbeat: how late the client noticed that something was due."""
-    noticed_max_ms: float
-    cpu_share: float
+    noticed_max_ms: Figure
+    cpu_share: Figure
     """CPU time of the busiest client process, as a share of one core."""
 
 

@@ -13,6 +13,8 @@ from tests.stub_kv import StubKv
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+# Two workers with a thread for each core would wait for each other, and waiting threads of numpy's spin.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Every cluster of the tests asks for this token; none is written into anybody's home.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

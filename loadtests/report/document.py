@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 
 from loadtests.drawing.json_numbers import finite
-from loadtests.record import Run
-from loadtests.report.rows import TICKS_PER_S, request_row, rounded, sample_row
+from loadtests.record import TICKS_PER_S, Record, Run, Sample, ticks
 from loadtests.summary import Summary
 from loadtests.verdicts import Verdicts
 
 FORMAT = "tideserve-loadtest"
 VERSION = 1
 NEVER = "never"
+_TIMES = ("at_s", "sent_s", "ended_s", "cold_wait_s")
 _COMPRESSION = 5  # on gaps of tokens level 9 takes four times as long for 2 % less
 
 
@@ -45,7 +45,7 @@ def run_document(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, An
         "url": run.url,
         "began": run.began,
         "began_iso": iso(run.began),
-        "duration_s": rounded(run.duration_s),
+        "duration_s": _rounded(run.duration_s),
         "interrupted": run.interrupted,
         "unmet": run.unmet,
         "machine": dict(run.machine),
@@ -54,8 +54,8 @@ def run_document(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, An
         "verdict": {"words": verdicts.words, "exit_status": verdicts.exit_status, **plain(verdicts)},
         "summary": _summary(summary),
         "tick_s": 1 / TICKS_PER_S,
-        "requests": [request_row(record) for record in run.records],
-        "samples": [sample_row(sample) for sample in run.samples],
+        "requests": [_request(record) for record in run.records],
+        "samples": [_told(sample) for sample in run.samples],
         "decisions": finite(run.decisions),
     }
 
@@ -80,6 +80,30 @@ def write_json(path: str | Path, run: Run, summary: Summary, verdicts: Verdicts)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)
     return target
+
+
+def _request(record: Record) -> dict[str, Any]:
+    row = _told(record)
+    if record.pieces_s:
+        at = np.rint(np.asarray(row.pop("pieces_s")) * TICKS_PER_S).astype(np.int64)
+        row["pieces"] = np.diff(at, prepend=ticks(record.at_s)).tolist()
+    if record.phases:
+        row["phases"] = [[_rounded(at), phase] for at, phase in record.phases]
+    return row
+
+
+def _told(one: Record | Sample) -> dict[str, Any]:
+    """Return the fields that have not their default, with rounded times."""
+    values = {field.name: (getattr(one, field.name), field.default) for field in fields(one)}
+    return {
+        name: _rounded(value) if name in _TIMES else value
+        for name, (value, default) in values.items()
+        if value != default
+    }
+
+
+def _rounded(seconds: float) -> float:
+    return ticks(seconds) / TICKS_PER_S
 
 
 def _summary(summary: Summary) -> dict[str, Any]:

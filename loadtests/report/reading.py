@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import math
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -13,28 +12,13 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeFloat, Valid
 
 from loadtests.arrivals import ARRIVALS_TAGS
 from loadtests.kinds import LENGTH_TAGS
-from loadtests.record import Run, Timekeeping
+from loadtests.record import Record, Run, Sample, Timekeeping
 from loadtests.report.document import FORMAT, VERSION
-from loadtests.report.rows import RequestRow, SampleRow, record_of, sample_of
 from loadtests.scenario import Scenario
 from serve_app.settings.settings_error import SettingsError, located, shown
 
 _MOST_PROBLEMS = 20
 _TAGS = ARRIVALS_TAGS | LENGTH_TAGS
-
-
-class _Timekeeping(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    sent_p99_ms: FiniteFloat | None
-    sent_max_ms: FiniteFloat | None
-    noticed_p99_ms: FiniteFloat | None
-    noticed_max_ms: FiniteFloat | None
-    cpu_share: FiniteFloat | None
-
-    def known(self) -> Timekeeping:
-        """Return it with NaN for what is not known."""
-        return Timekeeping(**{name: math.nan if value is None else value for name, value in self})
 
 
 class _Decision(BaseModel):
@@ -61,9 +45,9 @@ class _Document(BaseModel):
     unmet: str
     machine: dict[str, str]
     versions: dict[str, str]
-    timekeeping: _Timekeeping
-    requests: list[RequestRow]
-    samples: list[SampleRow]
+    timekeeping: Timekeeping
+    requests: list[Record]
+    samples: list[Sample]
     decisions: list[_Decision]
 
 
@@ -91,10 +75,10 @@ def read_run(path: str | Path) -> Run:
         url=document.url,
         began=document.began,
         duration_s=document.duration_s,
-        records=tuple(record_of(row) for row in document.requests),
-        samples=tuple(sample_of(row) for row in document.samples),
+        records=tuple(document.requests),
+        samples=tuple(document.samples),
         decisions=tuple(raw["decisions"]),
-        timekeeping=document.timekeeping.known(),
+        timekeeping=document.timekeeping,
         interrupted=document.interrupted,
         unmet=document.unmet,
         machine=document.machine,

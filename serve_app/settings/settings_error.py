@@ -56,7 +56,7 @@ def located(
             continue  # pydantic counts only the valid entries, and reports what is wrong with the others
         location = tuple(part for part in item["loc"] if part not in tags)
         key = dotted(location)
-        if item["type"] == "extra_forbidden":
+        if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
             problem = f"{key} = {shown(item['input'])}: no such setting"
         elif item["type"] == "missing":
             problem = f"{key}: required, and not given"

@@ -34,14 +34,14 @@ APPLICATION = """
 import subprocess, sys, time
 TITLED = sys.argv[1]
 def start(title):
-    return subprocess.Popen([sys.executable, "-c", TITLED, title])
+    return subprocess.Popen([sys.executable, "-IS", "-c", TITLED, title])
 start("ray::ServeController")
 ENGINE = '''
 import subprocess, sys, os
-subprocess.Popen([sys.executable, "-c", sys.argv[1], "VLLM::EngineCore"])
+subprocess.Popen([sys.executable, "-IS", "-c", sys.argv[1], "VLLM::EngineCore"])
 os.execv("/bin/sleep", ["ray::ServeReplica:tideserve:Engine-stub", "600"])
 '''
-subprocess.Popen([sys.executable, "-c", ENGINE, TITLED])
+subprocess.Popen([sys.executable, "-IS", "-c", ENGINE, TITLED])
 while True:  # What supervises restarts it.
     start("ray::DashboardAgent").wait()
     time.sleep(0.3)
@@ -50,7 +50,7 @@ while True:  # What supervises restarts it.
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    leader = subprocess.Popen([sys.executable, "-c", APPLICATION, TITLED])
+    leader = subprocess.Popen([sys.executable, "-IS", "-c", APPLICATION, TITLED])
     tree = psutil.Process(leader.pid)
     try:
         yield Processes([leader.pid], {leader.pid: "head"})
@@ -172,7 +172,7 @@ async def test_at_random_every_event_lasts_until_the_next(stub: Stub, processes:
     async with observing(processes, Job(stub.url, {}, MODEL, 4, TOKENS), trace) as observer:
         conductor = Conductor(Server(), observer, Timing(stop_s=0.2), random.Random(1), print)
         attacks = [Attack("dashboard-agent", "kill"), Attack("controller", "stop")]
-        await conductor.at_random(attacks, minutes=0.15, pause_s=(0.1, 0.3))
+        await conductor.at_random(attacks, minutes=0.06, pause_s=(0.1, 0.3))
     found = rows(trace)
     assert len(found) >= 2
     assert trace.ends_s[:-1] == [event.at_s for event in trace.events[1:]]

@@ -168,14 +168,17 @@ def targets_of_a(clock: Clock, of_b: list[tuple[dict[str, float], dict[str, floa
     return targets
 
 
+@pytest.fixture
+def with_a_quiet_b(clock: Clock) -> list[int]:
+    return targets_of_a(clock, [({}, {}, 2)] * 12)
+
+
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(of_b=reports_of_b)
 def test_no_signal_of_one_model_changes_the_replicas_of_another(
-    clock: Clock, of_b: list[tuple[dict[str, float], dict[str, float], int]]
+    clock: Clock, with_a_quiet_b: list[int], of_b: list[tuple[dict[str, float], dict[str, float], int]]
 ) -> None:
-    quiet: list[tuple[dict[str, float], dict[str, float], int]] = [({}, {}, 2)] * 12
-
-    assert targets_of_a(clock, of_b) == targets_of_a(clock, quiet)
+    assert targets_of_a(clock, of_b) == with_a_quiet_b
 
 
 def test_deployments_the_policy_does_not_know_are_left_alone(clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ EXAMPLES = sorted(CHART.glob("examples/*.yaml"))
 CI_VALUES = sorted(CHART.glob("ci/*-values.yaml"))
 ALL_VALUES = [*EXAMPLES, *CI_VALUES]
 LAPTOP = CHART / "ci/laptop-values.yaml"
+A100 = CHART / "examples/zero-to-n.yaml"
 
 Document = dict[str, Any]
 
@@ -31,9 +33,15 @@ def rendered(values: Path, *sets: str, release: str = "demo", kube_version: str 
 
 
 def documents(values: Path, *sets: str, **more: str) -> list[Document]:
-    """Its objects."""
+    """Its objects, for the caller to change at will."""
+    found: list[Document] = pickle.loads(_parsed(values, *sets, **more))
+    return found
+
+
+@cache
+def _parsed(values: Path, *sets: str, **more: str) -> bytes:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [found for found in yaml.load_all(rendered(values, *sets, **more), loader) if found]
+    return pickle.dumps([found for found in yaml.load_all(rendered(values, *sets, **more), loader) if found])
 
 
 def of_kind(kind: str, values: Path, *sets: str, **more: str) -> list[Document]:

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from tests.kubernetes.chart import LAPTOP, documents, refusal
+from tests.kubernetes.chart import A100, LAPTOP, documents, refusal
 from tests.kubernetes.tools import CHART
 
-A100 = CHART / "examples/zero-to-n.yaml"
 REFUSED = {
     "no image": (A100, ['image.repository=""'], "image.repository is required: no image is published"),
     "no model": (LAPTOP, ["models=null"], "models is empty: name at least one"),
@@ -226,47 +225,3 @@ def test_a_name_of_47_characters_is_not() -> None:
     assert "may have 47" not in refusal(
         A100, f"fullnameOverride={json.dumps('a' * 47)}", 'image.repository=""'
     )
-
-
-SCHEMA_REFUSES = {
-    "an unknown key": ('modles={"x":{}}', "Additional property modles is not allowed"),
-    "an unknown setting of a model": (
-        "models.llama-8b.max_modle_len=1",
-        "models.llama-8b: Additional property max_modle_len is not allowed",
-    ),
-    "an unknown knob": (
-        "models.llama-8b.autoscaling.maxReplicas=1",
-        "models.llama-8b.autoscaling: Additional property maxReplicas is not allowed",
-    ),
-    "a knob out of bounds": (
-        "models.llama-8b.autoscaling.headroom=11",
-        "models.llama-8b.autoscaling.headroom: Must be less than or equal to 10",
-    ),
-    "a time zone that there is not": (
-        'models.llama-8b.autoscaling.schedules=[{"start":"08:00","end":"18:00","min_replicas":3,'
-        '"timezone":"Europe/Zurch"}]',
-        "schedules.0.timezone must be one of the following",
-    ),
-    "an unknown profile": ('app.profile="fast"', "app.profile must be one of the following"),
-    "a misspelt toleration": (
-        'head.tolerations=[{"kee":"x"}]',
-        "head.tolerations.0: Additional property kee is not allowed",
-    ),
-    "no ingress pod": ("ingressWorkers.minWorkers=0", "Must be greater than or equal to 1"),
-    "a number taken away": ("app.drain_timeout_s=null", "app: drain_timeout_s is required"),
-    "a section taken away": ("networkPolicy=null", "networkPolicy is required"),
-    "a strategy the operator does not know": (
-        'upgradeStrategy.type="Recreate"',
-        "upgradeStrategy.type must be one",
-    ),
-    "a setting that the GPU profile decides": (
-        'models.llama-8b.device="cpu"',
-        "models.llama-8b: Additional property device is not allowed",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", SCHEMA_REFUSES)
-def test_the_schema_refuses_and_names_the_key(case: str) -> None:
-    setting, said = SCHEMA_REFUSES[case]
-    assert said in refusal(A100, setting)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.chart import of_kind
+from tests.kubernetes.chart import A100, of_kind
 from tests.kubernetes.tools import CHART, PROJECT, PROMTOOL, helm, needs_promtool
 from tests.markdown import INLINE, blocks, prose
 
@@ -22,7 +22,6 @@ KUBERNETES = PROJECT / "docs/kubernetes.md"
 DOCUMENTS = [KUBERNETES, PROJECT / "k8s/README.md", CHART / "README.md"]
 PLACEHOLDER = "my-values.yaml"
 """The reader's own values in the commands: those of an example here."""
-EXAMPLE = CHART / "examples/zero-to-n.yaml"
 
 
 def chart_commands() -> list[tuple[str, ...]]:
@@ -46,7 +45,7 @@ def _arguments(words: list[str]) -> Iterator[str]:
         assert option in values, f"{' '.join(words)}: what is {option}?"
         given = next(options)
         if option == "--values":
-            given = str(EXAMPLE if given == PLACEHOLDER else PROJECT / given)
+            given = str(A100 if given == PLACEHOLDER else PROJECT / given)
         yield from (option, given)
 
 
@@ -66,7 +65,7 @@ def test_commands_of_the_documents_render(command: tuple[str, ...]) -> None:
 
 def test_values_in_the_documents_render_together(tmp_path: Path) -> None:
     known = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-    arguments = ["template", "llm", str(CHART), "--values", str(EXAMPLE)]
+    arguments = ["template", "llm", str(CHART), "--values", str(A100)]
     count = 0
     for document in DOCUMENTS:
         for block in blocks(document, "yaml"):
@@ -93,7 +92,7 @@ def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
 
 def test_the_scrape_configuration_does_what_the_pod_monitor_does() -> None:
     [job] = scrape_configuration()["scrape_configs"]
-    [monitor] = of_kind("PodMonitor", EXAMPLE)
+    [monitor] = of_kind("PodMonitor", A100)
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
     assert job["scrape_interval"] == endpoint["interval"]
     renamed = [{_snake(key): value for key, value in rule.items()} for rule in endpoint["metricRelabelings"]]

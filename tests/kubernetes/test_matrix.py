@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kubernetes import crd, kubernetes_api
-from tests.kubernetes.chart import ALL_VALUES, CI_VALUES, documents, ray_service
+from tests.kubernetes.chart import ALL_VALUES, CI_VALUES, documents, ray_service, rendered
 from tests.kubernetes.tools import CHART, helm, needs_crds
 
 VERSIONS = [f"1.{minor}" for minor in range(29, 37)]
@@ -30,14 +30,20 @@ def test_lint_is_strict_and_finds_nothing() -> None:
 def test_every_object_is_valid_on(version: str) -> None:
     known = 0
     for values in ALL_VALUES:
-        for document in documents(values, kube_version=f"{version}.0"):
+        for document in documents(values):
             if document["kind"] in CUSTOM.get(document["apiVersion"], ()):
                 continue
             _check(document, version, values)
             known += 1
-        for pod in _pods(ray_service(values, kube_version=f"{version}.0")):
+        for pod in _pods(ray_service(values)):
             _check(pod, version, values)
     assert known > len(ALL_VALUES)
+
+
+def test_every_version_is_given_the_same_objects() -> None:
+    """So they are rendered once for all of them."""
+    assert rendered(CI_VALUES[0], kube_version=f"{VERSIONS[0]}.0") == rendered(CI_VALUES[0])
+    assert [path for path in (CHART / "templates").rglob("*.*") if ".Capabilities" in path.read_text()] == []
 
 
 @needs_crds

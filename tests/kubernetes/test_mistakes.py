@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.chart import refusal, rendered
+from tests.kubernetes.chart import A100, refusal, rendered
 from tests.kubernetes.tools import CHART
 
-A100 = CHART / "examples/zero-to-n.yaml"
 MISTAKES: dict[str, list[dict[str, str]]] = yaml.safe_load(
     (Path(__file__).parent / "mistakes.yaml").read_text(encoding="utf-8")
 )
@@ -91,9 +90,9 @@ def test_a_mistake_alone_is_refused_too() -> None:
         assert mistakes[0]["says"] in refusal(A100, mistakes[0]["set"])
 
 
-@pytest.mark.parametrize("setting", FINE)
-def test_what_kubernetes_takes_is_taken(setting: str) -> None:
-    assert rendered(A100, setting)
+def test_what_kubernetes_takes_is_taken() -> None:
+    for group in _together([{"set": setting} for setting in FINE]):
+        assert rendered(A100, *(fine["set"] for fine in group))
 
 
 def test_the_table_has_mistakes_of_every_part_of_the_values() -> None:

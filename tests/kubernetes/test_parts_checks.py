@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kubernetes.chart import LAPTOP, refusal, rendered
-from tests.kubernetes.tools import CHART
-
-A100 = CHART / "examples/zero-to-n.yaml"
+from tests.kubernetes.chart import A100, LAPTOP, refusal, rendered
 
 REFUSED = {
     "a claim for one node, and many pods": (

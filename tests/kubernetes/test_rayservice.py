@@ -13,11 +13,10 @@ from ray.serve.schema import ServeDeploySchema
 from serve_app import env
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cluster.placement import replica_resources
-from tests.kubernetes.chart import ALL_VALUES, LAPTOP, Document, ray_service, rendered, serve_config
+from tests.kubernetes.chart import A100, ALL_VALUES, LAPTOP, Document, ray_service, rendered, serve_config
 from tests.kubernetes.tools import CHART
 
 EVERYTHING = CHART / "ci/everything-values.yaml"
-ZERO_TO_N = CHART / "examples/zero-to-n.yaml"
 _OF_THE_OPERATOR = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """KubeRay sets these with `authOptions.mode: token`, and leaves them alone where they are set already."""
 each_values = pytest.mark.parametrize("values", ALL_VALUES, ids=lambda path: path.stem)
@@ -99,20 +98,20 @@ def test_a_tensor_parallel_group_asks_for_the_gpus_of_a_whole_replica() -> None:
 
 
 def test_the_head_has_no_gpus_no_cpus_for_replicas_and_no_requests_to_carry() -> None:
-    head = cluster(ZERO_TO_N)["headGroupSpec"]
+    head = cluster(A100)["headGroupSpec"]
     assert head["rayStartParams"]["num-cpus"] == "0"
     assert head["rayStartParams"]["num-gpus"] == "0"
     assert "nvidia.com/gpu" not in head["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert ray_service(ZERO_TO_N)["spec"]["excludeHeadPodFromServeSvc"] is True
+    assert ray_service(A100)["spec"]["excludeHeadPodFromServeSvc"] is True
 
 
 def test_autoscaling_is_version_2_from_zero_with_nobody_else_to_write_replicas() -> None:
-    found = cluster(ZERO_TO_N)
+    found = cluster(A100)
     assert found["enableInTreeAutoscaling"] is True
     assert found["autoscalerOptions"]["version"] == "v2"
-    assert "HorizontalPodAutoscaler" not in rendered(ZERO_TO_N)
-    assert groups(ZERO_TO_N)["a100-80gb"]["minReplicas"] == 0
-    assert groups(ZERO_TO_N)["ingress"]["minReplicas"] == 2
+    assert "HorizontalPodAutoscaler" not in rendered(A100)
+    assert groups(A100)["a100-80gb"]["minReplicas"] == 0
+    assert groups(A100)["ingress"]["minReplicas"] == 2
 
 
 @each_values
@@ -164,9 +163,9 @@ def test_the_front_door_is_doubled_and_on_two_nodes_where_there_are_two() -> Non
 
 def test_ingress_pods_spread_as_it_is_given() -> None:
     own = '[{"maxSkew":2,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]'
-    pod = templates(ZERO_TO_N, f"ingressWorkers.topologySpreadConstraints={own}")["ingress"]["spec"]
+    pod = templates(A100, f"ingressWorkers.topologySpreadConstraints={own}")["ingress"]["spec"]
     assert [spread["topologyKey"] for spread in pod["topologySpreadConstraints"]] == ["zone"]
-    anywhere = templates(ZERO_TO_N, "ingressWorkers.topologySpreadConstraints=[]")["ingress"]["spec"]
+    anywhere = templates(A100, "ingressWorkers.topologySpreadConstraints=[]")["ingress"]["spec"]
     assert "topologySpreadConstraints" not in anywhere
 
 
@@ -193,17 +192,17 @@ def test_ray_asks_for_a_token_that_no_pod_of_ours_turns_off(values: Path) -> Non
 
 
 def test_the_token_may_come_from_a_secret_of_ones_own() -> None:
-    assert cluster(ZERO_TO_N)["authOptions"] == {"mode": "token"}  # the operator makes one for each cluster
-    own = cluster(ZERO_TO_N, 'rayAuth.existingSecret="ray-token"')["authOptions"]
+    assert cluster(A100)["authOptions"] == {"mode": "token"}  # the operator makes one for each cluster
+    own = cluster(A100, 'rayAuth.existingSecret="ray-token"')["authOptions"]
     assert own == {"mode": "token", "secretName": "ray-token"}
 
 
 def test_one_value_moves_them_all() -> None:
     setting = "app.drain_timeout_s=7200"
-    assert templates(ZERO_TO_N, setting)["a100-80gb"]["spec"]["terminationGracePeriodSeconds"] == 7240
-    flags = variables(templates(ZERO_TO_N, setting)["a100-80gb"])
+    assert templates(A100, setting)["a100-80gb"]["spec"]["terminationGracePeriodSeconds"] == 7240
+    flags = variables(templates(A100, setting)["a100-80gb"])
     assert flags["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "7240"
-    assert serve_config(ZERO_TO_N, setting)["applications"][0]["args"]["models"][0]["drain_timeout_s"] == 7200
+    assert serve_config(A100, setting)["applications"][0]["args"]["models"][0]["drain_timeout_s"] == 7200
 
 
 def test_secrets_reach_only_those_that_need_them() -> None:
@@ -248,10 +247,8 @@ def test_a_profile_of_ones_own_is_a_few_lines_of_values() -> None:
 
 
 def test_upgrade_strategies() -> None:
-    assert ray_service(ZERO_TO_N)["spec"]["upgradeStrategy"] == {"type": "NewCluster"}
-    assert ray_service(ZERO_TO_N, 'upgradeStrategy.type="None"')["spec"]["upgradeStrategy"] == {
-        "type": "None"
-    }
+    assert ray_service(A100)["spec"]["upgradeStrategy"] == {"type": "NewCluster"}
+    assert ray_service(A100, 'upgradeStrategy.type="None"')["spec"]["upgradeStrategy"] == {"type": "None"}
     assert ray_service(CHART / "ci/host-path-values.yaml")["spec"]["upgradeStrategy"] == {
         "type": "NewClusterWithIncrementalUpgrade",
         "clusterUpgradeOptions": {
@@ -284,7 +281,7 @@ def test_a_profile_needs_no_more_than_the_schema_asks() -> None:
         '"minWorkers":0,"maxWorkers":8,"idleTimeoutSeconds":60}'
     )
     sets = (f"gpuProfiles.b200={profile}", 'models.llama-8b.gpuProfile="b200"')
-    assert groups(ZERO_TO_N, *sets)["b200"]["resources"]["accelerator_type:B200"] == "1"
+    assert groups(A100, *sets)["b200"]["resources"]["accelerator_type:B200"] == "1"
 
 
 @each_values

@@ -9,10 +9,8 @@ import pytest
 from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.version import DeploymentVersion
 
-from tests.kubernetes.chart import Document, documents, ray_service, serve_config
-from tests.kubernetes.tools import CHART
+from tests.kubernetes.chart import A100, Document, documents, ray_service, serve_config
 
-VALUES = CHART / "examples/zero-to-n.yaml"
 KNOBS = [
     "models.llama-8b.autoscaling.max_replicas=5",
     "models.llama-8b.autoscaling.min_replicas=2",
@@ -40,7 +38,7 @@ def differing(before: Any, after: Any, path: str = "") -> set[str]:
 
 def changed(setting: str) -> set[str]:
     """What an upgrade with one more setting changes, by kind and path."""
-    before, after = documents(VALUES), documents(VALUES, setting)
+    before, after = documents(A100), documents(A100, setting)
     named = [{f"{d['kind']} {d['metadata']['name']}": d for d in side} for side in (before, after)]
     return differing(*named)
 
@@ -52,14 +50,14 @@ def test_a_knob_changes_the_serve_configuration_alone(setting: str) -> None:
 
 @pytest.mark.parametrize("setting", KNOBS)
 def test_in_it_a_knob_changes_nothing_that_ray_serve_restarts_replicas_for(setting: str) -> None:
-    found = differing(serve_config(VALUES), serve_config(VALUES, setting))
+    found = differing(serve_config(A100), serve_config(A100, setting))
     assert found
     assert all(path.startswith("/applications/0/deployments/0/user_config/") for path in found)
 
 
 @pytest.mark.parametrize("setting", KNOBS)
 def test_ray_serve_calls_it_a_lightweight_update(setting: str) -> None:
-    before, after = (version(serve_config(VALUES, *sets)) for sets in ((), (setting,)))
+    before, after = (version(serve_config(A100, *sets)) for sets in ((), (setting,)))
     assert before.requires_actor_reconfigure(after)
     assert not before.requires_actor_restart(after)
 
@@ -67,7 +65,7 @@ def test_ray_serve_calls_it_a_lightweight_update(setting: str) -> None:
 def test_a_changed_model_changes_the_serve_configuration_alone_but_restarts_replicas() -> None:
     setting = "models.llama-8b.max_model_len=8192"
     assert changed(setting) == {"/RayService demo-tideserve/spec/serveConfigV2"}
-    before, after = version(serve_config(VALUES)), version(serve_config(VALUES, setting))
+    before, after = version(serve_config(A100)), version(serve_config(A100, setting))
     assert before.requires_actor_restart(after)
 
 
@@ -80,7 +78,7 @@ def test_a_changed_image_changes_the_pods_and_not_the_serve_configuration() -> N
 
 
 def test_a_new_version_of_the_chart_does_not_change_the_pods() -> None:
-    found = copy.deepcopy(ray_service(VALUES))
+    found = copy.deepcopy(ray_service(A100))
     groups = found["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     for template in (found["spec"]["rayClusterConfig"]["headGroupSpec"], *groups):
         assert "helm.sh/chart" not in str(template)

@@ -37,6 +37,12 @@ def scenario(folder: Path, *arrivals: dict[str, Any], **more: Any) -> Path:
     return path
 
 
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them is a second of work, which only the first test looks at."""
+    monkeypatch.setattr("loadtests.report.write_png", lambda *_: ())
+
+
 def run(path: Path, stub: Stub, out: Path, *more: str) -> int:
     return main(["loadtest", str(path), "--url", stub.url, "--out", str(out), *more])
 
@@ -64,6 +70,7 @@ def test_a_run_that_keeps_its_bounds_passes_and_leaves_a_report(
     assert "within the noise" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_missed_bound_fails(stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = scenario(tmp_path, slos={**LENIENT, "ttft_ms": {"p50": 20}})
 
@@ -72,6 +79,7 @@ def test_a_missed_bound_fails(stub: Stub, tmp_path: Path, capsys: pytest.Capture
     assert "Failed: 1 of" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_an_overloaded_client_declares_its_run_invalid(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +94,7 @@ def test_an_overloaded_client_declares_its_run_invalid(
     assert "more than client.lag_p99_ms = 10" in told
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +106,7 @@ def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
     assert json.loads((tmp_path / "out" / "run.json").read_text())["requests"] == []
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_closed_loop_is_run_for_its_time(stub: Stub, tmp_path: Path) -> None:
     path = scenario(tmp_path, arrivals=[], closed={"streams": 3, "for_s": 0.6})
 
@@ -234,6 +244,7 @@ def test_a_report_that_cannot_be_written_leaves_the_summary(
     assert "run.json: No space left on device" in told.err
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_replicas_that_nobody_tells_are_not_waited_for(stub: Stub, tmp_path: Path) -> None:
     path = scenario(tmp_path, scaling={"returns_to": 0, "within_s": 3600})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from serve_app.policy.capacity_model import StepTime
@@ -24,29 +24,29 @@ class Percentiles:
     """Weighted observations of the last 30 s, to a tenth of a millisecond."""
 
     def __init__(self) -> None:
-        self._seconds: deque[tuple[int, dict[float, float]]] = deque()
+        self._seconds: deque[tuple[int, Counter[float]]] = deque()
+        self._seen: Counter[float] = Counter()
 
-    def add(self, at: float, value: float, weight: float = 1.0) -> None:
+    def add(self, at: float, value: float, weight: int = 1) -> None:
         if not self._seconds or self._seconds[-1][0] != int(at):
-            self._seconds.append((int(at), {}))
-        seen = self._seconds[-1][1]
+            self._seconds.append((int(at), Counter()))
         value = round(value, 4)
-        seen[value] = seen.get(value, 0.0) + weight
+        self._seconds[-1][1][value] += weight
+        self._seen[value] += weight
 
     def read(self, now: float, percentiles: tuple[int, ...]) -> tuple[float, dict[int, float]]:
         """How many, and the value at each of `percentiles`."""
         while self._seconds and self._seconds[0][0] < now - 30.0:
-            self._seconds.popleft()
-        seen: dict[float, float] = {}
-        for _, second in self._seconds:
-            for value, weight in second.items():
-                seen[value] = seen.get(value, 0.0) + weight
-        total = sum(seen.values())
+            for value, weight in self._seconds.popleft()[1].items():
+                self._seen[value] -= weight
+                if not self._seen[value]:
+                    del self._seen[value]
+        total = sum(self._seen.values())
         found = dict.fromkeys(percentiles, 0.0)
         below = 0.0
         wanted = list(percentiles)
-        for value in sorted(seen):
-            below += seen[value]
+        for value in sorted(self._seen):
+            below += self._seen[value]
             while wanted and below >= wanted[0] / 100.0 * total:
                 found[wanted.pop(0)] = value
         return total, found

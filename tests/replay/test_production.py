@@ -53,6 +53,11 @@ def replayed(controller: Production, *, of: Profile = ENGINES, initial: int = 1,
     )
 
 
+@pytest.fixture(scope="module")
+def usual() -> Result:
+    return replayed(Production(KNOBS))
+
+
 class UnderRay(Production):
     """The same reports also go to a policy in Ray's own autoscaling state, whose answers are noted."""
 
@@ -204,7 +209,7 @@ class Raising(ServePolicy):
 
 
 def test_while_the_policy_raises_its_target_is_kept_and_the_result_says_so(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, usual: Result
 ) -> None:
     with caplog.at_level(logging.ERROR, "tideserve.replay"):
         result = replayed(Production(KNOBS, Raising))
@@ -216,7 +221,7 @@ def test_while_the_policy_raises_its_target_is_kept_and_the_result_says_so(
     assert len(set(timeline.target)) > 2
     assert "as told" in caplog.text
     assert [record["kind"] for record in result.decisions].count("error") >= 1
-    assert replayed(Production(KNOBS)).policy_errors == 0
+    assert usual.policy_errors == 0
 
 
 class Restarted(Production):
@@ -254,19 +259,18 @@ def test_a_policy_that_is_replaced_at_any_moment_keeps_its_bounds_and_serves(
     assert result.ttft_ok > 0.3
 
 
-def test_a_restart_that_remembers_changes_no_decision() -> None:
+def test_a_restart_that_remembers_changes_no_decision(usual: Result) -> None:
     # Records that were written before are part of what is lost here, so it is the targets that are compared.
-    kept, replaced = (replayed(c) for c in (Production(KNOBS), Restarted(KNOBS, 61, remembers=True)))
+    replaced = replayed(Restarted(KNOBS, 61, remembers=True))
 
-    assert kept.timeline.target.tolist() == replaced.timeline.target.tolist()
-    assert kept.gpu_seconds == replaced.gpu_seconds
+    assert usual.timeline.target.tolist() == replaced.timeline.target.tolist()
+    assert usual.gpu_seconds == replaced.gpu_seconds
 
 
-def test_its_records_tell_of_each_change_in_seconds_of_the_replay() -> None:
-    result = replayed(Production(KNOBS))
-    changes = [record for record in result.decisions if record["kind"] == "change"]
+def test_its_records_tell_of_each_change_in_seconds_of_the_replay(usual: Result) -> None:
+    changes = [record for record in usual.decisions if record["kind"] == "change"]
 
-    assert result.changes <= len(changes) <= result.changes + 2
+    assert usual.changes <= len(changes) <= usual.changes + 2
     assert [record["at"] for record in changes] == sorted(record["at"] for record in changes)
-    assert all(0 <= record["at"] <= result.timeline.at_s[-1] + 2 for record in changes)
+    assert all(0 <= record["at"] <= usual.timeline.at_s[-1] + 2 for record in changes)
     assert all(record["reason"] for record in changes)
