@@ -4,8 +4,6 @@ It is started as `python -m serve_app.cli.driver run FILE`. Ray's own goes on sl
 and after the loss of every node, and does not print why an application cannot be deployed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -111,7 +111,7 @@ def test_the_settings_are_read_and_the_document_is_kept_as_written(tmp_path: Pat
 
     assert config.path == tmp_path / "serve.yaml"
     assert config.document == document
-    assert config.applications["tide"].models[0].max_num_seqs == 7
+    assert config.applications["tide"].settings.models[0].max_num_seqs == 7
 
 
 def test_the_port_is_the_files_or_rays_default(tmp_path: Path) -> None:
@@ -120,6 +120,22 @@ def test_the_port_is_the_files_or_rays_default(tmp_path: Path) -> None:
     assert read(tmp_path, {"applications": applications}).port == 8000
     assert read(tmp_path, {"applications": applications, "http_options": {"port": 9001}}).port == 9001
     assert read(tmp_path, {"applications": applications, "http_options": {"host": "::"}}).port == 8000
+
+
+@pytest.mark.parametrize(
+    ("options", "host"), [({"host": "::"}, "::"), ({"port": 8000}, "127.0.0.1"), (None, "127.0.0.1")]
+)
+def test_the_host_is_the_files_or_this_machine(tmp_path: Path, options: Any, host: str) -> None:
+    document = {"applications": [application()], "http_options": options or {}}
+
+    assert read(tmp_path, document).host == host
+
+
+def test_applications_without_keys_are_known(tmp_path: Path) -> None:
+    models = [{"name": "a"}]
+    keyed = application("keyed", models=models, http={"api_keys_file": "/run/keys"})
+
+    assert read(tmp_path, {"applications": [application("open", models=models), keyed]}).keyless == ["open"]
 
 
 def test_other_applications_in_the_file_are_rays_business(tmp_path: Path) -> None:
@@ -224,22 +240,22 @@ def test_the_knobs_in_force_are_the_defaults_under_what_is_given(tmp_path: Path)
 
     config = read(tmp_path, document)
 
-    assert config.knobs["tide"] == {"a": Knobs(max_replicas=5), "b": Knobs()}
-    assert config.ingress_knobs["tide"] == IngressKnobs(max_replicas=2)
+    assert config.applications["tide"].knobs == {"a": Knobs(max_replicas=5), "b": Knobs()}
+    assert config.applications["tide"].ingress_knobs == IngressKnobs(max_replicas=2)
 
 
 def test_without_a_user_config_every_knob_is_its_default(tmp_path: Path) -> None:
     for deployments in ([], [{"name": "Ingress"}], [{"name": "Ingress", "user_config": None}]):
         config = read(tmp_path, with_deployments(*deployments))
 
-        assert config.knobs["tide"] == {"a": Knobs()}
-        assert config.ingress_knobs["tide"] == IngressKnobs()
+        assert config.applications["tide"].knobs == {"a": Knobs()}
+        assert config.applications["tide"].ingress_knobs == IngressKnobs()
 
 
 def test_a_profile_s_knobs_are_defaults(tmp_path: Path) -> None:
     args = {"profile": "lowest-cost", "models": [{"name": "a"}]}
 
-    assert read(tmp_path, with_deployments(**args)).knobs["tide"] == knob_defaults(args)
+    assert read(tmp_path, with_deployments(**args)).applications["tide"].knobs == knob_defaults(args)
 
 
 def test_knobs_out_of_bounds_are_told_with_their_place_in_the_file(tmp_path: Path) -> None:
@@ -320,7 +336,7 @@ def test_replica_counts_of_our_deployments_belong_to_the_policy(
 def test_other_options_of_our_deployments_are_the_operators(tmp_path: Path) -> None:
     document = with_deployments({"name": "Engine-a", "max_ongoing_requests": 5}, {"name": "Ingress"})
 
-    assert read(tmp_path, document).applications["tide"].models[0].name == "a"
+    assert read(tmp_path, document).applications["tide"].settings.models[0].name == "a"
 
 
 def test_a_deployment_we_do_not_have_is_refused_with_those_we_have(tmp_path: Path) -> None:

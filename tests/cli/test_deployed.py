@@ -8,7 +8,7 @@ from ray.serve._private.deploy_utils import get_app_code_version
 from ray.serve.schema import ServeDeploySchema
 
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.deployed import choose, failed_applications, progress, redeployment
+from serve_app.cli.dashboard import choose, redeployment, rollout
 from tests.cli.rest import application, details, entry
 
 KNOBS = {"autoscaling": {"a": {"max_replicas": 3}}}
@@ -131,14 +131,6 @@ def test_nothing_is_sent_that_would_overwrite_hidden_variables() -> None:
         redeployment(details(hidden, application("tide", "a")), "tide", {})
 
 
-def test_applications_that_ray_would_try_again_are_named() -> None:
-    state = details(
-        other("broken", "DEPLOY_FAILED"), other("fine"), application("tide", "a", status="DEPLOY_FAILED")
-    )
-
-    assert failed_applications(state, "tide") == ["broken"]
-
-
 def state(
     app: str = "RUNNING", ingress: str = "HEALTHY", applied: bool = True, message: str = ""
 ) -> dict[str, Any]:
@@ -152,7 +144,7 @@ def state(
 
 @pytest.mark.parametrize("ingress", ["HEALTHY", "UPSCALING", "DOWNSCALING"])
 def test_knobs_are_in_force_when_the_ingress_has_them_and_is_settled(ingress: str) -> None:
-    assert progress(state(ingress=ingress), "tide", KNOBS, was_running=True).done
+    assert rollout(state(ingress=ingress), "tide", KNOBS, was_running=True).done
 
 
 @pytest.mark.parametrize(
@@ -165,14 +157,14 @@ def test_knobs_are_in_force_when_the_ingress_has_them_and_is_settled(ingress: st
     ],
 )
 def test_until_then_it_is_waited(now: dict[str, Any]) -> None:
-    found = progress(now, "tide", KNOBS, was_running=True)
+    found = rollout(now, "tide", KNOBS, was_running=True)
 
     assert (found.done, found.failure) == (False, "")
 
 
 @pytest.mark.parametrize("status", ["DEPLOYING", "UNHEALTHY"])
 def test_engines_that_were_not_up_before_are_not_waited_for(status: str) -> None:
-    assert progress(state(status), "tide", KNOBS, was_running=False).done
+    assert rollout(state(status), "tide", KNOBS, was_running=False).done
 
 
 @pytest.mark.parametrize(
@@ -185,4 +177,4 @@ def test_engines_that_were_not_up_before_are_not_waited_for(status: str) -> None
     ],
 )
 def test_what_keeps_knobs_from_coming_into_force_is_told(now: dict[str, Any], failure: str) -> None:
-    assert progress(now, "tide", KNOBS, was_running=True).failure == failure
+    assert rollout(now, "tide", KNOBS, was_running=True).failure == failure

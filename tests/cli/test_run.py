@@ -16,6 +16,7 @@ from serve_app import env
 from serve_app.cli import run
 from serve_app.cli.config_file import read_config
 from serve_app.cli.main import main
+from serve_app.cli.run import ATTEMPTS, STABLE_S, Backoff
 from serve_app.cli.run_environment import environment
 from serve_app.cli.server_log import GONE, ServerLog
 
@@ -150,16 +151,19 @@ def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_stops_on_ctrl_c_termination_and_a_closed_terminal(handlers: None, number: signal.Signals) -> None:
-    received = run._stop_on_signals()
+    stopping = run.Stopping()
+    stopping.listen()
+    assert not stopping
     signal.raise_signal(number)
-    assert received == [number]
+    assert stopping
 
 
 def test_under_nohup_a_closed_terminal_is_ignored(handlers: None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    received = run._stop_on_signals()
+    stopping = run.Stopping()
+    stopping.listen()
     signal.raise_signal(signal.SIGHUP)
-    assert received == []
+    assert not stopping
 
 
 def test_a_parent_that_ended_while_it_was_loading_is_noticed(
@@ -175,25 +179,30 @@ def test_a_parent_that_ended_while_it_was_loading_is_noticed(
     )
 
 
-class Runs:
-    """Plays the server: each start ends as it is told, None for one that was told to stop."""
+STOPPED = -1.0
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: run.Ended | None) -> None:
+
+class Runs:
+    """Plays the server: each start ends after so many seconds ready, None for never, or is stopped."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: float | None) -> None:
         self.started: list[run.Start] = []
         self.delays: list[float] = []
         self._ends = iter(ends)
         monkeypatch.setattr(run, "_serve", self._serve)
-        monkeypatch.setattr(run, "_told_to_stop_within", self._wait)
+        monkeypatch.setattr(run, "_stops_within", self._wait)
         monkeypatch.setattr(run, "port_taken", lambda port: False)
         monkeypatch.setattr(run, "adopt_orphans", lambda: None)
         monkeypatch.setenv(env.AUTH_TOKEN, "a-token")
         self.told_to_stop = False
 
-    def _serve(self, start: run.Start, stopping: list[int], parent: int | None) -> run.Ended | None:
+    def _serve(self, start: run.Start, stopping: run.Stopping) -> float | None:
         self.started.append(start)
-        return next(self._ends)
+        ready_s = next(self._ends)
+        stopping.signalled = ready_s == STOPPED
+        return ready_s
 
-    def _wait(self, seconds: float, stopping: list[int], parent: int | None) -> bool:
+    def _wait(self, seconds: float, stopping: run.Stopping) -> bool:
         self.delays.append(seconds)
         return self.told_to_stop
 
@@ -209,7 +218,7 @@ def config(tmp_path: Path) -> Path:
 def test_when_ray_or_serve_has_died_it_ends_with_an_error(
     monkeypatch: pytest.MonkeyPatch, config: Path
 ) -> None:
-    runs = Runs(monkeypatch, run.Ended(60.0))
+    runs = Runs(monkeypatch, 60.0)
 
     assert main(["run", str(config)]) == 1
 
@@ -218,7 +227,7 @@ def test_when_ray_or_serve_has_died_it_ends_with_an_error(
 
 @pytest.mark.usefixtures("handlers")
 def test_told_to_stop_it_ends_well(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
-    Runs(monkeypatch, None)
+    Runs(monkeypatch, STOPPED)
 
     assert main(["run", str(config), "--restart"]) == 0
 
@@ -227,7 +236,7 @@ def test_told_to_stop_it_ends_well(monkeypatch: pytest.MonkeyPatch, config: Path
 def test_with_restart_it_starts_again_later_each_time(
     monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = Runs(monkeypatch, run.Ended(60.0), run.Ended(None), run.Ended(60.0), None)
+    runs = Runs(monkeypatch, 60.0, None, 60.0, STOPPED)
 
     assert main(["run", str(config), "--restart"]) == 0
 
@@ -239,7 +248,7 @@ def test_with_restart_it_starts_again_later_each_time(
 def test_what_never_was_ready_is_not_started_again(
     monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = Runs(monkeypatch, run.Ended(None))
+    runs = Runs(monkeypatch, None)
 
     assert main(["run", str(config), "--restart"]) == 1
 
@@ -251,7 +260,7 @@ def test_what_never_was_ready_is_not_started_again(
 def test_told_to_stop_while_it_waits_it_does_not_start_again(
     monkeypatch: pytest.MonkeyPatch, config: Path
 ) -> None:
-    runs = Runs(monkeypatch, run.Ended(60.0))
+    runs = Runs(monkeypatch, 60.0)
     runs.told_to_stop = True
 
     assert main(["run", str(config), "--restart"]) == 0
@@ -263,14 +272,14 @@ def test_told_to_stop_while_it_waits_it_does_not_start_again(
 def test_the_file_is_read_anew_and_must_be_valid(
     monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = Runs(monkeypatch, run.Ended(60.0), run.Ended(60.0))
+    runs = Runs(monkeypatch, 60.0, 60.0)
     first = config.read_text()
 
-    def edit(seconds: float, stopping: list[int], parent: int | None) -> bool:
+    def edit(seconds: float, stopping: run.Stopping) -> bool:
         config.write_text("applications: []" if len(runs.started) == 2 else first.replace("8000", "8001"))
         return False
 
-    monkeypatch.setattr(run, "_told_to_stop_within", edit)
+    monkeypatch.setattr(run, "_stops_within", edit)
 
     assert main(["run", str(config), "--restart"]) == 2
 
@@ -286,7 +295,7 @@ def test_it_listens_where_it_is_told_and_else_on_this_machine(
     document = yaml.safe_load(config.read_text())
     del document["http_options"]["host"]
     config.write_text(yaml.safe_dump(document))
-    runs = Runs(monkeypatch, None)
+    runs = Runs(monkeypatch, STOPPED)
     given = []
 
     def popen(command: list[str], **_: object) -> None:
@@ -307,20 +316,22 @@ class Driver:
     """Runs a program in place of Serve's driver, which ends at once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, config: Path, logs: Path) -> None:
-        self.config, self.logs = config, logs
+        self.config, self.logs, self.stopping = config, logs, run.Stopping()
+        self.waits = True
         monkeypatch.setattr(run, "_start", self._start)
         monkeypatch.setattr(run, "stop_descendants", lambda grace_s: 0)
 
-    def serve(self, code: str, *, verbose: bool = False) -> run.Ended | None:
+    def serve(self, code: str, *, verbose: bool = False) -> float | None:
         self.code = code
         values = {env.TEMPORARY_FOLDER: str(self.logs)}
         start = run.Start(read_config(self.config), "127.0.0.1", 8000, values, "local", verbose)
-        return run._serve(start, [], None)
+        return run._serve(start, self.stopping)
 
     def _start(self, start: run.Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
         with log.writer() as output:
             self.process = subprocess.Popen([sys.executable, "-c", self.code], stdout=output, stderr=output)
-        self.process.wait()
+        if self.waits:
+            self.process.wait()
         return self.process
 
 
@@ -339,7 +350,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Dri
 def test_an_end_of_serve_run_itself_is_told_with_its_last_lines_and_their_file(
     driver: Driver, capsys: pytest.CaptureFixture[str], code: str, told: str
 ) -> None:
-    assert driver.serve(code) == run.Ended(None)
+    assert driver.serve(code) is None
 
     [log] = driver.logs.iterdir()
     assert log.read_text() == "no memory\n"
@@ -364,6 +375,47 @@ def test_only_lines_for_the_user_are_printed_and_a_reason_that_was_told_is_not_r
     assert "last lines" not in out
 
 
+def test_a_log_that_is_still_in_the_temporary_folder_is_removed_at_a_clean_end(driver: Driver) -> None:
+    driver.stopping.signalled = True
+
+    driver.serve("print('from vLLM')")
+
+    assert list(driver.logs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("ValueError: no memory", ["the last lines of {log}:", "ValueError: no memory"]),
+        ("INFO worker.py -- Started", ["the log: {log}"]),
+    ],
+)
+def test_a_model_that_fails_is_told_with_the_errors_in_the_log_if_there_are_any(
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    written: str,
+    told: list[str],
+) -> None:
+    log: list[Path] = []
+
+    def step(self: object) -> bool:
+        log[:] = driver.logs.iterdir()
+        log[0].write_text(f"{written}\n")
+        driver.stopping.signalled = True
+        return True
+
+    monkeypatch.setattr(run.Progress, "step", step)
+    driver.waits = False
+
+    driver.serve("import time; time.sleep(600)")
+
+    out = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("tideserve: ").strip() for line in out[: len(told)]] == [
+        line.format(log=log[0]) for line in told
+    ]
+
+
 def test_verbose_prints_everything(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     driver.serve(SAID.format(status=GONE), verbose=True)
 
@@ -373,9 +425,46 @@ def test_verbose_prints_everything(driver: Driver, capsys: pytest.CaptureFixture
 def test_verbose_is_an_option_of_the_command(
     monkeypatch: pytest.MonkeyPatch, config: Path, handlers: None
 ) -> None:
-    runs = Runs(monkeypatch, None, None)
+    runs = Runs(monkeypatch, STOPPED, STOPPED)
 
     assert main(["run", str(config)]) == 0
     assert main(["run", str(config), "--verbose"]) == 0
 
     assert [start.verbose for start in runs.started] == [False, True]
+
+
+def test_each_end_doubles_the_delay_up_to_a_minute() -> None:
+    backoff = Backoff()
+
+    assert [backoff.after(10.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_server_that_was_ready_for_long_begins_anew() -> None:
+    backoff = Backoff()
+    assert [backoff.after(10.0) for _ in range(3)] == [1, 2, 4]
+
+    assert backoff.after(STABLE_S) == 1
+    assert backoff.after(10.0) == 2
+
+
+def test_a_first_start_that_was_never_ready_is_not_repeated() -> None:
+    assert Backoff().after(None) is None
+
+
+def test_once_it_has_served_some_starts_may_fail_in_a_row_and_no_more() -> None:
+    backoff = Backoff()
+    assert backoff.after(10.0) == 1
+
+    delays = [backoff.after(None) for _ in range(ATTEMPTS)]
+
+    assert delays == [2, 4, 8, 16, None]
+
+
+def test_a_start_that_succeeds_between_them_is_counted_from() -> None:
+    backoff = Backoff()
+    backoff.after(10.0)
+    for _ in range(ATTEMPTS - 1):
+        assert backoff.after(None) is not None
+    assert backoff.after(1.0) is not None
+
+    assert all(backoff.after(None) is not None for _ in range(ATTEMPTS - 1))

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from serve_app import env
-from serve_app.cli.api_key import authorization
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.explain import DEFAULT_URL
+from serve_app.cli.http_client import DEFAULT_URL, authorization
 from serve_app.settings.settings_error import SettingsError
 
 if TYPE_CHECKING:
     from serve_app.cli.ask.answer import Answer
-    from serve_app.cli.ask.display import Display
     from serve_app.cli.ask.request import Question
 
 PROMPT = "Tell me about the sea."
@@ -48,17 +46,10 @@ def add_command(commands: Any) -> None:
     add("prompt", nargs="?", default=PROMPT, metavar="PROMPT", help=f"text to send; by default {PROMPT!r}")
     add("--url", default=DEFAULT_URL, help=f"URL of the server; by default {DEFAULT_URL}")
     add("--model", metavar="NAME", help="model to ask; by default the first that the server lists")
-    add(
-        "--max-tokens",
-        type=int,
-        default=_MAX_TOKENS,
-        metavar="N",
-        help=f"length of the answer; by default {_MAX_TOKENS}",
-    )
-    add(
-        "--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS",
-        help=f"time limit for the whole answer, a cold start included; by default {_TIMEOUT_S:g}",
-    )  # fmt: skip
+    tokens_help = f"length of the answer; by default {_MAX_TOKENS}"
+    add("--max-tokens", type=int, default=_MAX_TOKENS, metavar="N", help=tokens_help)
+    timeout_help = f"time limit for the whole answer, a cold start included; by default {_TIMEOUT_S:g}"
+    add("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS", help=timeout_help)
     add("--json", action="store_true", help="print one JSON document at the end instead of the text")
     parser.set_defaults(command=run_ask)
 
@@ -68,22 +59,21 @@ def run_ask(options: argparse.Namespace) -> int:
     _check(options)
     # aiohttp takes time to import, which the other commands need not spend.
     from serve_app.cli.ask.display import Display  # noqa: PLC0415
-    from serve_app.cli.ask.request import AskError, Question  # noqa: PLC0415
+    from serve_app.cli.ask.request import Question  # noqa: PLC0415
     from serve_app.cli.formats import plain  # noqa: PLC0415
-    from serve_app.cli.lasting_stream import LastingStream  # noqa: PLC0415
+    from serve_app.cli.terminal_output import LastingStream  # noqa: PLC0415
 
     # A stream that the shell has closed is None.
     printed, told = (LastingStream(stream or StringIO()) for stream in (sys.stdout, sys.stderr))
     out = cast(TextIO, printed)
     display = Display(None if options.json else out, cast(TextIO, told))
-    question = Question(
-        options.url, authorization(), options.model, options.prompt, options.max_tokens, options.timeout
-    )
+    bounds = options.max_tokens, options.timeout
+    question = Question(options.url, authorization(), options.model, options.prompt, *bounds, display)
     try:
-        answer = asyncio.run(_ask(question, display))
+        answer = asyncio.run(_ask(question))
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except AskError as error:
+    except CommandError as error:
         raise CommandError(plain(str(error), _LONGEST)) from None
     finally:
         display.end()
@@ -97,17 +87,15 @@ def run_ask(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask(question: Question, display: Display) -> Answer:
-    from serve_app.cli.ask.request import ask  # noqa: PLC0415
-
+async def _ask(question: Question) -> Answer:
     async def count() -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            display.tick()
+            question.display.tick()
 
     counting = asyncio.create_task(count())
     try:
-        return await ask(question, display)
+        return await question.ask()
     finally:
         counting.cancel()
 
