@@ -41,11 +41,7 @@ class Dashboard:
         self._timeout_s = timeout_s
 
     def details(self) -> dict[str, Any]:
-        """Return Ray Serve's options, and every application with its configuration.
-
-        Raises:
-            CommandError: if no server answers there, or one that is not Ray's dashboard.
-        """
+        """Return Ray Serve's options, and its applications. Raises CommandError if no dashboard answers."""
         body = self._ask(None)
         try:
             details = json.loads(body)
@@ -60,8 +56,7 @@ class Dashboard:
     def deploy(self, document: dict[str, Any]) -> None:
         """Have Ray Serve apply a configuration. Applications that it leaves out are deleted.
 
-        Raises:
-            CommandError: as above, or if Ray refuses the configuration.
+        Raises CommandError if no dashboard answers, or if Ray refuses the configuration.
         """
         self._ask(json.dumps(document).encode())
 

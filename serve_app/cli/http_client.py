@@ -37,14 +37,8 @@ def fetch(
 ) -> Reply:
     """Return the response to a GET, or to a PUT of `body`.
 
-    Redirects of a GET are followed without `headers`: a key is only for the server it was meant for.
-
-    Args:
-        url: An http(s) URL.
-        headers: Sent to the server of `url`.
-        timeout_s: For connecting, and for each read.
-        body: What is put, if anything.
-        direct: Whether to use no proxy even if the environment names one.
+    Redirects of a GET are followed without `headers`: a key is only for the server it was meant for. The
+    timeout is for connecting and for each read. `direct` uses no proxy even if the environment names one.
 
     Raises:
         NoAnswerError: if the server cannot be reached, or the connection breaks.

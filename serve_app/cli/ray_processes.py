@@ -37,17 +37,13 @@ class _Role:
     """What follows from its end."""
 
 
-_RAYLET_ENDS = ": the raylet ends with it"
-_NO_DASHBOARD = (
-    ": requests are served, but `tideserve knobs`, `serve deploy` and `serve status` cannot connect"
-)
+_ENDS = ": the raylet ends with it"
+_NO_DASHBOARD = ": requests are served, but `tideserve knobs` and Ray's own `serve` commands cannot connect"
 _ROLES = (
     # In the order in which one ends with another, for ends that are seen at once.
     _Role("Ray's dashboard", r".* .*ray/dashboard/dashboard\.py( |$)", "dashboard.log", then=_NO_DASHBOARD),
-    _Role("Ray's dashboard agent", "ray::DashboardAgent", "dashboard_agent.log", then=_RAYLET_ENDS),
-    _Role(
-        "Ray's runtime environment agent", "ray::RuntimeEnvAgent", "runtime_env_agent.log", then=_RAYLET_ENDS
-    ),
+    _Role("Ray's dashboard agent", "ray::DashboardAgent", "dashboard_agent.log", then=_ENDS),
+    _Role("Ray's runtime environment agent", "ray::RuntimeEnvAgent", "runtime_env_agent.log", then=_ENDS),
     _Role("Ray's GCS", r"gcs_server( |$)", "gcs_server.out", needed=True),
     _Role("the raylet", r"raylet( |$)", "raylet.out", needed=True),
 )
@@ -57,9 +53,7 @@ class Cluster:
     """Watches the processes of one local cluster; once all are found, a look costs a few reads of `/proc`."""
 
     def __init__(
-        self,
-        descendants: Callable[[], Iterable[psutil.Process]],
-        clock: Callable[[], float] = time.monotonic,
+        self, descendants: Callable[[], Iterable[psutil.Process]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._descendants = descendants
         self._clock = clock
@@ -118,11 +112,7 @@ def adopt_orphans() -> None:
 
 
 def stop_descendants(grace_s: float) -> int:
-    """End every descendant of this process with SIGTERM, and with SIGKILL after `grace_s` seconds.
-
-    Returns:
-        How many had to be killed.
-    """
+    """End all descendants with SIGTERM, after `grace_s` seconds with SIGKILL; returns how many those were."""
     me = psutil.Process()
     processes = me.children(recursive=True)
     for process in processes:

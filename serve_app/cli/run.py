@@ -22,14 +22,7 @@ from serve_app.api.api_keys import ApiKeys
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.cli.listening import (
-    LOOPBACK,
-    check_host,
-    check_port,
-    meaning,
-    port_taken,
-    url_here,
-)
+from serve_app.cli.listening import LOOPBACK, check_host, check_port, meaning, port_taken, url_here
 from serve_app.cli.progress import Progress, say, show
 from serve_app.cli.ray_processes import Cluster, adopt_orphans, reap_orphans, stop_descendants
 from serve_app.cli.ray_token import prepare_token
@@ -62,30 +55,21 @@ def add_command(commands: Any) -> None:
     add = parser.add_argument
     add("config", type=Path, help="a Serve configuration file")
     add("--port", type=int, help="HTTP port, in place of the configuration's")
-    add(
-        "--host",
-        help=f"address to listen on, in place of the configuration's: {LOOPBACK}, the default, for this "
-        "machine only; 0.0.0.0 for every network interface",
+    host_help = (
+        f"address to listen on, in place of the configuration's: {LOOPBACK}, the default, for this "
+        "machine only; 0.0.0.0 for every network interface"
     )
-    add(
-        "--proxy",
-        choices=("auto", "haproxy", "ray"),
-        default="auto",
-        help="what accepts HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy; by default "
-        "HAProxy where it is installed",
+    add("--host", help=host_help)
+    proxy_help = (
+        "what accepts HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy; by default "
+        "HAProxy where it is installed"
     )
+    add("--proxy", choices=("auto", "haproxy", "ray"), default="auto", help=proxy_help)
     add("--address", default=_LOCAL, help="a running Ray cluster; by default a new one is started")
-    add(
-        "--restart",
-        action="store_true",
-        help="start again, after 1 to 60 s, when Ray or Serve dies after the server has been ready",
-    )
-    add(
-        "--stop-with-parent",
-        type=int,
-        metavar="PID",
-        help="also stop when the process with this number, which must have started this command, ends",
-    )
+    restart_help = "start again, after 1 to 60 s, when Ray or Serve dies after the server has been ready"
+    add("--restart", action="store_true", help=restart_help)
+    parent_help = "also stop when the process with this number, which must have started this command, ends"
+    add("--stop-with-parent", type=int, metavar="PID", help=parent_help)
     add("--verbose", action="store_true", help="also print everything that Ray, vLLM and torch write")
     parser.set_defaults(command=run)
 
@@ -222,11 +206,7 @@ def _prepare(options: argparse.Namespace) -> Start:
 
 
 def _serve(start: Start, stopping: Stopping) -> float | None:
-    """Run one server to its end and end all its processes.
-
-    Returns:
-        For how many seconds it had been ready; None if it never was.
-    """
+    """Run one server to its end; returns for how many seconds it had been ready, None if it never was."""
     progress = Progress(url_here(start.host, start.port))
     cluster = Cluster(lambda: psutil.Process().children(recursive=True) if start.local else ())
     ready_s = None
@@ -244,6 +224,7 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
                 for line in cluster.look():
                     say(line)
                 if cluster.log_folder and log.move_to(cluster.log_folder):
+                    log.named = True
                     progress.say(f"logs: {log.path.parent}/ (Ray, vLLM and torch write to {log.path.name})")
                 reap_orphans(server.pid)
             if progress.ready_at is not None:
@@ -258,8 +239,8 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
         finally:
             _stop(server, lost=cluster.lost)
             _show_news(log, progress)
-        if stopping and start.local and not log.moved:
-            log.remove()  # Nobody has been told of it, and it is not among the logs that Ray keeps.
+        if stopping and not log.named:
+            log.remove()  # It is in a temporary folder, and nobody would look for it.
     return ready_s
 
 
@@ -274,6 +255,7 @@ def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes
     for line in meaning(start.config.keyless, start.host, start.port, local=start.local):
         say(line)
     if not start.local:
+        log.named = True
         say(f"log: {log.path}")
     command = [sys.executable, "-m", "serve_app.cli.driver", "run", str(path), "--address", start.address]
     # A group of its own: a terminal's Ctrl-C then reaches only this process, which stops things in order. No
@@ -304,6 +286,7 @@ def _show_news(log: ServerLog, progress: Progress) -> None:
 
 def _show_lines(log: ServerLog, lines: Sequence[str]) -> None:
     """Print `lines` of the log, or only its name if there are none."""
+    log.named = True
     say(f"the last lines of {log.path}:" if lines else f"the log: {log.path}")
     for line in lines:
         show(f"    {line}")

@@ -39,7 +39,8 @@ class ServerLog:
         os.close(descriptor)
         self.path = Path(path)
         """Where the file is; `move_to` changes it."""
-        self.moved = False
+        self.named = False
+        """Whether the user has been told where it is; `tideserve run` sets it."""
         self._verbose = verbose
         self._reader = self.path.open("rb")
         self._rest = b""
@@ -64,12 +65,11 @@ class ServerLog:
 
     def move_to(self, folder: Path) -> bool:
         """Put the file beside Ray's own logs; returns whether that was done now. Writers do not notice."""
-        if self.moved:
+        if self.path.parent == folder:
             return False
         with suppress(OSError):
             self.path = self.path.rename(folder / _FILE)
-            self.moved = True
-        return self.moved
+        return self.path.parent == folder
 
     def look(self) -> Iterator[str]:
         """The lines written since the last call that the user should see; with `verbose`, all of them."""

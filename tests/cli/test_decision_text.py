@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from datetime import UTC
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import argparse
 import json
 import socket
@@ -50,15 +48,20 @@ class Endpoint:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def test_the_explanation_is_printed_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_explanation_is_printed_in_words_and_the_key_is_sent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-tide")
     endpoint = Endpoint((200, body(record(2))))
-    with serving(endpoint) as url:
+    keys: list[str | None] = []
+    with serving(endpoint, keys) as url:
         assert main(["explain", "--url", url]) == 0
 
     out = capsys.readouterr().out
     assert "1 -> 2, because of queue" in out
     assert "\x1b[" not in out
     assert endpoint.queries == [{"limit": ["200"]}]
+    assert keys == ["Bearer sk-tide"]
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["in words", "as JSON"])

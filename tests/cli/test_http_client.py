@@ -1,13 +1,9 @@
-from __future__ import annotations
-
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
-
 import pytest
 
 from serve_app import env
 from serve_app.cli.http_client import authorization, error_words, fetch, proxy_for
 from serve_app.settings import SettingsError
+from tests.cli.rest import serving
 
 
 def test_the_key_is_a_bearer_token() -> None:
@@ -28,28 +24,11 @@ def test_a_key_that_no_header_can_carry_is_told_and_not_shown(key: str) -> None:
 
 
 def test_a_key_is_not_sent_to_where_a_server_redirects() -> None:
-    asked: list[tuple[str, str | None]] = []
+    keys: list[str | None] = []
+    with serving(lambda _, path, __: (302, "/there") if path == "/" else (200, b""), keys) as url:
+        assert fetch(f"{url}/", {"Authorization": "Bearer sk"}, 5.0).status == 200
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append((self.path, self.headers["Authorization"]))
-            self.send_response(302 if self.path == "/" else 200)
-            self.send_header("Location", "/there")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        reply = fetch(f"http://127.0.0.1:{server.server_port}/", {"Authorization": "Bearer sk"}, 5.0)
-        server.shutdown()
-        thread.join()
-
-    assert reply.status == 200
-    assert asked == [("/", "Bearer sk"), ("/there", None)]
+    assert keys == ["Bearer sk", None]
 
 
 def test_the_proxy_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """The processes watched are real, with the command lines of Ray's."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import os
 import re
 import signal
 import subprocess
@@ -16,11 +13,9 @@ from serve_app import env
 from serve_app.cli import run
 from serve_app.cli.config_file import read_config
 from serve_app.cli.main import main
+from serve_app.cli.progress import Progress
 from serve_app.cli.run import ATTEMPTS, STABLE_S, Backoff
-from serve_app.cli.run_environment import environment
 from serve_app.cli.server_log import GONE, ServerLog
-
-FAST = "RAY_SERVE_ENABLE_HA_PROXY"
 
 
 @pytest.fixture(autouse=True)
@@ -37,58 +32,6 @@ def handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.mark.parametrize("wheel", [True, False])
-def test_on_its_own_it_takes_haproxy_where_there_is_one(monkeypatch: pytest.MonkeyPatch, wheel: bool) -> None:
-    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
-
-    values = environment("auto", local=True)
-
-    for name, value in env.FAST_PATH.items():
-        assert values[name] == (value if wheel else "0")
-
-
-@pytest.mark.parametrize("wheel", [True, False])
-@pytest.mark.parametrize(("proxy", "fast"), [("haproxy", True), ("ray", False)])
-def test_a_proxy_that_is_asked_for_is_taken_whatever_is_installed_or_set(
-    monkeypatch: pytest.MonkeyPatch, wheel: bool, proxy: str, fast: bool
-) -> None:
-    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
-    monkeypatch.setenv(FAST, "0" if fast else "1")
-
-    assert environment(proxy, local=True)[FAST] == ("1" if fast else "0")
-
-
-def test_what_the_operator_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env, "has_haproxy", lambda: True)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv(FAST, "0")
-    monkeypatch.setenv("RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "60")
-
-    values = environment("auto", local=True)
-
-    assert values["RAY_AUTH_MODE"] == "disabled"
-    assert values[FAST] == "0"
-    assert values["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "60"
-
-
-def test_what_the_operator_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("A_VARIABLE_OF_THE_OPERATOR", "kept")
-
-    values = environment("ray", local=True)
-
-    given = {**env.ALWAYS, **env.LOCAL}
-    assert {name: values[name] for name in given} == given
-    assert values["A_VARIABLE_OF_THE_OPERATOR"] == "kept"
-
-
-def test_the_command_s_own_environment_is_left_alone() -> None:
-    before = dict(os.environ)
-
-    environment("haproxy", local=True)
-
-    assert dict(os.environ) == before
 
 
 def test_nothing_is_started_on_a_taken_port(
@@ -405,7 +348,7 @@ def test_a_model_that_fails_is_told_with_the_errors_in_the_log_if_there_are_any(
         driver.stopping.signalled = True
         return True
 
-    monkeypatch.setattr(run.Progress, "step", step)
+    monkeypatch.setattr(Progress, "step", step)
     driver.waits = False
 
     driver.serve("import time; time.sleep(600)")

@@ -1,7 +1,5 @@
 """`tideserve ask`: one streamed chat, to see that a deployment answers, and how fast."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -9,7 +7,7 @@ import math
 import sys
 from dataclasses import asdict
 from io import StringIO
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from serve_app import env
@@ -17,15 +15,10 @@ from serve_app.cli.command_error import CommandError
 from serve_app.cli.http_client import DEFAULT_URL, authorization
 from serve_app.settings.settings_error import SettingsError
 
-if TYPE_CHECKING:
-    from serve_app.cli.ask.answer import Answer
-    from serve_app.cli.ask.request import Question
-
 PROMPT = "Tell me about the sea."
 _MAX_TOKENS = 128
 _TIMEOUT_S = 600.0
 """The default of `cold_wait_timeout_s`, for which a request is held."""
-_TICK_S = 1.0
 _LONGEST = 1000
 """The most characters that are printed of a server's error."""
 _INTERRUPTED = 130
@@ -70,7 +63,7 @@ def run_ask(options: argparse.Namespace) -> int:
     bounds = options.max_tokens, options.timeout
     question = Question(options.url, authorization(), options.model, options.prompt, *bounds, display)
     try:
-        answer = asyncio.run(_ask(question))
+        answer = asyncio.run(question.ask())
     except KeyboardInterrupt:
         return _INTERRUPTED
     except CommandError as error:
@@ -85,19 +78,6 @@ def run_ask(options: argparse.Namespace) -> int:
     if printed.failure is not None and not isinstance(printed.failure, BrokenPipeError):
         raise CommandError(f"the answer could not be written: {printed.failure.strerror}")
     return 0
-
-
-async def _ask(question: Question) -> Answer:
-    async def count() -> None:
-        while True:
-            await asyncio.sleep(_TICK_S)
-            question.display.tick()
-
-    counting = asyncio.create_task(count())
-    try:
-        return await question.ask()
-    finally:
-        counting.cancel()
 
 
 def _check(options: argparse.Namespace) -> None:

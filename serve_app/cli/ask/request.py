@@ -86,11 +86,8 @@ class Question:
     _wait: Wait | None = field(default=None, init=False)
 
     async def ask(self) -> Answer:
-        """Return the complete answer.
-
-        Raises:
-            CommandError: if none came, with what came instead.
-        """
+        """Return the complete answer. Raises CommandError if none came, with what came instead."""
+        ticking = asyncio.create_task(self._tick())
         try:
             async with asyncio.timeout(self.timeout_s):
                 return await self._ask()
@@ -101,6 +98,13 @@ class Question:
         except (aiohttp.ClientError, OSError) as error:
             words = str(error) or type(error).__name__
             raise CommandError(f"the connection was lost: {words}; {self._state()}") from None
+        finally:
+            ticking.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.display.tick()
 
     async def _ask(self) -> Answer:
         """Ask for the models if none is given, then for a chat, or for a completion if there is no chat."""

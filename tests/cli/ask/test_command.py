@@ -1,7 +1,5 @@
 """`tideserve ask` against a real server that speaks server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
