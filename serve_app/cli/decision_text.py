@@ -115,14 +115,15 @@ def explain(
     """
     status = document.autoscaler
     models = {} if status is None else status.models
-    warnings = []
-    if document.knobs_rejected:
-        warnings.append(_hanging(REJECTED, document.knobs_rejected, 2))
-    if status is None:
-        warnings.append([NO_POLICY])
-    elif trouble := _trouble(status, now):
-        warnings.append(trouble)
-    blocks = ["\n".join(map(style.warn, lines)) for lines in warnings]
+    rejected = _hanging(REJECTED, document.knobs_rejected, 2) if document.knobs_rejected else []
+    trouble = [NO_POLICY] if status is None else []
+    if status is not None and (late := now - status.at) > _LATE_S:
+        trouble.append(f"The policy last reported {seconds(late)} ago: what follows may be out of date.")
+    if status is not None and status.policy_errors:
+        times = "once" if status.policy_errors == 1 else f"{status.policy_errors} times"
+        history = "The history shows the errors."
+        trouble.append(f"The policy raised an error {times} and kept its targets. {history}")
+    blocks = ["\n".join(map(style.warn, lines)) for lines in (rejected, trouble) if lines]
     records: dict[str, list[RecordDocument]] = {
         deployment: [] for deployment, state in models.items() if model in (None, state.model)
     }
@@ -164,19 +165,6 @@ def _clock(at: float, zone: tzinfo | None, dated: bool) -> str:
 
 def _on_another_day(at: float, now: float, zone: tzinfo | None) -> bool:
     return datetime.fromtimestamp(at, zone).date() != datetime.fromtimestamp(now, zone).date()
-
-
-def _trouble(status: _Status, now: float) -> list[str]:
-    lines = []
-    late = now - status.at
-    if late > _LATE_S:
-        lines.append(f"The policy last reported {seconds(late)} ago: what follows may be out of date.")
-    if status.policy_errors:
-        times = "once" if status.policy_errors == 1 else f"{status.policy_errors} times"
-        lines.append(
-            f"The policy raised an error {times} and kept its targets. The history shows the errors."
-        )
-    return lines
 
 
 def _block(

@@ -17,6 +17,8 @@ from serve_app.cli.progress import Progress
 from serve_app.cli.run import ATTEMPTS, STABLE_S, Backoff
 from serve_app.cli.server_log import GONE, ServerLog
 
+CONFIG = Path(__file__).parents[2] / "config" / "serve.yaml"
+
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,9 +41,7 @@ def test_nothing_is_started_on_a_taken_port(
 ) -> None:
     monkeypatch.setattr(run, "port_taken", lambda port: True)
     monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    config = Path(__file__).parents[2] / "config" / "serve.yaml"
-
-    assert main(["run", str(config), "--port", "8123"]) == 1
+    assert main(["run", str(CONFIG), "--port", "8123"]) == 1
 
     assert "port 8123 is taken" in capsys.readouterr().err
 
@@ -51,9 +51,7 @@ def test_nothing_is_started_on_a_port_that_is_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], port: int
 ) -> None:
     monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    config = Path(__file__).parents[2] / "config" / "serve.yaml"
-
-    assert main(["run", str(config), "--port", str(port)]) == 2
+    assert main(["run", str(CONFIG), "--port", str(port)]) == 2
 
     assert f"--port = {port}: must be a whole number from 1 to 65535" in capsys.readouterr().err
 
@@ -79,8 +77,7 @@ def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
 ) -> None:
     """Found missing by a replica, it would be a stack trace; on a cluster it need not be on this machine."""
     monkeypatch.setattr(run, "port_taken", lambda port: True)  # what is asked next
-    config = Path(__file__).parents[2] / "config" / "serve.yaml"
-    document = yaml.safe_load(config.read_text())
+    document = yaml.safe_load(CONFIG.read_text())
     keys = tmp_path / "keys"
     document["applications"][0]["args"]["http"] = {"api_keys_file": str(keys)}
     path = tmp_path / "serve.yaml"
@@ -113,13 +110,10 @@ def test_a_parent_that_ended_while_it_was_loading_is_noticed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    config = Path(__file__).parents[2] / "config" / "serve.yaml"
+    assert main(["run", str(CONFIG), "--stop-with-parent", "1000000000"]) == 1
 
-    assert main(["run", str(config), "--stop-with-parent", "1000000000"]) == 1
-
-    assert (
-        "--stop-with-parent = 1000000000: the process did not start this command" in capsys.readouterr().err
-    )
+    told = "--stop-with-parent = 1000000000: the process did not start this command"
+    assert told in capsys.readouterr().err
 
 
 STOPPED = -1.0
@@ -153,7 +147,7 @@ class Runs:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "serve.yaml"
-    path.write_text((Path(__file__).parents[2] / "config" / "serve.yaml").read_text())
+    path.write_text(CONFIG.read_text())
     return path
 
 
