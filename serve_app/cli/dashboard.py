@@ -74,7 +74,7 @@ class Dashboard:
                 f"{self.address} requires its cluster's token ({reply.status} {reply.reason}); set "
                 f"{env.AUTH_TOKEN}, or {env.AUTH_TOKEN_PATH} to the file that holds it"
             )
-        if reply.status != 200:
+        if reply.status >= 300:
             words = error_words(reply.body)
             raise CommandError(f"{self.address} answers {reply.status} {reply.reason}: {words}")
         return reply.body

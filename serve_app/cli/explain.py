@@ -104,7 +104,7 @@ def _ask(url: str, model: str | None, limit: int) -> tuple[Any, DecisionsDocumen
         reply = fetch(f"{url.rstrip('/')}/autoscaling/decisions?{query}", authorization(), _TIMEOUT_S)
     except NoAnswerError as error:
         raise CommandError(f"nothing answers at {url}: {error}") from None
-    if reply.status != 200:
+    if reply.status >= 300:
         raise CommandError(f"{url} answers {reply.status} {reply.reason}: {error_words(reply.body)}")
     try:
         answer = json.loads(reply.body)

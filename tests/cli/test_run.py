@@ -151,46 +151,39 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("ends", "options", "status", "delays", "told"),
+    [
+        ([60.0], [], 1, [], ""),
+        ([STOPPED], ["--restart"], 0, [], ""),
+        (
+            [60.0, None, 60.0, STOPPED],
+            ["--restart"],
+            0,
+            [1, 2, 4],
+            "starts again in 4 s, from {} as it is then",
+        ),
+        ([None], ["--restart"], 1, [], "not started again: it was never ready"),
+    ],
+    ids=["died", "stopped", "started again later each time", "never ready"],
+)
 @pytest.mark.usefixtures("handlers")
-def test_when_ray_or_serve_has_died_it_ends_with_an_error(
-    monkeypatch: pytest.MonkeyPatch, config: Path
+def test_what_follows_the_end_of_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+    ends: list[float | None],
+    options: list[str],
+    status: int,
+    delays: list[float],
+    told: str,
 ) -> None:
-    runs = Runs(monkeypatch, 60.0)
+    runs = Runs(monkeypatch, *ends)
 
-    assert main(["run", str(config)]) == 1
+    assert main(["run", str(config), *options]) == status
 
-    assert len(runs.started) == 1
-
-
-@pytest.mark.usefixtures("handlers")
-def test_told_to_stop_it_ends_well(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
-    Runs(monkeypatch, STOPPED)
-
-    assert main(["run", str(config), "--restart"]) == 0
-
-
-@pytest.mark.usefixtures("handlers")
-def test_with_restart_it_starts_again_later_each_time(
-    monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = Runs(monkeypatch, 60.0, None, 60.0, STOPPED)
-
-    assert main(["run", str(config), "--restart"]) == 0
-
-    assert (len(runs.started), runs.delays) == (4, [1, 2, 4])
-    assert f"starts again in 4 s, from {config} as it is then" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("handlers")
-def test_what_never_was_ready_is_not_started_again(
-    monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = Runs(monkeypatch, None)
-
-    assert main(["run", str(config), "--restart"]) == 1
-
-    assert len(runs.started) == 1
-    assert "not started again: it was never ready" in capsys.readouterr().out
+    assert (len(runs.started), runs.delays) == (len(ends), delays)
+    assert told.format(config) in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("handlers")
@@ -370,38 +363,18 @@ def test_verbose_is_an_option_of_the_command(
     assert [start.verbose for start in runs.started] == [False, True]
 
 
-def test_each_end_doubles_the_delay_up_to_a_minute() -> None:
+@pytest.mark.parametrize(
+    ("ready_s", "delays"),
+    [
+        ([10.0] * 8, [1, 2, 4, 8, 16, 32, 60, 60]),
+        ([10.0] * 3 + [STABLE_S, 10.0], [1, 2, 4, 1, 2]),
+        ([None], [None]),
+        ([10.0] + [None] * ATTEMPTS, [1, 2, 4, 8, 16, None]),
+        ([10.0] + [None] * (ATTEMPTS - 1) + [1.0] + [None] * (ATTEMPTS - 1), [1, 2, 4, 8, 16, 32, *[60] * 4]),
+    ],
+    ids=["doubled", "anew once stable", "never ready", "five failures in a row", "a start between failures"],
+)
+def test_the_delay_before_the_next_start(ready_s: list[float | None], delays: list[float | None]) -> None:
     backoff = Backoff()
 
-    assert [backoff.after(10.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-
-
-def test_a_server_that_was_ready_for_long_begins_anew() -> None:
-    backoff = Backoff()
-    assert [backoff.after(10.0) for _ in range(3)] == [1, 2, 4]
-
-    assert backoff.after(STABLE_S) == 1
-    assert backoff.after(10.0) == 2
-
-
-def test_a_first_start_that_was_never_ready_is_not_repeated() -> None:
-    assert Backoff().after(None) is None
-
-
-def test_once_it_has_served_some_starts_may_fail_in_a_row_and_no_more() -> None:
-    backoff = Backoff()
-    assert backoff.after(10.0) == 1
-
-    delays = [backoff.after(None) for _ in range(ATTEMPTS)]
-
-    assert delays == [2, 4, 8, 16, None]
-
-
-def test_a_start_that_succeeds_between_them_is_counted_from() -> None:
-    backoff = Backoff()
-    backoff.after(10.0)
-    for _ in range(ATTEMPTS - 1):
-        assert backoff.after(None) is not None
-    assert backoff.after(1.0) is not None
-
-    assert all(backoff.after(None) is not None for _ in range(ATTEMPTS - 1))
+    assert [backoff.after(each) for each in ready_s] == delays
