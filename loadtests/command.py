@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from serve_app import env
-from serve_app.cli.api_key import authorization
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.explain import DEFAULT_URL
+from serve_app.cli.http_client import DEFAULT_URL, authorization
 from serve_app.settings.settings_error import SettingsError
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _console() -> Console:
     """For progress and messages, beside the results."""
     from rich.console import Console  # noqa: PLC0415
 
-    from serve_app.cli.lasting_stream import LastingStream  # noqa: PLC0415
+    from serve_app.cli.terminal_output import LastingStream  # noqa: PLC0415
 
     return Console(file=cast(TextIO, LastingStream(sys.stderr)))
 

@@ -25,7 +25,7 @@ from loadtests.progress import Progress
 from loadtests.record import Run, Sample, Timekeeping
 from loadtests.scenario import Scenario
 from loadtests.server import Served, check_plan, choose_model, served
-from serve_app.cli.environment_proxy import proxy_for
+from serve_app.cli.http_client import proxy_for
 
 _LOOK_S = 1.0
 _DECISIONS_EVERY = 2

@@ -129,11 +129,13 @@ def _configured(options: argparse.Namespace) -> tuple[str, str, Knobs, ModelSett
 
     config = read_config(options.config)
     app = _choice("app", options.app, list(config.applications))
-    settings = {model.name: model for model in config.applications[app].models if model.task == "generate"}
+    settings = {
+        model.name: model for model in config.applications[app].settings.models if model.task == "generate"
+    }
     if not settings:
         raise SettingsError([f"{options.config}: application {app!r} has no model that generates"])
     model = _choice("model", options.model, list(settings))
-    return app, model, config.knobs[app][model], settings[model]
+    return app, model, config.applications[app].knobs[model], settings[model]
 
 
 def _choice(option: str, given: str | None, there: list[str]) -> str:

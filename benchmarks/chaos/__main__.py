@@ -27,9 +27,9 @@ from benchmarks.chaos.three_nodes import ThreeNodes
 from benchmarks.chaos.verdicts import Row
 from benchmarks.common.progress import say
 from loadtests.machine import machine, versions
-from serve_app.cli.api_key import authorization
+from serve_app.cli.http_client import authorization
 from serve_app.cli.listening import free_port
-from serve_app.cli.supervision import adopt_orphans
+from serve_app.cli.ray_processes import adopt_orphans
 from serve_app.settings.settings_error import SettingsError
 
 _PAUSE_S = (5.0, 20.0)

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from types import FrameType
 
-from serve_app.cli.supervision import adopt_orphans, stop_descendants
+from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
 
 _PR_SET_PDEATHSIG = 1
 

@@ -23,7 +23,7 @@ from benchmarks.serving_overhead.report import Report, to_markdown, write
 from benchmarks.serving_overhead.rounds import Outcome, Plan, Rounds
 from benchmarks.serving_overhead.servers import KINDS, Engine, Kind, Setup
 from loadtests.machine import machine, versions
-from serve_app.cli.supervision import adopt_orphans, stop_descendants
+from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
 
 
 def choose(names: tuple[str, ...], setup: Setup) -> tuple[tuple[Kind, ...], dict[str, str]]:

@@ -20,7 +20,7 @@ from aiohttp.tracing import Trace
 
 from loadtests.client.prompts import Target
 from loadtests.client.sse import Scanner
-from serve_app.cli.environment_proxy import proxy_for
+from serve_app.cli.http_client import proxy_for
 
 
 class Tap(asyncio.Protocol):

@@ -22,7 +22,7 @@ from loadtests.client.timekeeping import Clock
 from loadtests.planned import Planned
 from loadtests.record import Outcome, Record
 from loadtests.scenario import Client
-from serve_app.cli.error_words import error_words
+from serve_app.cli.http_client import error_words
 
 REFUSED = frozenset((429, 503))
 LONGEST_WAIT_S = 300.0

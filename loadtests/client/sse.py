@@ -15,7 +15,7 @@ import re
 from array import array
 from typing import Any
 
-from serve_app.cli.error_words import error_words
+from serve_app.cli.http_client import error_words
 
 _TEXT_KEYS = {
     "completions": (b'"text":',),

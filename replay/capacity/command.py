@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 from replay.capacity.server import MeasurementError
 from replay.status_line import StatusLine
-from serve_app.cli.api_key import authorization
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.explain import DEFAULT_URL
+from serve_app.cli.http_client import DEFAULT_URL, authorization
 
 if TYPE_CHECKING:
     from replay.capacity.measure import Measurement

@@ -1,7 +1,5 @@
 """Checks of a Tideserve application in a Serve configuration, beyond those of Ray Serve's own schema."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -20,7 +18,6 @@ from serve_app.wire.names import INGRESS
 
 IMPORT_PATH = "serve_app.app:build"
 POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"
-"""The deployment whose `user_config` holds the knobs."""
 
 _OWNED = ("autoscaling_config", "num_replicas")
 # In place of the defaults of an application whose own are not known; no knob breaks its bounds.
@@ -57,18 +54,18 @@ class CheckedApplication:
 
 
 def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) -> CheckedApplication:
-    """Check one entry of `applications` that Ray Serve's schema has accepted.
-
-    Args:
-        application: The entry.
-        cpus: The CPUs that ingress and engines share; None if they are not known.
+    """Check one entry of `applications` that Ray Serve's schema has accepted, against `cpus` if not None.
 
     Raises:
         SettingsError: with every problem, each with its path within the application.
     """
-    args, moved = _without_scaling(application.get("args"))
-    settings, invalid = _load(args)
-    problems = [_under_args(line) for line in moved + invalid]
+    args, invalid = _without_scaling(application.get("args"))
+    settings = None
+    try:
+        settings = load_settings(args)
+    except SettingsError as error:
+        invalid += error.problems
+    problems = [_under_args(line) for line in invalid]
     problems += _check_policy(application)
     deployments = application.get("deployments") or []
     problems += _check_deployments(deployments, settings)
@@ -96,13 +93,6 @@ def given_user_config(deployments: Iterable[Mapping[str, Any]]) -> tuple[int | N
         if deployment.get("name") == INGRESS:
             return index, dict(deployment.get("user_config") or {})
     return None, {}
-
-
-def _load(args: Any) -> tuple[AppSettings | None, list[str]]:
-    try:
-        return load_settings(args), []
-    except SettingsError as error:
-        return None, error.problems
 
 
 def _under_args(problem: str) -> str:
@@ -211,45 +201,34 @@ def _names(args: Any) -> list[str]:
 
 
 def check_room(
-    settings: AppSettings,
-    knobs: Mapping[str, Knobs],
-    ingress: IngressKnobs,
-    cpus: Cpus,
-    path: str,
+    settings: AppSettings, knobs: Mapping[str, Knobs], ingress: IngressKnobs, cpus: Cpus, path: str
 ) -> list[str]:
-    """The problem, if the ingress at its maximum leaves no room for the first replica of some model.
+    """Return the problem if the ingress at its maximum leaves some model no room for its first replica.
 
     The room is what the ingress at `max_replicas` and the other models at `min_replicas` leave of the CPUs,
     which count as one sum, because the nodes are not known. An application with custom resources is not
     checked: they name nodes about which nothing is known here. An application with GPUs is checked only
-    against CPUs that are known to be those that will serve.
-
-    Args:
-        settings: The application's settings.
-        knobs: The knobs of each model, by name.
-        ingress: The knobs of the ingress.
-        cpus: Where the application is to run.
-        path: The path of the ingress's knobs in the file.
+    against CPUs that are known to be those that will serve. `path` is that of the ingress's knobs.
     """
     if settings.ingress.resources or any(model.resources for model in settings.models):
         return []
     if not cpus.told and any(model.device != "cpu" for model in settings.models):
         return []
-    each = settings.ingress.cpus_per_replica
+    each, most = settings.ingress.cpus_per_replica, ingress.max_replicas
     standing = sum(knobs[model.name].min_replicas * model.cpus_per_replica for model in settings.models)
     for model in settings.models:
         waking = 0.0 if knobs[model.name].min_replicas else model.cpus_per_replica
         left = cpus.count - standing - waking
-        if each > 0 and left < ingress.max_replicas * each - _SMALLEST:
-            return [f"{path}.{_no_room(ingress.max_replicas, each, cpus.count, left, model.name)}"]
+        if each <= 0 or left >= most * each - _SMALLEST:
+            continue
+        fit = math.floor((left + _SMALLEST) / each)
+        bound = (
+            f"must be at most {fit}" if fit > 0 else "not even one fits: lower one of the cpus_per_replica"
+        )
+        return [
+            f"{path}.max_replicas = {most}: the ingress may take {most * each:g} of {cpus.count:g} CPUs "
+            f"(ingress.cpus_per_replica = {each:g}), but one replica of model {model.name!r} and the "
+            f"min_replicas of the others leave {max(left, 0.0):g}, so requests could wait for a replica that "
+            f"has no room; {bound}"
+        ]
     return []
-
-
-def _no_room(replicas: int, each: float, cpus: float, left: float, model: str) -> str:
-    most = math.floor((left + _SMALLEST) / each)
-    return (
-        f"max_replicas = {replicas}: the ingress may take {replicas * each:g} of {cpus:g} CPUs "
-        f"(ingress.cpus_per_replica = {each:g}), but one replica of model {model!r} and the min_replicas of "
-        f"the others leave {max(left, 0.0):g}, so requests could wait for a replica that has no room; "
-        + (f"must be at most {most}" if most > 0 else "not even one fits: lower one of the cpus_per_replica")
-    )

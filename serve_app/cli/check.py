@@ -1,7 +1,5 @@
 """`tideserve check`: validate a configuration without starting anything."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import yaml
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
-from serve_app.cli.listening import LOOPBACK, check_host, given_host, meaning
+from serve_app.cli.listening import check_host, meaning
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
 
@@ -22,13 +20,10 @@ def add_command(commands: Any) -> None:
         "check", help="validate a configuration without starting anything"
     )
     parser.add_argument("config", type=Path, help="a Serve configuration file")
-    parser.add_argument(
-        "--show", action="store_true", help="print the settings and knobs in force, defaults included"
-    )
-    parser.add_argument(
-        "--cpus", type=_cpus, metavar="N",
-        help="CPUs of the cluster that will serve it; by default this machine's, for a file without GPUs",
-    )  # fmt: skip
+    show_help = "print the settings and knobs in force, defaults included"
+    parser.add_argument("--show", action="store_true", help=show_help)
+    cpus_help = "CPUs of the cluster that will serve it; by default this machine's, for a file without GPUs"
+    parser.add_argument("--cpus", type=_cpus, metavar="N", help=cpus_help)
     parser.set_defaults(command=check)
 
 
@@ -36,28 +31,21 @@ def check(options: argparse.Namespace) -> int:
     """Print one line per model, or every setting. Raises SettingsError for an invalid file."""
     told = options.cpus is not None
     config = read_config(options.config, Cpus(options.cpus if told else local_cpus(), told))
-    given = given_host(config.document) or LOOPBACK
-    host = check_host("http_options.host", given, haproxy=False)  # the proxy is an option of `run`
-    for name, settings in config.applications.items():
-        knobs, ingress = config.knobs[name], config.ingress_knobs[name]
-        if options.show:
-            in_force = {
-                "args": settings.model_dump(mode="json"),
-                "user_config": {
-                    "autoscaling": {model: its.model_dump(mode="json") for model, its in knobs.items()},
-                    "ingress": ingress.model_dump(mode="json"),
-                },
-            }
+    host = check_host("http_options.host", config.host, haproxy=False)  # the proxy is an option of `run`
+    if options.show:
+        for name, app in config.applications.items():
+            autoscaling = {model: knobs.model_dump(mode="json") for model, knobs in app.knobs.items()}
+            user_config = {"autoscaling": autoscaling, "ingress": app.ingress_knobs.model_dump(mode="json")}
+            in_force = {"args": app.settings.model_dump(mode="json"), "user_config": user_config}
             print(yaml.safe_dump({name: in_force}, sort_keys=False), end="")
-            continue
+        return 0
+    for name, app in config.applications.items():
         print(f"{config.path}: application {name!r} is valid")
-        for model in settings.models:
-            print(f"  {model.name}: {_placed(model)}; {_scaled(knobs[model.name])}")
-        streams = f"{ingress.target_ongoing_requests:g} streams per replica"
-        print(f"  ingress: {_range(ingress)}; {streams}")
-    if not options.show:  # the output is YAML
-        for line in meaning(config.applications, host, config.port):
-            print(line)
+        for model in app.settings.models:
+            print(f"  {model.name}: {_placed(model)}; {_scaled(app.knobs[model.name])}")
+        streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
+        print(f"  ingress: {_range(app.ingress_knobs)}; {streams}")
+    print(*meaning(config.keyless, host, config.port), sep="\n")
     return 0
 
 

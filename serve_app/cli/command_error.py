@@ -1,7 +1,5 @@
 """The error of a command that could not be carried out."""
 
-from __future__ import annotations
-
 
 class CommandError(Exception):
     """One line for the user; the command ends with exit status 1."""

@@ -1,35 +1,41 @@
 """Reading a Serve configuration file and the Tideserve applications in it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
-from serve_app.cli.application_checks import IMPORT_PATH, Cpus, check_application
-from serve_app.cli.listening import DEFAULT_PORT, check_port
-from serve_app.settings import AppSettings, SettingsError
-from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.cli.application_checks import IMPORT_PATH, CheckedApplication, Cpus, check_application
+from serve_app.cli.listening import LOOPBACK, check_port
+from serve_app.settings.settings_error import SettingsError, from_pydantic
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A checked configuration: the document as written, and by name what it says of each application."""
+    """A checked configuration: the document as written, and Tideserve's applications in it by name."""
 
     path: Path
     document: dict[str, Any]
-    applications: dict[str, AppSettings]
-    knobs: dict[str, Mapping[str, Knobs]]
-    """The knobs in force, by application and model, defaults included."""
-    ingress_knobs: dict[str, IngressKnobs]
+    applications: dict[str, CheckedApplication]
+
+    @property
+    def keyless(self) -> list[str]:
+        """The names of the applications without API keys."""
+        return [name for name, app in self.applications.items() if app.settings.http.api_keys_file is None]
 
     @property
     def port(self) -> int:
         """The HTTP port."""
         return _port(self.document)
+
+    @property
+    def host(self) -> str:
+        """The `http_options.host` that is given, or else 127.0.0.1."""
+        host = (self.document.get("http_options") or {}).get("host")
+        return LOOPBACK if host is None else str(host)
 
 
 def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
@@ -49,7 +55,7 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
         raise SettingsError([f"{path}: not YAML: {error}"]) from None
     if not isinstance(document, dict) or not isinstance(document.get("applications"), list):
         raise SettingsError([f"{path}: must be a mapping with a list of `applications`"])
-    _check_schema(path, document)
+    _check_schema(document)
     _port(document)
     checked = {}
     problems: list[str] = []
@@ -64,39 +70,27 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
         raise SettingsError(problems)
     if not checked:
         raise SettingsError([f"{path}: no application has import_path = {IMPORT_PATH!r}"])
-    return ConfigFile(
-        path,
-        document,
-        {name: found.settings for name, found in checked.items()},
-        {name: found.knobs for name, found in checked.items()},
-        {name: found.ingress_knobs for name, found in checked.items()},
-    )
+    return ConfigFile(path, document, checked)
 
 
 def _port(document: Mapping[str, Any]) -> int:
-    return check_port("http_options.port", (document.get("http_options") or {}).get("port", DEFAULT_PORT))
+    """The HTTP port; 8000, Ray Serve's default, if none is given."""
+    return check_port("http_options.port", (document.get("http_options") or {}).get("port", 8000))
 
 
-def _list(holder: object, key: str) -> list[Any]:
-    """The list `holder[key]`, or an empty one if there is none."""
-    found = holder.get(key) if isinstance(holder, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def _check_schema(path: Path, document: dict[str, Any]) -> None:
+def _check_schema(document: dict[str, Any]) -> None:
     """Ray Serve's own schema: everything outside `args`."""
-    from pydantic import ValidationError  # noqa: PLC0415
-    from ray.serve.schema import ServeDeploySchema  # noqa: PLC0415
+    from ray.serve.schema import ServeDeploySchema  # noqa: PLC0415  Ray takes a second to import
 
-    from serve_app.settings.settings_error import from_pydantic  # noqa: PLC0415
-
-    malformed = [
-        f"applications[{index}].deployments[{number}] = {entry!r}: must be a mapping"
-        for index, application in enumerate(document["applications"])
-        for number, entry in enumerate(_list(application, "deployments"))
-        if not isinstance(entry, dict)
-    ]
-    if malformed:  # the schema's own validators expect mappings
+    malformed = []  # the schema's own validators expect mappings
+    for index, application in enumerate(document["applications"]):
+        entries = application.get("deployments") if isinstance(application, dict) else None
+        for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+            if not isinstance(entry, dict):
+                malformed.append(
+                    f"applications[{index}].deployments[{number}] = {entry!r}: must be a mapping"
+                )
+    if malformed:
         raise SettingsError(malformed)
     try:
         ServeDeploySchema.model_validate(document)

@@ -1,26 +1,27 @@
-"""The REST API of Ray's dashboard with which `serve deploy` and `serve config` work."""
+"""Tideserve's applications as Ray's dashboard reports and changes them: the API behind `serve deploy`."""
 
-from __future__ import annotations
-
+import copy
 import json
 import os
-import urllib.error
-import urllib.request
-from http.client import HTTPException
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from serve_app import env
+from serve_app.cli.application_checks import IMPORT_PATH, given_user_config
 from serve_app.cli.command_error import CommandError
+from serve_app.cli.http_client import NoAnswerError, error_words, fetch
 from serve_app.cli.ray_token import token_header
+from serve_app.wire.names import INGRESS
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 
-_APPLICATIONS = "/api/serve/applications/"
 # Ray's controller answers in milliseconds; a busy head node has been seen to take seconds.
 _TIMEOUT_S = 30.0
-_SHOWN = 300
-_UNAUTHORIZED = (401, 403)
+_INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
+# What Ray's dashboard reports in place of the value of an environment variable.
+_HIDDEN = "<redacted>"
 
 
 def default_address() -> str:
@@ -40,54 +41,169 @@ class Dashboard:
         self._timeout_s = timeout_s
 
     def details(self) -> dict[str, Any]:
-        """Return Ray Serve's options, and every application with its configuration.
-
-        Raises:
-            CommandError: if no server answers there, or one that is not Ray's dashboard.
-        """
-        text = self._ask("GET", None)
+        """Return Ray Serve's options, and its applications. Raises CommandError if no dashboard answers."""
+        body = self._ask(None)
         try:
-            details = json.loads(text)
+            details = json.loads(body)
         except ValueError:
             details = None
         if not isinstance(details, dict) or not isinstance(details.get("applications"), dict):
-            raise CommandError(f"{self.address} answers, but not as Ray's dashboard does: {_cut(text)}")
+            raise CommandError(
+                f"{self.address} answers, but not as Ray's dashboard does: {error_words(body)}"
+            )
         return details
 
     def deploy(self, document: dict[str, Any]) -> None:
         """Have Ray Serve apply a configuration. Applications that it leaves out are deleted.
 
-        Raises:
-            CommandError: as above, or if Ray refuses the configuration.
+        Raises CommandError if no dashboard answers, or if Ray refuses the configuration.
         """
-        self._ask("PUT", json.dumps(document).encode())
+        self._ask(json.dumps(document).encode())
 
-    def _ask(self, method: str, body: bytes | None) -> str:
-        request = urllib.request.Request(  # noqa: S310 - the scheme has been checked
-            self.address + _APPLICATIONS,
-            data=body,
-            method=method,
-            headers={"Content-Type": "application/json", **token_header(self.address)},
-        )
+    def _ask(self, body: bytes | None) -> bytes:
+        url = f"{self.address}/api/serve/applications/"
+        headers = {"Content-Type": "application/json", **token_header(self.address)}
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:  # noqa: S310
-                return str(reply.read().decode("utf-8", "replace"))
-        except urllib.error.HTTPError as error:
-            with error:
-                text = _cut(error.read().decode("utf-8", "replace"))
-            if error.code in _UNAUTHORIZED:
-                raise CommandError(
-                    f"{self.address} requires its cluster's token ({error.code} {error.reason}); set "
-                    f"{env.AUTH_TOKEN}, or {env.AUTH_TOKEN_PATH} to the file that holds it"
-                ) from None
-            raise CommandError(f"{self.address} answers {error.code} {error.reason}: {text}") from None
-        except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
+            reply = fetch(url, headers, self._timeout_s, body=body)
+        except NoAnswerError as error:
             raise CommandError(
-                f"no Ray dashboard at {self.address}: {reason}; give --address or set {env.DASHBOARD_ADDRESS}"
+                f"no Ray dashboard at {self.address}: {error}; give --address or set {env.DASHBOARD_ADDRESS}"
             ) from None
+        if reply.status in (401, 403):
+            raise CommandError(
+                f"{self.address} requires its cluster's token ({reply.status} {reply.reason}); set "
+                f"{env.AUTH_TOKEN}, or {env.AUTH_TOKEN_PATH} to the file that holds it"
+            )
+        if reply.status >= 300:
+            words = error_words(reply.body)
+            raise CommandError(f"{self.address} answers {reply.status} {reply.reason}: {words}")
+        return reply.body
 
 
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else line[:_SHOWN] + "…"
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A deployed Tideserve application."""
+
+    name: str
+    status: str
+    config: Mapping[str, Any]
+    """Its entry of `applications`, as it was submitted."""
+
+    @property
+    def user_config(self) -> dict[str, Any]:
+        """The `user_config` of its ingress, which holds the knobs that were set."""
+        return given_user_config(self.config.get("deployments") or [])[1]
+
+
+def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deployed:
+    """Return the application called `name`, or the only Tideserve application.
+
+    Raises:
+        CommandError: if there is none, if it is not Tideserve's, or if there are several and `name` is None.
+    """
+    applications: Mapping[str, Mapping[str, Any]] = details["applications"]
+    ours = [key for key, app in applications.items() if _config(app).get("import_path") == IMPORT_PATH]
+    there = f"there is {_listed(applications)}" if applications else "nothing is deployed"
+    if name is None:
+        if len(ours) > 1:
+            raise CommandError(f"several applications at {address}: give --app, one of {_listed(ours)}")
+        if not ours:
+            others = f"; {there}" if applications else ""
+            raise CommandError(f"no Tideserve application is deployed at {address}{others}")
+        name = ours[0]
+    elif name not in applications:
+        raise CommandError(f"no application {name!r} at {address}: {there}")
+    app = applications[name]
+    if not _config(app):
+        raise CommandError(
+            f"application {name!r} was not deployed from a configuration ({app.get('status')}); its knobs "
+            "can be changed only after `serve deploy`, `serve run FILE` or `tideserve run`"
+        )
+    if name not in ours:
+        found = _config(app).get("import_path")
+        raise CommandError(
+            f"application {name!r} is not Tideserve's: its import_path is {found!r}, not {IMPORT_PATH!r}"
+        )
+    return Deployed(name, str(app.get("status")), _config(app))
+
+
+def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with `user_config` for the ingress of `app`, and all else as it is deployed.
+
+    Ray takes a configuration as a whole: an application that is left out is deleted, and an option that is
+    left out is reset to its default.
+
+    Raises:
+        CommandError: if Ray does not report all that would have to be sent back.
+    """
+    document = {key: details[key] for key in _INSTANCE_WIDE if details.get(key) is not None}
+    configs = []
+    for name, application in details["applications"].items():
+        if config := _config(application):
+            configs.append(_with_user_config(config, user_config) if name == app else config)
+        elif application.get("source") == "declarative" and application.get("status") != "DELETING":
+            raise CommandError(
+                f"Ray does not report the configuration of application {name!r} and would delete the "
+                "application if it were left out; try again in a moment"
+            )
+    if _HIDDEN in json.dumps(configs):
+        raise CommandError(
+            f"the dashboard hides the values of environment variables (as {_HIDDEN}); "
+            "sending that back would overwrite them"
+        )
+    return {**document, "applications": configs}
+
+
+def _with_user_config(config: Mapping[str, Any], user_config: Mapping[str, Any]) -> dict[str, Any]:
+    changed = copy.deepcopy(dict(config))
+    deployments = changed.setdefault("deployments", [])
+    index, _ = given_user_config(deployments)
+    if index is None:
+        deployments.append({"name": INGRESS, "user_config": dict(user_config)})
+    else:
+        deployments[index]["user_config"] = dict(user_config)
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How far Ray has applied a change of the ingress's `user_config`."""
+
+    done: bool
+    text: str
+    failure: str = ""
+
+
+def rollout(
+    details: Mapping[str, Any], app: str, user_config: Mapping[str, Any], was_running: bool
+) -> Rollout:
+    """Whether every ingress replica of `app` has applied `user_config`, by `details` of now.
+
+    An application that was not RUNNING before the change is not waited for: its engines may take long to
+    start, or may not start at all.
+    """
+    application = details["applications"].get(app)
+    if application is None:
+        return Rollout(False, "gone", f"application {app!r} is no longer deployed")
+    status = str(application.get("status"))
+    if given_user_config(_config(application).get("deployments") or [])[1] != user_config:
+        return Rollout(False, status, "another configuration was deployed meanwhile")
+    ingress = (application.get("deployments") or {}).get(INGRESS) or {}
+    ingress_status = str(ingress.get("status"))
+    text = f"{status}, {INGRESS} {ingress_status}"
+    if (ingress.get("deployment_config") or {}).get("user_config") != user_config:
+        failure = str(application.get("message") or status) if status == "DEPLOY_FAILED" else ""
+        return Rollout(False, f"{status}, the change has reached Ray", failure)
+    if ingress_status in ("UNHEALTHY", "DEPLOY_FAILED"):
+        return Rollout(False, text, f"{INGRESS} is {ingress_status}: {ingress.get('message')}")
+    settled = ingress_status in ("HEALTHY", "UPSCALING", "DOWNSCALING")
+    return Rollout(settled and (status == "RUNNING" or not was_running), text)
+
+
+def _config(application: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration from which an application was deployed; empty if Ray reports none."""
+    return application.get("deployed_app_config") or {}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

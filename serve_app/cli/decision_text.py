@@ -1,18 +1,14 @@
-"""The autoscaler's decisions in words, for a terminal of 100 columns. Pure."""
-
-from __future__ import annotations
+"""The answer of `GET /autoscaling/decisions` in words, for a terminal of 100 columns. Pure."""
 
 import textwrap
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
+from typing import Literal
 
-from serve_app.cli.decision_documents import (
-    DecisionsDocument,
-    ModelStatus,
-    RecordDocument,
-    StatusDocument,
-)
-from serve_app.cli.style import Style
+from pydantic import BaseModel, ConfigDict
+
+from serve_app.cli.formats import seconds
+from serve_app.cli.terminal_output import Style
 from serve_app.wire.signals import STALE_AFTER_S
 
 WIDTH = 100
@@ -27,6 +23,83 @@ REJECTED = "The knobs given last are rejected, and the earlier ones stay in forc
 _SOURCES_SHOWN = 4
 _LATE_S = 15.0
 """The policy reports at least every ten seconds."""
+_NO_STYLE = Style()
+
+
+class _Document(BaseModel):
+    """Ignores fields that a newer server adds."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Term(_Document):
+    """One consideration: the replicas it needs by itself, and why."""
+
+    name: str
+    replicas: int
+    why: str = ""
+
+
+class _Clamp(_Document):
+    """Something that kept the target from what the terms need."""
+
+    name: str
+    effect: str = ""
+
+
+class RecordDocument(_Document):
+    """One decision about one deployment. `at` in Unix time, seconds."""
+
+    seq: int
+    at: float
+    deployment: str = ""
+    model: str = ""
+    kind: Literal["change", "heartbeat", "error"]
+    mode: str = ""
+    old_target: int
+    new_target: int
+    wanted: int
+    ready: int
+    binding: str = ""
+    reason: str = ""
+    counterfactual: str = ""
+    terms: tuple[_Term, ...] = ()
+    clamps: tuple[_Clamp, ...] = ()
+    ages_s: dict[str, float] = {}
+    notes: tuple[str, ...] = ()
+
+
+class _ModelStatus(_Document):
+    """The replicas of one model."""
+
+    model: str
+    mode: str = "act"
+    wanted: int = 0
+    target: int = 0
+    ready: int = 0
+    starting: int = 0
+    pending: int = 0
+    pending_s: float = 0.0
+    draining: int = 0
+    reason: str = ""
+    cold_start_s: float | None = None
+
+
+class _Status(_Document):
+    """What the policy reported last, at `at` (Unix time, seconds); models by deployment."""
+
+    at: float
+    policy_errors: int = 0
+    models: dict[str, _ModelStatus] = {}
+
+
+class DecisionsDocument(_Document):
+    """The whole answer: records oldest first, and `autoscaler` null while no policy has reported."""
+
+    knobs_rejected: str = ""
+    """What is wrong with the knobs given last, so that the earlier ones stay in force; else empty."""
+    autoscaler: _Status | None
+    decisions: tuple[RecordDocument, ...]
 
 
 def explain(
@@ -34,43 +107,38 @@ def explain(
     now: float,
     model: str | None = None,
     zone: tzinfo | None = None,
-    style: Style | None = None,
+    style: Style = _NO_STYLE,
 ) -> str:
     """Return a block for every model: its replicas, the newest decision and its reasons, and the history.
 
-    Args:
-        document: The endpoint's answer.
-        now: Unix time in seconds, for the ages shown.
-        model: The only model to show; None for all.
-        zone: The time zone of the times shown; None for this machine's.
-        style: Emphasis; none by default.
+    `now` is Unix time in seconds; `model` is the only one to show; `zone` None is this machine's time zone.
     """
-    style = style or Style()
     status = document.autoscaler
-    blocks = []
-    if document.knobs_rejected:
-        blocks.append("\n".join(style.warn(line) for line in _hanging(REJECTED, document.knobs_rejected, 2)))
-    if status is None:
-        blocks.append(style.warn(NO_POLICY))
-    if status is not None and (trouble := _trouble(status, now)):
-        blocks.append("\n".join(style.warn(line) for line in trouble))
+    models = {} if status is None else status.models
+    rejected = _hanging(REJECTED, document.knobs_rejected, 2) if document.knobs_rejected else []
+    trouble = [NO_POLICY] if status is None else []
+    if status is not None and (late := now - status.at) > _LATE_S:
+        trouble.append(f"The policy last reported {seconds(late)} ago: what follows may be out of date.")
+    if status is not None and status.policy_errors:
+        times = "once" if status.policy_errors == 1 else f"{status.policy_errors} times"
+        history = "The history shows the errors."
+        trouble.append(f"The policy raised an error {times} and kept its targets. {history}")
+    blocks = ["\n".join(map(style.warn, lines)) for lines in (rejected, trouble) if lines]
     records: dict[str, list[RecordDocument]] = {
-        deployment: []
-        for deployment, state in (status.models if status is not None else {}).items()
-        if model in (None, state.model)
+        deployment: [] for deployment, state in models.items() if model in (None, state.model)
     }
     for record in document.decisions:
         records.setdefault(record.deployment, []).append(record)
     for deployment, its_records in records.items():
-        state = status.models.get(deployment) if status is not None else None
-        blocks.append(_block(deployment, state, its_records, now, zone, style))
+        blocks.append(_block(deployment, models.get(deployment), its_records, now, zone, style))
     return "\n\n".join(blocks) + "\n"
 
 
 def history_line(
     record: RecordDocument,
     zone: tzinfo | None = None,
-    style: Style | None = None,
+    style: Style = _NO_STYLE,
+    *,
     dated: bool = False,
     with_model: bool = False,
 ) -> str:
@@ -78,7 +146,6 @@ def history_line(
 
     In mode `advise` the target does not change, and the replicas wanted are in brackets.
     """
-    style = style or Style()
     arrow = f"{record.old_target} -> {record.new_target}"
     if record.mode == "advise":
         arrow = f"{record.old_target} ({record.wanted})"
@@ -100,53 +167,40 @@ def _on_another_day(at: float, now: float, zone: tzinfo | None) -> bool:
     return datetime.fromtimestamp(at, zone).date() != datetime.fromtimestamp(now, zone).date()
 
 
-def _trouble(status: StatusDocument, now: float) -> list[str]:
-    lines = []
-    late = now - status.at
-    if late > _LATE_S:
-        lines.append(f"The policy last reported {_span(late)} ago: what follows may be out of date.")
-    if status.policy_errors:
-        times = "once" if status.policy_errors == 1 else f"{status.policy_errors} times"
-        lines.append(
-            f"The policy raised an error {times} and kept its targets. The history shows the errors."
-        )
-    return lines
-
-
 def _block(
     deployment: str,
-    state: ModelStatus | None,
+    state: _ModelStatus | None,
     records: list[RecordDocument],
     now: float,
     zone: tzinfo | None,
     style: Style,
 ) -> str:
-    newest = next((record for record in reversed(records) if record.terms), None)
     name = state.model if state is not None else records[-1].model
     lines = [style.bold(name or deployment or "The whole application")]
     if state is not None:
         lines += _replicas(state, style)
+    newest = next((record for record in reversed(records) if record.terms), None)
     if newest is not None:
         lines += ["", *_decision(newest, now, zone, style)]
     shown = [record for record in records if record.kind != "heartbeat"]
     dated = any(_on_another_day(record.at, now, zone) for record in shown)
     lines += ["", style.bold("  History")]
-    lines += [history_line(record, zone, style, dated) for record in shown] or [
+    lines += [history_line(record, zone, style, dated=dated) for record in shown] or [
         style.dim("  no change among the records asked for")
     ]
     return "\n".join(lines)
 
 
-def _replicas(state: ModelStatus, style: Style) -> list[str]:
+def _replicas(state: _ModelStatus, style: Style) -> list[str]:
     moving = f", {state.starting} starting" if state.starting else ""
     moving += f", {state.draining} draining" if state.draining else ""
-    cold = "not measured yet" if state.cold_start_s is None else f"{_span(state.cold_start_s)}, measured"
+    cold = "not measured yet" if state.cold_start_s is None else f"{seconds(state.cold_start_s)}, measured"
     counts = f"{state.ready} ready, target {state.target}, wanted {state.wanted}{moving}"
     lines = [f"  {counts}; mode {state.mode}; cold start {cold}"]
     if state.pending:
-        why = state.reason or "the cluster gives no reason"
-        head = f"  {state.pending} pending for {_span(state.pending_s)}: "
-        lines += [style.warn(line) for line in _hanging(head, why, indent=4)]
+        head = f"  {state.pending} pending for {seconds(state.pending_s)}: "
+        why = _hanging(head, state.reason or "the cluster gives no reason", indent=4)
+        lines += [style.warn(line) for line in why]
     return lines
 
 
@@ -157,8 +211,7 @@ def _decision(record: RecordDocument, now: float, zone: tzinfo | None, style: St
     lines += _hanging("  ", _without(record.reason, record.binding))
     if record.counterfactual:
         lines += _hanging("  ", record.counterfactual)
-    lines += ["", *_reasons(record, style)]
-    lines.append("")
+    lines += ["", *_reasons(record, style), ""]
     for note in record.notes:
         lines += [style.warn(line) for line in _hanging("  note: ", note)]
     lines += [style.dim(line) for line in _hanging("  reports: ", _ages(record.ages_s))]
@@ -188,9 +241,8 @@ def _ages(ages_s: Mapping[str, float]) -> str:
         return "none"
     oldest_last = sorted(ages_s.items(), key=lambda item: item[1])
     if len(oldest_last) <= _SOURCES_SHOWN:
-        text = ", ".join(f"{source} {_span(age)}" for source, age in oldest_last)
-        return f"{text} old"
-    text = f"{len(ages_s)} reports, {_span(oldest_last[0][1])} to {_span(oldest_last[-1][1])} old"
+        return ", ".join(f"{source} {seconds(age)}" for source, age in oldest_last) + " old"
+    text = f"{len(ages_s)} reports, {seconds(oldest_last[0][1])} to {seconds(oldest_last[-1][1])} old"
     stale = [source for source, age in oldest_last if age > STALE_AFTER_S]
     if not stale:
         return text
@@ -213,11 +265,3 @@ def _hanging(head: str, text: str, indent: int | None = None) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _span(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -4,8 +4,6 @@ It is started as `python -m serve_app.cli.driver run FILE`. Ray's own goes on sl
 and after the loss of every node, and does not print why an application cannot be deployed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -79,26 +77,19 @@ def _watch(interrupted: Event) -> None:
     with suppress(Exception):  # a client of a remote Ray does not know the address
         if url := get_dashboard_url():
             _say(f"Ray has started, with its dashboard at http://{url}")
-    while not _serve_has_started():
-        time.sleep(_PERIOD_S)
+    started = False
     reported: set[str] = set()
     while not interrupted.wait(_PERIOD_S) and ray.is_initialized():
         try:
             found = lost()
             if found is None:
+                started = True
                 _report_failures(reported)
         except Exception:  # noqa: S112 the GCS does not answer; if it stays so, Ray ends this process
             continue
-        if found is not None and not interrupted.is_set():
+        if started and found is not None and not interrupted.is_set():
             _say(found)
             os._exit(GONE)  # the main thread sleeps, and shutting down what is gone would hang
-
-
-def _serve_has_started() -> bool:
-    try:
-        return ray.is_initialized() and lost() is None
-    except Exception:
-        return False
 
 
 def _report_failures(reported: set[str]) -> None:

@@ -1,12 +1,9 @@
 """Turn `MODEL name=value ...` on a command line into a new `user_config`, and print knobs."""
 
-from __future__ import annotations
-
+import copy
 import difflib
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -22,11 +19,8 @@ INGRESS_SCOPE = "ingress"
 DEFAULT = "default"
 """The value that removes an override."""
 
-STARTING_VALUES = "starting_values"
+_STARTING_VALUES = "starting_values"
 """The knob whose value may be `@` and the name of a fleet file."""
-
-_NAME_WIDTH = 28
-_VALUE_WIDTH = 14
 
 
 class _Values(yaml.SafeLoader):
@@ -41,16 +35,6 @@ _Values.yaml_implicit_resolvers = {
     ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A knob whose value in force changes."""
-
-    scope: str
-    name: str
-    old: Any
-    new: Any
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
@@ -72,7 +56,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any
                 problems.append(f"{pair!r}: must be name=value")
             elif name in values:
                 problems.append(f"{name}: given twice")
-            elif text.startswith("@") and name == STARTING_VALUES:
+            elif text.startswith("@") and name == _STARTING_VALUES:
                 fleet_files = laboratory.load("replay.profile_files", f"{name}=@FILE")
                 values[name] = fleet_files.load_starting_values(text[1:])
             else:
@@ -121,7 +105,7 @@ def changed(user_config: Mapping[str, Any], scope: str, values: Mapping[str, Any
             problems.append(f"{scope}.{name} = {shown(value)}: no such knob; {hint}")
     if problems:
         raise SettingsError(problems)
-    new = json.loads(json.dumps(user_config))
+    new = copy.deepcopy(dict(user_config))
     section = new if scope == INGRESS_SCOPE else (new.get("autoscaling") or {})
     own = {**(section.get(scope) or {}), **values}
     section[scope] = {name: value for name, value in own.items() if value != DEFAULT}
@@ -131,27 +115,22 @@ def changed(user_config: Mapping[str, Any], scope: str, values: Mapping[str, Any
         new["autoscaling"] = section
         if not section:
             del new["autoscaling"]
-    return dict(new)
+    return new
 
 
 def differences(
     old: tuple[Mapping[str, Knobs], IngressKnobs], new: tuple[Mapping[str, Knobs], IngressKnobs]
-) -> list[Change]:
-    """The knobs whose value in force differs, first those of the models and then the ingress's."""
+) -> list[str]:
+    """Return `model.knob: old -> new` for each value in force that differs, the ingress's last."""
     pairs: list[tuple[str, Knobs | IngressKnobs, Knobs | IngressKnobs]]
     pairs = [(model, knobs, new[0][model]) for model, knobs in old[0].items()]
     pairs.append((INGRESS_SCOPE, old[1], new[1]))
     return [
-        Change(scope, name, getattr(before, name), getattr(after, name))
+        f"{scope}.{name}: {value_text(getattr(before, name))} -> {value_text(getattr(after, name))}"
         for scope, before, after in pairs
         for name in type(before).model_fields
         if getattr(before, name) != getattr(after, name)
     ]
-
-
-def change_line(change: Change) -> str:
-    """`model.knob: old -> new`."""
-    return f"{change.scope}.{change.name}: {value_text(change.old)} -> {value_text(change.new)}"
 
 
 def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | IngressKnobs) -> list[str]:
@@ -160,29 +139,22 @@ def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | Ingres
     for name in type(knobs).model_fields:
         value, default = getattr(knobs, name), getattr(defaults, name)
         if value == default:
-            lines.append(f"    {name:<{_NAME_WIDTH}}{value_text(value)}")
+            lines.append(f"    {name:<28}{value_text(value)}")
         else:
-            marked = f"  * {name:<{_NAME_WIDTH}}{value_text(value):<{_VALUE_WIDTH}}"
-            lines.append(f"{marked}  default {value_text(default)}")
+            lines.append(f"  * {name:<28}{value_text(value):<14}  default {value_text(default)}")
     return lines
 
 
 def value_text(value: Any) -> str:
     """A knob's value as it could be written in the configuration."""
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, tuple):
-        return _flow([item.model_dump(mode="json") for item in value])
-    if isinstance(value, BaseModel):
-        return _flow(value.model_dump(mode="json", exclude_none=True))
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _flow(plain: Any) -> str:
-    """YAML on one line."""
-    return yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=10_000).strip()
+        value = [item.model_dump(mode="json") for item in value]
+    elif isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_none=True)
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+    return text.removesuffix("...\n").strip()  # YAML's end of a document, after a bare value
 
 
 def snippet(user_config: Mapping[str, Any]) -> str:

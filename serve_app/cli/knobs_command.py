@@ -1,18 +1,14 @@
 """`tideserve knobs`: print and change the knobs of a running application without restarting anything."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.dashboard import Dashboard, default_address
-from serve_app.cli.deployed import Deployed, choose, failed_applications, progress, redeployment
+from serve_app.cli.dashboard import Dashboard, Deployed, choose, default_address, redeployment, rollout
 from serve_app.cli.knob_changes import (
     INGRESS_SCOPE,
-    change_line,
     changed,
     choose_scope,
     differences,
@@ -53,19 +49,11 @@ def add_command(commands: Any) -> None:
 
 def _add_target(parser: argparse.ArgumentParser, address: str | None = None) -> None:
     """Add the options that may stand before or after the action; the latter do not reset the former."""
-    inner = address is None
-    parser.add_argument(
-        "--app",
-        metavar="NAME",
-        default=argparse.SUPPRESS if inner else None,
-        help="the application; required if several Tideserve applications are deployed",
-    )
-    parser.add_argument(
-        "--address",
-        metavar="URL",
-        default=argparse.SUPPRESS if inner else address,
-        help="URL of Ray's dashboard; by default $RAY_DASHBOARD_ADDRESS or http://127.0.0.1:8265",
-    )
+    app, url = (argparse.SUPPRESS, argparse.SUPPRESS) if address is None else (None, address)
+    app_help = "the application; required if several Tideserve applications are deployed"
+    parser.add_argument("--app", metavar="NAME", default=app, help=app_help)
+    address_help = "URL of Ray's dashboard; by default $RAY_DASHBOARD_ADDRESS or http://127.0.0.1:8265"
+    parser.add_argument("--address", metavar="URL", default=url, help=address_help)
 
 
 def get_knobs(options: argparse.Namespace) -> int:
@@ -95,15 +83,15 @@ def set_knobs(options: argparse.Namespace) -> int:
     )
     document = redeployment(details, app.name, user_config)
     print(f"tideserve: application {app.name!r} at {dashboard.address}")
-    for change in changes:
-        print(f"  {change_line(change)}")
-    if not changes:
-        print("  every value in force stays as it is")
+    for line in changes or ["every value in force stays as it is"]:
+        print(f"  {line}")
     if options.dry_run or user_config == app.user_config:
         print("tideserve: nothing was sent" + (" (--dry-run)" if options.dry_run else ""))
         return 0
-    for name in failed_applications(details, app.name):
-        print(f"tideserve: Ray will also retry application {name!r}, whose last deployment failed")
+    for name, other in details["applications"].items():
+        failed = other.get("status") == "DEPLOY_FAILED" and other.get("deployed_app_config")
+        if failed and name != app.name:
+            print(f"tideserve: Ray will also retry application {name!r}, whose last deployment failed")
     dashboard.deploy(document)
     print("tideserve: sent", flush=True)
     _wait(dashboard.details, app.name, user_config, app.status == "RUNNING")
@@ -135,7 +123,7 @@ def _wait(
     started = clock()
     said = ""
     while True:
-        now = progress(read(), app, user_config, was_running)
+        now = rollout(read(), app, user_config, was_running)
         waited = clock() - started
         if now.failure:
             raise CommandError(f"not in force after {waited:.1f} s: {now.failure}")

@@ -3,8 +3,6 @@
 Their packages are named here as text, because nothing that serves may import them.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 from importlib import import_module

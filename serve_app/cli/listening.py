@@ -1,26 +1,15 @@
 """Where a server listens: addresses, ports, and who can reach them."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from serve_app.settings import AppSettings, SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 LOOPBACK = "127.0.0.1"
 """Where a server listens unless it is told otherwise."""
-DEFAULT_PORT = 8000
-"""Ray Serve's default."""
 
 _ALL = ("0.0.0.0", "::")
-
-
-def given_host(document: Mapping[str, Any]) -> str | None:
-    """The `http_options.host` of a configuration, or None if it has none."""
-    host = (document.get("http_options") or {}).get("host")
-    return None if host is None else str(host)
 
 
 def check_host(key: str, host: str, *, haproxy: bool) -> str:
@@ -52,19 +41,18 @@ def url_here(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def meaning(
-    applications: Mapping[str, AppSettings], host: str, port: int, *, local: bool = True
-) -> list[str]:
-    """Lines that say which programs can reach a server on this machine or, unless `local`, on every node."""
+def meaning(keyless: Iterable[str], host: str, port: int, *, local: bool = True) -> list[str]:
+    """Return lines that say which programs can reach a server that listens on `host`.
+
+    `keyless` names the applications without API keys; unless `local`, the server listens on every node.
+    """
     if ipaddress.ip_address(host).is_loopback:
         callers = "this machine" if local else "programs on the same node"
         return [f"listens on {host}:{port}; only {callers} can connect; --host 0.0.0.0 opens it to others"]
     machine = "this machine" if local else "every node"
     where = f"every network interface of {machine}" if host in _ALL else host
     lines = [f"listens on {where}, port {port}; other machines can connect, and the traffic is not encrypted"]
-    keyless = [name for name, settings in applications.items() if settings.http.api_keys_file is None]
-    if keyless:
-        names = ", ".join(repr(name) for name in keyless)
+    if names := ", ".join(map(repr, keyless)):
         lines.append(
             f"WARNING: no API keys: any program that can connect to port {port} can use every model of "
             f"{names} and read its metrics and state; set http.api_keys_file"

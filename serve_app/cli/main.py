@@ -1,7 +1,5 @@
 """`tideserve`: the command line's entry point."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence
@@ -28,26 +26,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     knobs_command.add_command(commands)
     laboratory.add_commands(commands)
     options = parser.parse_args(argv)
-    try:
-        status = _run(options)
-    except SettingsError as error:
-        print(f"tideserve: {error}", file=sys.stderr)
-        return 2
-    except CommandError as error:
-        print(f"tideserve: {error}", file=sys.stderr)
-        return 1
-    return status
-
-
-def _run(options: argparse.Namespace) -> int:
+    failure: Exception
     try:
         status: int = options.command(options)
+        return status
     except ModuleNotFoundError as error:
         package = getattr(options.command, "__module__", "").partition(".")[0]
         if package not in laboratory.PACKAGES:
             raise
-        raise laboratory.missing("this command", error) from None
-    return status
+        failure = laboratory.missing("this command", error)
+    except (SettingsError, CommandError) as error:
+        failure = error
+    print(f"tideserve: {failure}", file=sys.stderr)
+    return 2 if isinstance(failure, SettingsError) else 1
 
 
 if __name__ == "__main__":

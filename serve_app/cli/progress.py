@@ -1,20 +1,16 @@
 """How far a starting server is, as its `/ready` tells it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time
-import urllib.error
-import urllib.request
 from typing import Any
+
+from serve_app.cli.http_client import NoAnswerError, fetch
 
 # Short, because Ray's processes are not looked at meanwhile.
 _TIMEOUT_S = 2.0
 _LONG_S = 30.0
 """After this many seconds in one phase, the reason for it is printed."""
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Without the environment's proxies, which would look for the server on their own machine."""
 
 
 def say(line: str) -> None:
@@ -44,13 +40,11 @@ class Progress:
         if self.ready_at is not None:
             return False
         ready, models = ask_ready(self._url)
-        failed = False
-        for name, model in models.items():
-            failed |= self._note(name, model, ready)
+        failed = [name for name, model in models.items() if self._note(name, model, ready)]
         if ready:
             self.ready_at = time.monotonic()
             say(f"ready after {self.ready_at - self._started:.1f} s: {self._url}/docs")
-        return failed
+        return bool(failed)
 
     def say(self, line: str) -> None:
         """Print a line with the seconds since the start."""
@@ -62,10 +56,8 @@ class Progress:
         before, since = self._phases.get(name, ("", 0.0))
         if phase != before:
             self._phases[name] = phase, time.monotonic()
-            if "failed" in (
-                phase,
-                model["state"],
-            ):  # a start that failed is tried again: its state is no failure
+            # A start that failed is tried again: then only its phase says so.
+            if "failed" in (phase, model["state"]):
                 self.say(f"{name}: failed: {reason}")
                 return True
             if not ready:  # the line that says so follows
@@ -80,14 +72,9 @@ class Progress:
 def ask_ready(url: str) -> tuple[bool, dict[str, Any]]:
     """Whether the server at `url` is ready, and its models as `/ready` tells them; none if it does not."""
     try:
-        with _DIRECT.open(f"{url}/ready", timeout=_TIMEOUT_S) as reply:
-            body = json.load(reply)
-    except urllib.error.HTTPError as error:
-        try:
-            body = json.load(error)
-        except ValueError:
-            return False, {}
-    except (OSError, ValueError):
+        # A proxy would look for the server on its own machine.
+        body = json.loads(fetch(f"{url}/ready", {}, _TIMEOUT_S, direct=True).body)
+    except (NoAnswerError, ValueError):
         return False, {}
     if not isinstance(body, dict) or "models" not in body:
         return False, {}

@@ -5,8 +5,6 @@ program that has it can run code as the user who started the cluster, and Ray ma
 users.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat
@@ -17,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from serve_app import env
-from serve_app.cli.environment_proxy import is_loopback
+from serve_app.cli.http_client import is_loopback
 from serve_app.settings import SettingsError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -1,7 +1,5 @@
 """`tideserve run`: `serve run` closed to others, with progress and supervision, and nothing left behind."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -9,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +22,21 @@ from serve_app.api.api_keys import ApiKeys
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.cli.listening import (
-    LOOPBACK,
-    check_host,
-    check_port,
-    given_host,
-    meaning,
-    port_taken,
-    url_here,
-)
+from serve_app.cli.listening import LOOPBACK, check_host, check_port, meaning, port_taken, url_here
 from serve_app.cli.progress import Progress, say, show
+from serve_app.cli.ray_processes import Cluster, adopt_orphans, reap_orphans, stop_descendants
 from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
-from serve_app.cli.supervision import Backoff, Cluster, adopt_orphans, reap_orphans, stop_descendants
 from serve_app.haproxy.environment import haproxy_environment
 from serve_app.haproxy.keeper import signal_on_parents_death
 
+STABLE_S = 300.0
+"""A server that was ready for this many seconds has its next end counted as the first again."""
+ATTEMPTS = 5
+"""After this many starts in a row that were never ready, no other start is tried."""
+
+_LONGEST_DELAY_S = 60.0
 _POLL_S = 0.25
 _GRACE_S = 10.0
 _LOST_GRACE_S = 1.0
@@ -58,30 +55,21 @@ def add_command(commands: Any) -> None:
     add = parser.add_argument
     add("config", type=Path, help="a Serve configuration file")
     add("--port", type=int, help="HTTP port, in place of the configuration's")
-    add(
-        "--host",
-        help=f"address to listen on, in place of the configuration's: {LOOPBACK}, the default, for this "
-        "machine only; 0.0.0.0 for every network interface",
+    host_help = (
+        f"address to listen on, in place of the configuration's: {LOOPBACK}, the default, for this "
+        "machine only; 0.0.0.0 for every network interface"
     )
-    add(
-        "--proxy",
-        choices=("auto", "haproxy", "ray"),
-        default="auto",
-        help="what accepts HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy; by default "
-        "HAProxy where it is installed",
+    add("--host", help=host_help)
+    proxy_help = (
+        "what accepts HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy; by default "
+        "HAProxy where it is installed"
     )
+    add("--proxy", choices=("auto", "haproxy", "ray"), default="auto", help=proxy_help)
     add("--address", default=_LOCAL, help="a running Ray cluster; by default a new one is started")
-    add(
-        "--restart",
-        action="store_true",
-        help="start again, after 1 to 60 s, when Ray or Serve dies after the server has been ready",
-    )
-    add(
-        "--stop-with-parent",
-        type=int,
-        metavar="PID",
-        help="also stop when the process with this number, which must have started this command, ends",
-    )
+    restart_help = "start again, after 1 to 60 s, when Ray or Serve dies after the server has been ready"
+    add("--restart", action="store_true", help=restart_help)
+    parent_help = "also stop when the process with this number, which must have started this command, ends"
+    add("--stop-with-parent", type=int, metavar="PID", help=parent_help)
     add("--verbose", action="store_true", help="also print everything that Ray, vLLM and torch write")
     parser.set_defaults(command=run)
 
@@ -103,12 +91,55 @@ class Start:
         return self.address == _LOCAL
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A server that ended without having been told to."""
+class Stopping:
+    """True once the command is told to stop, by a signal or by the end of the process `parent`."""
 
-    ready_s: float | None
-    """For how many seconds it had been ready; None if it never was."""
+    def __init__(self, parent: int | None = None) -> None:
+        self._parent = parent
+        self.signalled = False
+
+    def __bool__(self) -> bool:
+        return self.signalled or (self._parent is not None and os.getppid() != self._parent)
+
+    def listen(self) -> None:
+        """Take SIGINT, SIGTERM and hang-ups for the word to stop; `nohup` keeps hang-ups ignored."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.signalled = True
+
+        signal.signal(signal.SIGINT, note)
+        signal.signal(signal.SIGTERM, note)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, note)
+        # Under `stty tostop`, a line written from the background would stop this process.
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+
+class Backoff:
+    """Delays of 1, 2, 4, … 60 s between the end of one server and the start of the next."""
+
+    def __init__(self) -> None:
+        self._ends = 0
+        self._never_ready = 0
+        self._was_ready = False
+
+    def after(self, ready_s: float | None) -> float | None:
+        """Return the seconds to wait after a server that was ready for `ready_s` seconds, or never (None).
+
+        None is returned where no other start should be tried: the first start was never ready, so nothing
+        shows that this configuration can be served here, or `ATTEMPTS` starts in a row were not.
+        """
+        if ready_s is None:
+            self._never_ready += 1
+            if not self._was_ready or self._never_ready >= ATTEMPTS:
+                return None
+        else:
+            self._was_ready = True
+            self._never_ready = 0
+            if ready_s >= STABLE_S:
+                self._ends = 0
+        self._ends += 1
+        return float(min(_LONGEST_DELAY_S, 2 ** (self._ends - 1)))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -117,27 +148,37 @@ def run(options: argparse.Namespace) -> int:
     With `--restart` it is started again, from the file as it then is; returns 1 if the first start, or five
     in a row, were never ready.
     """
-    parent = options.stop_with_parent
-    if _is_orphan(parent):  # The parent may have ended while this process was loading.
+    stopping = Stopping(options.stop_with_parent)
+    if stopping:  # The parent may have ended while this process was loading.
         raise CommandError(
-            f"--stop-with-parent = {parent}: the process did not start this command, or it has ended"
+            f"--stop-with-parent = {options.stop_with_parent}: the process did not start this command, "
+            "or it has ended"
         )
     start = _prepare(options)
     adopt_orphans()
-    stopping = _stop_on_signals()
+    stopping.listen()
     backoff = Backoff()
-    while (ended := _serve(start, stopping, parent)) is not None:
+    while True:
+        ready_s = _serve(start, stopping)
+        if stopping:
+            return 0
         if not options.restart:
             return 1
-        delay = backoff.after(ended.ready_s)
+        delay = backoff.after(ready_s)
         if delay is None:
             say("not started again: it was never ready")
             return 1
         say(f"{time.strftime('%H:%M:%S')}: starts again in {delay:g} s, from {options.config} as it is then")
-        if _told_to_stop_within(delay, stopping, parent):
+        if _stops_within(delay, stopping):
             return 0
         start = _prepare(options)
-    return 0
+
+
+def _stops_within(seconds: float, stopping: Stopping) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not stopping:
+        time.sleep(_POLL_S)
+    return bool(stopping)
 
 
 def _prepare(options: argparse.Namespace) -> Start:
@@ -150,13 +191,12 @@ def _prepare(options: argparse.Namespace) -> Start:
     config = read_config(options.config, Cpus(local_cpus(), told=True) if local else None)
     values = environment(options.proxy, local=local)
     key = "--host" if options.host else "http_options.host"
-    given = options.host or given_host(config.document) or LOOPBACK
-    host = check_host(key, given, haproxy=values[env.HAPROXY_FLAG] == "1")
+    host = check_host(key, options.host or config.host, haproxy=values[env.HAPROXY_FLAG] == "1")
     port = config.port if options.port is None else check_port("--port", options.port)
     if local:  # On another cluster the files need not be on this machine.
-        for settings in config.applications.values():
-            if settings.http.api_keys_file is not None:
-                ApiKeys(settings.http.api_keys_file)
+        for app in config.applications.values():
+            if app.settings.http.api_keys_file is not None:
+                ApiKeys(app.settings.http.api_keys_file)
     if port_taken(port):
         raise CommandError(f"port {port} is taken; stop the program that listens on it, or give --port")
     if local:
@@ -165,8 +205,8 @@ def _prepare(options: argparse.Namespace) -> Start:
     return Start(config, host, port, values, options.address, options.verbose)
 
 
-def _serve(start: Start, stopping: list[int], parent: int | None) -> Ended | None:
-    """Run one server to its end and end all its processes. Returns None if it was told to stop."""
+def _serve(start: Start, stopping: Stopping) -> float | None:
+    """Run one server to its end; returns for how many seconds it had been ready, None if it never was."""
     progress = Progress(url_here(start.host, start.port))
     cluster = Cluster(lambda: psutil.Process().children(recursive=True) if start.local else ())
     ready_s = None
@@ -178,26 +218,30 @@ def _serve(start: Start, stopping: list[int], parent: int | None) -> Ended | Non
         try:
             while not (stopping or cluster.lost or server.poll() is not None):
                 if progress.step():
-                    _show_tail(log)
-                _heed_parent(parent, stopping)
+                    _show_lines(log, log.errors())
                 time.sleep(_POLL_S)
                 _show_news(log, progress)
                 for line in cluster.look():
                     say(line)
                 if cluster.log_folder and log.move_to(cluster.log_folder):
+                    log.named = True
                     progress.say(f"logs: {log.path.parent}/ (Ray, vLLM and torch write to {log.path.name})")
                 reap_orphans(server.pid)
             if progress.ready_at is not None:
                 ready_s = time.monotonic() - progress.ready_at
             if not stopping and server.poll() is not None:
                 _show_news(log, progress)
-                say(_end_of(server))
-                if server.returncode != GONE:
-                    _show_tail(log)
+                status = server.returncode
+                how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+                say(f"Serve's driver (`serve run`, process {server.pid}) {how}")
+                if status != GONE:
+                    _show_lines(log, log.tail())
         finally:
             _stop(server, lost=cluster.lost)
             _show_news(log, progress)
-    return None if stopping else Ended(ready_s)
+        if stopping and not log.named:
+            log.remove()  # It is in a temporary folder, and nobody would look for it.
+    return ready_s
 
 
 def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
@@ -208,9 +252,10 @@ def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     proxy = "HAProxy" if start.values[env.HAPROXY_FLAG] == "1" else "Ray's own proxy"
     say(f"starting {start.config.path} behind {proxy}; Ctrl-C stops everything")
-    for line in meaning(start.config.applications, start.host, start.port, local=start.local):
+    for line in meaning(start.config.keyless, start.host, start.port, local=start.local):
         say(line)
     if not start.local:
+        log.named = True
         say(f"log: {log.path}")
     command = [sys.executable, "-m", "serve_app.cli.driver", "run", str(path), "--address", start.address]
     # A group of its own: a terminal's Ctrl-C then reaches only this process, which stops things in order. No
@@ -239,16 +284,12 @@ def _show_news(log: ServerLog, progress: Progress) -> None:
             show(line)
 
 
-def _show_tail(log: ServerLog) -> None:
-    say(f"the last lines of {log.path}:")
-    for line in log.tail():
+def _show_lines(log: ServerLog, lines: Sequence[str]) -> None:
+    """Print `lines` of the log, or only its name if there are none."""
+    log.named = True
+    say(f"the last lines of {log.path}:" if lines else f"the log: {log.path}")
+    for line in lines:
         show(f"    {line}")
-
-
-def _end_of(server: subprocess.Popen[bytes]) -> str:
-    status = server.returncode
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return f"Serve's driver (`serve run`, process {server.pid}) {how}"
 
 
 def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> None:
@@ -262,37 +303,3 @@ def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> None:
             say(f"Serve did not stop within {_GRACE_S:g} s")
     killed = stop_descendants(_LOST_GRACE_S if lost else _GRACE_S)
     say(f"stopped; {killed} processes had to be killed")
-
-
-def _stop_on_signals() -> list[int]:
-    """Return a list to which each SIGINT, SIGTERM or hang-up is added; `nohup` keeps hang-ups ignored."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    signal.signal(signal.SIGINT, note)
-    signal.signal(signal.SIGTERM, note)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, note)
-    # Under `stty tostop`, a line written from the background would stop this process.
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    return received
-
-
-def _told_to_stop_within(seconds: float, stopping: list[int], parent: int | None) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not stopping:
-        _heed_parent(parent, stopping)
-        time.sleep(_POLL_S)
-    return bool(stopping)
-
-
-def _heed_parent(parent: int | None, stopping: list[int]) -> None:
-    """Treat the end of the process `parent`, if one is given, as a hang-up."""
-    if _is_orphan(parent):
-        stopping.append(signal.SIGHUP)
-
-
-def _is_orphan(parent: int | None) -> bool:
-    return parent is not None and os.getppid() != parent

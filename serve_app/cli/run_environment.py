@@ -1,7 +1,5 @@
 """The environment of the Ray that `tideserve run` starts."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile
@@ -16,9 +14,7 @@ from serve_app.settings import SettingsError
 def environment(proxy: str, *, local: bool) -> dict[str, str]:
     """Return the environment of Ray's processes. What the operator has set is kept, except for `proxy`.
 
-    Args:
-        proxy: `auto`, `haproxy` or `ray`.
-        local: Whether a cluster is started. A cluster that runs already has its flags.
+    `proxy` is `auto`, `haproxy` or `ray`. Unless `local`, the cluster runs already and has its flags.
     """
     values = {**env.ALWAYS, **(env.LOCAL if local else {}), **os.environ}
     fast = env.has_haproxy() if proxy == "auto" else proxy == "haproxy"

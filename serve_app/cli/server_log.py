@@ -1,7 +1,5 @@
 """The log file that takes what Ray, vLLM and torch write while `tideserve run` serves."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -41,6 +39,8 @@ class ServerLog:
         os.close(descriptor)
         self.path = Path(path)
         """Where the file is; `move_to` changes it."""
+        self.named = False
+        """Whether the user has been told where it is; `tideserve run` sets it."""
         self._verbose = verbose
         self._reader = self.path.open("rb")
         self._rest = b""
@@ -49,6 +49,15 @@ class ServerLog:
     def close(self) -> None:
         """Stop reading. The file stays."""
         self._reader.close()
+
+    def remove(self) -> None:
+        """Delete the file and its copy."""
+        for path in (self.path, self._copy):
+            path.unlink(missing_ok=True)
+
+    @property
+    def _copy(self) -> Path:
+        return Path(f"{self.path}.1")
 
     def writer(self) -> BinaryIO:
         """The file, opened for the server to append to."""
@@ -80,25 +89,30 @@ class ServerLog:
     def _rotate(self) -> Iterator[str]:
         """Copy the file to `.1` and cut it. What is written in the moment between the two is lost."""
         with suppress(OSError):  # the disk is full, or the file was deleted: neither may end the server
-            Path(f"{self.path}.1").unlink(missing_ok=True)
+            self._copy.unlink(missing_ok=True)
             create = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # no link of somebody else's is followed
-            with os.fdopen(os.open(f"{self.path}.1", create, 0o600), "wb") as copy:
-                with self.path.open("rb") as file:
-                    shutil.copyfileobj(file, copy)
+            with os.fdopen(os.open(self._copy, create, 0o600), "wb") as copy, self.path.open("rb") as file:
+                shutil.copyfileobj(file, copy)
         with suppress(OSError):
             unseen = self._reader.read()
             os.truncate(self.path, 0)
             self._reader.seek(0)
             yield from self._shown(unseen)
 
+    def errors(self) -> list[str]:
+        """The last lines that tell of errors, if there are any near the end."""
+        return [line for line in self._end() if _ERROR.search(line)][-_TAIL_LINES:]
+
     def tail(self) -> list[str]:
-        """The last lines that tell of errors, or else the last lines, without colours and not too long."""
+        """The last lines that tell of errors, or else the last lines."""
+        return self.errors() or self._end()[-_TAIL_LINES:]
+
+    def _end(self) -> list[str]:
+        """The last lines, without colours and not too long."""
         file = self._reader.fileno()
         start = max(0, os.fstat(file).st_size - _TAIL_BYTES)
         end = os.pread(file, _TAIL_BYTES, start).decode(errors="replace")
-        lines = [line[:_LONGEST_LINE] for line in _COLOURS.sub("", end).splitlines() if line.strip()]
-        errors = [line for line in lines if _ERROR.search(line)]
-        return (errors or lines)[-_TAIL_LINES:]
+        return [line[:_LONGEST_LINE] for line in _COLOURS.sub("", end).splitlines() if line.strip()]
 
     def _is_new_warning(self, text: str) -> bool:
         kind = next((kind for kind in _WARNINGS if kind in text), None)

@@ -68,6 +68,6 @@ def test_what_tideserve_gets_is_a_valid_configuration_of_one_replica(tmp_path: P
 
     config = read_config(path)
 
-    knobs = config.knobs["tideserve"]["tiny"]
+    knobs = config.applications["tideserve"].knobs["tiny"]
     assert (knobs.mode, knobs.min_replicas, knobs.max_replicas) == ("act", 1, 1)
-    assert config.applications["tideserve"].models[0].kv_cache_memory_bytes == 1 << 30
+    assert config.applications["tideserve"].settings.models[0].kv_cache_memory_bytes == 1 << 30

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Iterator
@@ -111,7 +109,7 @@ def test_the_settings_are_read_and_the_document_is_kept_as_written(tmp_path: Pat
 
     assert config.path == tmp_path / "serve.yaml"
     assert config.document == document
-    assert config.applications["tide"].models[0].max_num_seqs == 7
+    assert config.applications["tide"].settings.models[0].max_num_seqs == 7
 
 
 def test_the_port_is_the_files_or_rays_default(tmp_path: Path) -> None:
@@ -122,24 +120,36 @@ def test_the_port_is_the_files_or_rays_default(tmp_path: Path) -> None:
     assert read(tmp_path, {"applications": applications, "http_options": {"host": "::"}}).port == 8000
 
 
+@pytest.mark.parametrize(
+    ("options", "host"), [({"host": "::"}, "::"), ({"port": 8000}, "127.0.0.1"), (None, "127.0.0.1")]
+)
+def test_the_host_is_the_files_or_this_machine(tmp_path: Path, options: Any, host: str) -> None:
+    document = {"applications": [application()], "http_options": options or {}}
+
+    assert read(tmp_path, document).host == host
+
+
+def test_applications_without_keys_are_known(tmp_path: Path) -> None:
+    models = [{"name": "a"}]
+    keyed = application("keyed", models=models, http={"api_keys_file": "/run/keys"})
+
+    assert read(tmp_path, {"applications": [application("open", models=models), keyed]}).keyless == ["open"]
+
+
 def test_other_applications_in_the_file_are_rays_business(tmp_path: Path) -> None:
     config = read(tmp_path, {"applications": [application("other", "elsewhere:app"), application("tide")]})
 
     assert list(config.applications) == ["tide"]
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "none.yaml"
-
-    with pytest.raises(SettingsError) as caught:
-        read_config(path)
-
-    assert caught.value.problems == [f"{path}: No such file or directory"]
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=f"{tmp_path}/none.yaml: No such file or directory"):
+        read_config(tmp_path / "none.yaml")
     with pytest.raises(SettingsError, match="Is a directory"):
         read_config(tmp_path)
+    (tmp_path / "latin").write_bytes(b"applications: [{name: \xe9}]")
+    with pytest.raises(SettingsError, match="not UTF-8"):
+        read_config(tmp_path / "latin")
 
 
 def test_what_is_not_yaml_is_told_with_its_place(tmp_path: Path) -> None:
@@ -187,28 +197,15 @@ def test_problems_of_every_application_are_told_with_their_place_in_the_file(tmp
 
 
 def test_an_application_without_a_name_has_rays_default_one(tmp_path: Path) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_text(
-        "applications: [{import_path: 'serve_app.app:build', args: {models: [{name: m, device: cpu}]}, "
-        f"autoscaling_policy: {{policy_function: '{POLICY}'}}}}]"
-    )
-    assert list(read_config(path).applications) == ["default"]
+    app = application()
+    del app["name"]
 
-
-def test_a_file_that_is_not_utf8_is_a_settings_error(tmp_path: Path) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_bytes(b"applications: [{name: \xe9}]")
-    with pytest.raises(SettingsError, match="not UTF-8"):
-        read_config(path)
+    assert list(read(tmp_path, {"applications": [app]}).applications) == ["default"]
 
 
 def test_missing_args_are_named_once(tmp_path: Path) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_text("applications: [{name: a, import_path: 'serve_app.app:build'}]")
-    with pytest.raises(SettingsError) as caught:
-        read_config(path)
+    first, second = problems(tmp_path, {"applications": [{"name": "a", "import_path": OURS}]})
 
-    first, second = caught.value.problems
     assert first.startswith("applications[0].args = None: must be a mapping")
     assert second.startswith("applications[0].autoscaling_policy: required, and not given")
 
@@ -224,22 +221,22 @@ def test_the_knobs_in_force_are_the_defaults_under_what_is_given(tmp_path: Path)
 
     config = read(tmp_path, document)
 
-    assert config.knobs["tide"] == {"a": Knobs(max_replicas=5), "b": Knobs()}
-    assert config.ingress_knobs["tide"] == IngressKnobs(max_replicas=2)
+    assert config.applications["tide"].knobs == {"a": Knobs(max_replicas=5), "b": Knobs()}
+    assert config.applications["tide"].ingress_knobs == IngressKnobs(max_replicas=2)
 
 
 def test_without_a_user_config_every_knob_is_its_default(tmp_path: Path) -> None:
     for deployments in ([], [{"name": "Ingress"}], [{"name": "Ingress", "user_config": None}]):
         config = read(tmp_path, with_deployments(*deployments))
 
-        assert config.knobs["tide"] == {"a": Knobs()}
-        assert config.ingress_knobs["tide"] == IngressKnobs()
+        assert config.applications["tide"].knobs == {"a": Knobs()}
+        assert config.applications["tide"].ingress_knobs == IngressKnobs()
 
 
 def test_a_profile_s_knobs_are_defaults(tmp_path: Path) -> None:
     args = {"profile": "lowest-cost", "models": [{"name": "a"}]}
 
-    assert read(tmp_path, with_deployments(**args)).knobs["tide"] == knob_defaults(args)
+    assert read(tmp_path, with_deployments(**args)).applications["tide"].knobs == knob_defaults(args)
 
 
 def test_knobs_out_of_bounds_are_told_with_their_place_in_the_file(tmp_path: Path) -> None:
@@ -276,28 +273,35 @@ def test_without_the_policy_the_line_to_add_and_the_reason_are_told(tmp_path: Pa
     }
 
 
-@pytest.mark.parametrize("policy", [{}, {"policy_function": "elsewhere:Policy"}])
-def test_another_policy_is_refused(tmp_path: Path, policy: dict[str, str]) -> None:
-    (line,) = problems(tmp_path, {"applications": [{**application(), "autoscaling_policy": policy}]})
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"autoscaling_policy": {}}, f"autoscaling_policy.policy_function = None: must be {POLICY!r}"),
+        (
+            {"autoscaling_policy": {"policy_function": "elsewhere:Policy"}},
+            f"autoscaling_policy.policy_function = 'elsewhere:Policy': must be {POLICY!r}",
+        ),
+        (
+            {"autoscaling_policy": {"policy_function": POLICY, "policy_kwargs": {"max_replicas": 3}}},
+            "autoscaling_policy.policy_kwargs = {'max_replicas': 3}: the policy takes no arguments",
+        ),
+        ({"external_scaler_enabled": True}, "external_scaler_enabled = True: must be false"),
+        (
+            {"deployments": [{"name": "ingress", "user_config": {}}]},
+            "deployments[0].name = 'ingress': no such deployment; this application has 'Ingress', 'Engine-a'",
+        ),
+        (
+            {"deployments": [{"name": "Ingress"}, {"name": "Ingress"}]},
+            "deployments[1].name = 'Ingress': given twice; make it one entry",
+        ),
+    ],
+)
+def test_what_an_application_must_not_have_is_refused(
+    tmp_path: Path, given: dict[str, Any], told: str
+) -> None:
+    (line,) = problems(tmp_path, {"applications": [{**application(), **given}]})
 
-    value = policy.get("policy_function")
-    assert line.startswith(
-        f"applications[0].autoscaling_policy.policy_function = {value!r}: must be {POLICY!r}"
-    )
-
-
-def test_knobs_given_to_the_policy_itself_are_refused(tmp_path: Path) -> None:
-    policy = {"policy_function": POLICY, "policy_kwargs": {"max_replicas": 3}}
-
-    (line,) = problems(tmp_path, {"applications": [{**application(), "autoscaling_policy": policy}]})
-
-    assert line.startswith("applications[0].autoscaling_policy.policy_kwargs = {'max_replicas': 3}: ")
-
-
-def test_an_external_scaler_is_refused(tmp_path: Path) -> None:
-    (line,) = problems(tmp_path, {"applications": [{**application(), "external_scaler_enabled": True}]})
-
-    assert line.startswith("applications[0].external_scaler_enabled = True: must be false")
+    assert line.startswith(f"applications[0].{told}")
 
 
 @pytest.mark.parametrize(
@@ -320,20 +324,7 @@ def test_replica_counts_of_our_deployments_belong_to_the_policy(
 def test_other_options_of_our_deployments_are_the_operators(tmp_path: Path) -> None:
     document = with_deployments({"name": "Engine-a", "max_ongoing_requests": 5}, {"name": "Ingress"})
 
-    assert read(tmp_path, document).applications["tide"].models[0].name == "a"
-
-
-def test_a_deployment_we_do_not_have_is_refused_with_those_we_have(tmp_path: Path) -> None:
-    assert problems(tmp_path, with_deployments({"name": "ingress", "user_config": {}})) == [
-        "applications[0].deployments[0].name = 'ingress': no such deployment; "
-        "this application has 'Ingress', 'Engine-a'"
-    ]
-
-
-def test_a_deployment_given_twice_is_refused(tmp_path: Path) -> None:
-    (line,) = problems(tmp_path, with_deployments({"name": "Ingress"}, {"name": "Ingress"}))
-
-    assert line == "applications[0].deployments[1].name = 'Ingress': given twice; make it one entry"
+    assert read(tmp_path, document).applications["tide"].settings.models[0].name == "a"
 
 
 def test_the_scaling_that_models_used_to_have_is_refused_with_its_new_place(tmp_path: Path) -> None:

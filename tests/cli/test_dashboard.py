@@ -1,15 +1,18 @@
-from __future__ import annotations
-
+import copy
 import json
 import socket
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from typing import Any
 
 import pytest
+from ray.serve._private.deploy_utils import get_app_code_version
+from ray.serve.schema import ServeDeploySchema
 
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.dashboard import Dashboard, default_address
-from tests.cli.rest import Answer, serving
+from serve_app.cli.dashboard import Dashboard, choose, default_address, redeployment, rollout
+from tests.cli.rest import Answer, application, details, entry, serving
+
+KNOBS = {"autoscaling": {"a": {"max_replicas": 3}}}
+WHERE = "http://head:8265"
 
 
 def test_the_address_is_rays_variable_or_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +87,7 @@ def test_what_ray_refuses_is_told_on_one_line_and_cut() -> None:
     assert str(caught.value).startswith(
         f"{url} answers 400 Bad Request: 1 validation error for ServeDeploySchema xxx"
     )
-    assert len(str(caught.value)) < 400
+    assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -100,21 +103,173 @@ def test_a_cluster_that_asks_for_its_token_says_where_to_put_it(status: int) -> 
 def test_the_token_goes_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a-token")
     seen: list[str | None] = []
+    with serving(lambda *_: (200, {"applications": {}}), seen) as url:
+        Dashboard(url).details()
+        Dashboard(url).deploy({})
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(self.headers.get("Authorization"))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"applications": {}}')
+    assert seen == ["Bearer a-token"] * 2
 
-        def log_message(self, *args: object) -> None:
-            pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.handle_request)
-        thread.start()
-        Dashboard(f"http://127.0.0.1:{server.server_port}").details()
-        thread.join()
+def other(name: str = "other", status: str = "RUNNING", **config: Any) -> dict[str, Any]:
+    return entry(name, {"name": name, "import_path": "elsewhere:app", "route_prefix": "/o", **config}, status)
 
-    assert seen == ["Bearer a-token"]
+
+def test_the_only_application_of_ours_is_chosen() -> None:
+    app = choose(details(other(), application("tide", "a", user_config=KNOBS)), None, WHERE)
+
+    assert (app.name, app.status, app.user_config) == ("tide", "RUNNING", KNOBS)
+
+
+def test_an_ingress_that_is_not_in_the_file_has_no_user_config() -> None:
+    assert choose(details(application("tide", "a")), "tide", WHERE).user_config == {}
+
+
+@pytest.mark.parametrize(
+    ("applications", "name", "told"),
+    [
+        ([], None, f"no Tideserve application is deployed at {WHERE}"),
+        ([other()], None, f"no Tideserve application is deployed at {WHERE}; there is 'other'"),
+        (
+            [application("one", "a"), application("two", "a")],
+            None,
+            f"several applications at {WHERE}: give --app, one of 'one', 'two'",
+        ),
+        ([application("tide", "a")], "tied", f"no application 'tied' at {WHERE}: there is 'tide'"),
+        ([], "tide", f"no application 'tide' at {WHERE}: nothing is deployed"),
+        (
+            [other()],
+            "other",
+            "application 'other' is not Tideserve's: its import_path is 'elsewhere:app', "
+            "not 'serve_app.app:build'",
+        ),
+    ],
+)
+def test_an_application_that_cannot_be_chosen_is_explained(
+    applications: list[dict[str, Any]], name: str | None, told: str
+) -> None:
+    with pytest.raises(CommandError) as caught:
+        choose(details(*applications), name, WHERE)
+
+    assert str(caught.value) == told
+
+
+def test_an_application_deployed_from_code_has_no_configuration_to_change() -> None:
+    with pytest.raises(CommandError, match="was not deployed from a configuration"):
+        choose(details(entry("tide", None, "RUNNING")), "tide", WHERE)
+
+
+def test_only_the_user_config_of_the_ingress_changes() -> None:
+    tide = application("tide", "a", user_config=KNOBS)
+    tide["deployed_app_config"]["deployments"].append({"name": "Engine-a", "max_ongoing_requests": 7})
+    before = details(other(), tide)
+    untouched = copy.deepcopy(before)
+
+    document = redeployment(before, "tide", {"ingress": {"max_replicas": 2}})
+
+    assert before == untouched
+    expected = copy.deepcopy(tide["deployed_app_config"])
+    expected["deployments"][0]["user_config"] = {"ingress": {"max_replicas": 2}}
+    assert document == {
+        "proxy_location": "HeadOnly",
+        "http_options": before["http_options"],
+        "grpc_options": before["grpc_options"],
+        "applications": [before["applications"]["other"]["deployed_app_config"], expected],
+    }
+
+
+def test_ray_sees_no_reason_to_restart_anything() -> None:
+    """Ray compares a hash of what would need a restart: with the same hash it only passes knobs on."""
+    before = details(other(args={"x": 1}), application("tide", "a", user_config=KNOBS))
+
+    after = ServeDeploySchema.model_validate(redeployment(before, "tide", {}))
+
+    was = ServeDeploySchema.model_validate(
+        {"applications": [app["deployed_app_config"] for app in before["applications"].values()]}
+    )
+    assert [get_app_code_version(app) for app in after.applications] == [
+        get_app_code_version(app) for app in was.applications
+    ]
+
+
+def test_an_ingress_that_was_not_in_the_file_is_added() -> None:
+    document = redeployment(details(application("tide", "a")), "tide", KNOBS)
+
+    assert document["applications"][0]["deployments"] == [{"name": "Ingress", "user_config": KNOBS}]
+
+
+def test_the_capacity_a_cluster_is_held_at_stays() -> None:
+    before = {**details(application("tide", "a")), "target_capacity": 50.0}
+
+    assert redeployment(before, "tide", {})["target_capacity"] == 50.0
+
+
+def test_applications_that_ray_keeps_by_itself_are_left_out() -> None:
+    leaving = entry("leaving", None, "DELETING")
+    coded = {**entry("coded", None, "RUNNING"), "source": "imperative"}
+
+    document = redeployment(details(leaving, coded, application("tide", "a")), "tide", {})
+
+    assert [app["name"] for app in document["applications"]] == ["tide"]
+
+
+def test_nothing_is_sent_that_would_delete_an_application() -> None:
+    unknown = entry("other", None, "DEPLOYING")
+
+    with pytest.raises(CommandError, match="does not report the configuration of application 'other'"):
+        redeployment(details(unknown, application("tide", "a")), "tide", {})
+
+
+def test_nothing_is_sent_that_would_overwrite_hidden_variables() -> None:
+    hidden = other(runtime_env={"env_vars": {"TOKEN": "<redacted>"}})
+
+    with pytest.raises(CommandError, match="hides the values of environment variables"):
+        redeployment(details(hidden, application("tide", "a")), "tide", {})
+
+
+def state(
+    app: str = "RUNNING", ingress: str = "HEALTHY", applied: bool = True, message: str = ""
+) -> dict[str, Any]:
+    tide = application("tide", "a", user_config=KNOBS, status=app)
+    tide["message"] = message
+    tide["deployments"]["Ingress"] |= {"status": ingress, "message": message}
+    if not applied:
+        tide["deployments"]["Ingress"]["deployment_config"]["user_config"] = {}
+    return details(tide)
+
+
+@pytest.mark.parametrize("ingress", ["HEALTHY", "UPSCALING", "DOWNSCALING"])
+def test_knobs_are_in_force_when_the_ingress_has_them_and_is_settled(ingress: str) -> None:
+    assert rollout(state(ingress=ingress), "tide", KNOBS, was_running=True).done
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        state(applied=False),
+        state("DEPLOYING", "UPDATING"),
+        state("DEPLOYING", "HEALTHY"),
+        state("UNHEALTHY", "HEALTHY"),
+    ],
+)
+def test_until_then_it_is_waited(now: dict[str, Any]) -> None:
+    found = rollout(now, "tide", KNOBS, was_running=True)
+
+    assert (found.done, found.failure) == (False, "")
+
+
+@pytest.mark.parametrize("status", ["DEPLOYING", "UNHEALTHY"])
+def test_engines_that_were_not_up_before_are_not_waited_for(status: str) -> None:
+    assert rollout(state(status), "tide", KNOBS, was_running=False).done
+
+
+@pytest.mark.parametrize(
+    ("now", "failure"),
+    [
+        (details(), "application 'tide' is no longer deployed"),
+        (details(application("tide", "a", user_config={})), "another configuration was deployed meanwhile"),
+        (state("DEPLOY_FAILED", applied=False, message="no such deployment"), "no such deployment"),
+        (state("UNHEALTHY", "UNHEALTHY", message="it raised"), "Ingress is UNHEALTHY: it raised"),
+    ],
+)
+def test_what_keeps_knobs_from_coming_into_force_is_told(now: dict[str, Any], failure: str) -> None:
+    assert rollout(now, "tide", KNOBS, was_running=True).failure == failure

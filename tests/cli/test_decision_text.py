@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import re
 from datetime import UTC
 from typing import Any
 
-from serve_app.cli.decision_documents import DecisionsDocument
-from serve_app.cli.decision_text import WIDTH, explain, history_line
-from serve_app.cli.style import Style
+from serve_app.cli.decision_text import WIDTH, DecisionsDocument, explain, history_line
+from serve_app.cli.terminal_output import Style
 
 NOON = 1_780_056_000.0  # 2026-05-29 12:00:00 UTC
 TERMS = [
@@ -86,7 +83,7 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
 
     assert lines == [
         "tiny",
-        "  1 ready, target 3, wanted 3, 1 starting; mode act; cold start 41 s, measured",
+        "  1 ready, target 3, wanted 3, 1 starting; mode act; cold start 41.2 s, measured",
         "  1 pending for 42 s: no node has 1 GPU free",
         "",
         "  Newest decision, 11:59:40: 1 -> 3, because of queue",
@@ -100,7 +97,7 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
         "    delay             the load needed 5 replicas 3 s ago",
         "",
         "  note: infeasible: prefill alone takes 0.3 s",
-        "  reports: ingress y 0.2 s, engine x 0.4 s old",
+        "  reports: ingress y 200 ms, engine x 400 ms old",
         "",
         "  History",
         "  11:59:00  0 -> 1    wake          a request is held",
@@ -158,7 +155,7 @@ def test_rejected_knobs_are_the_first_line() -> None:
 
 def test_a_policy_that_has_stopped_reporting_is_told() -> None:
     assert explained(status(NOON - 300))[0] == (
-        "The policy last reported 5 min ago: what follows may be out of date."
+        "The policy last reported 300 s ago: what follows may be out of date."
     )
     assert explained(status(NOON - 11), record(NOON))[0] == "tiny"
 
@@ -208,7 +205,7 @@ def test_only_the_model_asked_for_is_told() -> None:
 def test_a_replica_nobody_explains_is_still_pending() -> None:
     lines = explained(status(**{"Engine-tiny": state_of(pending=2, pending_s=700)}))
 
-    assert lines[2] == "  2 pending for 12 min: the cluster gives no reason"
+    assert lines[2] == "  2 pending for 11.7 min: the cluster gives no reason"
 
 
 def test_a_history_that_goes_back_to_another_day_has_dates() -> None:
@@ -229,9 +226,9 @@ def test_in_advise_what_was_wanted_stands_in_brackets() -> None:
 def test_many_reports_are_summed_up_and_the_silent_ones_named() -> None:
     ages = {f"engine {index}": index / 10 for index in range(1, 9)}
 
-    assert "  reports: 8 reports, 0.1 s to 0.8 s old" in explained(status(), record(NOON, ages_s=ages))
+    assert "  reports: 8 reports, 100 ms to 800 ms old" in explained(status(), record(NOON, ages_s=ages))
     silent = explained(status(), record(NOON, ages_s={**ages, "ingress z": 61.0}))
-    assert "  reports: 9 reports, 0.1 s to 61 s old; too old to use: ingress z" in silent
+    assert "  reports: 9 reports, 100 ms to 61 s old; too old to use: ingress z" in silent
     assert "  reports: none" in explained(status(), record(NOON, ages_s={}))
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from ray.serve._private.application_state import ApplicationStatusInfo, StatusOverview
 from ray.serve._private.common import DeploymentStatus, DeploymentStatusInfo, DeploymentStatusTrigger
 from ray.serve.schema import ApplicationStatus

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,16 +118,9 @@ def test_the_model_may_be_left_out_and_the_ingress_named(
             ["max_replicas=0"],
             "autoscaling['tiny'].max_replicas = 0: input should be greater than or equal to 1",
         ),
-        (
-            ["tiny", "min_replicas=9"],
-            "must be at most max_replicas = 2",
-        ),
+        (["tiny", "min_replicas=9"], "must be at most max_replicas = 2"),
         (["tiny", "max_replica=9"], "tiny.max_replica = 9: no such knob; did you mean 'max_replicas'?"),
         (["small", "max_replicas=9"], "MODEL = 'small': no such model; this application has 'tiny'"),
-        (
-            ["ingress", "min_replicas=0"],
-            "ingress.min_replicas = 0: input should be greater than or equal to 1",
-        ),
     ],
 )
 def test_bad_knobs_are_refused_before_anything_is_sent(
@@ -206,7 +197,6 @@ def test_patience_ends_after_two_minutes(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--app", "tied"], "no application 'tied' at"),
         (["--app", "other"], "application 'other' is not Tideserve's"),
         (["--address", "http://127.0.0.1:1"], "no Ray dashboard at http://127.0.0.1:1: "),
     ],

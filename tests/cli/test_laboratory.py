@@ -1,7 +1,5 @@
 """The commands of the laboratory where its packages, or those that it needs, are not installed."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,36 +1,18 @@
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 
 import pytest
-import yaml
 
 from serve_app.cli.config_file import read_config
-from serve_app.cli.listening import check_host, free_port, given_host, meaning, port_taken, url_here
-from serve_app.settings import AppSettings, SettingsError
+from serve_app.cli.listening import check_host, free_port, meaning, port_taken, url_here
+from serve_app.settings import SettingsError
 
 CONFIG = Path(__file__).parents[2] / "config" / "serve.yaml"
 
 
-def configuration(tmp_path: Path, keys: str | None = None) -> dict[str, AppSettings]:
-    document = yaml.safe_load(CONFIG.read_text())
-    if keys is not None:
-        document["applications"][0]["args"]["http"] = {"api_keys_file": keys}
-    path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return read_config(path).applications
-
-
 @pytest.mark.parametrize("path", sorted(CONFIG.parent.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_configuration_here_listens_on_this_machine_alone(path: Path) -> None:
-    assert given_host(yaml.safe_load(path.read_text())) == "127.0.0.1"
-
-
-def test_a_configuration_may_name_no_host() -> None:
-    assert given_host({}) is None
-    assert given_host({"http_options": None}) is None
-    assert given_host({"http_options": {"port": 8000}}) is None
+    assert read_config(path).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -70,14 +52,14 @@ def test_it_is_asked_where_it_listens(host: str, url: str) -> None:
     assert url_here(host, 8000) == url
 
 
-def test_on_this_machine_alone_nothing_is_warned_of(tmp_path: Path) -> None:
-    assert meaning(configuration(tmp_path), "127.0.0.1", 8000) == [
+def test_on_this_machine_alone_nothing_is_warned_of() -> None:
+    assert meaning(["tide"], "127.0.0.1", 8000) == [
         "listens on 127.0.0.1:8000; only this machine can connect; --host 0.0.0.0 opens it to others"
     ]
 
 
-def test_open_without_keys_is_warned_of_in_plain_words(tmp_path: Path) -> None:
-    opened, warned = meaning(configuration(tmp_path), "0.0.0.0", 8000)
+def test_open_without_keys_is_warned_of_in_plain_words() -> None:
+    opened, warned = meaning(["tide"], "0.0.0.0", 8000)
 
     assert opened.startswith("listens on every network interface of this machine, port 8000; other machines")
     assert "not encrypted" in opened
@@ -86,17 +68,15 @@ def test_open_without_keys_is_warned_of_in_plain_words(tmp_path: Path) -> None:
     )
 
 
-def test_open_with_keys_says_what_it_means_and_no_more(tmp_path: Path) -> None:
-    [line] = meaning(configuration(tmp_path, "/run/keys"), "192.0.2.2", 8000)
+def test_open_with_keys_says_what_it_means_and_no_more() -> None:
+    [line] = meaning([], "192.0.2.2", 8000)
 
     assert line.startswith("listens on 192.0.2.2, port 8000; other machines can connect")
 
 
-def test_of_a_cluster_it_speaks_of_nodes(tmp_path: Path) -> None:
-    config = configuration(tmp_path, "/run/keys")
-
-    [closed] = meaning(config, "127.0.0.1", 8000, local=False)
-    [opened] = meaning(config, "0.0.0.0", 8000, local=False)
+def test_of_a_cluster_it_speaks_of_nodes() -> None:
+    [closed] = meaning([], "127.0.0.1", 8000, local=False)
+    [opened] = meaning([], "0.0.0.0", 8000, local=False)
 
     assert "only programs on the same node can connect;" in closed
     assert opened.startswith("listens on every network interface of every node, port 8000; ")

@@ -1,39 +1,12 @@
-from __future__ import annotations
-
 import errno
 import io
-import json
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
 
-from serve_app.cli import progress
-
-
-@contextmanager
-def answering(status: int, body: bytes) -> Iterator[int]:
-    """A port on which one request gets `body`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/ready"
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.handle_request)
-        thread.start()
-        yield server.server_port
-        thread.join()
+from serve_app.cli import http_client, progress
+from tests.cli.rest import serving
 
 
 @pytest.mark.parametrize(
@@ -43,19 +16,15 @@ def answering(status: int, body: bytes) -> Iterator[int]:
         (503, {"ready": False, "models": {"a": {}}}, (False, {"a": {}})),
         (404, {"error": {}}, (False, {})),
         (200, [], (False, {})),
+        (200, b"<html>No application yet</html>", (False, {})),
+        (503, b"<html>Service Unavailable</html>", (False, {})),
     ],
 )
 def test_progress_is_read_off_ready_whatever_its_status(
     status: int, body: object, answer: tuple[bool, dict[str, object]]
 ) -> None:
-    with answering(status, json.dumps(body).encode()) as port:
-        assert progress.ask_ready(f"http://127.0.0.1:{port}") == answer
-
-
-@pytest.mark.parametrize("status", [200, 503])
-def test_a_proxy_that_has_no_application_yet_is_no_progress(status: int) -> None:
-    with answering(status, b"<html>Service Unavailable</html>") as port:
-        assert progress.ask_ready(f"http://127.0.0.1:{port}") == (False, {})
+    with serving(lambda method, path, _: (status if path == "/ready" else 500, body)) as url:
+        assert progress.ask_ready(url) == answer
 
 
 def test_a_server_that_does_not_listen_yet_is_no_progress() -> None:
@@ -77,8 +46,9 @@ def test_a_terminal_that_is_gone_does_not_keep_it_from_stopping(monkeypatch: pyt
 def test_no_proxy_is_asked_for_the_server_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
-    with answering(200, b'{"ready": true, "models": {}}') as port:
-        assert progress.ask_ready(f"http://127.0.0.1:{port}") == (True, {})
+    monkeypatch.setattr(http_client, "is_loopback", lambda host: False)  # as with --host 192.0.2.2
+    with serving(lambda *_: (200, {"ready": True, "models": {}})) as url:
+        assert progress.ask_ready(url) == (True, {})
 
 
 class Server:
@@ -121,12 +91,13 @@ def test_each_phase_is_printed_once_with_the_seconds_and_the_address_at_the_end(
     assert server.progress.ready_at == 108.0
 
 
+@pytest.mark.parametrize("state", ["failed", "loading"])  # the latter while another start is tried
 def test_a_model_that_fails_is_reported_once_with_the_reason(
-    server: Server, capsys: pytest.CaptureFixture[str]
+    server: Server, capsys: pytest.CaptureFixture[str], state: str
 ) -> None:
     assert not server.step(1.0, "loading", "imports", "not yet")
-    assert server.step(1.0, "failed", reason="imports: no such file")
-    assert not server.step(1.0, "failed", reason="imports: no such file")
+    assert server.step(1.0, state, "failed", reason="imports: no such file")
+    assert not server.step(1.0, state, "failed", reason="imports: no such file")
 
     assert capsys.readouterr().out.splitlines()[-1] == (
         "tideserve:   2.0 s  tide: failed: imports: no such file"
@@ -144,13 +115,3 @@ def test_a_phase_that_lasts_is_explained_after_half_a_minute(
     server.step(40.0, "loading", "waiting_for_a_node", "no GPU is free")
 
     assert capsys.readouterr().out == "tideserve:  40.0 s  tide: still waiting for a node: no GPU is free\n"
-
-
-def test_a_start_that_fails_is_reported_with_the_reason_while_another_is_tried(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`/ready` then says `loading`, in phase `failed`."""
-    assert server.step(1.0, "loading", "failed", "configuration: no such folder")
-    assert not server.step(1.0, "loading", "imports")
-
-    assert "tide: failed: configuration: no such folder" in capsys.readouterr().out

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import os
 import re
 import signal
 import subprocess
@@ -16,10 +13,11 @@ from serve_app import env
 from serve_app.cli import run
 from serve_app.cli.config_file import read_config
 from serve_app.cli.main import main
-from serve_app.cli.run_environment import environment
+from serve_app.cli.progress import Progress
+from serve_app.cli.run import ATTEMPTS, STABLE_S, Backoff
 from serve_app.cli.server_log import GONE, ServerLog
 
-FAST = "RAY_SERVE_ENABLE_HA_PROXY"
+CONFIG = Path(__file__).parents[2] / "config" / "serve.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -38,66 +36,12 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("wheel", [True, False])
-def test_on_its_own_it_takes_haproxy_where_there_is_one(monkeypatch: pytest.MonkeyPatch, wheel: bool) -> None:
-    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
-
-    values = environment("auto", local=True)
-
-    for name, value in env.FAST_PATH.items():
-        assert values[name] == (value if wheel else "0")
-
-
-@pytest.mark.parametrize("wheel", [True, False])
-@pytest.mark.parametrize(("proxy", "fast"), [("haproxy", True), ("ray", False)])
-def test_a_proxy_that_is_asked_for_is_taken_whatever_is_installed_or_set(
-    monkeypatch: pytest.MonkeyPatch, wheel: bool, proxy: str, fast: bool
-) -> None:
-    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
-    monkeypatch.setenv(FAST, "0" if fast else "1")
-
-    assert environment(proxy, local=True)[FAST] == ("1" if fast else "0")
-
-
-def test_what_the_operator_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env, "has_haproxy", lambda: True)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv(FAST, "0")
-    monkeypatch.setenv("RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "60")
-
-    values = environment("auto", local=True)
-
-    assert values["RAY_AUTH_MODE"] == "disabled"
-    assert values[FAST] == "0"
-    assert values["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "60"
-
-
-def test_what_the_operator_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("A_VARIABLE_OF_THE_OPERATOR", "kept")
-
-    values = environment("ray", local=True)
-
-    given = {**env.ALWAYS, **env.LOCAL}
-    assert {name: values[name] for name in given} == given
-    assert values["A_VARIABLE_OF_THE_OPERATOR"] == "kept"
-
-
-def test_the_command_s_own_environment_is_left_alone() -> None:
-    before = dict(os.environ)
-
-    environment("haproxy", local=True)
-
-    assert dict(os.environ) == before
-
-
 def test_nothing_is_started_on_a_taken_port(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "port_taken", lambda port: True)
     monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    config = Path(__file__).parents[2] / "config" / "serve.yaml"
-
-    assert main(["run", str(config), "--port", "8123"]) == 1
+    assert main(["run", str(CONFIG), "--port", "8123"]) == 1
 
     assert "port 8123 is taken" in capsys.readouterr().err
 
@@ -107,9 +51,7 @@ def test_nothing_is_started_on_a_port_that_is_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], port: int
 ) -> None:
     monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    config = Path(__file__).parents[2] / "config" / "serve.yaml"
-
-    assert main(["run", str(config), "--port", str(port)]) == 2
+    assert main(["run", str(CONFIG), "--port", str(port)]) == 2
 
     assert f"--port = {port}: must be a whole number from 1 to 65535" in capsys.readouterr().err
 
@@ -135,8 +77,7 @@ def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
 ) -> None:
     """Found missing by a replica, it would be a stack trace; on a cluster it need not be on this machine."""
     monkeypatch.setattr(run, "port_taken", lambda port: True)  # what is asked next
-    config = Path(__file__).parents[2] / "config" / "serve.yaml"
-    document = yaml.safe_load(config.read_text())
+    document = yaml.safe_load(CONFIG.read_text())
     keys = tmp_path / "keys"
     document["applications"][0]["args"]["http"] = {"api_keys_file": str(keys)}
     path = tmp_path / "serve.yaml"
@@ -150,50 +91,55 @@ def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_stops_on_ctrl_c_termination_and_a_closed_terminal(handlers: None, number: signal.Signals) -> None:
-    received = run._stop_on_signals()
+    stopping = run.Stopping()
+    stopping.listen()
+    assert not stopping
     signal.raise_signal(number)
-    assert received == [number]
+    assert stopping
 
 
 def test_under_nohup_a_closed_terminal_is_ignored(handlers: None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    received = run._stop_on_signals()
+    stopping = run.Stopping()
+    stopping.listen()
     signal.raise_signal(signal.SIGHUP)
-    assert received == []
+    assert not stopping
 
 
 def test_a_parent_that_ended_while_it_was_loading_is_noticed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    config = Path(__file__).parents[2] / "config" / "serve.yaml"
+    assert main(["run", str(CONFIG), "--stop-with-parent", "1000000000"]) == 1
 
-    assert main(["run", str(config), "--stop-with-parent", "1000000000"]) == 1
+    told = "--stop-with-parent = 1000000000: the process did not start this command"
+    assert told in capsys.readouterr().err
 
-    assert (
-        "--stop-with-parent = 1000000000: the process did not start this command" in capsys.readouterr().err
-    )
+
+STOPPED = -1.0
 
 
 class Runs:
-    """Plays the server: each start ends as it is told, None for one that was told to stop."""
+    """Plays the server: each start ends after so many seconds ready, None for never, or is stopped."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: run.Ended | None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: float | None) -> None:
         self.started: list[run.Start] = []
         self.delays: list[float] = []
         self._ends = iter(ends)
         monkeypatch.setattr(run, "_serve", self._serve)
-        monkeypatch.setattr(run, "_told_to_stop_within", self._wait)
+        monkeypatch.setattr(run, "_stops_within", self._wait)
         monkeypatch.setattr(run, "port_taken", lambda port: False)
         monkeypatch.setattr(run, "adopt_orphans", lambda: None)
         monkeypatch.setenv(env.AUTH_TOKEN, "a-token")
         self.told_to_stop = False
 
-    def _serve(self, start: run.Start, stopping: list[int], parent: int | None) -> run.Ended | None:
+    def _serve(self, start: run.Start, stopping: run.Stopping) -> float | None:
         self.started.append(start)
-        return next(self._ends)
+        ready_s = next(self._ends)
+        stopping.signalled = ready_s == STOPPED
+        return ready_s
 
-    def _wait(self, seconds: float, stopping: list[int], parent: int | None) -> bool:
+    def _wait(self, seconds: float, stopping: run.Stopping) -> bool:
         self.delays.append(seconds)
         return self.told_to_stop
 
@@ -201,57 +147,50 @@ class Runs:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "serve.yaml"
-    path.write_text((Path(__file__).parents[2] / "config" / "serve.yaml").read_text())
+    path.write_text(CONFIG.read_text())
     return path
 
 
+@pytest.mark.parametrize(
+    ("ends", "options", "status", "delays", "told"),
+    [
+        ([60.0], [], 1, [], ""),
+        ([STOPPED], ["--restart"], 0, [], ""),
+        (
+            [60.0, None, 60.0, STOPPED],
+            ["--restart"],
+            0,
+            [1, 2, 4],
+            "starts again in 4 s, from {} as it is then",
+        ),
+        ([None], ["--restart"], 1, [], "not started again: it was never ready"),
+    ],
+    ids=["died", "stopped", "started again later each time", "never ready"],
+)
 @pytest.mark.usefixtures("handlers")
-def test_when_ray_or_serve_has_died_it_ends_with_an_error(
-    monkeypatch: pytest.MonkeyPatch, config: Path
+def test_what_follows_the_end_of_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+    ends: list[float | None],
+    options: list[str],
+    status: int,
+    delays: list[float],
+    told: str,
 ) -> None:
-    runs = Runs(monkeypatch, run.Ended(60.0))
+    runs = Runs(monkeypatch, *ends)
 
-    assert main(["run", str(config)]) == 1
+    assert main(["run", str(config), *options]) == status
 
-    assert len(runs.started) == 1
-
-
-@pytest.mark.usefixtures("handlers")
-def test_told_to_stop_it_ends_well(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
-    Runs(monkeypatch, None)
-
-    assert main(["run", str(config), "--restart"]) == 0
-
-
-@pytest.mark.usefixtures("handlers")
-def test_with_restart_it_starts_again_later_each_time(
-    monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = Runs(monkeypatch, run.Ended(60.0), run.Ended(None), run.Ended(60.0), None)
-
-    assert main(["run", str(config), "--restart"]) == 0
-
-    assert (len(runs.started), runs.delays) == (4, [1, 2, 4])
-    assert f"starts again in 4 s, from {config} as it is then" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("handlers")
-def test_what_never_was_ready_is_not_started_again(
-    monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = Runs(monkeypatch, run.Ended(None))
-
-    assert main(["run", str(config), "--restart"]) == 1
-
-    assert len(runs.started) == 1
-    assert "not started again: it was never ready" in capsys.readouterr().out
+    assert (len(runs.started), runs.delays) == (len(ends), delays)
+    assert told.format(config) in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("handlers")
 def test_told_to_stop_while_it_waits_it_does_not_start_again(
     monkeypatch: pytest.MonkeyPatch, config: Path
 ) -> None:
-    runs = Runs(monkeypatch, run.Ended(60.0))
+    runs = Runs(monkeypatch, 60.0)
     runs.told_to_stop = True
 
     assert main(["run", str(config), "--restart"]) == 0
@@ -263,14 +202,14 @@ def test_told_to_stop_while_it_waits_it_does_not_start_again(
 def test_the_file_is_read_anew_and_must_be_valid(
     monkeypatch: pytest.MonkeyPatch, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = Runs(monkeypatch, run.Ended(60.0), run.Ended(60.0))
+    runs = Runs(monkeypatch, 60.0, 60.0)
     first = config.read_text()
 
-    def edit(seconds: float, stopping: list[int], parent: int | None) -> bool:
+    def edit(seconds: float, stopping: run.Stopping) -> bool:
         config.write_text("applications: []" if len(runs.started) == 2 else first.replace("8000", "8001"))
         return False
 
-    monkeypatch.setattr(run, "_told_to_stop_within", edit)
+    monkeypatch.setattr(run, "_stops_within", edit)
 
     assert main(["run", str(config), "--restart"]) == 2
 
@@ -286,7 +225,7 @@ def test_it_listens_where_it_is_told_and_else_on_this_machine(
     document = yaml.safe_load(config.read_text())
     del document["http_options"]["host"]
     config.write_text(yaml.safe_dump(document))
-    runs = Runs(monkeypatch, None)
+    runs = Runs(monkeypatch, STOPPED)
     given = []
 
     def popen(command: list[str], **_: object) -> None:
@@ -307,20 +246,22 @@ class Driver:
     """Runs a program in place of Serve's driver, which ends at once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, config: Path, logs: Path) -> None:
-        self.config, self.logs = config, logs
+        self.config, self.logs, self.stopping = config, logs, run.Stopping()
+        self.waits = True
         monkeypatch.setattr(run, "_start", self._start)
         monkeypatch.setattr(run, "stop_descendants", lambda grace_s: 0)
 
-    def serve(self, code: str, *, verbose: bool = False) -> run.Ended | None:
+    def serve(self, code: str, *, verbose: bool = False) -> float | None:
         self.code = code
         values = {env.TEMPORARY_FOLDER: str(self.logs)}
         start = run.Start(read_config(self.config), "127.0.0.1", 8000, values, "local", verbose)
-        return run._serve(start, [], None)
+        return run._serve(start, self.stopping)
 
     def _start(self, start: run.Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
         with log.writer() as output:
             self.process = subprocess.Popen([sys.executable, "-c", self.code], stdout=output, stderr=output)
-        self.process.wait()
+        if self.waits:
+            self.process.wait()
         return self.process
 
 
@@ -339,7 +280,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Dri
 def test_an_end_of_serve_run_itself_is_told_with_its_last_lines_and_their_file(
     driver: Driver, capsys: pytest.CaptureFixture[str], code: str, told: str
 ) -> None:
-    assert driver.serve(code) == run.Ended(None)
+    assert driver.serve(code) is None
 
     [log] = driver.logs.iterdir()
     assert log.read_text() == "no memory\n"
@@ -364,6 +305,47 @@ def test_only_lines_for_the_user_are_printed_and_a_reason_that_was_told_is_not_r
     assert "last lines" not in out
 
 
+def test_a_log_that_is_still_in_the_temporary_folder_is_removed_at_a_clean_end(driver: Driver) -> None:
+    driver.stopping.signalled = True
+
+    driver.serve("print('from vLLM')")
+
+    assert list(driver.logs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("ValueError: no memory", ["the last lines of {log}:", "ValueError: no memory"]),
+        ("INFO worker.py -- Started", ["the log: {log}"]),
+    ],
+)
+def test_a_model_that_fails_is_told_with_the_errors_in_the_log_if_there_are_any(
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    written: str,
+    told: list[str],
+) -> None:
+    log: list[Path] = []
+
+    def step(self: object) -> bool:
+        log[:] = driver.logs.iterdir()
+        log[0].write_text(f"{written}\n")
+        driver.stopping.signalled = True
+        return True
+
+    monkeypatch.setattr(Progress, "step", step)
+    driver.waits = False
+
+    driver.serve("import time; time.sleep(600)")
+
+    out = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("tideserve: ").strip() for line in out[: len(told)]] == [
+        line.format(log=log[0]) for line in told
+    ]
+
+
 def test_verbose_prints_everything(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     driver.serve(SAID.format(status=GONE), verbose=True)
 
@@ -373,9 +355,26 @@ def test_verbose_prints_everything(driver: Driver, capsys: pytest.CaptureFixture
 def test_verbose_is_an_option_of_the_command(
     monkeypatch: pytest.MonkeyPatch, config: Path, handlers: None
 ) -> None:
-    runs = Runs(monkeypatch, None, None)
+    runs = Runs(monkeypatch, STOPPED, STOPPED)
 
     assert main(["run", str(config)]) == 0
     assert main(["run", str(config), "--verbose"]) == 0
 
     assert [start.verbose for start in runs.started] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("ready_s", "delays"),
+    [
+        ([10.0] * 8, [1, 2, 4, 8, 16, 32, 60, 60]),
+        ([10.0] * 3 + [STABLE_S, 10.0], [1, 2, 4, 1, 2]),
+        ([None], [None]),
+        ([10.0] + [None] * ATTEMPTS, [1, 2, 4, 8, 16, None]),
+        ([10.0] + [None] * (ATTEMPTS - 1) + [1.0] + [None] * (ATTEMPTS - 1), [1, 2, 4, 8, 16, 32, *[60] * 4]),
+    ],
+    ids=["doubled", "anew once stable", "never ready", "five failures in a row", "a start between failures"],
+)
+def test_the_delay_before_the_next_start(ready_s: list[float | None], delays: list[float | None]) -> None:
+    backoff = Backoff()
+
+    assert [backoff.after(each) for each in ready_s] == delays

@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import os
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,69 @@ from serve_app.cli import run_environment
 from serve_app.cli.run_environment import environment, log_folder, private_folder
 from serve_app.settings import SettingsError
 
+FAST = "RAY_SERVE_ENABLE_HA_PROXY"
+
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in (*env.LOCAL, env.TEMPORARY_FOLDER):
+    for name in (*env.FAST_PATH, *env.ALWAYS, *env.LOCAL, env.TEMPORARY_FOLDER):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(run_environment.tempfile, "gettempdir", lambda: str(tmp_path))
     return tmp_path
 
 
-def test_a_cluster_of_our_own_asks_for_a_token_and_stays_on_this_machine() -> None:
+@pytest.mark.parametrize("wheel", [True, False])
+def test_on_its_own_it_takes_haproxy_where_there_is_one(monkeypatch: pytest.MonkeyPatch, wheel: bool) -> None:
+    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
+
+    values = environment("auto", local=True)
+
+    for name, value in env.FAST_PATH.items():
+        assert values[name] == (value if wheel else "0")
+
+
+@pytest.mark.parametrize("wheel", [True, False])
+@pytest.mark.parametrize(("proxy", "fast"), [("haproxy", True), ("ray", False)])
+def test_a_proxy_that_is_asked_for_is_taken_whatever_is_installed_or_set(
+    monkeypatch: pytest.MonkeyPatch, wheel: bool, proxy: str, fast: bool
+) -> None:
+    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
+    monkeypatch.setenv(FAST, "0" if fast else "1")
+
+    assert environment(proxy, local=True)[FAST] == ("1" if fast else "0")
+
+
+def test_what_the_operator_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env, "has_haproxy", lambda: True)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv(FAST, "0")
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "60")
+
+    values = environment("auto", local=True)
+
+    assert values["RAY_AUTH_MODE"] == "disabled"
+    assert values[FAST] == "0"
+    assert values["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "60"
+
+
+def test_the_command_s_own_environment_is_left_alone() -> None:
+    before = dict(os.environ)
+
+    environment("haproxy", local=True)
+
+    assert dict(os.environ) == before
+
+
+def test_a_cluster_of_our_own_gets_what_the_operator_has_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_VARIABLE_OF_THE_OPERATOR", "kept")
+
     values = environment("ray", local=True)
 
+    given = {**env.ALWAYS, **env.LOCAL}
+    assert {name: values[name] for name in given} == given
     assert values["RAY_AUTH_MODE"] == "token"
     assert values["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert values["A_VARIABLE_OF_THE_OPERATOR"] == "kept"
 
 
 def test_a_cluster_of_somebody_else_s_has_flags_of_its_own(temporary: Path) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,7 +89,8 @@ def test_the_end_is_what_tells_of_errors_without_colours(log: ServerLog) -> None
         "INFO worker.py:2029 -- Started\nSUCC deployed, with no errors\n",
     )
 
-    assert log.tail() == [
+    assert log.tail() == log.errors()
+    assert log.errors() == [
         "(ServeReplica pid=1) (EngineCore pid=2) ERROR 11-22 [core.py:1] no memory",
         "(ServeReplica pid=1) ValueError: max_model_len is too large",
     ]
@@ -101,6 +100,7 @@ def test_without_an_error_the_end_is_the_last_lines(log: ServerLog) -> None:
     write(log, "".join(f"line {number}\n\n" for number in range(100)))
 
     assert log.tail() == [f"line {number}" for number in range(88, 100)]
+    assert log.errors() == []
 
 
 def test_a_file_that_grows_too_large_is_begun_anew(log: ServerLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +116,6 @@ def test_a_file_that_grows_too_large_is_begun_anew(log: ServerLog, monkeypatch: 
     assert log.path.read_text() == "tideserve: after\n"
     copy = log.path.with_name(f"{log.path.name}.1").stat()
     assert (copy.st_size, copy.st_mode & 0o777) == (201, 0o600)
+
+    log.remove()
+    assert list(log.path.parent.iterdir()) == []

@@ -51,7 +51,7 @@ def checked(values: Path, folder: Path) -> ConfigFile:
 @each_values
 def test_the_serve_configuration_is_valid_to_ray_serve_and_to_tideserve(values: Path, tmp_path: Path) -> None:
     ServeDeploySchema.model_validate(serve_config(values))
-    settings = checked(values, tmp_path).applications["tideserve"]
+    settings = checked(values, tmp_path).applications["tideserve"].settings
     given = yaml.safe_load(values.read_text())["models"]
     assert {model.name for model in settings.models} == {its.get("name", key) for key, its in given.items()}
 
@@ -63,7 +63,7 @@ def test_ray_knows_before_there_is_a_pod_that_a_replica_will_fit_into_it(
     custom_resource = {"metadata": {"name": "x", "namespace": "llm"}, "spec": cluster(values)}
     derived = autoscaling_config._derive_autoscaling_config_from_ray_cr(custom_resource)
     kinds = {name: kind["resources"] for name, kind in derived["available_node_types"].items()}
-    settings = checked(values, tmp_path).applications["tideserve"]
+    settings = checked(values, tmp_path).applications["tideserve"].settings
     for model in settings.models:
         needed = replica_resources(model)
         fitting = [
@@ -130,7 +130,7 @@ def test_every_pod_has_ray_flags_of_the_application(values: Path) -> None:
 def test_drain_pre_stop_and_grace_follow_from_the_longest_generation(values: Path, tmp_path: Path) -> None:
     given = yaml.safe_load(values.read_text())
     drain = given.get("app", {}).get("drain_timeout_s", 600)
-    settings = checked(values, tmp_path).applications["tideserve"]
+    settings = checked(values, tmp_path).applications["tideserve"].settings
     assert max(model.drain_timeout_s for model in settings.models) <= drain
     assert ray_service(values)["spec"]["rayClusterDeletionDelaySeconds"] >= drain
     for name, group in groups(values).items():

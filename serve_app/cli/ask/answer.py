@@ -1,13 +1,11 @@
 """The answer to a prompt: text, counts and times."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve_app.cli.formats import seconds
+from serve_app.cli.formats import count, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +75,7 @@ class Answer:
             ttft_ms = 1000 * self.first_s
             itl_ms = 1000 * (self.last_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else None
             rate = self.tokens / self.last_s if self.last_s > 0 else None
-        parts = [
-            f"{self.tokens:,} {'token' if self.tokens == 1 else 'tokens'}",
-            f"TTFT {seconds(ttft_ms / 1000)}",
-        ]
+        parts = [count(self.tokens, "token"), f"TTFT {seconds(ttft_ms / 1000)}"]
         if cold_ms is not None:
             parts.append(f"cold wait {seconds(cold_ms / 1000)}" if cold_ms else "no cold wait")
         if itl_ms is not None and self.tokens > 1:

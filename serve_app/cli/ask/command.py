@@ -1,7 +1,5 @@
 """`tideserve ask`: one streamed chat, to see that a deployment answers, and how fast."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -9,25 +7,18 @@ import math
 import sys
 from dataclasses import asdict
 from io import StringIO
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from serve_app import env
-from serve_app.cli.api_key import authorization
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.explain import DEFAULT_URL
+from serve_app.cli.http_client import DEFAULT_URL, authorization
 from serve_app.settings.settings_error import SettingsError
-
-if TYPE_CHECKING:
-    from serve_app.cli.ask.answer import Answer
-    from serve_app.cli.ask.display import Display
-    from serve_app.cli.ask.request import Question
 
 PROMPT = "Tell me about the sea."
 _MAX_TOKENS = 128
 _TIMEOUT_S = 600.0
 """The default of `cold_wait_timeout_s`, for which a request is held."""
-_TICK_S = 1.0
 _LONGEST = 1000
 """The most characters that are printed of a server's error."""
 _INTERRUPTED = 130
@@ -48,17 +39,10 @@ def add_command(commands: Any) -> None:
     add("prompt", nargs="?", default=PROMPT, metavar="PROMPT", help=f"text to send; by default {PROMPT!r}")
     add("--url", default=DEFAULT_URL, help=f"URL of the server; by default {DEFAULT_URL}")
     add("--model", metavar="NAME", help="model to ask; by default the first that the server lists")
-    add(
-        "--max-tokens",
-        type=int,
-        default=_MAX_TOKENS,
-        metavar="N",
-        help=f"length of the answer; by default {_MAX_TOKENS}",
-    )
-    add(
-        "--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS",
-        help=f"time limit for the whole answer, a cold start included; by default {_TIMEOUT_S:g}",
-    )  # fmt: skip
+    tokens_help = f"length of the answer; by default {_MAX_TOKENS}"
+    add("--max-tokens", type=int, default=_MAX_TOKENS, metavar="N", help=tokens_help)
+    timeout_help = f"time limit for the whole answer, a cold start included; by default {_TIMEOUT_S:g}"
+    add("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS", help=timeout_help)
     add("--json", action="store_true", help="print one JSON document at the end instead of the text")
     parser.set_defaults(command=run_ask)
 
@@ -68,22 +52,21 @@ def run_ask(options: argparse.Namespace) -> int:
     _check(options)
     # aiohttp takes time to import, which the other commands need not spend.
     from serve_app.cli.ask.display import Display  # noqa: PLC0415
-    from serve_app.cli.ask.request import AskError, Question  # noqa: PLC0415
+    from serve_app.cli.ask.request import Question  # noqa: PLC0415
     from serve_app.cli.formats import plain  # noqa: PLC0415
-    from serve_app.cli.lasting_stream import LastingStream  # noqa: PLC0415
+    from serve_app.cli.terminal_output import LastingStream  # noqa: PLC0415
 
     # A stream that the shell has closed is None.
     printed, told = (LastingStream(stream or StringIO()) for stream in (sys.stdout, sys.stderr))
     out = cast(TextIO, printed)
     display = Display(None if options.json else out, cast(TextIO, told))
-    question = Question(
-        options.url, authorization(), options.model, options.prompt, options.max_tokens, options.timeout
-    )
+    bounds = options.max_tokens, options.timeout
+    question = Question(options.url, authorization(), options.model, options.prompt, *bounds, display)
     try:
-        answer = asyncio.run(_ask(question, display))
+        answer = asyncio.run(question.ask())
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except AskError as error:
+    except CommandError as error:
         raise CommandError(plain(str(error), _LONGEST)) from None
     finally:
         display.end()
@@ -95,21 +78,6 @@ def run_ask(options: argparse.Namespace) -> int:
     if printed.failure is not None and not isinstance(printed.failure, BrokenPipeError):
         raise CommandError(f"the answer could not be written: {printed.failure.strerror}")
     return 0
-
-
-async def _ask(question: Question, display: Display) -> Answer:
-    from serve_app.cli.ask.request import ask  # noqa: PLC0415
-
-    async def count() -> None:
-        while True:
-            await asyncio.sleep(_TICK_S)
-            display.tick()
-
-    counting = asyncio.create_task(count())
-    try:
-        return await ask(question, display)
-    finally:
-        counting.cancel()
 
 
 def _check(options: argparse.Namespace) -> None:

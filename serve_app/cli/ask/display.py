@@ -1,29 +1,33 @@
 """What a user sees: the answer on one stream, and the wait for it on another."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TextIO
 
 from serve_app.cli.ask.answer import Piece
-from serve_app.cli.ask.events import Wait
 from serve_app.cli.formats import plain
-from serve_app.cli.style import Style, style_for
+from serve_app.cli.terminal_output import Style, style_for
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, which a model could write too. Tabs and line ends are text."""
 _LONGEST = 300
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a comment in a held stream says; see `ColdWait`. Times in seconds."""
+
+    phase: str
+    eta_s: int | None
+    waited_s: int
+
+
 class Display:
     """Writes text as it comes. The wait is one line that is rewritten on a terminal, else one line per phase.
 
-    Args:
-        out: The stream for the answer; None to leave it out.
-        err: The stream for everything else.
-        clock: A monotonic clock, in seconds.
+    The answer goes to `out`, or nowhere if it is None, and everything else to `err`.
     """
 
     def __init__(self, out: TextIO | None, err: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

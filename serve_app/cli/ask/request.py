@@ -1,40 +1,76 @@
-"""Send one prompt and follow its answer to the end."""
-
-from __future__ import annotations
+"""Send one prompt and follow its answer, a stream of server-sent events, to the end."""
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
 from serve_app import env
 from serve_app.api.engine_client import EVENT_STREAM
 from serve_app.cli.ask.answer import Answer
-from serve_app.cli.ask.display import Display
-from serve_app.cli.ask.events import Event, EventReader, Wait
-from serve_app.cli.environment_proxy import proxy_for
-from serve_app.cli.error_words import error_words
+from serve_app.cli.ask.display import Display, Wait
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.formats import count
+from serve_app.cli.http_client import error_words, proxy_for
 
 _MOST_BYTES = 64 * 2**10
 """The most bytes that are read of an error."""
 _NO_CHAT = "chat template"
 """vLLM's message has these words if a model has no chat template."""
+_WAIT = re.compile(r"\bphase=(?P<phase>\S+) eta_s=(?P<eta>\S+) waited_s=(?P<waited>[0-9]{1,9})")
 
 
-class AskError(Exception):
-    """No complete answer came. The message is one sentence for the user."""
+class _RefusedError(CommandError):
+    pass
 
 
-@dataclass(frozen=True, slots=True)
+class Event(NamedTuple):
+    """One event; `name` is empty if the stream gives none."""
+
+    name: str
+    data: str
+
+
+class EventReader:
+    """Turns blocks of bytes into events and waits."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._name = ""
+        self._data: list[str] = []
+
+    def feed(self, data: bytes) -> Iterator[Event | Wait]:
+        """The events and waits that are complete with these bytes. Other comments are skipped."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            text = line.removesuffix(b"\r").decode("utf-8", "replace")
+            if not text:
+                if self._data:
+                    yield Event(self._name, "\n".join(self._data))
+                self._name, self._data = "", []
+            elif text.startswith(":"):
+                if wait := _WAIT.search(text):
+                    eta = wait["eta"]
+                    eta_s = int(eta) if eta.isascii() and eta.isdigit() and len(eta) < 10 else None
+                    yield Wait(wait["phase"], eta_s, int(wait["waited"]))
+            else:
+                key, _, value = text.partition(":")
+                if key == "data":
+                    self._data.append(value.removeprefix(" "))
+                elif key == "event":
+                    self._name = value.removeprefix(" ")
+
+
+@dataclass(slots=True)
 class Question:
-    """A prompt, the server to send it to, and the bounds of the answer."""
+    """A prompt, the server to send it to, and the bounds of the answer; `display` is told what comes."""
 
     url: str
     """Without the path `/v1/...`."""
@@ -45,58 +81,49 @@ class Question:
     max_tokens: int
     timeout_s: float
     """The time limit for the whole answer."""
+    display: Display
+    _answer: Answer | None = field(default=None, init=False)
+    _wait: Wait | None = field(default=None, init=False)
 
+    async def ask(self) -> Answer:
+        """Return the complete answer. Raises CommandError if none came, with what came instead."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await self._ask()
+        except TimeoutError:
+            raise CommandError(f"no complete answer within {self.timeout_s:g} s: {self._state()}") from None
+        except aiohttp.ClientConnectorError as error:
+            raise CommandError(f"no server answers at {self.url}: {error.os_error or error}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            words = str(error) or type(error).__name__
+            raise CommandError(f"the connection was lost: {words}; {self._state()}") from None
+        finally:
+            ticking.cancel()
 
-class _RefusedError(AskError):
-    pass
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.display.tick()
 
-
-async def ask(question: Question, display: Display) -> Answer:
-    """Return the complete answer.
-
-    Raises:
-        AskError: if none came, with what came instead.
-    """
-    attempt = _Attempt(question, display)
-    try:
-        async with asyncio.timeout(question.timeout_s):
-            return await attempt.run()
-    except TimeoutError:
-        raise AskError(f"no complete answer within {question.timeout_s:g} s: {attempt.state()}") from None
-    except aiohttp.ClientConnectorError as error:
-        raise AskError(f"no server answers at {question.url}: {error.os_error or error}") from None
-    except (aiohttp.ClientError, OSError) as error:
-        words = str(error) or type(error).__name__
-        raise AskError(f"the connection was lost: {words}; {attempt.state()}") from None
-
-
-class _Attempt:
-    def __init__(self, question: Question, display: Display) -> None:
-        self._question = question
-        self._display = display
-        self._url = question.url.rstrip("/")
-        self._answer: Answer | None = None
-        self._wait: Wait | None = None
-
-    async def run(self) -> Answer:
+    async def _ask(self) -> Answer:
         """Ask for the models if none is given, then for a chat, or for a completion if there is no chat."""
-        question = self._question
         async with aiohttp.ClientSession(
-            headers={"Accept-Encoding": "identity", "User-Agent": "tideserve-ask", **question.headers},
+            headers={"Accept-Encoding": "identity", "User-Agent": "tideserve-ask", **self.headers},
             timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
-            proxy=proxy_for(question.url),
+            proxy=proxy_for(self.url),
         ) as session:
-            model = question.model or await self._first_model(session)
-            self._display.asked(model)
-            messages = [{"role": "user", "content": question.prompt}]
+            model = self.model or await self._first_model(session)
+            self.display.asked(model)
+            messages = [{"role": "user", "content": self.prompt}]
             try:
                 return await self._stream(session, model, "/v1/chat/completions", {"messages": messages})
             except _RefusedError as refusal:
                 if _NO_CHAT not in str(refusal):
                     raise
-            return await self._stream(session, model, "/v1/completions", {"prompt": question.prompt})
+            return await self._stream(session, model, "/v1/completions", {"prompt": self.prompt})
 
-    def state(self) -> str:
+    def _state(self) -> str:
         """How far the answer had come, as a clause."""
         answer, wait = self._answer, self._wait
         if answer is None:
@@ -107,13 +134,17 @@ class _Attempt:
             return f"the request was waiting for a replica in phase {wait.phase}"
         return "no token had come"
 
+    @property
+    def _root(self) -> str:
+        return self.url.rstrip("/")
+
     async def _first_model(self, session: aiohttp.ClientSession) -> str:
-        async with self._replied(session.get(f"{self._url}/v1/models", allow_redirects=False)) as reply:
+        async with self._replied(session.get(f"{self._root}/v1/models", allow_redirects=False)) as reply:
             body = await reply.read()
         try:
             return str(json.loads(body)["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
-            raise AskError(f"{self._url}/v1/models answers, but lists no model") from None
+            raise CommandError(f"{self._root}/v1/models answers, but lists no model") from None
 
     async def _stream(
         self, session: aiohttp.ClientSession, model: str, path: str, body: Mapping[str, Any]
@@ -121,59 +152,61 @@ class _Attempt:
         document = {
             "model": model,
             **body,
-            "max_tokens": self._question.max_tokens,
+            "max_tokens": self.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         self._wait = None
         self._answer = answer = Answer(model)
         sent = time.monotonic()
-        call = session.post(f"{self._url}{path}", json=document, allow_redirects=False)
+        call = session.post(f"{self._root}{path}", json=document, allow_redirects=False)
         async with self._replied(call) as reply:
             if reply.content_type != EVENT_STREAM:
-                raise AskError(f"{self._url}{path} answers with {reply.content_type}, not with a stream")
+                raise CommandError(f"{self._root}{path} answers with {reply.content_type}, not with a stream")
             reader = EventReader()
             async for data in reply.content.iter_any():
                 for event in reader.feed(data):
                     if self._over(answer, event, time.monotonic() - sent):
                         return answer
-        raise AskError(f"the stream was cut off: it ended without [DONE]; {self.state()}")
+        raise CommandError(f"the stream was cut off: it ended without [DONE]; {self._state()}")
 
     def _over(self, answer: Answer, event: Event | Wait, now_s: float) -> bool:
         """Take one event. Returns whether it ended a complete answer."""
         if isinstance(event, Wait):
             self._wait = event
-            self._display.waiting(event)
+            self.display.waiting(event)
             return False
         if event.data == "[DONE]":
             if not answer.tokens:
-                raise AskError("the stream ended with [DONE] and without a token")
+                raise CommandError("the stream ended with [DONE] and without a token")
             return True
         if event.name == "error" or event.data.startswith('{"error"'):
             words = error_words(event.data.encode("utf-8", "replace"))
             if not answer.pieces:
                 raise _RefusedError(f"the stream ended in an error: {words}")
-            raise AskError(f"the stream ended in an error after {count(answer.pieces, 'piece')}: {words}")
+            raise CommandError(f"the stream ended in an error after {count(answer.pieces, 'piece')}: {words}")
         try:
             piece = answer.take(event.data, now_s)
         except (ValueError, RecursionError):
-            raise AskError(f"the stream has an event that is no completion: {event.data[:200]}") from None
+            raise CommandError(f"the stream has an event that is no completion: {event.data[:200]}") from None
         if piece is not None:
-            self._display.piece(piece)
+            self.display.piece(piece)
         return False
 
     @asynccontextmanager
     async def _replied(
         self, call: AbstractAsyncContextManager[aiohttp.ClientResponse]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield a reply with status 200. Raises AskError, with the server's message, for any other status."""
+        """Yield a reply with status 200. Raises CommandError, with the server's message, for others."""
         async with call as reply:
             if reply.status == HTTPStatus.OK:
                 yield reply
                 return
             told = f"{reply.url} answers {reply.status}"
             if "Location" in reply.headers:
-                raise AskError(f"{told}: redirected to {reply.headers['Location']}; give --url accordingly")
+                raise CommandError(
+                    f"{told}: redirected to {reply.headers['Location']}; give --url accordingly"
+                )
             data = b""
             while len(data) < _MOST_BYTES and (block := await reply.content.readany()):
                 data += block

@@ -1,7 +1,5 @@
 """A server of the API in a thread of its own: an aiohttp application whose answers a test scripts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`tideserve ask` against a real server that speaks server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -14,10 +12,10 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from serve_app.cli.ask import request as exchange
 from serve_app.cli.ask.command import PROMPT
 from serve_app.cli.ask.display import Display
-from serve_app.cli.ask.request import AskError, Question
+from serve_app.cli.ask.request import Question
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.main import main
 from tests.cli.ask.sse_server import DONE, LIMIT_S, Refusal, Tide, chat, event, failed, held, last, serving
 
@@ -196,9 +194,9 @@ def test_a_connection_that_breaks_within_the_answer_is_told(capsys: pytest.Captu
 
 async def test_the_timeout_is_for_all_of_it_and_tells_how_far_it_got() -> None:
     async def failure_of(url: str) -> str:
-        question = Question(url, {}, "tide", PROMPT, 8, 1.0)
-        with pytest.raises(AskError) as error:
-            await exchange.ask(question, Display(None, StringIO()))
+        question = Question(url, {}, "tide", PROMPT, 8, 1.0, Display(None, StringIO()))
+        with pytest.raises(CommandError) as error:
+            await question.ask()
         return str(error.value)
 
     waits = Tide((held("pending_capacity", "unknown", 5),), endless=True)

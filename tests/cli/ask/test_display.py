@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import io
 
 from serve_app.cli.ask.answer import Piece
-from serve_app.cli.ask.display import Display
-from serve_app.cli.ask.events import Wait
+from serve_app.cli.ask.display import Display, Wait
 
 
 class Stream(io.TextIOWrapper):

@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 import io
+import os
 
 import pytest
 
-from serve_app.cli.style import Style, style_for
+from serve_app.cli.terminal_output import LastingStream, Style, style_for
 
 
 class Terminal(io.StringIO):
@@ -25,3 +24,15 @@ def test_emphasis_surrounds_text_and_leaves_it_alone_where_it_is_off(name: str) 
     assert on.startswith("\x1b[")
     assert on.endswith("text\x1b[0m")
     assert getattr(Style(on=True), name)("") == ""
+
+
+def test_a_reader_that_goes_away_ends_nothing() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as reader, os.fdopen(writing, "w", buffering=1) as stream:
+        lasting = LastingStream(stream)
+        lasting.write("seen\n")
+        assert reader.readline() == "seen\n"
+        reader.close()
+        lasting.write("unseen\n")
+        lasting.flush()
+        assert (lasting.isatty(), lasting.encoding) == (False, stream.encoding)

@@ -1,13 +1,42 @@
-"""A stream whose reader may go away: a terminal that is closed, or `| head`."""
-
-from __future__ import annotations
+"""Emphasis on a terminal, and streams whose reader may go away."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TextIO
+
+from serve_app import env
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Wraps text in terminal codes if `on`."""
+
+    on: bool = False
+
+    def bold(self, text: str) -> str:
+        """Headings."""
+        return self._wrap("1", text)
+
+    def dim(self, text: str) -> str:
+        """What is read last."""
+        return self._wrap("2", text)
+
+    def warn(self, text: str) -> str:
+        """What needs attention."""
+        return self._wrap("33", text)
+
+    def _wrap(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.on and text else text
+
+
+def style_for(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Style:
+    """Colours on a terminal, unless `NO_COLOR` is set (https://no-color.org)."""
+    return Style(stream.isatty() and not environment.get(env.NO_COLOR))
 
 
 class LastingStream:
-    """Passes text on until its reader goes away. A run of hours must not end because of that."""
+    """Passes text on until its reader (a terminal, `| head`) goes away; a long run must not end with it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

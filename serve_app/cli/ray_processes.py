@@ -5,8 +5,6 @@ until Ray ends them. Ray's driver notices neither. Every process of the cluster 
 (`adopt_orphans`), so the process table tells, and no port has to be asked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -20,13 +18,6 @@ from pathlib import Path
 
 import psutil
 
-STABLE_S = 300.0
-"""A server that was ready for this many seconds has its next end counted as the first again."""
-ATTEMPTS = 5
-"""After this many starts in a row that were never ready, no other start is tried."""
-
-_FIRST_DELAY_S = 1.0
-_LONGEST_DELAY_S = 60.0
 _SEARCH_S = 1.0
 _PR_SET_CHILD_SUBREAPER = 36
 _LOG_FOLDER = re.compile(r"--log[-_]dir=(.*)")
@@ -46,26 +37,13 @@ class _Role:
     """What follows from its end."""
 
 
+_ENDS = ": the raylet ends with it"
+_NO_DASHBOARD = ": requests are served, but `tideserve knobs` and Ray's own `serve` commands cannot connect"
 _ROLES = (
     # In the order in which one ends with another, for ends that are seen at once.
-    _Role(
-        "Ray's dashboard",
-        r".* .*ray/dashboard/dashboard\.py( |$)",
-        "dashboard.log",
-        then=": requests are served, but `tideserve knobs`, `serve deploy` and `serve status` cannot connect",
-    ),
-    _Role(
-        "Ray's dashboard agent",
-        "ray::DashboardAgent",
-        "dashboard_agent.log",
-        then=": the raylet ends with it",
-    ),
-    _Role(
-        "Ray's runtime environment agent",
-        "ray::RuntimeEnvAgent",
-        "runtime_env_agent.log",
-        then=": the raylet ends with it",
-    ),
+    _Role("Ray's dashboard", r".* .*ray/dashboard/dashboard\.py( |$)", "dashboard.log", then=_NO_DASHBOARD),
+    _Role("Ray's dashboard agent", "ray::DashboardAgent", "dashboard_agent.log", then=_ENDS),
+    _Role("Ray's runtime environment agent", "ray::RuntimeEnvAgent", "runtime_env_agent.log", then=_ENDS),
     _Role("Ray's GCS", r"gcs_server( |$)", "gcs_server.out", needed=True),
     _Role("the raylet", r"raylet( |$)", "raylet.out", needed=True),
 )
@@ -75,9 +53,7 @@ class Cluster:
     """Watches the processes of one local cluster; once all are found, a look costs a few reads of `/proc`."""
 
     def __init__(
-        self,
-        descendants: Callable[[], Iterable[psutil.Process]],
-        clock: Callable[[], float] = time.monotonic,
+        self, descendants: Callable[[], Iterable[psutil.Process]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._descendants = descendants
         self._clock = clock
@@ -126,34 +102,6 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-class Backoff:
-    """Delays of 1, 2, 4, … 60 s between the end of one server and the start of the next."""
-
-    def __init__(self) -> None:
-        self._ends = 0
-        self._never_ready = 0
-        self._was_ready = False
-
-    def after(self, ready_s: float | None) -> float | None:
-        """Seconds to wait after a server that was ready for `ready_s` seconds, None if it never was.
-
-        Returns:
-            None where no other start should be tried: the first start was never ready, so nothing shows that
-            this configuration can be served here, or `ATTEMPTS` starts in a row were not.
-        """
-        if ready_s is None:
-            self._never_ready += 1
-            if not self._was_ready or self._never_ready >= ATTEMPTS:
-                return None
-        else:
-            self._was_ready = True
-            self._never_ready = 0
-            if ready_s >= STABLE_S:
-                self._ends = 0
-        self._ends += 1
-        return float(min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (self._ends - 1)))
-
-
 def adopt_orphans() -> None:
     """Have the kernel hand this process every descendant whose own parent dies (Linux only).
 
@@ -164,11 +112,7 @@ def adopt_orphans() -> None:
 
 
 def stop_descendants(grace_s: float) -> int:
-    """End every descendant of this process with SIGTERM, and with SIGKILL after `grace_s` seconds.
-
-    Returns:
-        How many had to be killed.
-    """
+    """End all descendants with SIGTERM, after `grace_s` seconds with SIGKILL; returns how many those were."""
     me = psutil.Process()
     processes = me.children(recursive=True)
     for process in processes:

@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import pytest
 
 from serve_app.api.engine_client import ColdWait
-from serve_app.cli.ask.events import Event, EventReader, Wait
+from serve_app.cli.ask.display import Wait
+from serve_app.cli.ask.request import Event, EventReader
 
 STREAM = (
     ": waiting for a replica of a b: phase=imports eta_s=13 waited_s=5\n\n"

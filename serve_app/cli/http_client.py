@@ -1,0 +1,106 @@
+"""How commands speak HTTP: with which key, through which proxy, and what an error's body says."""
+
+import ipaddress
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+
+from serve_app import env
+from serve_app.settings.settings_error import SettingsError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+"""Where the API is served by default."""
+
+_SHOWN = 500
+
+
+class NoAnswerError(Exception):
+    """No HTTP response came. The message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An HTTP response of any status."""
+
+    status: int
+    reason: str
+    body: bytes
+
+
+def fetch(
+    url: str, headers: Mapping[str, str], timeout_s: float, *, body: bytes | None = None, direct: bool = False
+) -> Reply:
+    """Return the response to a GET, or to a PUT of `body`.
+
+    Redirects of a GET are followed without `headers`: a key is only for the server it was meant for. The
+    timeout is for connecting and for each read. `direct` uses no proxy even if the environment names one.
+
+    Raises:
+        NoAnswerError: if the server cannot be reached, or the connection breaks.
+    """
+    request = urllib.request.Request(url, data=body, method="GET" if body is None else "PUT")  # noqa: S310
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)
+    proxy = None if direct else proxy_for(url)
+    proxies = {} if proxy is None else {urllib.parse.urlsplit(url).scheme: proxy}
+    try:
+        try:
+            reply = urllib.request.build_opener(urllib.request.ProxyHandler(proxies)).open(
+                request, timeout=timeout_s
+            )
+        except urllib.error.HTTPError as error:
+            reply = error
+        with reply:
+            return Reply(reply.status, reply.reason, reply.read())
+    except (OSError, HTTPException) as error:
+        raise NoAnswerError(str(getattr(error, "reason", None) or error)) from None
+
+
+def authorization(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the header with the API key of the environment, or no header if there is no key.
+
+    Raises:
+        SettingsError: for a key that a header cannot contain. The message does not repeat the key.
+    """
+    key = environment.get(env.API_KEY, "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise SettingsError([f"{env.API_KEY}: must be on one line of printable ASCII without spaces"])
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for `url`, or None. Call it once: it costs 50 us.
+
+    It is None for this machine itself, whatever the environment says: a proxy elsewhere could not reach it.
+    """
+    parts = urllib.parse.urlsplit(url)
+    if parts.hostname is None or is_loopback(parts.hostname) or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or IP address in a URL is this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def error_words(body: bytes) -> str:
+    """Return the code and message of an OpenAI-shaped error, or another body on one line, cut at 500."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    error = document.get("error") if isinstance(document, dict) else None
+    if isinstance(error, dict) and error.get("message"):
+        return f"{error.get('code') or error.get('type') or 'error'}: {error['message']}"[:_SHOWN]
+    if isinstance(error, str):
+        return error[:_SHOWN]
+    return " ".join(body[: 2 * _SHOWN].decode(errors="replace").split())[:_SHOWN]
