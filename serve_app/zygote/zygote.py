@@ -136,7 +136,8 @@ def become(request: Request, passed: list[int]) -> None:
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(int(threads))
     if raylet := sys.modules.get("ray._raylet"):
-        raylet.setproctitle = setproctitle  # Ray's own copy cannot be the second to look for the environment
+        # Ray's own copy of it cannot be the second in a process to look for the environment.
+        raylet.setproctitle = setproctitle  # type: ignore[attr-defined]
     run(request.arguments)
 
 
