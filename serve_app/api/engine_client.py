@@ -7,23 +7,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
-
-from serve_app.api.outcome import Outcome
+from typing import Literal, Protocol, get_args
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
-OPERATIONS: tuple[Operation, ...] = (
-    "chat_completions",
-    "completions",
-    "embeddings",
-    "tokenize",
-    "detokenize",
-    "generate",
-)
-GPU_OPERATIONS: frozenset[Operation] = frozenset(
-    {"chat_completions", "completions", "embeddings", "generate"}
-)
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
 """Operations that are work for a GPU. Tokenizing is not."""
+
+Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
+"""How a request ended, as its client saw it; error rates count outcomes. Answered in full; told to come later
+(429); failed (5xx, or a stream that ended in an error event or was cut); wrong in itself (any other 4xx);
+left by its client before the end."""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,14 +10,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
-from serve_app.api.body import peek, read_body
+from serve_app.api.body import check_structure, peek, read_body
 from serve_app.api.body_memory import BodyMemory
-from serve_app.api.body_values import check_structure
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, no_such_model
 from serve_app.api.generate import GenerateRequest, GenerateResponse
-from serve_app.api.models import ModelDirectory, ServedModel
+from serve_app.api.models import ApiModel
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.settings.tree import HttpSettings
 
@@ -28,16 +27,25 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
-_STREAMABLE: tuple[Operation, ...] = ("chat_completions", "completions")
 
 
-def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
+def find_model(models: Mapping[str, ApiModel], name: str | None) -> ApiModel:
+    """The model called `name`; the only model, if none is named. Raises ApiError 404 or 400."""
+    if name is None and len(models) == 1:
+        return next(iter(models.values()))
+    if name is None or name not in models:
+        raise no_such_model(name, models)
+    return models[name]
+
+
+def openai_router(served: Sequence[ApiModel], bounds: HttpSettings) -> APIRouter:
     """Completions, embeddings, tokenization, the model list and `/generate`."""
     router = APIRouter()
+    models = {model.name: model for model in served}
     memory = BodyMemory(bounds.max_body_memory_bytes)
 
     async def answered(
-        http: Request, operation: Operation, read: Callable[[bytes], tuple[ServedModel, bool]]
+        http: Request, operation: Operation, read: Callable[[bytes], tuple[ApiModel, bool]]
     ) -> Response:
         """The engine's answer. `read` tells which model a body is for, and whether it asks for a stream."""
         state = http.state
@@ -58,12 +66,12 @@ def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
             raise
 
     def add(path: str, operation: Operation, summary: str) -> None:
-        streamable = operation in _STREAMABLE
+        streamable = operation in ("chat_completions", "completions")
 
         async def endpoint(request: Request) -> Response:
-            def read(body: bytes) -> tuple[ServedModel, bool]:
+            def read(body: bytes) -> tuple[ApiModel, bool]:
                 seen = peek(body)
-                return models.find(seen.model), streamable and seen.wants_stream
+                return find_model(models, seen.model), streamable and seen.wants_stream
 
             return await answered(request, operation, read)
 
@@ -84,11 +92,11 @@ def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
 
     @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
     async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [model.card() for model in models.all()]}
+        return {"object": "list", "data": [model.card() for model in served]}
 
     @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
     async def get_model(model: str) -> dict[str, Any]:
-        return dict(models.find(model).card())
+        return dict(find_model(models, model).card())
 
     @router.post(
         "/generate",
@@ -99,7 +107,7 @@ def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
         openapi_extra={"requestBody": generate_schema()},
     )
     async def generate(request: Request) -> Response:
-        def read(data: bytes) -> tuple[ServedModel, bool]:
+        def read(data: bytes) -> tuple[ApiModel, bool]:
             try:
                 body = GenerateRequest.model_validate_json(data)
             except ValidationError as error:
@@ -107,7 +115,8 @@ def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
                     {**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)
                 ]
                 raise RequestValidationError(details) from None
-            return models.find(body.model) if body.model is not None else models.first(), body.stream
+            model = served[0] if body.model is None else find_model(models, body.model)
+            return model, body.stream
 
         return await answered(request, "generate", read)
 

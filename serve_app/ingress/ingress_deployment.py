@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.api_keys import ApiKeys
 from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
-from serve_app.api.models import ModelDirectory, ServedModel
+from serve_app.api.models import ApiModel
 from serve_app.cluster.placement import custom_and_cpus
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
@@ -65,7 +65,7 @@ class Ingress:
         )
         self._stored = stored_state(app, [model.deployment_name for model in models])
         self._observer = ServeObserver(app, models, self._live, self._stored)
-        self._served: list[ServedModel] = []
+        self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         for model, handle in zip(models, engines, strict=True):
             self._serve(model, handle, IngressMetrics(model.name, replica))
@@ -86,12 +86,12 @@ class Ingress:
         )
         counters = IngressCounters(model.deployment_name, held, metrics)
         self._counters.append(counters)
-        self._served.append(ServedModel(model.name, int(time.time()), engine, model.max_model_len, counters))
+        self._served.append(ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""
         return create_app(
-            ModelDirectory(self._served),
+            self._served,
             self._observer,
             self._settings.http,
             api_keys=self._api_keys,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import Traffic
+from serve_app.api.models import Traffic
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, IngressSignals, ingress_key
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray

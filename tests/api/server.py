@@ -12,8 +12,7 @@ from serve_app.api.autoscaling import AutoscalingView
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
-from serve_app.api.models import ModelDirectory, ServedModel
-from serve_app.api.traffic import Traffic
+from serve_app.api.models import ApiModel, Traffic
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
@@ -48,14 +47,12 @@ class Server:
         self.chat = chat or StubEngine(EngineReply(200, b'{"from":"chat"}'))
         self.embed = StubEngine(EngineReply(200, b'{"from":"embed"}'))
         self.observer = StubObserver()
-        directory = ModelDirectory(
-            [
-                ServedModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", Traffic())),
-                ServedModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", Traffic())),
-            ]
-        )
+        models = [
+            ApiModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", Traffic())),
+            ApiModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", Traffic())),
+        ]
         app = create_app(
-            directory,
+            models,
             self.observer,
             HttpSettings.model_construct(
                 max_body_bytes=MAX_BODY_BYTES,

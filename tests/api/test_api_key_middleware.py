@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api.api_key_middleware import ApiKeyMiddleware
-from serve_app.api.api_keys import ApiKeys
+from serve_app.api.api_keys import ApiKeyMiddleware, ApiKeys
 from tests.api.server import Server, error_of
 from tests.stub_engine import StubEngine, frames
 

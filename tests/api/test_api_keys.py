@@ -133,7 +133,7 @@ async def test_the_file_is_looked_at_once_a_second_and_read_when_it_has_changed(
     path.write_text("sk-one\n")
     keys = ApiKeys(str(path), clock)
     calls: list[str] = []
-    glance, read = api_keys._glance, api_keys._read
+    glance, read = api_keys.file_signature, api_keys.read_keys
 
     def noted_glance(path: str) -> api_keys._Signature:
         calls.append("look")
@@ -143,8 +143,8 @@ async def test_the_file_is_looked_at_once_a_second_and_read_when_it_has_changed(
         calls.append("read")
         return read(path)
 
-    monkeypatch.setattr(api_keys, "_glance", noted_glance)
-    monkeypatch.setattr(api_keys, "_read", noted_read)
+    monkeypatch.setattr(api_keys, "file_signature", noted_glance)
+    monkeypatch.setattr(api_keys, "read_keys", noted_read)
 
     async def pass_seconds(seconds: int) -> None:
         for _ in range(8 * seconds):
@@ -213,7 +213,7 @@ async def test_a_file_system_that_hangs_holds_up_one_request_for_a_moment_and_no
     path, clock, answers = tmp_path / "keys", Clock(), threading.Event()
     path.write_text("sk-one\n")
     keys = ApiKeys(str(path), clock)
-    glance = api_keys._glance
+    glance = api_keys.file_signature
     hung: list[str] = []
 
     def hanging(path: str) -> api_keys._Signature:
@@ -222,7 +222,7 @@ async def test_a_file_system_that_hangs_holds_up_one_request_for_a_moment_and_no
         return glance(path)
 
     monkeypatch.setattr(api_keys, "_LOOK_WAIT_S", 0.01)
-    monkeypatch.setattr(api_keys, "_glance", hanging)
+    monkeypatch.setattr(api_keys, "file_signature", hanging)
     try:
         async with asyncio.timeout(LIMIT_S):
             for _ in range(3):  # one look at a time: no thread more for each second that it hangs

@@ -12,7 +12,7 @@ import pytest
 from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import Traffic
+from serve_app.api.models import Traffic
 from tests.api.connection import SCOPE, Connection
 from tests.api.server import Server
 from tests.api.traffic_log import TrafficLog
