@@ -16,6 +16,7 @@ from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ApiModel
 from serve_app.cluster.placement import custom_and_cpus
+from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.held_requests import HeldRequests
@@ -79,10 +80,11 @@ class Ingress:
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)
         held = HeldRequests(model, handle, knobs, ProgressReader(self._stored, model.deployment_name))
+        admission = Admission(model, held, knobs)
         engine: EngineClient = (
-            RelayClient(model, held)
+            RelayClient(model, admission)
             if self._settings.ingress.data_plane == "relay"
-            else HandleClient(model, handle, held, knobs)
+            else HandleClient(model, handle, admission, knobs)
         )
         counters = IngressCounters(model.deployment_name, held, metrics)
         self._counters.append(counters)

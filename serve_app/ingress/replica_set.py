@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from serve_app.ingress.prefill import PrefillPace
 from serve_app.ingress.replica_choice import (
     GROUP_REQUESTS,
     SEQUENCE_TOKENS,
@@ -15,6 +14,35 @@ from serve_app.ingress.replica_choice import (
     least_late,
     least_loaded,
 )
+
+PACE_FADE = 0.99
+"""The pace of prefill is a mean over about a hundred first tokens."""
+
+
+@dataclass(slots=True)
+class PrefillPace:
+    """How fast the engines of a deployment prefill: sums over first tokens, which fade."""
+
+    seconds: float = 0.0
+    """From sending a request to its first token."""
+    tokens: float = 0.0
+    """Prompt tokens prefilled meanwhile."""
+    prompts: float = 0.0
+    prompt_tokens: float = 0.0
+    """The requests' own prompt tokens."""
+
+    def learn(self, seconds: float, tokens: float, prompt_tokens: int) -> None:
+        """Count one first token, which came after `seconds`, in which the engine had `tokens` to prefill.
+
+        Tokens are an estimate, and those found in a prefix cache, or that stand for an image's bytes, take no
+        time: no first token may claim more than twice the pace known.
+        """
+        if self.seconds > 0.0:
+            tokens = min(tokens, 2.0 * seconds * self.tokens / self.seconds)
+        self.seconds = self.seconds * PACE_FADE + seconds
+        self.tokens = self.tokens * PACE_FADE + tokens
+        self.prompts = self.prompts * PACE_FADE + 1.0
+        self.prompt_tokens = self.prompt_tokens * PACE_FADE + prompt_tokens
 
 
 @dataclass(slots=True)
@@ -27,6 +55,8 @@ class ReplicaSet:
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
     pace: PrefillPace = field(default_factory=PrefillPace)
+    awaited: bool = False
+    """Whether held requests wait for room. Only then are they told of a slot that has become free."""
     _listed: dict[str, Replica] = field(default_factory=dict)
     """The replicas that Ray says run."""
     _usable: dict[str, Replica] = field(default_factory=dict)
@@ -37,7 +67,7 @@ class ReplicaSet:
     _on_trouble: Callable[[Replica], None] = lambda _: None
 
     def notify(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change`, and nothing else, whenever a replica may have come, gone or got room."""
+        """Call `on_change`, and nothing else, when replicas may have changed or, if `awaited`, got room."""
         self._on_change = on_change
 
     def notify_trouble(self, on_trouble: Callable[[Replica], None]) -> None:
@@ -146,7 +176,8 @@ class ReplicaSet:
         slot.pending_prompt_tokens = 0
         if replica.failures:
             replica.failures = 0
-            self._on_change()
+            if self.awaited:
+                self._on_change()
 
     def release(self, slot: Slot) -> None:
         """Give a slot back, whether its replica is still in the set or not. A second call does nothing."""
@@ -159,7 +190,8 @@ class ReplicaSet:
         if slot.pending_prompt_tokens and slot.group >= replica.group:
             replica.leave_group(slot, self.clock())
         slot.pending_prompt_tokens = 0
-        self._on_change()
+        if self.awaited:
+            self._on_change()
 
 
 _sets: dict[str, ReplicaSet] = {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serve_app.api.engine_client import ColdWait
+from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
 from serve_app.ingress.held_requests import HeldRequests
 from serve_app.settings import ModelSettings
@@ -48,6 +49,7 @@ def hold(
     progress: StubProgress | None = None,
     clock: Callable[[], float] = time.perf_counter,
     **knobs: Any,
-) -> HeldRequests:
-    """A queue for `model` whose knobs are those given."""
-    return HeldRequests(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock)
+) -> Admission:
+    """Admission to `model`, and the queue behind it, with the knobs given."""
+    held = HeldRequests(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock)
+    return Admission(model, held, lambda: Knobs(**knobs))

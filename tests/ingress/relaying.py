@@ -63,8 +63,9 @@ class Fleet:
         self._stack = stack
         self.known = replicas.replica_set(MODEL.deployment_name)
         self.handle = StubHandle(holds=True)
-        self.held = hold(MODEL, self.handle)
-        self.client = RelayClient(MODEL, self.held)
+        self.admission = hold(MODEL, self.handle)
+        self.held = self.admission.held
+        self.client = RelayClient(MODEL, self.admission)
         self._named: dict[str, dict[str, str]] = {}
         self._started = 0
         stack.push_async_callback(hang_up, self.client)

@@ -13,7 +13,6 @@ from serve_app.api.engine_client import ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.held_requests import HeldRequests
 from serve_app.ingress.replica_choice import Slot
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
@@ -41,11 +40,12 @@ class Queue:
     def __init__(self, handle: StubHandle | None = None, **knobs: Any) -> None:
         self.handle = handle or StubHandle(holds=True)
         self.progress = StubProgress()
-        self.held = hold(MODEL, self.handle, self.progress, **knobs)
+        self.admission = hold(MODEL, self.handle, self.progress, **knobs)
+        self.held = self.admission.held
 
     def ask(self, **options: Any) -> asyncio.Task[Slot]:
         """A request for a slot, on its way."""
-        return asyncio.create_task(self.held.take(request(), **options))
+        return asyncio.create_task(self.admission.take(request(), **options))
 
     async def held_requests(self, count: int) -> list[asyncio.Task[Slot]]:
         """That many requests, all in the queue."""
@@ -61,7 +61,7 @@ class Queue:
     async def refusal(self, **options: Any) -> ApiError:
         async with asyncio.timeout(LIMIT_S):
             with pytest.raises(ApiError) as caught:
-                await self.held.take(request(), **options)
+                await self.admission.take(request(), **options)
         return caught.value
 
 
@@ -74,7 +74,7 @@ async def test_with_a_replica_at_hand_nothing_is_held_and_nobody_asked() -> None
     queue = Queue()
     queue.up("a")
     tasks = asyncio.all_tasks()
-    coroutine = queue.held.take(request())
+    coroutine = queue.admission.take(request())
 
     with pytest.raises(StopIteration) as done:
         coroutine.send(None)  # the first step is the last: it never yields to the event loop
@@ -118,7 +118,7 @@ async def test_those_who_came_first_go_first() -> None:
 async def test_a_request_that_has_lost_its_replica_waits_for_room_too() -> None:
     queue = Queue()
     queue.up("a")
-    first = [await queue.held.take(request()) for _ in range(4)]
+    first = [await queue.admission.take(request()) for _ in range(4)]
 
     task = queue.ask(again=True)
     await asyncio.sleep(0)
@@ -144,15 +144,15 @@ async def test_more_requests_than_may_be_held_are_refused_with_when_to_come_back
 
 
 async def test_the_bound_is_the_knob_as_it_is_now() -> None:
-    bound = 0
     handle = StubHandle(holds=True)
-    held = HeldRequests(MODEL, handle, lambda: Knobs(max_held_requests=bound), StubProgress())
+    admission = hold(MODEL, handle, max_held_requests=0)
+    held = admission.held
     with pytest.raises(ApiError, match="max_held_requests = 0"):
-        await held.take(request())
+        await admission.take(request())
     assert handle.chosen == 0
 
-    bound = 1
-    task = asyncio.create_task(held.take(request()))
+    held._knobs = lambda: Knobs(max_held_requests=1)
+    task = asyncio.create_task(admission.take(request()))
     await asyncio.sleep(0)
     assert len(held) == 1
     task.cancel()
@@ -178,7 +178,7 @@ async def test_those_held_for_room_have_the_same_deadline() -> None:
     queue = Queue(cold_wait_timeout_s=0.001)
     queue.up("a")
     for _ in range(4):
-        await queue.held.take(request())
+        await queue.admission.take(request())
 
     assert (await queue.refusal(again=True)).code == "cold_wait_timeout"
 
@@ -203,7 +203,7 @@ async def test_with_all_replicas_full_and_nobody_held_a_request_is_refused_at_on
     queue = Queue()
     queue.up("a")
     for _ in range(4):
-        await queue.held.take(request())
+        await queue.admission.take(request())
 
     error = await queue.refusal()
 
@@ -297,12 +297,13 @@ async def test_a_question_outlived_by_its_replica_and_by_everybody_held_is_taken
 async def test_the_queue_can_be_measured() -> None:
     now = 100.0
     handle = StubHandle(holds=True)
-    held = HeldRequests(MODEL, handle, Knobs, StubProgress(), clock=lambda: now)
+    admission = hold(MODEL, handle, clock=lambda: now)
+    held = admission.held
     assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
-    first = asyncio.create_task(held.take(request()))
+    first = asyncio.create_task(admission.take(request()))
     await asyncio.sleep(0)
     now = 107.0
-    second = asyncio.create_task(held.take(request(body=b"x" * 100)))
+    second = asyncio.create_task(admission.take(request(body=b"x" * 100)))
     await asyncio.sleep(0)
     now = 110.0
 
@@ -317,10 +318,11 @@ async def test_the_queue_can_be_measured() -> None:
 
 async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None:
     now = 100.0
-    held = HeldRequests(MODEL, StubHandle(holds=True), Knobs, StubProgress(), clock=lambda: now)
+    admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
+    held = admission.held
     tasks = []
     for again in (False, True):
-        tasks.append(asyncio.create_task(held.take(request(), again=again)))
+        tasks.append(asyncio.create_task(admission.take(request(), again=again)))
         await asyncio.sleep(0)
         now += 5.0
 
@@ -334,7 +336,7 @@ async def test_a_client_is_told_while_its_request_is_held_and_the_request_how_lo
     queue.progress.current = ColdStartProgress("imports", 12.0)
     waits = Waits()
     asked = request(tell_wait=waits)
-    task = asyncio.create_task(queue.held.take(asked))
+    task = asyncio.create_task(queue.admission.take(asked))
 
     for phase in ("imports", "warm_up"):
         queue.progress.current = ColdStartProgress(phase, 12.0)
@@ -355,7 +357,7 @@ async def test_a_wait_shorter_than_the_interval_is_not_told() -> None:
     queue = Queue()
     waits = Waits()
     asked = request(tell_wait=waits)
-    task = asyncio.create_task(queue.held.take(asked))
+    task = asyncio.create_task(queue.admission.take(asked))
     await asyncio.sleep(0)
 
     queue.up("a")
@@ -370,17 +372,18 @@ async def test_a_wait_that_failed_was_a_wait_too() -> None:
     asked = request()
 
     with pytest.raises(ApiError):
-        await queue.held.take(asked)
+        await queue.admission.take(asked)
 
     assert asked.held_s > 0.0
 
 
 async def test_all_waits_of_a_request_add_up() -> None:
     now = 100.0
-    held = HeldRequests(MODEL, StubHandle(holds=True), Knobs, StubProgress(), clock=lambda: now)
+    admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
+    held = admission.held
     asked = request()
     for again in (False, True):
-        task = asyncio.create_task(held.take(asked, again=again))
+        task = asyncio.create_task(admission.take(asked, again=again))
         await asyncio.sleep(0)
         now += 2.5
         held.replicas.update({"a": {"address": "a:1", "token": "t"}})
@@ -397,7 +400,7 @@ async def test_a_client_that_cannot_be_told_fails_its_own_request_only() -> None
     queue = Queue(keep_alive_interval_s=0.001)
     other = queue.ask()
     with pytest.raises(OSError, match="pipe"):
-        await queue.held.take(request(tell_wait=broken))
+        await queue.admission.take(request(tell_wait=broken))
 
     queue.up("a")
     assert await ids([other]) == ["a"]
@@ -406,7 +409,7 @@ async def test_a_client_that_cannot_be_told_fails_its_own_request_only() -> None
 
 async def test_however_short_the_interval_others_get_their_turn() -> None:
     queue = Queue(keep_alive_interval_s=1e-9)
-    task = asyncio.create_task(queue.held.take(request(tell_wait=Waits())))
+    task = asyncio.create_task(queue.admission.take(request(tell_wait=Waits())))
     for _ in range(20):
         await asyncio.sleep(0)
 

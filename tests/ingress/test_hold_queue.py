@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from serve_app.ingress.hold_queue import HeldRequest, HoldQueue
+from serve_app.ingress.held_requests import HeldRequest, HoldQueue
 
 
 async def held(since: float, *, again: bool = False) -> HeldRequest:

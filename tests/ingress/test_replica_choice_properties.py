@@ -27,6 +27,7 @@ class Routing(RuleBasedStateMachine):
         self.replicas: set[Replica] = set()
         self.heard = 0
         self.among.notify(self._hear)
+        self.among.awaited = True
 
     def _hear(self) -> None:
         self.heard += 1
