@@ -117,3 +117,8 @@ def no_such_model(name: str | None, served: Iterable[str]) -> ApiError:
         )
     message = f"model = {name[:200]!r}: does not exist; this server has {names}."
     return ApiError(404, message, param="model", code="model_not_found")
+
+
+def unsupported_feature(feature: str) -> ApiError:
+    """A 400 for what the model named cannot do."""
+    return ApiError(400, f"This model does not support {feature}.", param="model", code="unsupported_feature")
