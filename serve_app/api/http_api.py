@@ -14,14 +14,16 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
-from serve_app.api.api_keys import ApiKeyMiddleware, ApiKeys
+from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
+from serve_app.api.generate_route import generate_router
 from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware
 from serve_app.api.models import ApiModel
-from serve_app.api.openai import openai_router
+from serve_app.api.openai import Endpoints, openai_router
 from serve_app.api.schemas import component_schemas
 from serve_app.settings.tree import HttpSettings
 
@@ -33,7 +35,7 @@ def create_app(
     observer: Observer,
     http: HttpSettings,
     *,
-    api_keys: ApiKeys | None = None,
+    api_keys: ApiKeyFile | None = None,
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
 ) -> FastAPI:
@@ -52,7 +54,9 @@ def create_app(
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(openai_router(models, http))
+    endpoints = Endpoints(models, http)
+    app.include_router(openai_router(endpoints))
+    app.include_router(generate_router(endpoints))
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.api_keys import ApiKeys
+from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ApiModel
@@ -54,7 +54,7 @@ class Ingress:
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
-        self._api_keys = None if file is None else ApiKeys(file)
+        self._api_keys = None if file is None else ApiKeyFile(file)
         context = serve.get_replica_context()
         app, replica = context.app_name, context.replica_tag
         self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})

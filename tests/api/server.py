@@ -7,7 +7,7 @@ from typing import Any
 
 from httpx import ASGITransport, AsyncClient, Response
 
-from serve_app.api.api_keys import ApiKeys
+from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.autoscaling import AutoscalingView
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.health import ModelReadiness, Readiness
@@ -40,7 +40,7 @@ class Server:
         chat: StubEngine | None = None,
         traffic: Mapping[str, Traffic] | None = None,
         autoscaling: AutoscalingView | None = None,
-        api_keys: ApiKeys | None = None,
+        api_keys: ApiKeyFile | None = None,
         max_body_memory_bytes: int = 1 << 20,
     ) -> None:
         told = traffic or {}

@@ -5,27 +5,28 @@ import pytest
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.models import ApiModel
-from serve_app.api.openai import find_model
+from serve_app.api.openai import Endpoints
+from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
 ENGINE = StubEngine(EngineReply(200))
 
 
-def models(*names: str) -> dict[str, ApiModel]:
-    return {name: ApiModel(name, 1_700_000_000, ENGINE) for name in names}
+def models(*names: str) -> Endpoints:
+    return Endpoints([ApiModel(name, 1_700_000_000, ENGINE) for name in names], HttpSettings())
 
 
 def test_a_model_is_found_by_its_name() -> None:
-    assert find_model(models("b", "org/a"), "org/a").name == "org/a"
+    assert models("b", "org/a").find("org/a").name == "org/a"
 
 
 def test_the_only_model_need_not_be_named() -> None:
-    assert find_model(models("a"), None).name == "a"
+    assert models("a").find(None).name == "a"
 
 
 def test_one_of_several_models_must_be_named() -> None:
     with pytest.raises(ApiError) as caught:
-        find_model(models("b", "a"), None)
+        models("b", "a").find(None)
 
     error = caught.value
     assert (error.status, error.param, error.code) == (400, "model", "missing_field")
@@ -35,7 +36,7 @@ def test_one_of_several_models_must_be_named() -> None:
 @pytest.mark.parametrize("name", ["c", "", "A"])
 def test_an_unknown_model_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(ApiError) as caught:
-        find_model(models("b", "a"), name)
+        models("b", "a").find(name)
 
     error = caught.value
     assert (error.status, error.param, error.code) == (404, "model", "model_not_found")
@@ -44,7 +45,7 @@ def test_an_unknown_model_is_answered_with_those_there_are(name: str) -> None:
 
 def test_a_name_without_end_is_not_repeated_whole() -> None:
     with pytest.raises(ApiError) as caught:
-        find_model(models("a"), "x" * 100_000)
+        models("a").find("x" * 100_000)
 
     assert len(caught.value.message) < 300
 
