@@ -1,7 +1,5 @@
 """An HTTP response that runs an engine call, and ends it the moment its client leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping

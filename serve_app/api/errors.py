@@ -1,7 +1,5 @@
 """Errors in the OpenAI API's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec

@@ -1,7 +1,5 @@
 """The FastAPI application: every route and every error shape. Knows nothing of Ray or vLLM."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ out first. `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names `middlewares`; Ray 
 every ingress replica and for its own proxy, and wraps what it returns around its own middleware.
 """
 
-from __future__ import annotations
-
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 

@@ -1,7 +1,5 @@
 """The data plane through Ray Serve's own deployment handle: slower, and with no port of its own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """The requests that one ingress replica holds for one model until an engine replica can take them."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

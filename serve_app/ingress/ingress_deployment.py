@@ -1,7 +1,5 @@
 """The ingress deployment: the HTTP API, with engines reached through Ray Serve."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """The document in which ingress replicas tell the policy what is served, and with which knobs. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
