@@ -1,7 +1,5 @@
 """The whole application over two stub engines, and a client of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The file of keys: what it may hold, and what becomes of a change of it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

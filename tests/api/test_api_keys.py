@@ -1,7 +1,5 @@
 """The API with a file of keys: who gets in, and what the others are told."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a client is sent while its request is held, and what may follow it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

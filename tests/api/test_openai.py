@@ -1,7 +1,5 @@
 """The endpoints over stub engines: what reaches an engine, and what is refused before."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Notes what the HTTP API tells of its requests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from serve_app.api.engine_client import EngineRequest

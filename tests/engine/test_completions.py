@@ -1,7 +1,5 @@
 """The OpenAI operations on vLLM's own handlers, of the embedded model, with a stub of the engine core."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Replicas as Ray would name them, and the client that relays to them; only the engines are stubs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

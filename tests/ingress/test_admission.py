@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from serve_app.api.engine_client import OPERATIONS, EngineRequest, Operation

@@ -1,7 +1,5 @@
 """How those who are held leave for replicas that come up one after the other."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """A client's stream through a cold start: the HTTP response, the queue and the relay together."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Slot
 from serve_app.ingress.replica_set import ReplicaSet, replica_set
 

@@ -1,7 +1,5 @@
 """Whatever happens in whatever order, the set counts what is there and picks whom it may."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
