@@ -8,7 +8,8 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.engine_client import EVENT_STREAM, JSON, ColdWait, EngineClient, EngineRequest, Outcome
+from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineClient, EngineRequest, Outcome
 from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, stream_failed
 from serve_app.api.models import Traffic
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.engine_client import ColdWait, EngineRequest
+from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import EngineRequest
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.refusals import cannot_start, replicas_busy, too_many_held, waited_too_long
 from serve_app.ingress.replica_choice import Slot

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineRequest
+from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress

@@ -6,7 +6,7 @@ import pytest
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from serve_app.api.engine_client import ColdWait
+from serve_app.api.cold_wait import ColdWait
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait
+from serve_app.api.cold_wait import ColdWait
 from serve_app.cli.ask.events import Event, EventReader, Wait
 
 STREAM = (
