@@ -12,14 +12,14 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 LIMIT_S = 10.0
 """Far beyond what any awaited event takes; a test that reaches it has hung."""
 
-Answer = EngineReply | Exception | Callable[[], AsyncIterator[bytes]]
+StubAnswer = EngineReply | Exception | Callable[[], AsyncIterator[bytes]]
 
 
 @dataclass
 class StubEngine:
     """Answers with a whole reply, raises, or streams what the called function yields."""
 
-    answer: Answer
+    answer: StubAnswer
     requests: list[EngineRequest] = field(default_factory=list)
     """As they were when they came."""
     entered: asyncio.Event = field(default_factory=asyncio.Event)

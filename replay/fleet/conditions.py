@@ -9,14 +9,10 @@ import numpy as np
 
 from replay.fleet.layout import RULES, WINDOW_S, Records
 from replay.profile import Profile
-from serve_app.ingress.prefill import (
-    BYTES_PER_TOKEN,
-    MOST_PROMPT_TOKENS,
-    PACE_FADE,
-    PREFILL_BUDGET_SHARE,
-)
+from serve_app.ingress.admission import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS, PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_choice import GROUP_REQUESTS, SEQUENCE_TOKENS
 from serve_app.ingress.request_counters import COLD_AFTER_S
+from serve_app.ingress.slots import PACE_FADE
 
 ROUTINGS = ("grouped", "tokens", "two-choices")
 

@@ -1,136 +1,83 @@
-"""The keys that clients may use: those of a file, which is read again when it changes.
+"""Lets in only clients with an API key, where the settings name a file of keys."""
 
-Only digests of keys are kept, and neither they nor a line of the file gets into a message or a log.
-"""
-
-from __future__ import annotations
-
-import asyncio
 import hmac
-import logging
-import os
-import re
-import time
-from collections.abc import Callable
 from hashlib import sha256
 
-from serve_app.settings.settings_error import SettingsError
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-logger = logging.getLogger("ray.serve")
+from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.engine_client import JSON
+from serve_app.api.errors import ApiError
 
-SETTING = "http.api_keys_file"
-_LOOK_S = 1.0
-_LOOK_WAIT_S = 1.0
-"""How long a request waits for a look at the file; a network file system may never answer."""
-_MOST_BYTES = 1 << 20
-_MOST_KEYS = 1000
-"""Each is compared with what a client sends: 1,000 take 0.1 ms."""
-_KEY = re.compile(rb"[\x21-\x7e]+")
-"""What a header can carry: printable ASCII without spaces."""
-
-_Signature = tuple[int, int, int, int, int]
+OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))
+"""For probes and scrapes, which have no key."""
+_POLICY_VIOLATION = 1008
+"""RFC 6455, 7.4.1."""
 
 
-class _UnusableError(Exception):
-    """A file has no usable keys. The message tells why, without the file's path and content."""
+async def is_known(keys: ApiKeyFile, key: bytes) -> bool:
+    """Whether a client may use `key`. At most once a second, a caller waits for a look at the file."""
+    if keys.clock() >= keys.due_s:
+        await keys.refresh()
+    given = sha256(key).digest()
+    found = 0
+    for digest in keys.digests:  # All of them, so that the time does not tell which one it was.
+        found |= hmac.compare_digest(digest, given)
+    return bool(found)
 
 
-class ApiKeys:
-    """The keys in force.
+class ApiKeyMiddleware:
+    """Answers 401 to requests without a key of `keys`, before their path or body is looked at.
 
-    A file that vanishes, or becomes empty or invalid, leaves the previous keys in force: it may be in the
-    middle of a change, and neither locking every client out nor letting every client in would be right.
-
-    Args:
-        path: A file with one key per line. Blank lines, and lines that begin with `#`, are skipped.
-        clock: Seconds on a clock that never goes back.
-
-    Raises:
-        SettingsError: if the file has no usable keys to begin with.
+    What passes is handed on as it is, with a short name of the key in the request's state: a stream pays
+    nothing for it.
     """
 
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
-        self._clock = clock
+    def __init__(self, app: ASGIApp, keys: ApiKeyFile) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, or refuse."""
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and _path(scope) in OPEN_PATHS):
+            await self._app(scope, receive, send)
+            return
         try:
-            self._digests, self._signature = _read(path)
-        except _UnusableError as error:
-            raise SettingsError([f"{SETTING} = {path!r}: {error}"]) from None
-        self._trouble = ""
-        self._looking = False
-        self._due_s = clock() + _LOOK_S
-
-    async def known(self, key: bytes) -> bool:
-        """Whether a client may use `key`. At most once a second, a caller waits for a look at the file."""
-        now = self._clock()
-        if now >= self._due_s and not self._looking:
-            self._due_s = now + _LOOK_S
-            await self._look_aside()
-        given = sha256(key).digest()
-        found = 0
-        for digest in self._digests:  # All of them, so that the time does not tell which one it was.
-            found |= hmac.compare_digest(digest, given)
-        return bool(found)
-
-    async def _look_aside(self) -> None:
-        """In a thread: even a local disk may take its time, and every stream is in this loop."""
-        self._looking = True
-        looking = asyncio.get_running_loop().run_in_executor(None, self._look)
-        await asyncio.wait([looking], timeout=_LOOK_WAIT_S)
-
-    def _look(self) -> None:
-        try:
-            if _glance(self._path) == self._signature:
-                self._trouble = ""
-                return
-            self._digests, self._signature = _read(self._path)
-        except (_UnusableError, OSError) as error:
-            self._say(_words(error))
-        else:
-            self._trouble = ""
-            logger.info(f"{SETTING} = {self._path!r}: has changed; keys in force: {len(self._digests)}")
-        finally:
-            self._looking = False
-
-    def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            logger.error(f"{SETTING} = {self._path!r}: {trouble}; the previous keys stay in force")
-        self._trouble = trouble
+            key = _key(scope)
+            if not await is_known(self._keys, key):
+                raise _refusal("this API key is not one of the server's.")
+        except ApiError as error:
+            if scope["type"] == "http":
+                reply = Response(error.body(), error.status, headers=error.headers, media_type=JSON)
+                await reply(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+            return
+        scope.setdefault("state", {})["api_key"] = f"API key {sha256(key).hexdigest()[:8]}"
+        await self._app(scope, receive, send)
 
 
-def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
-    """Return the digests of a file's keys, and the signature by which a change of it is noticed."""
-    try:
-        with open(path, "rb") as file:
-            signature = _signature(os.fstat(file.fileno()))
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise _UnusableError(_words(error)) from None
-    if len(content) > _MOST_BYTES:
-        raise _UnusableError(f"has more than {_MOST_BYTES:,} bytes")
-    keys: dict[bytes, None] = {}
-    for number, line in enumerate(content.split(b"\n"), 1):
-        key = line.strip()
-        if not key or key.startswith(b"#"):
-            continue
-        if not _KEY.fullmatch(key):
-            raise _UnusableError(f"line {number} is not a key: printable ASCII without spaces, one per line")
-        keys[key] = None
-    if not keys:
-        raise _UnusableError("has no keys; it needs one per line")
-    if len(keys) > _MOST_KEYS:
-        raise _UnusableError(f"has {len(keys):,} keys; at most {_MOST_KEYS:,} are allowed")
-    return tuple(sha256(key).digest() for key in keys), signature
+def _path(scope: Scope) -> str:
+    """The path as the routes see it: below the application's `route_prefix`."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
 
 
-def _glance(path: str) -> _Signature:
-    return _signature(os.stat(path))
+def _key(scope: Scope) -> bytes:
+    """The client's key, a bearer token (RFC 6750, 2.1). Raises ApiError where there is not exactly one."""
+    given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(given) != 1:
+        what = f"given {len(given)} times; it must be given once" if given else "an API key is required"
+        raise _refusal(f"{what}: Authorization: Bearer KEY")
+    scheme, _, key = given[0].strip().partition(b" ")
+    if scheme.lower() != b"bearer" or not key.strip():
+        raise _refusal("must have the form: Bearer KEY")
+    return key.strip()
 
 
-def _signature(found: os.stat_result) -> _Signature:
-    """Differs after a change in place, and after a swap of the symbolic link that Kubernetes mounts."""
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
-
-
-def _words(error: Exception) -> str:
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+def _refusal(problem: str) -> ApiError:
+    return ApiError(
+        401, f"Authorization: {problem}", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
+    )

@@ -1,7 +1,5 @@
 """The autoscaling policy's decisions and the knobs in force, over HTTP."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query

@@ -1,15 +1,17 @@
 """Reading a request's JSON body, within bounds."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from serve_app.api import body_values
 from serve_app.api.body_memory import BodyShare
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, body_too_large, body_too_slow, not_an_object
+
+SLOWEST_BYTES_PER_S = 16_384
+"""A body may take a second longer for so many bytes received: 8 MiB at 131 kbit/s are still read."""
 
 
 class Peek(msgspec.Struct):
@@ -26,9 +28,6 @@ class Peek(msgspec.Struct):
 
 
 _peek = msgspec.json.Decoder(Peek)
-
-SLOWEST_BYTES_PER_S = 16_384
-"""A body may take a second longer for so many bytes received: 8 MiB at 131 kbit/s are still read."""
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float, share: BodyShare) -> bytes:
@@ -49,7 +48,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit():
         if int(length) > max_bytes:
-            raise _too_large(max_bytes)
+            raise body_too_large(max_bytes)
         share.expect(int(length))
     body = bytearray()
     due = asyncio.get_running_loop().time() + timeout_s
@@ -57,40 +56,34 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
         async with asyncio.timeout_at(due) as limit:
             async for chunk in request.stream():
                 if len(body) + len(chunk) > max_bytes:
-                    raise _too_large(max_bytes)
+                    raise body_too_large(max_bytes)
                 share.grow(len(chunk))
                 body += chunk
                 limit.reschedule(due + len(body) / SLOWEST_BYTES_PER_S)
     except TimeoutError:
-        raise _too_slow(timeout_s, len(body)) from None
+        raise body_too_slow(timeout_s, SLOWEST_BYTES_PER_S, len(body)) from None
     except ClientDisconnect:
         raise ApiError(400, "The client left before its request was complete.") from None
     return bytes(body)
+
+
+async def check_structure(body: bytes) -> None:
+    """Refuse a body of more values than can be validated without holding up other requests.
+
+    A body that is not a JSON object passes here, and is refused where it is parsed.
+
+    Raises:
+        ApiError: 400, which names the count and the bound.
+    """
+    # Text may contain brackets and commas, so this is an upper bound; nearly every body is below it.
+    containers, values = body.count(b"{") + body.count(b"["), body.count(b",") + 1
+    if containers > body_values.MAX_CONTAINERS or values > body_values.MAX_VALUES:
+        await body_values.check(body)
 
 
 def peek(body: bytes) -> Peek:
     """Return what the ingress needs to know of a body. Raises ApiError 400 when it is not a JSON object."""
     try:
         return _peek.decode(body)
-    except msgspec.ValidationError as error:
-        field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else None
-        raise ApiError(400, f"{field or 'body'}: {error}", param=field, code="invalid_value") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json") from None
-    except RecursionError:
-        raise ApiError(400, "The body is nested too deeply.", code="invalid_json") from None
-
-
-def _too_slow(timeout_s: float, received: int) -> ApiError:
-    message = (
-        f"The body is incomplete: {received} bytes arrived in time. This server waits {timeout_s:g} s for a "
-        f"body, and one second more for each {SLOWEST_BYTES_PER_S} bytes received."
-    )
-    # The rest of the body may still come: it must not be taken for the next request.
-    return ApiError(408, message, code="body_timeout", headers={"Connection": "close"})
-
-
-def _too_large(max_bytes: int) -> ApiError:
-    return ApiError(
-        413, f"The body is larger than the {max_bytes} bytes this server accepts.", code="body_too_large"
-    )
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise not_an_object(error) from None

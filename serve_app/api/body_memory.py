@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import body_memory_full
 
-_RETRY_AFTER_S = 5
 _UNREAD = "other requests that are being read"
 
 
@@ -92,16 +91,6 @@ class BodyShare:
         free = memory.limit_bytes - memory.used_bytes - more + counted
         for group in groups:
             if memory.by_group[group] + more > free:
-                raise _no_room(memory, group, more)
-
-
-def _no_room(memory: BodyMemory, group: str, more: int) -> ApiError:
-    return ApiError(
-        429,
-        f"This ingress replica has {memory.used_bytes} bytes of request bodies in memory, "
-        f"{memory.by_group[group]} of them of {group}, which may have no more than is free beside it "
-        f"(max_body_memory_bytes = {memory.limit_bytes}); this body would add {more}.",
-        code="body_memory_full",
-        # What has not been read of the body must not be taken for the next request.
-        headers={"Retry-After": str(_RETRY_AFTER_S), "Connection": "close"},
-    )
+                raise body_memory_full(
+                    memory.limit_bytes, memory.used_bytes, group, memory.by_group[group], more
+                )

@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
-from serve_app.api.outcome import Outcome
+from serve_app.api.cold_wait import ColdWait
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
-OPERATIONS: tuple[Operation, ...] = (
-    "chat_completions",
-    "completions",
-    "embeddings",
-    "tokenize",
-    "detokenize",
-    "generate",
-)
-GPU_OPERATIONS: frozenset[Operation] = frozenset(
-    {"chat_completions", "completions", "embeddings", "generate"}
-)
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
 """Operations that are work for a GPU. Tokenizing is not."""
+
+Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
+"""How a request ended, as its client saw it; error rates count outcomes. Answered in full; told to come later
+(429); failed (5xx, or a stream that ended in an error event or was cut); wrong in itself (any other 4xx);
+left by its client before the end."""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class ColdWait:
-    """What is known of a request's wait for a replica, at one moment. Times in seconds."""
-
-    model: str
-    phase: str
-    """How far the replica nearest to readiness is."""
-    eta_s: float | None
-    """Until that replica is expected to be ready; None where nothing was ever measured."""
-    waited_s: float
-
-    def comment(self) -> bytes:
-        """The SSE comment that tells a client: ignored by parsers, readable by people."""
-        eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
-        return (
-            f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
-            f"waited_s={int(self.waited_s)}\n\n"
-        ).encode()
 
 
 @dataclass(slots=True)

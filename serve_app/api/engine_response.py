@@ -1,7 +1,5 @@
 """An HTTP response that runs an engine call, and ends it the moment its client leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,10 +8,10 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.engine_client import EVENT_STREAM, JSON, ColdWait, EngineClient, EngineRequest
+from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineClient, EngineRequest, Outcome
 from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, stream_failed
-from serve_app.api.outcome import status_outcome, stream_outcome
-from serve_app.api.traffic import Traffic
+from serve_app.api.models import Traffic
 
 logger = logging.getLogger("ray.serve")
 
@@ -161,6 +159,29 @@ class EngineResponse(Response):
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def status_outcome(status: int) -> Outcome:
+    """The outcome of a request that was answered with this HTTP status."""
+    if status < HTTPStatus.BAD_REQUEST:
+        return "ok"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rejected"
+    return "error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "client_error"
+
+
+def stream_outcome(before: bytes, last: bytes) -> Outcome:
+    """The outcome of a stream by its last two chunks, each of whole frames; `before` is empty for only one.
+
+    An engine or a relay that ends a stream with an error sends the error event and `[DONE]` as the last two
+    frames. So it is enough to look at two frames, once, when the stream is over. Within the JSON of a frame
+    there is no line break, so no text can be mistaken for an event.
+    """
+    if not last.endswith(DONE):
+        return "error"
+    rest = last[: -len(DONE)] or before
+    start = rest.rfind(b"\n\n", 0, -2)
+    return "error" if rest.startswith(ERROR_EVENT, start + 2 if start >= 0 else 0) else "ok"
 
 
 def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -1,13 +1,9 @@
 """Errors in the OpenAI API's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-INVALID_REQUEST = "invalid_request_error"
-SERVER_ERROR = "server_error"
 DONE = b"data: [DONE]\n\n"
 """The frame every stream ends with."""
 ERROR_EVENT = b"event: error\n"
@@ -44,7 +40,7 @@ class ApiError(Exception):
     @property
     def type(self) -> str:
         """OpenAI's type of error, which tells whose fault it is."""
-        return INVALID_REQUEST if self.status < 500 else SERVER_ERROR
+        return "invalid_request_error" if self.status < 500 else "server_error"
 
     def body(self) -> bytes:
         """The JSON document of this error."""
@@ -68,3 +64,59 @@ def internal_error() -> ApiError:
 def stream_failed() -> ApiError:
     """The same within a stream, whose status has been sent."""
     return ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
+
+
+def body_too_large(max_bytes: int) -> ApiError:
+    """A 413 for a body that is, or declares to be, larger than the bound."""
+    return ApiError(
+        413, f"The body is larger than the {max_bytes} bytes this server accepts.", code="body_too_large"
+    )
+
+
+def body_too_slow(timeout_s: float, slowest_bytes_per_s: int, received: int) -> ApiError:
+    """A 408 for a body that did not arrive in time."""
+    message = (
+        f"The body is incomplete: {received} bytes arrived in time. This server waits {timeout_s:g} s for a "
+        f"body, and one second more for each {slowest_bytes_per_s} bytes received."
+    )
+    # The rest of the body may still come: it must not be taken for the next request.
+    return ApiError(408, message, code="body_timeout", headers={"Connection": "close"})
+
+
+def body_memory_full(limit: int, used: int, group: str, of_group: int, more: int) -> ApiError:
+    """A 429 for a body of `more` bytes that the memory for bodies does not hold now."""
+    return ApiError(
+        429,
+        f"This ingress replica has {used} bytes of request bodies in memory, {of_group} of them of {group}, "
+        f"which may have no more than is free beside it (max_body_memory_bytes = {limit}); this body would "
+        f"add {more}.",
+        code="body_memory_full",
+        # What has not been read of the body must not be taken for the next request.
+        headers={"Retry-After": "5", "Connection": "close"},
+    )
+
+
+def not_an_object(error: Exception) -> ApiError:
+    """A 400 for a body that is not a JSON object, or has a field of a wrong type."""
+    if isinstance(error, RecursionError):
+        return ApiError(400, "The body is nested too deeply.", code="invalid_json")
+    if not isinstance(error, msgspec.ValidationError):
+        return ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json")
+    field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else None
+    return ApiError(400, f"{field or 'body'}: {error}", param=field, code="invalid_value")
+
+
+def no_such_model(name: str | None, served: Iterable[str]) -> ApiError:
+    """A 404 for a model that is not served; a 400 where none was named and there are several."""
+    names = ", ".join(repr(each) for each in served)
+    if name is None:
+        return ApiError(
+            400, f"model: required; this server has {names}.", param="model", code="missing_field"
+        )
+    message = f"model = {name[:200]!r}: does not exist; this server has {names}."
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def unsupported_feature(feature: str) -> ApiError:
+    """A 400 for what the model named cannot do."""
+    return ApiError(400, f"This model does not support {feature}.", param="model", code="unsupported_feature")

@@ -1,7 +1,5 @@
 """The body of `/generate`, the plain token-by-token endpoint."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field

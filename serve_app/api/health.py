@@ -1,7 +1,5 @@
 """Liveness, readiness and metrics, seen from HTTP."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 

@@ -1,26 +1,27 @@
 """The FastAPI application: every route and every error shape. Knows nothing of Ray or vLLM."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
-from serve_app.api.api_key_middleware import ApiKeyMiddleware
-from serve_app.api.api_keys import ApiKeys
+from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
-from serve_app.api.head_method import HeadMiddleware
+from serve_app.api.generate_route import generate_router
 from serve_app.api.health import Observer, health_router
-from serve_app.api.models import ModelDirectory
-from serve_app.api.openai import openai_router
-from serve_app.api.request_id import RequestIdMiddleware
+from serve_app.api.middleware import RequestMiddleware
+from serve_app.api.models import ApiModel
+from serve_app.api.openai import Endpoints, openai_router
 from serve_app.api.schemas import component_schemas
 from serve_app.settings.tree import HttpSettings
 
@@ -28,18 +29,18 @@ _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 
 def create_app(
-    models: ModelDirectory,
+    models: Sequence[ApiModel],
     observer: Observer,
     http: HttpSettings,
     *,
-    api_keys: ApiKeys | None = None,
+    api_keys: ApiKeyFile | None = None,
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
 ) -> FastAPI:
     """The HTTP API over `models`, whatever their clients are.
 
     Args:
-        models: What is served.
+        models: What is served, in the order of the configuration.
         observer: Answers `/ready` and `/metrics`.
         http: The bounds on request bodies.
         api_keys: The keys that clients may use; None lets every client in.
@@ -51,14 +52,15 @@ def create_app(
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(openai_router(models, http))
+    endpoints = Endpoints(models, http)
+    app.include_router(openai_router(endpoints))
+    app.include_router(generate_router(endpoints))
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys)
-    app.add_middleware(HeadMiddleware)
-    app.add_middleware(RequestIdMiddleware, add_header=not behind_ray)
+    app.add_middleware(RequestMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unforeseen)
@@ -107,9 +109,6 @@ async def _unforeseen(request: Request, error: Exception) -> Response:
 async def _generate_error(request: Request, error: Exception) -> Response:
     """FastAPI's details for `/generate`, beside the error in the shape of every other endpoint."""
     assert isinstance(error, RequestValidationError)
-    import msgspec  # noqa: PLC0415
-    from fastapi.encoders import jsonable_encoder  # noqa: PLC0415
-
     details = jsonable_encoder(error.errors(), exclude={"input", "ctx", "url"})
     first = error.errors()[0]
     param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or None

@@ -1,17 +1,29 @@
-"""The models that an application serves, and which of them a request is for."""
+"""The models that an application serves over HTTP."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from serve_app.api.engine_client import EngineClient
+from serve_app.api.engine_client import EngineClient, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import Traffic
+
+
+class Traffic:
+    """Is told what becomes of the requests of one model. This class ignores it; `IngressCounters` counts."""
+
+    def opened(self, request: EngineRequest) -> None:
+        """The request has arrived with all of its body."""
+
+    def first_byte(self, request: EngineRequest) -> None:
+        """The first event of an answer, or a whole answer, has been sent: `request.ttft_s` is known."""
+
+    def rejected(self, request: EngineRequest, error: ApiError) -> None:
+        """The request was refused, with 429 or 503, because no replica or no memory could take it."""
+
+    def closed(self, request: EngineRequest) -> None:
+        """Nothing more will be sent: `request.outcome` is known. Called once for each request opened."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class ApiModel:
     """One model: its public name, and when this process began to serve it (Unix time)."""
 
     name: str
@@ -31,43 +43,3 @@ class ServedModel:
             "owned_by": "tideserve",
             "max_model_len": self.max_model_len,
         }
-
-
-class ModelDirectory:
-    """Looks models up by name."""
-
-    def __init__(self, models: Sequence[ServedModel]) -> None:
-        self._models = {model.name: model for model in models}
-
-    def all(self) -> list[ServedModel]:
-        """Every model, in the order of the configuration."""
-        return list(self._models.values())
-
-    def find(self, name: str | None) -> ServedModel:
-        """The model called `name`; the only model, if none is named.
-
-        Raises:
-            ApiError: 404 for an unknown name, 400 where a name is needed.
-        """
-        if name is None:
-            if len(self._models) == 1:
-                return next(iter(self._models.values()))
-            raise ApiError(
-                400, f"model: required; this server has {self._names()}.", param="model", code="missing_field"
-            )
-        model = self._models.get(name)
-        if model is None:
-            raise ApiError(
-                404,
-                f"model = {name[:200]!r}: does not exist; this server has {self._names()}.",
-                param="model",
-                code="model_not_found",
-            )
-        return model
-
-    def first(self) -> ServedModel:
-        """The first model of the configuration."""
-        return next(iter(self._models.values()))
-
-    def _names(self) -> str:
-        return ", ".join(repr(name) for name in self._models)

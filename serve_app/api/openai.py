@@ -1,24 +1,18 @@
 """The OpenAI endpoints: which engine operation each path is, and nothing more."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import ValidationError
 
-from serve_app.api.body import peek, read_body
+from serve_app.api.body import check_structure, peek, read_body
 from serve_app.api.body_memory import BodyMemory
-from serve_app.api.body_values import check_structure
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
-from serve_app.api.errors import ApiError
-from serve_app.api.generate import GenerateRequest, GenerateResponse
-from serve_app.api.models import ModelDirectory, ServedModel
-from serve_app.api.schemas import body_schema, generate_schema
+from serve_app.api.errors import ApiError, no_such_model
+from serve_app.api.models import ApiModel
+from serve_app.api.schemas import body_schema
 from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
@@ -28,22 +22,32 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
-_STREAMABLE: tuple[Operation, ...] = ("chat_completions", "completions")
 
 
-def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
-    """Completions, embeddings, tokenization, the model list and `/generate`."""
-    router = APIRouter()
-    memory = BodyMemory(bounds.max_body_memory_bytes)
+class Endpoints:
+    """Answers requests for the models of one application, within the bounds on their bodies."""
 
-    async def answered(
-        http: Request, operation: Operation, read: Callable[[bytes], tuple[ServedModel, bool]]
+    def __init__(self, served: Sequence[ApiModel], bounds: HttpSettings) -> None:
+        self.models = {model.name: model for model in served}
+        self._bounds = bounds
+        self._memory = BodyMemory(bounds.max_body_memory_bytes)
+
+    def find(self, name: str | None) -> ApiModel:
+        """The model called `name`; the only model, if none is named. Raises ApiError 404 or 400."""
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if name is None or name not in self.models:
+            raise no_such_model(name, self.models)
+        return self.models[name]
+
+    async def answer(
+        self, http: Request, operation: Operation, read: Callable[[bytes], tuple[ApiModel, bool]]
     ) -> Response:
         """The engine's answer. `read` tells which model a body is for, and whether it asks for a stream."""
         state = http.state
-        share = memory.share(getattr(state, "api_key", None))
+        share = self._memory.share(getattr(state, "api_key", None))
         try:
-            body = await read_body(http, bounds.max_body_bytes, bounds.body_timeout_s, share)
+            body = await read_body(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
             await check_structure(body)
             model, wants_stream = read(body)
             request = EngineRequest(operation, body, state.request_id, state.arrived, wants_stream)
@@ -57,15 +61,20 @@ def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
             share.release()
             raise
 
+
+def openai_router(endpoints: Endpoints) -> APIRouter:
+    """Completions, embeddings, tokenization and the model list."""
+    router = APIRouter()
+
     def add(path: str, operation: Operation, summary: str) -> None:
-        streamable = operation in _STREAMABLE
+        streamable = operation in ("chat_completions", "completions")
+
+        def read(body: bytes) -> tuple[ApiModel, bool]:
+            seen = peek(body)
+            return endpoints.find(seen.model), streamable and seen.wants_stream
 
         async def endpoint(request: Request) -> Response:
-            def read(body: bytes) -> tuple[ServedModel, bool]:
-                seen = peek(body)
-                return models.find(seen.model), streamable and seen.wants_stream
-
-            return await answered(request, operation, read)
+            return await endpoints.answer(request, operation, read)
 
         router.add_api_route(
             path,
@@ -84,31 +93,10 @@ def openai_router(models: ModelDirectory, bounds: HttpSettings) -> APIRouter:
 
     @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
     async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [model.card() for model in models.all()]}
+        return {"object": "list", "data": [model.card() for model in endpoints.models.values()]}
 
     @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
     async def get_model(model: str) -> dict[str, Any]:
-        return dict(models.find(model).card())
-
-    @router.post(
-        "/generate",
-        summary="Continue a prompt, token by token",
-        tags=["generate"],
-        response_model=GenerateResponse,
-        responses={200: {"content": {"text/event-stream": {}}}, 422: {"description": "Invalid request"}},
-        openapi_extra={"requestBody": generate_schema()},
-    )
-    async def generate(request: Request) -> Response:
-        def read(data: bytes) -> tuple[ServedModel, bool]:
-            try:
-                body = GenerateRequest.model_validate_json(data)
-            except ValidationError as error:
-                details = [
-                    {**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)
-                ]
-                raise RequestValidationError(details) from None
-            return models.find(body.model) if body.model is not None else models.first(), body.stream
-
-        return await answered(request, "generate", read)
+        return dict(endpoints.find(model).card())
 
     return router

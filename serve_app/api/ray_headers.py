@@ -5,12 +5,10 @@ out first. `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names `middlewares`; Ray 
 every ingress replica and for its own proxy, and wraps what it returns around its own middleware.
 """
 
-from __future__ import annotations
-
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serve_app.api.request_id import USABLE
+from serve_app.api.middleware import USABLE_ID
 
 _REQUEST_ID = b"x-request-id"
 _READ_BY_RAY = frozenset(
@@ -46,5 +44,5 @@ def middlewares() -> list[Middleware]:
 
 def _readable(name: bytes, value: bytes) -> bool:
     if name == _REQUEST_ID:
-        return USABLE.fullmatch(value) is not None
+        return USABLE_ID.fullmatch(value) is not None
     return value.isascii() or name.replace(b"_", b"-") not in _READ_BY_RAY

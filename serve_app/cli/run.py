@@ -18,7 +18,7 @@ import psutil
 import yaml
 
 from serve_app import env
-from serve_app.api.api_keys import ApiKeys
+from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
@@ -196,7 +196,7 @@ def _prepare(options: argparse.Namespace) -> Start:
     if local:  # On another cluster the files need not be on this machine.
         for app in config.applications.values():
             if app.settings.http.api_keys_file is not None:
-                ApiKeys(app.settings.http.api_keys_file)
+                ApiKeyFile(app.settings.http.api_keys_file)
     if port_taken(port):
         raise CommandError(f"port {port} is taken; stop the program that listens on it, or give --port")
     if local:

@@ -1,7 +1,5 @@
 """Turn what vLLM raises or returns into the API's errors: a client's mistake is never a 5xx."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Sequence
@@ -21,6 +19,15 @@ logger = logging.getLogger("ray.serve")
 # Segments of a pydantic location that name its own machinery or a union's branch, not a field.
 _MACHINERY = re.compile(r"[\[\]{}()]|^(?:function-|json-or-python|lax-or-strict|nullable|tagged-union|is-).*")
 _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|constrained-.*)$")
+
+
+ERROR_FRAME = b'data: {"error"'
+"""How vLLM's frame of an error within a stream begins."""
+
+
+def engine_dead() -> ApiError:
+    """Return a 503 for a request that came after its engine core had died."""
+    return ApiError(503, "The engine of this model has died; it is being replaced.", code="engine_dead")
 
 
 def engine_died() -> ApiError:
@@ -70,10 +77,8 @@ def from_exception(error: Exception) -> ApiError:
     return from_response(response)
 
 
-def from_frame(frame: bytes) -> ApiError | None:
-    """Return the error in one of vLLM's stream frames (`data: {"error": …}`); None in any other frame."""
-    if not frame.startswith(b'data: {"error"'):
-        return None
+def from_frame(frame: bytes) -> ApiError:
+    """Return the error in a frame that begins as `ERROR_FRAME`."""
     error = msgspec.json.decode(frame[len(b"data: ") :])["error"]
     code = error.get("code")
     return _api_error(error.get("message", ""), code if isinstance(code, int) else 500, error.get("param"))

@@ -4,55 +4,15 @@ A value that fails only inside the engine core can end the whole replica, so eve
 uses as an index or a size is bounded here.
 """
 
-from __future__ import annotations
-
-import math
 from typing import Any
 
 from serve_app.api.errors import ApiError
 from serve_app.settings.settings_error import shown
 
-_TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
-_FLOATS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "length_penalty",
-)
-
 
 def reject(param: str, value: Any, bound: str) -> ApiError:
     """Return a 400 that names the field, the value and the bound."""
     return ApiError(400, f"{param} = {shown(value)}: {bound}", param=param, code="invalid_value")
-
-
-def check_sampling(request: Any, *, prompts: int, max_sequences: int, vocabulary: int) -> None:
-    """Bound the sampling fields that chat and completion requests have in common.
-
-    Raises:
-        ApiError: 400 with the field, its value and its bound.
-    """
-    n = request.n if request.n is not None else 1
-    if n < 1:
-        raise reject("n", n, "must be at least 1")
-    if n * prompts > max_sequences:
-        raise reject("n", n, f"n times the {prompts} prompt(s) must be at most {max_sequences}")
-    for name in _FLOATS:
-        value = getattr(request, name, None)
-        if value is not None and not math.isfinite(value):
-            raise reject(name, value, "must be a finite number")
-    for name in _TOKEN_LISTS:
-        for token in getattr(request, name, None) or ():
-            if not 0 <= token < vocabulary:
-                raise reject(name, token, f"token ids must be from 0 to {vocabulary - 1}")
-    for key, bias in (request.logit_bias or {}).items():
-        if not key.isascii() or not key.isdigit() or int(key) >= vocabulary:
-            raise reject("logit_bias", key, f"keys must be token ids from 0 to {vocabulary - 1}")
-        if not math.isfinite(bias):
-            raise reject("logit_bias", bias, "must be a finite number")
 
 
 def check_characters(param: str, text: Any, max_model_len: int, tokenizer: Any) -> None:

@@ -6,8 +6,6 @@ the node's address and refuses callers that do not carry the replica's token, wh
 plane hands out (`record_replica_metadata`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import secrets

@@ -18,7 +18,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError
 from serve_app.api.generate import GenerateRequest
 from serve_app.engine.bounds import check_characters, reject
-from serve_app.engine.usage_latency import StreamTimer
+from serve_app.engine.request_record import latency_figures
 
 _encode = msgspec.json.Encoder().encode
 
@@ -56,11 +56,10 @@ class GenerateOperation:
                 400, "This model does not generate text.", param="model", code="unsupported_feature"
             )
         request = GenerateRequest.model_validate_json(call.body)
-        timer = StreamTimer(call.arrived, call.held_s)
         outputs = await self._start(request, call.request_id)
         if request.stream:
             return self._frames(outputs)
-        return await self._whole(outputs, timer)
+        return await self._whole(call, outputs)
 
     async def _start(self, request: GenerateRequest, request_id: str) -> AsyncIterator[RequestOutput]:
         limit = self._engine.model_config.max_model_len
@@ -115,10 +114,10 @@ class GenerateOperation:
             yield b"".join(frames)
         yield DONE
 
-    async def _whole(self, outputs: AsyncIterator[RequestOutput], timer: StreamTimer) -> EngineReply:
-        text, tokens, prompt_tokens, reason = "", [], 0, "stop"
+    async def _whole(self, call: EngineRequest, outputs: AsyncIterator[RequestOutput]) -> EngineReply:
+        text, tokens, prompt_tokens, reason, first = "", [], 0, "stop", 0.0
         async for output in outputs:
-            timer.token()
+            first = first or time.perf_counter()
             prompt_tokens = prompt_tokens or len(output.prompt_token_ids or ())
             delta = output.outputs[0]
             text += delta.text
@@ -130,6 +129,6 @@ class GenerateOperation:
             "token_ids": tokens,
             "finish_reason": reason,
             "prompt_tokens": prompt_tokens,
-            "timings": timer.figures(len(tokens)),
+            "timings": latency_figures(call, first, len(tokens)),
         }
         return EngineReply(200, _encode(document))

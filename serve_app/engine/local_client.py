@@ -1,20 +1,19 @@
 """An `EngineClient` around an engine in this very process."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, stream_failed
-from serve_app.engine.api_errors import engine_died, from_exception, from_frame
+from serve_app.engine.api_errors import ERROR_FRAME, engine_dead, engine_died, from_exception, from_frame
+from serve_app.engine.completions import Completions, ReplyOrFrames
 from serve_app.engine.generate_operation import GenerateOperation
-from serve_app.engine.openai_operations import Answer, OpenAIOperations
-from serve_app.engine.request_record import RequestRecord
+from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.engine.serving import Serving
-from serve_app.engine.usage_latency import StreamTimer, with_latency
+from serve_app.engine.token_operations import TokenOperations
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
 
@@ -37,15 +36,15 @@ class LocalEngine:
         self._unlogged = False
         self._on_error = on_error
         self._engine = serving.engine
-        openai = OpenAIOperations(serving, model.max_sequences_per_request)
-        generate = GenerateOperation(serving.engine, model.name)
-        self._operations: dict[str, Callable[[EngineRequest], Awaitable[Answer]]] = {
-            "chat_completions": openai.chat_completions,
-            "completions": openai.completions,
-            "embeddings": openai.embeddings,
-            "tokenize": openai.tokenize,
-            "detokenize": openai.detokenize,
-            "generate": generate.run,
+        completions = Completions(serving, model.max_sequences_per_request)
+        tokens = TokenOperations(serving)
+        self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
+            "chat_completions": completions.chat,
+            "completions": completions.text,
+            "embeddings": tokens.embeddings,
+            "tokenize": tokens.tokenize,
+            "detokenize": tokens.detokenize,
+            "generate": GenerateOperation(serving.engine, model.name).run,
         }
 
     @asynccontextmanager
@@ -56,10 +55,7 @@ class LocalEngine:
             ApiError: whatever went wrong before there was anything to send.
         """
         if self._engine.errored:
-            raise ApiError(
-                503, "The engine of this model has died; it is being replaced.", code="engine_dead"
-            )
-        timer = StreamTimer(request.arrived, request.held_s)
+            raise engine_dead()
         record = RequestRecord.begin(request)
         frames: AsyncIterator[str | bytes] | None = None
         try:
@@ -67,11 +63,11 @@ class LocalEngine:
                 answer = await self._operations[request.operation](request)
                 if isinstance(answer, EngineReply):
                     reply = answer
-                    record.answering(reply.status)
+                    record.status = reply.status
                     record.completed()
                 else:
                     frames = answer
-                    reply = await self._open_stream(frames, timer, record)
+                    reply = await self._open_stream(frames, record)
             except Exception as error:
                 failure = engine_died() if self._engine.errored else from_exception(error)
                 if not _cancelled():
@@ -86,31 +82,29 @@ class LocalEngine:
             if frames is not None and hasattr(frames, "aclose"):
                 await frames.aclose()
 
-    async def _open_stream(
-        self, frames: AsyncIterator[str | bytes], timer: StreamTimer, record: RequestRecord
-    ) -> EngineReply:
+    async def _open_stream(self, frames: AsyncIterator[str | bytes], record: RequestRecord) -> EngineReply:
         first = _bytes(await anext(frames))
-        timer.token()
-        error = from_frame(first)
-        if error is not None:
-            raise error
-        record.answering(200)
-        return EngineReply(200, stream=self._rest(first, frames, timer, record))
+        record.first_token = time.perf_counter()
+        if first.startswith(ERROR_FRAME):
+            raise from_frame(first)
+        record.status = 200
+        return EngineReply(200, stream=self._rest(first, frames, record))
 
     async def _rest(
-        self, first: bytes, frames: AsyncIterator[str | bytes], timer: StreamTimer, record: RequestRecord
+        self, first: bytes, frames: AsyncIterator[str | bytes], record: RequestRecord
     ) -> AsyncIterator[bytes]:
-        yield with_latency(first, timer, record.cached_tokens)
+        yield first if USAGE_MARK not in first else record.with_latency(first)
         try:
             async for frame in frames:
                 data = _bytes(frame)
-                error = from_frame(data)
-                if error is not None:
-                    error = engine_died() if self._engine.errored else error
+                if data.startswith(ERROR_FRAME):
+                    error = engine_died() if self._engine.errored else from_frame(data)
                     record.failed(error.status)
                     self._on_error(error)
                     data = error.frame()
-                yield with_latency(data, timer, record.cached_tokens)
+                elif USAGE_MARK in data:
+                    data = record.with_latency(data)
+                yield data
         except Exception as error:
             # The engine is gone, or our code is wrong. Raised, either would close the connection, and the
             # ingress would tell the client that the replica was lost.

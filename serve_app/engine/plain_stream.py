@@ -6,8 +6,6 @@ JSON string. Whatever needs more (tools, logprobs, echo, reasoning, token ids, u
 takes vLLM's own path; `tests/engine/test_plain_stream.py` holds the two to the same bytes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What becomes of one request in this engine, for the request log."""
+"""What becomes of one request in this engine: its latency figures, and its line of the request log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from vllm.v1.engine.output_processor import OutputProcessor
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
+
+USAGE_MARK = b'"choices":[],'
 
 _current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
 
@@ -24,6 +27,8 @@ class RequestRecord:
     """When the request arrived at the ingress, in Unix time."""
     sequences: list[Any] = field(default_factory=list)
     """vLLM's states of its sequences, which outlive their removal from the engine."""
+    first_token: float = 0.0
+    """When its first token came, by this process's `time.perf_counter`; 0 until then."""
     status: int | None = None
     outcome: str = ABANDONED
 
@@ -33,10 +38,6 @@ class RequestRecord:
         record = cls(request, time.time() - request.waited_s)
         _current.set(record)
         return record
-
-    def answering(self, status: int) -> None:
-        """Note the HTTP status of the answer."""
-        self.status = status
 
     def completed(self) -> None:
         """Note that all of the answer has been generated, unless the request has failed already."""
@@ -52,6 +53,21 @@ class RequestRecord:
     def cached_tokens(self) -> int:
         """Prompt tokens found in the prefix cache, over all sequences."""
         return sum(sequence.num_cached_tokens for sequence in self.sequences)
+
+    def with_latency(self, frame: bytes) -> bytes:
+        """`frame` with a `latency` field if it is the final usage frame of a stream, else unchanged.
+
+        Only that frame has an empty `choices` (`USAGE_MARK`); inside a JSON string the mark's quotes would be
+        escaped. It also gets the prompt tokens found in the prefix cache, which vLLM's usage tells only where
+        a server was started to tell them.
+        """
+        document = msgspec.json.decode(frame[len(b"data: ") :])
+        usage = document.get("usage")
+        if not usage:
+            return frame
+        figures = latency_figures(self.request, self.first_token, usage.get("completion_tokens", 0))
+        document["latency"] = {**figures, "cached_tokens": self.cached_tokens()}
+        return b"data: " + msgspec.json.encode(document) + b"\n\n"
 
     def line(self, model: str) -> RequestLine | None:
         """The line of a request that has just ended; None for one that never was in the engine."""
@@ -82,6 +98,25 @@ class RequestRecord:
             status=self.status,
             outcome=self.outcome,
         )
+
+
+def latency_figures(request: EngineRequest, first: float, tokens: int) -> dict[str, float | int]:
+    """The latency of an answer of `tokens` tokens that ends now, from the arrival at the ingress.
+
+    `first` is when its first token came, in seconds of `time.perf_counter`; 0 if none did.
+    """
+    now = time.perf_counter()
+    total = now - request.arrived
+    first = first or now
+    between = (now - first) / (tokens - 1) if tokens > 1 else 0.0
+    return {
+        "cold_wait_ms": round(request.held_s * 1e3, 3),
+        "ttft_ms": round((first - request.arrived) * 1e3, 3),
+        "inter_token_ms": round(between * 1e3, 3),
+        "total_time_ms": round(total * 1e3, 3),
+        "tokens_generated": tokens,
+        "tokens_per_second": round(tokens / total, 3) if total > 0 else 0.0,
+    }
 
 
 def watch_sequences(processor: OutputProcessor) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.datastructures import State
-from starlette.requests import Request
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.api.errors import ApiError
 from serve_app.engine.plain_stream import prefer_plain_streams
 
 
@@ -31,19 +28,3 @@ class Serving:
         if chat is not None:
             prefer_plain_streams(chat)
         return cls(engine, state)
-
-    def handler(self, name: str, feature: str) -> Any:
-        """Return the handler `name`. Raises ApiError 400 if the model does not support `feature`."""
-        handler = getattr(self.state, name, None)
-        if handler is None:
-            raise ApiError(
-                400, f"This model does not support {feature}.", param="model", code="unsupported_feature"
-            )
-        return handler
-
-
-def raw_request(request_id: str) -> Request:
-    """Return an HTTP request for vLLM's handlers, which read its id and its trace headers."""
-    return Request(
-        {"type": "http", "method": "POST", "headers": [(b"x-request-id", request_id.encode("latin-1"))]}
-    )

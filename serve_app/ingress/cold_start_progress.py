@@ -1,7 +1,5 @@
 """How far the start of a model's next replica has come, and how long it will still take."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Whole SSE frames from an engine replica's byte stream, and what follows them if the replica is lost."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 

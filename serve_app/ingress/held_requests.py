@@ -1,18 +1,16 @@
 """The requests that one ingress replica holds for one model until an engine replica can take them."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.engine_client import ColdWait, EngineRequest
+from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import EngineRequest
 from serve_app.ingress.cold_start_progress import ProgressReader
-from serve_app.ingress.hold_queue import HeldRequest, HoldQueue
-from serve_app.ingress.prefill import MOST_PROMPT_TOKENS, PREFILL_BUDGET_SHARE, estimated_prompt_tokens
 from serve_app.ingress.refusals import cannot_start, replicas_busy, too_many_held, waited_too_long
 from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.replica_set import replica_set
@@ -24,6 +22,56 @@ from serve_app.settings.tree import ModelSettings
 # step or a few. With no more sent than the batch takes, it would run with gaps. An eighth of it waiting in
 # the engine fills them for answers down to a few dozen tokens, and is little to commit to one replica.
 _AHEAD_SHARE = 1 / 8
+
+
+@dataclass(slots=True, eq=False)
+class HeldRequest:
+    """One request in the queue."""
+
+    since: float
+    """When it was held, in seconds of the caller's clock."""
+    body_bytes: int
+    prompt_tokens: int
+    """As estimated at its admission."""
+    prefill_budget_s: float
+    """How long it may wait for prefill once it is on a replica; see `ReplicaSet.take`."""
+    again: bool
+    """Whether it had a replica before, and lost it."""
+    slot: asyncio.Future[Slot]
+    """Becomes the request's slot on a replica."""
+
+
+@dataclass(slots=True)
+class HoldQueue:
+    """First come, first served; requests that had a replica and lost it come before all others.
+
+    Those were let in before every request that is still here.
+    """
+
+    _again: dict[HeldRequest, None] = field(default_factory=dict)
+    _newcomers: dict[HeldRequest, None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._again) + len(self._newcomers)
+
+    def enter(self, held: HeldRequest) -> None:
+        """Put `held` behind those of its kind."""
+        self._line(held)[held] = None
+
+    def leave(self, held: HeldRequest) -> None:
+        """Take `held` out, if it is still in."""
+        self._line(held).pop(held, None)
+
+    def first(self) -> HeldRequest | None:
+        """The request that leaves next."""
+        return next(iter(self._again or self._newcomers), None)
+
+    def all(self) -> list[HeldRequest]:
+        """Every request, in the order in which they leave."""
+        return [*self._again, *self._newcomers]
+
+    def _line(self, held: HeldRequest) -> dict[HeldRequest, None]:
+        return self._again if held.again else self._newcomers
 
 
 class HeldRequests:
@@ -59,12 +107,11 @@ class HeldRequests:
         self._limit = model.max_ongoing_requests
         self._room = room_for_held(model)
         self._batch = model.max_num_seqs
-        self._most_prompt_tokens = model.max_model_len or MOST_PROMPT_TOKENS
         self._knobs = knobs
         self._progress = progress
         self._clock = clock
         self._queue = HoldQueue()
-        self._cold = False
+        self.cold = False
         """Whether at some time since the queue was last empty there was no replica."""
         self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
         self.replicas.notify(self._release)
@@ -82,38 +129,23 @@ class HeldRequests:
         now = self._clock()
         return max((now - held.since for held in self._queue.all()), default=0.0)
 
-    async def take(self, request: EngineRequest, *, again: bool = False) -> Slot:
-        """A slot on a replica for `request`, which the caller gives back with `replicas.release`.
-
-        Args:
-            request: Waits if there is no replica, or others wait for one. The time is added to its `held_s`.
-            again: Whether it had a replica before, and lost it. It then waits for room as well, before
-                all others, and is not refused: it had been let in already.
-
-        Raises:
-            ApiError: 429 if replicas are up and full, or as many requests as may be are held already;
-                503 if no slot is found in time, or the engines cannot start.
-        """
+    async def wait(
+        self, request: EngineRequest, prompt_tokens: int, prefill_budget_s: float, again: bool
+    ) -> Slot:
+        """Hold `request` until a replica can take it; see `Admission.take`."""
         knobs = self._knobs()
-        prompt_tokens = estimated_prompt_tokens(request, self._most_prompt_tokens)
-        budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if request.wants_stream else 0.0
-        if not self._cold:
-            slot = self.replicas.take(self._limit, prompt_tokens, budget_s, self._batch)
-            if slot is not None:
-                return slot
-            if len(self.replicas) and not again:
+        if not again:
+            if not self.cold and len(self.replicas):
                 raise replicas_busy(self._model, self._limit)
-        if len(self._queue) >= knobs.max_held_requests and not again:
-            bound = knobs.max_held_requests
-            raise too_many_held(self._model, len(self._queue), bound, self._progress.current)
+            if len(self._queue) >= knobs.max_held_requests:
+                raise too_many_held(
+                    self._model, len(self._queue), knobs.max_held_requests, self._progress.current
+                )
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        held = HeldRequest(self._clock(), len(request.body), prompt_tokens, budget_s, again, future)
-        return await self._hold(request, held, knobs)
-
-    async def _hold(self, request: EngineRequest, held: HeldRequest, knobs: Knobs) -> Slot:
+        held = HeldRequest(self._clock(), len(request.body), prompt_tokens, prefill_budget_s, again, future)
         self._enter(held)
         try:
-            await self._wait(request, held, knobs)
+            await self._until_released(request, held, knobs)
             return held.slot.result()
         except BaseException:
             # The request got a slot and was cancelled at the same moment.
@@ -124,7 +156,7 @@ class HeldRequests:
             self._leave(held)
             request.held_s += self._clock() - held.since
 
-    async def _wait(self, request: EngineRequest, held: HeldRequest, knobs: Knobs) -> None:
+    async def _until_released(self, request: EngineRequest, held: HeldRequest, knobs: Knobs) -> None:
         """Return when `held` has its slot; meanwhile tell its client, and mind the deadline."""
         deadline = held.since + knobs.cold_wait_timeout_s
         tell_at = held.since + knobs.keep_alive_interval_s
@@ -142,13 +174,14 @@ class HeldRequests:
 
     def _enter(self, held: HeldRequest) -> None:
         self._queue.enter(held)
+        self.replicas.awaited = True
         self._progress.start()
         self._wake_if_needed()
 
     def _leave(self, held: HeldRequest) -> None:
         self._queue.leave(held)
         if not self._queue:
-            self._cold = False
+            self.replicas.awaited = self.cold = False
             self._progress.stop()
             if not len(self.replicas):
                 # With a replica, Ray has answered and the wake is about to end by itself.
@@ -159,13 +192,13 @@ class HeldRequests:
 
     def _wake_if_needed(self) -> None:
         if self._needs_replica():
-            self._cold = True
+            self.cold = True
             self._wake.start()
 
     def _release(self) -> None:
         """Give the requests at the front a slot each, as far as there is room."""
         while (first := self._queue.first()) is not None:
-            limit = self._room if self._cold else self._limit
+            limit = self._room if self.cold else self._limit
             slot = self.replicas.take(limit, first.prompt_tokens, first.prefill_budget_s, self._batch)
             if slot is None:
                 break

@@ -1,7 +1,5 @@
 """The ingress deployment: the HTTP API, with engines reached through Ray Serve."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from functools import partial
@@ -11,11 +9,12 @@ from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.api_keys import ApiKeys
+from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
-from serve_app.api.models import ModelDirectory, ServedModel
+from serve_app.api.models import ApiModel
 from serve_app.cluster.warm_nodes import keep_nodes_warm
+from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.held_requests import HeldRequests
@@ -53,7 +52,7 @@ class Ingress:
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
-        self._api_keys = None if file is None else ApiKeys(file)
+        self._api_keys = None if file is None else ApiKeyFile(file)
         context = serve.get_replica_context()
         app, replica = context.app_name, context.replica_tag
         self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
@@ -65,7 +64,7 @@ class Ingress:
         )
         self._stored = stored_state(app, [model.deployment_name for model in models])
         self._observer = ServeObserver(app, models, self._live, self._stored)
-        self._served: list[ServedModel] = []
+        self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         for model, handle in zip(models, engines, strict=True):
             self._serve(model, handle, IngressMetrics(model.name, replica))
@@ -81,19 +80,20 @@ class Ingress:
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)
         held = HeldRequests(model, handle, knobs, ProgressReader(self._stored, model.deployment_name))
+        admission = Admission(model, held, knobs)
         engine: EngineClient = (
-            RelayClient(model, held)
+            RelayClient(model, admission)
             if self._settings.ingress.data_plane == "relay"
-            else HandleClient(model, handle, held, knobs)
+            else HandleClient(model, handle, admission, knobs)
         )
         counters = IngressCounters(model.deployment_name, held, metrics)
         self._counters.append(counters)
-        self._served.append(ServedModel(model.name, int(time.time()), engine, model.max_model_len, counters))
+        self._served.append(ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""
         return create_app(
-            ModelDirectory(self._served),
+            self._served,
             self._observer,
             self._settings.http,
             api_keys=self._api_keys,

@@ -1,7 +1,5 @@
 """An ingress replica's side of autoscaling: the knobs it publishes, and the decisions it can show."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

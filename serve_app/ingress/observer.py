@@ -4,8 +4,6 @@ Both are answered within a second. What this process knows by itself comes first
 Ray Serve's controller and Ray's GCS have said, with its age.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

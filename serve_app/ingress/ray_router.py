@@ -5,8 +5,6 @@ of 32 would wait 80 ms for them. So the relay picks from this process's own view
 replicas, which Ray pushes here the moment it changes, and uses Ray's queue only where there is none.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica

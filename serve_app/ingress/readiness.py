@@ -1,7 +1,5 @@
 """Whether a model can be served, from what this process, Ray Serve, the replicas and the policy say. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

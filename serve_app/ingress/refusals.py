@@ -1,7 +1,5 @@
 """What a client is told when no replica can take its request, or when its replica is lost."""
 
-from __future__ import annotations
-
 import math
 
 from serve_app.api.errors import ApiError

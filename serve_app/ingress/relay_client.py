@@ -1,22 +1,19 @@
 """The fast data plane: bytes relayed, unparsed, over HTTP from the replica that was picked."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
-from typing import NoReturn
 
 import aiohttp
 
 from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineReply, EngineRequest
-from serve_app.api.errors import internal_error
+from serve_app.ingress.admission import Admission
 from serve_app.ingress.frames import first_frames, relay
-from serve_app.ingress.held_requests import HeldRequests
 from serve_app.ingress.refusals import unavailable
+from serve_app.ingress.relay_faults import NeverBegunError, not_an_answer, raise_if_dead
 from serve_app.ingress.replica_choice import Replica, Slot
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane_headers import HELD_HEADER, REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
@@ -33,24 +30,20 @@ _ONE_PIECE_BYTES = 1 << 20
 _LOST = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
 
 
-class _NeverBegunError(ConnectionError):
-    """The replica was gone before the request could reach an engine."""
-
-
 class RelayClient:
     """Reaches a model's engine replicas over the ports they open.
 
     Args:
         model: The model's settings.
-        held: Finds replicas, and holds requests while there is none.
+        admission: Finds replicas, and holds requests while there is none.
     """
 
-    def __init__(self, model: ModelSettings, held: HeldRequests) -> None:
+    def __init__(self, model: ModelSettings, admission: Admission) -> None:
         self._model = model.name
-        self._held = held
+        self._admission = admission
         self._session: aiohttp.ClientSession | None = None
         self._unanswered: dict[Replica, set[asyncio.Timeout]] = {}
-        held.replicas.notify_trouble(self._give_up)
+        admission.replicas.notify_trouble(self._give_up)
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
@@ -59,15 +52,15 @@ class RelayClient:
         deaths = 0
         for attempt in range(1, _ATTEMPTS + 1):
             async with AsyncExitStack() as stack:
-                slot = await self._held.take(request, again=attempt > 1)
-                stack.callback(self._held.replicas.release, slot)
+                slot = await self._admission.take(request, again=attempt > 1)
+                stack.callback(self._admission.replicas.release, slot)
                 try:
                     async with self._while_well(slot.replica):
                         reply = await self._open(request, slot, stack)
                 except _LOST as error:
                     logger.warning("request %s: replica lost: %r", request.request_id, error)
                     lost = error
-                    deaths += not isinstance(error, _NeverBegunError)
+                    deaths += not isinstance(error, NeverBegunError)
                 else:
                     yield reply
                     return
@@ -101,7 +94,7 @@ class RelayClient:
 
     def _give_up(self, replica: Replica) -> None:
         """Send the requests that `replica` has not answered to another one, if there is another."""
-        if len(self._held.replicas):
+        if len(self._admission.replicas):
             now = asyncio.get_running_loop().time()
             for limit in self._unanswered.pop(replica, ()):
                 limit.reschedule(now)
@@ -110,17 +103,14 @@ class RelayClient:
         replica = slot.replica
         response = await self._post(request, replica, stack)
         if response.ok:  # the replica sends its headers with the first event, or with the whole answer
-            self._held.replicas.answered(slot)
-        if response.status == HTTPStatus.FORBIDDEN:  # another process has the port of a replica that is gone
-            replica.failures += 1  # or it would always have the least load, and be tried again and again
-            raise _NeverBegunError(f"{replica.address} is no longer this replica's")
-        if response.content_type not in (JSON, EVENT_STREAM):
-            _raise_not_an_answer(response, replica)
+            self._admission.replicas.answered(slot)
+        if response.status == HTTPStatus.FORBIDDEN or response.content_type not in (JSON, EVENT_STREAM):
+            raise not_an_answer(response, replica)
         headers = {name: value for name, value in response.headers.items() if name == "Retry-After"}
         if response.content_type != EVENT_STREAM:
             body = await response.read()
             if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                _raise_if_dead(body, replica)
+                raise_if_dead(body, replica)
             return EngineReply(response.status, body, headers=headers)
         chunks = response.content.iter_any()
         first, rest = await first_frames(chunks)
@@ -149,7 +139,7 @@ class RelayClient:
             return await stack.enter_async_context(call)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             replica.failures += 1
-            raise _NeverBegunError(f"{replica.address}: {error}") from error
+            raise NeverBegunError(f"{replica.address}: {error}") from error
 
     def _connections(self) -> aiohttp.ClientSession:
         if self._session is None:  # needs the running loop, which a constructor may not have
@@ -159,20 +149,3 @@ class RelayClient:
                 auto_decompress=False,
             )
         return self._session
-
-
-def _raise_not_an_answer(response: aiohttp.ClientResponse, replica: Replica) -> NoReturn:
-    """Data planes answer in JSON or with events. Anything else is our own fault there, or another process."""
-    if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:  # what aiohttp says for a handler that raised
-        logger.error("the data plane at %s failed; its replica's log says why", replica.address)
-        raise internal_error()
-    replica.failures += 1
-    raise _NeverBegunError(f"{replica.address} answers with {response.status} {response.content_type}")
-
-
-def _raise_if_dead(body: bytes, replica: Replica) -> None:
-    if b'"engine_dead"' in body:
-        replica.failures += 1
-        raise _NeverBegunError("the replica's engine core was dead already")
-    if b'"engine_died"' in body:
-        raise ConnectionError("the replica's engine core died")

@@ -4,8 +4,6 @@ Ray stops listing a replica when three health checks have failed: 4 s after the 
 after a process was stopped. What an ingress replica hears itself is half a second old.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

@@ -1,43 +1,27 @@
-"""The running engine replicas of each deployment, as this process knows them, and their slots."""
+"""The running engine replicas of each deployment, as this process knows them."""
 
-from __future__ import annotations
-
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from serve_app.ingress.prefill import PrefillPace
-from serve_app.ingress.replica_choice import (
-    GROUP_REQUESTS,
-    SEQUENCE_TOKENS,
-    Replica,
-    Slot,
-    least_late,
-    least_loaded,
-)
+from serve_app.ingress.replica_choice import Replica
+from serve_app.ingress.slots import Slots
 
 
 @dataclass(slots=True)
-class ReplicaSet:
+class ReplicaSet(Slots):
     """The running replicas of one deployment. Kept current by `EngineRouter`.
 
     For the event loop of the ingress alone; Ray's router runs in it too (see `connect`).
     """
 
-    clock: Callable[[], float] = time.perf_counter
-    """Seconds."""
-    pace: PrefillPace = field(default_factory=PrefillPace)
     _listed: dict[str, Replica] = field(default_factory=dict)
     """The replicas that Ray says run."""
-    _usable: dict[str, Replica] = field(default_factory=dict)
-    """The listed replicas that nothing is wrong with: those picked from, the longest unused first."""
     _missed: dict[str, Replica] = field(default_factory=dict)
     """Replicas that are gone while requests of this process still are on them."""
-    _on_change: Callable[[], None] = lambda: None
     _on_trouble: Callable[[Replica], None] = lambda _: None
 
     def notify(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change`, and nothing else, whenever a replica may have come, gone or got room."""
+        """Call `on_change`, and nothing else, when replicas may have changed or, if `awaited`, got room."""
         self._on_change = on_change
 
     def notify_trouble(self, on_trouble: Callable[[Replica], None]) -> None:
@@ -59,10 +43,6 @@ class ReplicaSet:
             name: replica for name, replica in known.items() if replica.in_flight and name not in metadata
         }
         self._on_change()
-
-    def __len__(self) -> int:
-        """The number of replicas that requests go to: those that run and that nothing is wrong with."""
-        return len(self._usable)
 
     def listed(self) -> Collection[Replica]:
         """Every replica that Ray says runs, including those that are not picked."""
@@ -91,75 +71,6 @@ class ReplicaSet:
         """The load that picks go by (`Replica.load`); 0 for a replica that is not in the set."""
         replica = self._usable.get(replica_id)
         return replica.load if replica is not None else 0
-
-    def take(
-        self, limit: int, prompt_tokens: int = 0, prefill_budget_s: float = 0.0, batch: int = 1 << 30
-    ) -> Slot | None:
-        """A slot on one of the replicas with fewer than `limit` requests in flight.
-
-        A stream goes where its prefill makes the fewest tokens late (`least_late`), if it is expected to have
-        its first token within `prefill_budget_s`, and within what a full group and one request more of the
-        mean length take: to wait longer would make hardly a token less late. Otherwise, and where the pace of
-        prefill is not known, a request goes to the replica with the least load. Of equals, the longest unused
-        is picked. A replica that could not be reached comes after every one that could, even if those are
-        full: Ray will drop it, or the fault was here.
-
-        Args:
-            limit: Requests of this process that a replica may have.
-            prompt_tokens: What the request adds to the load until the replica answers.
-            prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
-            batch: Requests that an engine runs at a time. Behind so many, it waits for more than prefill.
-
-        Returns:
-            None where there is no replica, or none with room.
-        """
-        chosen: Replica | None = None
-        pace = self.pace
-        streamed = prefill_budget_s > 0.0 and prompt_tokens > 0
-        now = self.clock() if streamed else 0.0
-        if streamed and pace.seconds > 0.0:
-            in_time = prefill_budget_s * pace.tokens / pace.seconds
-            worth = (GROUP_REQUESTS + 1) * pace.prompt_tokens / pace.prompts
-            most_tokens = min(in_time, worth) - prompt_tokens
-            chosen = least_late(self._usable.values(), min(limit, batch), most_tokens, now - prefill_budget_s)
-        chosen = chosen or least_loaded(self._usable.values(), limit)
-        if chosen is None:
-            return None
-        # To the end of the order, so that equals take turns.
-        self._usable[chosen.replica_id] = self._usable.pop(chosen.replica_id)
-        chosen.in_flight += 1
-        chosen.load += prompt_tokens + SEQUENCE_TOKENS
-        slot = Slot(chosen, prompt_tokens)
-        if streamed:
-            chosen.join_group(slot, now)
-        return slot
-
-    def answered(self, slot: Slot) -> None:
-        """Note the first byte of a good answer: the prompt is prefilled, and the replica is alive."""
-        replica, tokens = slot.replica, slot.pending_prompt_tokens
-        replica.load -= tokens
-        if tokens and slot.group >= 0:
-            now = self.clock()
-            self.pace.learn(now - slot.sent, float(slot.tokens_before), tokens)
-            if slot.group >= replica.group:
-                replica.end_groups(slot.group, now)
-        slot.pending_prompt_tokens = 0
-        if replica.failures:
-            replica.failures = 0
-            self._on_change()
-
-    def release(self, slot: Slot) -> None:
-        """Give a slot back, whether its replica is still in the set or not. A second call does nothing."""
-        if slot.released:
-            return
-        slot.released = True
-        replica = slot.replica
-        replica.in_flight -= 1
-        replica.load -= slot.pending_prompt_tokens + SEQUENCE_TOKENS
-        if slot.pending_prompt_tokens and slot.group >= replica.group:
-            replica.leave_group(slot, self.clock())
-        slot.pending_prompt_tokens = 0
-        self._on_change()
 
 
 _sets: dict[str, ReplicaSet] = {}

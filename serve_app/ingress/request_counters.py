@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import Traffic
+from serve_app.api.models import Traffic
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, IngressSignals, ingress_key
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
     from serve_app.ingress.held_requests import HeldRequests
     from serve_app.telemetry.ingress_metrics import IngressMetrics
-
-"""The key under which an ingress replica reports the requests of all models that are open and not held. A
-held stream is a comment every few seconds; what it waits for is an engine replica."""
 
 COLD_AFTER_S = 0.5
 """A request held for no longer than this did not wait for a cold start, but for news of a replica."""

@@ -1,7 +1,5 @@
 """What the replicas and the policy of an application have stored in Ray's key-value store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Asking Ray for a replica while requests are held: one queued request, however many they are."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

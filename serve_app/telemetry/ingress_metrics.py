@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_app.api.outcome import OUTCOMES
+from serve_app.api.engine_client import OUTCOMES
 from serve_app.telemetry.buckets import TTFT_S
 from serve_app.telemetry.series import ReplicaSeries, show_zero
 

@@ -1,7 +1,5 @@
 """What ingress and engine replicas agree on for the data plane: its headers, and its heartbeats."""
 
-from __future__ import annotations
-
 TOKEN_HEADER = "X-Tideserve-Token"  # noqa: S105 the name of a header
 REQUEST_ID_HEADER = "X-Request-ID"
 WAITED_HEADER = "X-Tideserve-Waited-S"

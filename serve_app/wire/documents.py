@@ -4,8 +4,6 @@ The policy runs in Ray Serve's controller, which no replica may call, and gets n
 numbers they report. Knobs reach it, and decisions leave it, through these documents.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import zlib

@@ -5,8 +5,6 @@ requests, and they wait for engine replicas that nothing would ask for. So a rep
 long as it holds a request, and the policy reads the reports that Ray leaves out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -4,8 +4,6 @@ A replica that is still loading cannot be called through Serve, so it stores a d
 replica that is killed leaves its document behind; Ray knows which replicas exist.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

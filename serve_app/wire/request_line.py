@@ -1,7 +1,5 @@
 """One line of the request log: what is kept of a request, so that its traffic can be replayed."""
 
-from __future__ import annotations
-
 import msgspec
 
 COMPLETED = "completed"

@@ -1,10 +1,10 @@
 """The document in which ingress replicas tell the policy what is served, and with which knobs. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
 
@@ -18,6 +18,10 @@ class ServedModel:
     knobs: Knobs
     resources: Mapping[str, float] = field(default_factory=dict)
     """What one replica takes of a Ray cluster, such as `{"GPU": 1}`."""
+
+
+_model = TypeAdapter(ServedModel)
+_amounts = TypeAdapter(dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +40,7 @@ class ServedApplication:
         """As plain data, written at Unix time `at`."""
         return {
             "at": at,
-            "models": [
-                {
-                    "name": model.name,
-                    "deployment": model.deployment,
-                    "knobs": model.knobs.model_dump(mode="json"),
-                    "resources": dict(model.resources),
-                }
-                for model in self.models.values()
-            ],
+            "models": [_model.dump_python(model, mode="json") for model in self.models.values()],
             "ingress": self.ingress.model_dump(mode="json"),
             "rejected": self.rejected,
             "ingress_resources": dict(self.ingress_resources),
@@ -53,22 +49,10 @@ class ServedApplication:
 
 def read_served(document: Mapping[str, Any]) -> ServedApplication:
     """Read a `ServedApplication.document()`. Raises ValidationError, KeyError or TypeError if it is none."""
-    models = [
-        ServedModel(
-            str(item["name"]),
-            str(item["deployment"]),
-            Knobs.model_validate(item["knobs"]),
-            {str(name): float(amount) for name, amount in item["resources"].items()},
-        )
-        for item in document["models"]
-    ]
+    models = [_model.validate_python(item) for item in document["models"]]
     return ServedApplication(
         {model.deployment: model for model in models},
         IngressKnobs.model_validate(document["ingress"]),
         str(document["rejected"]),
-        _amounts(document.get("ingress_resources", {})),
+        _amounts.validate_python(document.get("ingress_resources", {})),
     )
-
-
-def _amounts(resources: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): float(amount) for name, amount in resources.items()}

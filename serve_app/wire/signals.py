@@ -4,8 +4,6 @@ A replica reports flat numbers, because that is all Ray Serve carries from a rep
 field names here are the names on the wire, in the decision records and in the documentation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 

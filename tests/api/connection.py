@@ -1,7 +1,5 @@
 """The server's side of one HTTP exchange, for responses run as raw ASGI applications."""
 
-from __future__ import annotations
-
 import asyncio
 
 from starlette.types import Message

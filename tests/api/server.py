@@ -1,19 +1,16 @@
 """The whole application over two stub engines, and a client of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from httpx import ASGITransport, AsyncClient, Response
 
-from serve_app.api.api_keys import ApiKeys
+from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.autoscaling import AutoscalingView
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
-from serve_app.api.models import ModelDirectory, ServedModel
-from serve_app.api.traffic import Traffic
+from serve_app.api.models import ApiModel, Traffic
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
@@ -41,21 +38,19 @@ class Server:
         chat: StubEngine | None = None,
         traffic: Mapping[str, Traffic] | None = None,
         autoscaling: AutoscalingView | None = None,
-        api_keys: ApiKeys | None = None,
+        api_keys: ApiKeyFile | None = None,
         max_body_memory_bytes: int = 1 << 20,
     ) -> None:
         told = traffic or {}
         self.chat = chat or StubEngine(EngineReply(200, b'{"from":"chat"}'))
         self.embed = StubEngine(EngineReply(200, b'{"from":"embed"}'))
         self.observer = StubObserver()
-        directory = ModelDirectory(
-            [
-                ServedModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", Traffic())),
-                ServedModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", Traffic())),
-            ]
-        )
+        models = [
+            ApiModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", Traffic())),
+            ApiModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", Traffic())),
+        ]
         app = create_app(
-            directory,
+            models,
             self.observer,
             HttpSettings.model_construct(
                 max_body_bytes=MAX_BODY_BYTES,

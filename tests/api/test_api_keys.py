@@ -1,233 +1,203 @@
-"""The file of keys: what it may hold, and what becomes of a change of it."""
+"""The API with a file of keys: who gets in, and what the others are told."""
 
-from __future__ import annotations
-
-import asyncio
-import logging
-import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api import api_keys
-from serve_app.api.api_keys import ApiKeys
-from serve_app.settings import SettingsError
-from tests.stub_engine import LIMIT_S
+from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyMiddleware
+from tests.api.server import Server, error_of
+from tests.stub_engine import StubEngine, frames
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+KEY = "sk-tide-1"
+BEARER = {"Authorization": f"Bearer {KEY}"}
+CHAT = "/v1/chat/completions"
 
 
-class Mounted:
-    """A Secret as Kubernetes mounts it: `keys` -> `..data/keys`, and `..data` -> a folder that is swapped."""
-
-    def __init__(self, folder: Path, content: str) -> None:
-        self._folder = folder
-        self._versions = 0
-        self.path = folder / "keys"
-        self.swap(content)
-        self.path.symlink_to(Path("..data") / "keys")
-
-    def swap(self, content: str) -> None:
-        self._versions += 1
-        version = self._folder / f"..{self._versions}"
-        version.mkdir()
-        (version / "keys").write_text(content)
-        new = self._folder / "..data_tmp"
-        new.symlink_to(version.name)
-        new.rename(self._folder / "..data")
+@pytest.fixture
+def keys(tmp_path: Path) -> ApiKeyFile:
+    path = tmp_path / "keys"
+    path.write_text(f"sk-other\n{KEY}\n")
+    return ApiKeyFile(str(path))
 
 
-def problem(path: Path) -> str:
-    with pytest.raises(SettingsError) as error:
-        ApiKeys(str(path))
-    (only,) = error.value.problems
-    start = f"http.api_keys_file = '{path}': "
-    assert only.startswith(start)
-    return only.removeprefix(start)
+@pytest.fixture
+async def guarded(keys: ApiKeyFile) -> AsyncIterator[Server]:
+    server = Server(api_keys=keys)
+    async with server.http:
+        yield server
 
 
-def keys_of(path: Path, content: bytes) -> ApiKeys:
-    path.write_bytes(content)
-    return ApiKeys(str(path))
+async def test_with_a_key_everything_is_as_it_was(guarded: Server) -> None:
+    reply = await guarded.http.post(CHAT, json={"model": "tide"}, headers=BEARER)
+
+    assert (reply.status_code, reply.json()) == (200, {"from": "chat"})
+    assert (await guarded.http.get("/v1/models", headers=BEARER)).status_code == 200
+    assert (await guarded.http.get("/nowhere", headers=BEARER)).status_code == 404
 
 
-async def test_each_line_is_a_key(tmp_path: Path) -> None:
-    keys = keys_of(
-        tmp_path / "keys", b"# of the web shop\nsk-one\n\n  sk-two=/+~!#\r\n#sk-old\nsk-one\nsk-last"
-    )
+async def test_without_one_nothing_reaches_an_engine(guarded: Server) -> None:
+    reply = await guarded.http.post(CHAT, json={"model": "tide"})
 
-    for key in (b"sk-one", b"sk-two=/+~!#", b"sk-last"):
-        assert await keys.known(key)
-    for key in (b"", b"sk-on", b"sk-one ", b"SK-ONE", b"sk-old", b"#sk-old", b"sk-\xff", b"sk-one\nsk-last"):
-        assert not await keys.known(key)
+    assert reply.status_code == 401
+    assert reply.headers["www-authenticate"] == "Bearer"
+    assert error_of(reply) == {
+        "message": "Authorization: an API key is required: Authorization: Bearer KEY",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "invalid_api_key",
+    }
+    assert guarded.chat.requests == []
 
 
-def test_no_key_at_the_start_is_an_error_and_never_an_open_server(tmp_path: Path) -> None:
-    missing, empty, folder, closed = (tmp_path / name for name in ("missing", "empty", "folder", "closed"))
-    empty.write_text("\n# none yet\n\n")
-    folder.mkdir()
-    closed.symlink_to(closed)
-
-    assert problem(missing) == "No such file or directory"
-    assert problem(empty) == "has no keys; it needs one per line"
-    assert problem(folder) == "Is a directory"
-    assert problem(closed) == "Too many levels of symbolic links"
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+async def test_probes_and_scrapes_need_none(guarded: Server, path: str) -> None:
+    assert (await guarded.http.get(path)).status_code == 200
+    assert (await guarded.http.get(path, headers={"Authorization": "Bearer wrong"})).status_code == 200
 
 
 @pytest.mark.parametrize(
-    "line", [b"sk one", b"sk\tone", b"schl\xc3\xbcssel", b"sk\x00", b"\xef\xbb\xbfsk-one"]
-)
-def test_a_line_that_no_header_could_carry_is_told_by_its_number_alone(tmp_path: Path, line: bytes) -> None:
-    path = tmp_path / "keys"
-    path.write_bytes(b"sk-good\n\n" + line + b"\n")
-
-    assert problem(path) == "line 3 is not a key: printable ASCII without spaces, one per line"
-
-
-def test_a_file_beyond_its_bounds_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("".join(f"sk-{number}\n" for number in range(1001)))
-    assert problem(path) == "has 1,001 keys; at most 1,000 are allowed"
-    path.write_bytes(b"#" * ((1 << 20) + 1))
-    assert problem(path) == "has more than 1,048,576 bytes"
-
-
-async def test_a_secret_that_is_swapped_is_in_force_a_second_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    mounted, clock = Mounted(tmp_path, "sk-old\n"), Clock()
-    keys = ApiKeys(str(mounted.path), clock)
-
-    mounted.swap("sk-new\nsk-other\n")
-    clock.now += 0.9
-    assert await keys.known(b"sk-old")
-    clock.now += 0.1
-    with caplog.at_level(logging.INFO, "ray.serve"):
-        assert await keys.known(b"sk-new")
-    assert not await keys.known(b"sk-old")
-
-    assert caplog.messages == [f"http.api_keys_file = '{mounted.path}': has changed; keys in force: 2"]
-
-
-async def test_a_change_in_place_is_seen_too(tmp_path: Path) -> None:
-    path, clock = tmp_path / "keys", Clock()
-    path.write_text("sk-old\n")
-    keys = ApiKeys(str(path), clock)
-
-    path.write_text("sk-newer\n")
-    clock.now += 1
-
-    assert await keys.known(b"sk-newer")
-
-
-async def test_the_file_is_looked_at_once_a_second_and_read_when_it_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, clock = tmp_path / "keys", Clock()
-    path.write_text("sk-one\n")
-    keys = ApiKeys(str(path), clock)
-    calls: list[str] = []
-    glance, read = api_keys._glance, api_keys._read
-
-    def noted_glance(path: str) -> api_keys._Signature:
-        calls.append("look")
-        return glance(path)
-
-    def noted_read(path: str) -> tuple[tuple[bytes, ...], api_keys._Signature]:
-        calls.append("read")
-        return read(path)
-
-    monkeypatch.setattr(api_keys, "_glance", noted_glance)
-    monkeypatch.setattr(api_keys, "_read", noted_read)
-
-    async def pass_seconds(seconds: int) -> None:
-        for _ in range(8 * seconds):
-            clock.now += 0.125
-            await keys.known(b"sk-one")
-
-    await pass_seconds(3)
-    assert calls == ["look"] * 3
-    path.write_text("sk-two\n")
-    await pass_seconds(2)
-    assert calls == ["look"] * 4 + ["read", "look"]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
+    ("method", "path"),
     [
-        (None, "No such file or directory"),
-        ("", "has no keys; it needs one per line"),
-        ("sk new\n", "line 1 is not a key: printable ASCII without spaces, one per line"),
+        ("GET", "/v1/models"),
+        ("HEAD", "/v1/models"),
+        ("OPTIONS", CHAT),
+        ("POST", "/generate"),
+        ("GET", "/autoscaling/knobs"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("GET", "/"),
+        ("GET", "/nowhere"),
+        ("DELETE", CHAT),
+        ("GET", "/health/"),
+        ("GET", "/Health"),
+        ("GET", "//health"),
+        ("GET", "/health/../v1/models"),
+        ("GET", "/v1/models?path=/health"),
+        ("GET", "/metrics%2f..%2fv1/models"),
     ],
 )
-async def test_a_file_that_goes_bad_leaves_the_keys_before_in_force_and_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None, words: str
+async def test_everything_else_is_a_401_before_it_is_a_404_or_a_405(
+    guarded: Server, method: str, path: str
 ) -> None:
-    path, clock = tmp_path / "keys", Clock()
-    path.write_text("sk-one\n")
-    keys = ApiKeys(str(path), clock)
-    if content is None:
-        path.unlink()
-    else:
-        path.write_text(content)
+    reply = await guarded.http.request(method, path)
 
-    for _ in range(3):
-        clock.now += 1
-        assert await keys.known(b"sk-one")
-        assert not await keys.known(b"")
-    assert caplog.messages == [f"http.api_keys_file = '{path}': {words}; the previous keys stay in force"]
-
-    path.write_text("sk-two\n")
-    clock.now += 1
-    assert await keys.known(b"sk-two")
-    assert not await keys.known(b"sk-one")
+    assert reply.status_code == 401
+    assert reply.headers["www-authenticate"] == "Bearer"
+    assert reply.headers["x-request-id"]
 
 
-async def test_the_same_trouble_after_a_recovery_is_told_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("body", [b"{", b"x" * 5000])
+async def test_a_body_is_not_looked_at(guarded: Server, body: bytes) -> None:
+    assert (await guarded.http.post(CHAT, content=body)).status_code == 401
+
+
+async def test_a_stream_is_refused_before_it_begins_and_passes_untouched_with_a_key(keys: ApiKeyFile) -> None:
+    stream = frames(b'data: {"n":1}\n\n', b"data: [DONE]\n\n")
+    server = Server(chat=StubEngine(stream), api_keys=keys)
+    body = {"model": "tide", "stream": True}
+    async with server.http:
+        refused = await server.http.post(CHAT, json=body)
+        passed = await server.http.post(CHAT, json=body, headers=BEARER)
+
+    assert refused.status_code == 401
+    assert error_of(refused)["code"] == "invalid_api_key"
+    assert passed.content == b'data: {"n":1}\n\ndata: [DONE]\n\n'
+    assert passed.headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [f"bearer {KEY}", f"BEARER {KEY}", f"Bearer   {KEY}", f"Bearer {KEY} ", "Bearer sk-other"],
+)
+async def test_the_scheme_may_be_in_any_case_and_any_key_will_do(guarded: Server, value: str) -> None:
+    assert (await guarded.http.get("/v1/models", headers={"Authorization": value})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (b"", "must have the form: Bearer KEY"),
+        (b"Bearer", "must have the form: Bearer KEY"),
+        (b"Bearer ", "must have the form: Bearer KEY"),
+        (KEY.encode(), "must have the form: Bearer KEY"),
+        (b"Basic c2stdGlkZS0x", "must have the form: Bearer KEY"),
+        (b"Bearer\t" + KEY.encode(), "must have the form: Bearer KEY"),
+        (b"Bearer wrong", "this API key is not one of the server's."),
+        (b"Bearer " + KEY.encode() + b", Bearer x", "this API key is not one of the server's."),
+        (b"Bearer schl\xfcssel", "this API key is not one of the server's."),
+        (b"Bearer schl\xc3\xbcssel", "this API key is not one of the server's."),
+        (b"\xff\xfe", "must have the form: Bearer KEY"),
+    ],
+)
+async def test_an_odd_header_is_told_without_what_it_held(guarded: Server, value: bytes, told: str) -> None:
+    reply = await guarded.http.get("/v1/models", headers=[(b"Authorization", value)])
+
+    assert reply.status_code == 401
+    assert error_of(reply)["message"] == f"Authorization: {told}"
+
+
+async def test_two_headers_are_one_too_many_even_if_both_are_right(guarded: Server) -> None:
+    given = (b"Authorization", BEARER["Authorization"].encode())
+
+    reply = await guarded.http.get("/v1/models", headers=[given, given])
+
+    assert reply.status_code == 401
+    assert error_of(reply)["message"].startswith("Authorization: given 2 times; it must be given once: ")
+
+
+async def test_without_a_file_no_key_is_needed_and_any_is_ignored(server: Server) -> None:
+    assert (await server.http.get("/v1/models")).status_code == 200
+    assert (await server.http.get("/v1/models", headers={"Authorization": "?"})).status_code == 200
+
+
+# Below a `route_prefix`, as Ray Serve tells it, and what is not HTTP.
+
+
+async def passed(keys: ApiKeyFile, **scope: Any) -> tuple[bool, list[Message]]:
+    """Whether the application was reached, and what was sent in its place."""
+    reached: list[Scope] = []
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        reached.append(scope)
+
+    async def receive() -> Message:
+        raise AssertionError("nothing reads the request here")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await ApiKeyMiddleware(app, keys)({"headers": [], **scope}, receive, send)
+    return bool(reached), sent
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "open_to_all"),
+    [
+        ("/tide", "/tide/health", True),
+        ("/tide", "/health", True),
+        ("/tide", "/tide", False),
+        ("/tide", "/tidehealth", False),
+        ("/health", "/health/v1/models", False),
+        ("", "/tide/health", False),
+    ],
+)
+async def test_probes_are_found_where_the_routes_are(
+    keys: ApiKeyFile, root: str, path: str, open_to_all: bool
 ) -> None:
-    path, aside, clock = tmp_path / "keys", tmp_path / "aside", Clock()
-    path.write_text("sk-one\n")
-    keys = ApiKeys(str(path), clock)
+    reached, sent = await passed(keys, type="http", method="GET", path=path, root_path=root)
 
-    for _ in range(2):
-        path.rename(aside)
-        clock.now += 1
-        await keys.known(b"sk-one")
-        aside.rename(path)
-        clock.now += 1
-        await keys.known(b"sk-one")
-
-    assert [message for message in caplog.messages if "No such file" in message] == [caplog.messages[0]] * 2
+    assert reached is open_to_all
+    assert [message["type"] for message in sent] == (
+        [] if open_to_all else ["http.response.start", "http.response.body"]
+    )
 
 
-async def test_a_file_system_that_hangs_holds_up_one_request_for_a_moment_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, clock, answers = tmp_path / "keys", Clock(), threading.Event()
-    path.write_text("sk-one\n")
-    keys = ApiKeys(str(path), clock)
-    glance = api_keys._glance
-    hung: list[str] = []
-
-    def hanging(path: str) -> api_keys._Signature:
-        hung.append(path)
-        assert answers.wait(LIMIT_S)
-        return glance(path)
-
-    monkeypatch.setattr(api_keys, "_LOOK_WAIT_S", 0.01)
-    monkeypatch.setattr(api_keys, "_glance", hanging)
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            for _ in range(3):  # one look at a time: no thread more for each second that it hangs
-                clock.now += 1
-                assert await keys.known(b"sk-one")
-    finally:
-        answers.set()
-    assert hung == [str(path)]
+async def test_a_lifespan_is_no_clients_and_a_websocket_is(keys: ApiKeyFile) -> None:
+    assert await passed(keys, type="lifespan") == (True, [])
+    reached, sent = await passed(keys, type="websocket", path="/health", root_path="")
+    assert (reached, sent) == (False, [{"type": "websocket.close", "code": 1008}])

@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from serve_app.api.api_keys import ApiKeys
+from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
 from tests.api.server import Server, error_of
@@ -190,7 +188,7 @@ async def test_keys_share_the_memory(tmp_path_factory: pytest.TempPathFactory) -
     file = tmp_path_factory.mktemp("keys") / "keys"
     file.write_text("first-key-0123456789abcdef\nsecond-key-0123456789abcdef\n")
     chat = MuteEngine()
-    server = Server(chat=chat, api_keys=ApiKeys(str(file)), max_body_memory_bytes=20_000)
+    server = Server(chat=chat, api_keys=ApiKeyFile(str(file)), max_body_memory_bytes=20_000)
     first, second = (f"Bearer {name}-key-0123456789abcdef" for name in ("first", "second"))
     waiting = [
         await held(server, "/v1/chat/completions", padded("tide", 3000), authorization=first)

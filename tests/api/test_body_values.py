@@ -1,12 +1,11 @@
-from __future__ import annotations
-
 import json
 import re
 import tracemalloc
 
 import pytest
 
-from serve_app.api.body_values import MAX_CONTAINERS, MAX_TOKEN_IDS, MAX_VALUES, check_structure, count_values
+from serve_app.api.body import check_structure
+from serve_app.api.body_values import MAX_CONTAINERS, MAX_TOKEN_IDS, MAX_VALUES, count_values
 from serve_app.api.errors import ApiError
 
 

@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest
 
-from serve_app.api.engine_client import OPERATIONS, ColdWait, EngineReply, EngineRequest, Operation
+from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
 from tests.stub_engine import frames
 
 

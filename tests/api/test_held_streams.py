@@ -1,7 +1,5 @@
 """What a client is sent while its request is held, and what may follow it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -9,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest
+from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import Traffic
+from serve_app.api.models import Traffic
 from tests.api.connection import SCOPE, Connection
 from tests.api.server import Server
 from tests.api.traffic_log import TrafficLog

@@ -1,7 +1,5 @@
 """The application as a whole: errors in one shape, operations, documentation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The endpoints over stub engines: what reaches an engine, and what is refused before."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -57,7 +55,7 @@ class Clock:
 async def test_the_time_spent_before_the_engine_is_handed_on(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_app.api.request_id.time", Clock(iter([100.0])))
+    monkeypatch.setattr("serve_app.api.middleware.time", Clock(iter([100.0])))
 
     await server.http.post("/v1/completions", json={"model": "tide"})
 

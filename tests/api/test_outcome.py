@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import pytest
 
+from serve_app.api.engine_client import OUTCOMES, Outcome
+from serve_app.api.engine_response import status_outcome, stream_outcome
 from serve_app.api.errors import DONE, ApiError
-from serve_app.api.outcome import OUTCOMES, Outcome, status_outcome, stream_outcome
 
 TOKEN = b'data: {"n":1}\n\n'
 ERROR = ApiError(500, "no", code="engine_error").frame()

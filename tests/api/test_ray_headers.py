@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from ray.serve._private.http_util import RequestIdMiddleware, validate_http_proxy_callback_return
 from ray.serve._private.utils import call_function_from_import_path

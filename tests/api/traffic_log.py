@@ -1,12 +1,10 @@
 """Notes what the HTTP API tells of its requests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.traffic import Traffic
+from serve_app.api.models import Traffic
 
 
 class TrafficLog(Traffic):

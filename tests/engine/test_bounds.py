@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.bounds import check_characters, check_inputs, check_sampling, check_token_ids
+from serve_app.engine.bounds import check_characters, check_inputs, check_token_ids
+from serve_app.engine.completions import check_sampling
 
 VOCABULARY = 1000
 NAN, INF = float("nan"), float("inf")
@@ -17,7 +18,7 @@ def request(**fields: Any) -> Any:
 
 
 def check(prompts: int = 1, **fields: Any) -> None:
-    check_sampling(request(**fields), prompts=prompts, max_sequences=8, vocabulary=VOCABULARY)
+    check_sampling(request(**fields), prompts, max_sequences=8, vocabulary=VOCABULARY)
 
 
 def refused(prompts: int = 1, **fields: Any) -> ApiError:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine import usage_latency as latency
+from serve_app.engine import generate_operation, request_record
 from serve_app.engine.generate_operation import GenerateOperation, TokenTexts
 from serve_app.weights import embedded_model_path
 
@@ -127,7 +127,8 @@ async def test_the_timings_are_those_of_the_users_wait(
 ) -> None:
     """Half a second before the engine had it, 2 s to the first step's token and 2 s to the second's."""
     llm = StubLlm(tokenizer, ([7], "a", None), ([8], "b", "stop"))
-    monkeypatch.setattr(latency, "time", llm.clock)
+    for module in (generate_operation, request_record):
+        monkeypatch.setattr(module, "time", llm.clock)
     asked = replace(request(max_tokens=9), arrived=llm.clock.now - 0.5)
 
     reply = await GenerateOperation(llm, "tide").run(asked)

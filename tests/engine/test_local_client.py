@@ -1,129 +1,16 @@
 """`LocalEngine` around stubs of vLLM's handlers: what becomes of their replies, frames and failures."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.responses import JSONResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
-from serve_app.api.errors import ApiError
-from serve_app.engine import request_record
-from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.serving import Serving
-from serve_app.settings import ModelSettings
-from serve_app.wire.request_line import RequestLine
-
-CHAT = b'{"messages":[{"role":"user","content":"sea"}]}'
-TOKEN = 'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
-USAGE = 'data: {"choices":[],"usage":{"completion_tokens":2}}\n\n'
-DONE = "data: [DONE]\n\n"
-FAILED = 'data: {"error": {"message": "gone wrong", "type": "x", "code": 500, "param": null}}\n\n'
-
-
-class Frames:
-    """A stream as vLLM's handlers return it: yields, raises, stalls, and notes that it was closed."""
-
-    def __init__(self, *frames: str | Exception, stalls: bool = False) -> None:
-        self._frames = list(frames)
-        self._stalls = stalls
-        self.closed = False
-
-    def __aiter__(self) -> Frames:
-        return self
-
-    async def __anext__(self) -> str:
-        if not self._frames:
-            if self._stalls:
-                await asyncio.Event().wait()
-            raise StopAsyncIteration
-        frame = self._frames.pop(0)
-        if isinstance(frame, Exception):
-            raise frame
-        return frame
-
-    async def aclose(self) -> None:
-        self.closed = True
-
-
-class Log:
-    """A request log that keeps its lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[RequestLine] = []
-
-    def add(self, line: RequestLine) -> None:
-        self.lines.append(line)
-
-
-def begun() -> SimpleNamespace:
-    """The state of a sequence, as vLLM keeps it."""
-    stats = SimpleNamespace(arrival_time=0.0, first_token_latency=0.0, num_generation_tokens=3)
-    return SimpleNamespace(prompt_len=8, num_cached_tokens=0, stats=stats)
-
-
-class Local:
-    """A local engine whose handlers all answer `result`, and what it reported."""
-
-    def __init__(self, result: Any, errored: bool = False) -> None:
-        self.requests: list[Any] = []
-        self.headers: list[str] = []
-        self.errors: list[ApiError] = []
-
-        async def handler(request: Any, raw: Any) -> Any:
-            self.requests.append(request)
-            self.headers.append(raw.headers["x-request-id"])
-            record = request_record._current.get()
-            assert record is not None
-            record.sequences.append(begun())
-            if isinstance(result, Exception):
-                raise result
-            return result() if isinstance(result, FunctionType) else result
-
-        handlers = SimpleNamespace(
-            openai_serving_chat=SimpleNamespace(create_chat_completion=handler),
-            openai_serving_completion=SimpleNamespace(create_completion=handler),
-            openai_serving_tokenization=None,
-            serving_embedding=handler,
-            serving_tokenization=SimpleNamespace(create_tokenize=handler, create_detokenize=handler),
-        )
-        self.llm = SimpleNamespace(
-            errored=errored,
-            model_config=SimpleNamespace(get_vocab_size=lambda: 1000, max_model_len=8),
-            get_tokenizer=lambda: SimpleNamespace(max_chars_per_token=4),
-        )
-        self.handlers = handlers
-        self.client = LocalEngine(
-            Serving(self.llm, handlers),
-            ModelSettings(name="tide"),
-            self.errors.append,
-        )
-        self.log = Log()
-        self.client.request_log = self.log  # type: ignore[assignment]
-
-    def call(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> Any:
-        return self.client.call(EngineRequest.handed_over(operation, body, "r-1", 0.5, 0.0))
-
-    async def reply(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> EngineReply:
-        async with self.call(operation, body) as reply:
-            assert isinstance(reply, EngineReply)
-            return reply
-
-    async def streamed(self) -> list[bytes]:
-        async with self.call() as reply:
-            return [chunk async for chunk in reply.stream]
-
-    async def refusal(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> ApiError:
-        with pytest.raises(ApiError) as caught:
-            await self.reply(operation, body)
-        return caught.value
+from serve_app.api.engine_client import Operation
+from tests.engine.local import CHAT, DONE, FAILED, TOKEN, USAGE, Frames, Local
 
 
 def refused_by_vllm(status: int) -> ErrorResponse:
@@ -166,20 +53,6 @@ async def test_what_cannot_fit_the_context_is_refused_before_vllm_sees_it(
 
     assert (error.status, error.code) == (400, "context_length_exceeded")
     assert local.requests == []
-
-
-async def test_an_embedding_is_the_finished_response_of_its_handler() -> None:
-    reply = await Local(JSONResponse({"data": []})).reply("embeddings", b'{"input":"sea"}')
-
-    assert reply == EngineReply(200, b'{"data":[]}')
-
-
-async def test_a_refused_embedding_keeps_its_status_and_message() -> None:
-    response = JSONResponse({"error": {"message": "too long", "param": "input"}}, 400)
-
-    error = await Local(response).refusal("embeddings", b'{"input":"sea"}')
-
-    assert (error.status, error.message, error.param) == (400, "too long", "input")
 
 
 async def test_a_stream_opens_with_its_first_frame_at_hand() -> None:
@@ -374,102 +247,3 @@ async def test_other_streams_are_left_alone_by_one_that_is_closed() -> None:
         streams: list[AsyncIterator[bytes]] = [other.stream]
         assert [chunk async for chunk in streams[0]][-1] == DONE.encode()
         assert not first.closed
-
-
-def logged(local: Local) -> list[tuple[int | None, str]]:
-    return [(line.status, line.outcome) for line in local.log.lines]
-
-
-async def test_a_whole_answer_is_logged_when_it_has_been_sent() -> None:
-    local = Local(ErrorInfo(message="any document", type="x", code=1))
-
-    async with local.call():
-        assert local.log.lines == []
-
-    (line,) = local.log.lines
-    assert (line.model, line.operation, line.request_id) == ("tide", "chat_completions", "r-1")
-    assert (line.input_tokens, line.output_tokens) == (8, 3)
-    assert line.e2e_s >= 0.5
-    assert logged(local) == [(200, "completed")]
-
-
-async def test_a_stream_is_logged_at_its_end() -> None:
-    local = Local(Frames(TOKEN, DONE))
-
-    await local.streamed()
-
-    assert logged(local) == [(200, "completed")]
-
-
-async def test_a_stream_left_early_is_logged_as_abandoned() -> None:
-    local = Local(Frames(TOKEN, stalls=True))
-
-    async with local.call() as reply:
-        await anext(reply.stream)
-
-    assert logged(local) == [(200, "abandoned")]
-
-
-async def test_a_call_cancelled_before_its_answer_is_logged_as_abandoned() -> None:
-    local = Local(Frames(stalls=True))
-    opening = asyncio.ensure_future(local.reply())
-    await asyncio.sleep(0)
-
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-
-    assert logged(local) == [(None, "abandoned")]
-
-
-async def test_a_whole_answer_whose_client_left_is_abandoned_though_vllm_calls_it_an_error() -> None:
-    began = asyncio.Event()
-
-    class Disconnecting(Frames):
-        async def __anext__(self) -> str:
-            began.set()
-            try:
-                return await super().__anext__()
-            except asyncio.CancelledError:
-                raise ValueError("Client disconnected") from None
-
-    local = Local(Disconnecting(stalls=True))
-    opening = asyncio.ensure_future(local.reply())
-    await began.wait()
-
-    opening.cancel()
-    with pytest.raises(ApiError):
-        await opening
-
-    assert logged(local) == [(None, "abandoned")]
-
-
-async def test_failures_are_logged_with_what_the_client_was_told() -> None:
-    raising, refused = Local(ValueError("no")), Local(Frames(FAILED))
-    later, broken = Local(Frames(TOKEN, FAILED, DONE)), Local(Frames(TOKEN, RuntimeError("gone")))
-
-    await raising.refusal()
-    await refused.refusal()
-    await later.streamed()
-    await broken.streamed()
-
-    assert logged(raising) == [(400, "failed")]
-    assert logged(refused) == [(500, "failed")]
-    assert logged(later) == logged(broken) == [(200, "failed")]
-
-
-async def test_a_log_that_fails_costs_no_answer_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    local = Local(ErrorInfo(message="any document", type="x", code=1))
-    local.client.request_log = SimpleNamespace()  # type: ignore[assignment]  # has no `add`
-
-    assert (await local.reply()).status == 200
-    assert (await local.reply()).status == 200
-
-    assert caplog.text.count("the request log is incomplete") == 1
-
-
-async def test_without_a_log_nothing_is_noted() -> None:
-    local = Local(Frames(TOKEN, DONE))
-    local.client.request_log = None
-
-    assert len(await local.streamed()) == 2

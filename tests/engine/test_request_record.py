@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.engine.request_record import RequestRecord, watch_sequences
+from serve_app.engine import request_record
+from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures, watch_sequences
 from serve_app.wire.request_line import RequestLine
 
 
@@ -81,7 +84,7 @@ async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_
     core.step(name, 1, cached=8)
     core.step(name, 3)
     core.step(name, 1, last=True)
-    record.answering(200)
+    record.status = 200
     record.completed()
 
     line = ended(record)
@@ -129,7 +132,7 @@ async def test_a_request_whose_client_left_has_what_was_generated_till_then(core
     name = core.start(prompt=7)
     core.step(name, 1, cached=0)
     core.step(name, 1)
-    record.answering(200)
+    record.status = 200
     core.processor.abort_requests([name], internal=True)
 
     line = ended(record)
@@ -151,7 +154,7 @@ async def test_a_failure_stays_one_and_keeps_a_status_that_was_sent(core: Core) 
     for record in (early, late):
         record.sequences.append(SEQUENCE)
     early.failed(503)
-    late.answering(200)
+    late.status = 200
     late.failed(500)
     late.completed()
 
@@ -185,3 +188,73 @@ class _Sequence:
 
 
 SEQUENCE: Any = _Sequence
+
+
+def figures(first: float, now: float, tokens: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Of a request that arrived at 100 s and was held for 0.2 s."""
+    monkeypatch.setattr(request_record, "time", SimpleNamespace(perf_counter=lambda: now))
+    asked = EngineRequest("chat_completions", b"{}", "r-1", arrived=100.0, held_s=0.2)
+    return latency_figures(asked, first, tokens)
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "tokens", "expected"),
+    [
+        (100.75, 102.75, 6, (750.0, 400.0, 2750.0, 2.182)),  # 2 s over five gaps; 6 / 2.75 s
+        (101.0, 104.0, 1, (1000.0, 0.0, 4000.0, 0.25)),  # one token has no gap
+        (0.0, 100.5, 0, (500.0, 0.0, 500.0, 0.0)),  # without tokens, first and last are one
+        (0.0, 100.0, 5, (0.0, 0.0, 0.0, 0.0)),  # no time at all is no division by zero
+    ],
+)
+def test_times_are_counted_from_the_arrival_at_the_ingress(
+    first: float, now: float, tokens: int, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ttft, gap, total, rate = expected
+    assert figures(first, now, tokens, monkeypatch) == {
+        "cold_wait_ms": 200.0,
+        "ttft_ms": ttft,
+        "inter_token_ms": gap,
+        "total_time_ms": total,
+        "tokens_generated": tokens,
+        "tokens_per_second": rate,
+    }
+
+
+def frame(**document: object) -> bytes:
+    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+
+
+def test_the_final_usage_frame_carries_the_latency_and_keeps_what_it_had() -> None:
+    record = RequestRecord(request(), 0.0, [SEQUENCE], first_token=time.perf_counter())
+    final = frame(id="c-1", choices=[], usage=USAGE)
+    assert USAGE_MARK in final
+
+    timed = record.with_latency(final)
+
+    assert timed.startswith(b"data: ")
+    assert (timed.endswith(b"\n\n"), timed.count(b"\n\n")) == (True, 1)
+    document = json.loads(timed.removeprefix(b"data: "))
+    latency = document.pop("latency")
+    assert document == {"id": "c-1", "choices": [], "usage": USAGE}
+    assert (latency["tokens_generated"], latency["cached_tokens"]) == (3, 0)
+    assert latency["ttft_ms"] >= 40_000
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        frame(id="c-1", choices=[{"delta": {"content": "a"}}]),
+        frame(id="c-1", choices=[{"delta": {"content": "a"}}], usage=USAGE),  # usage in every chunk
+        frame(id="c-1", choices=[{"delta": {"content": '"choices":[],"usage":{"completion_tokens":1}'}}]),
+        frame(choices=[], usage=None),
+        frame(choices=[], prompt_filter_results=[]),
+        frame(error={"message": "no"}),
+        b"data: [DONE]\n\n",
+        b": keep-alive\n\n",
+    ],
+)
+def test_every_other_frame_is_left_as_it_is(other: bytes) -> None:
+    assert USAGE_MARK not in other or RequestRecord(request(), 0.0).with_latency(other) == other

@@ -1,19 +1,31 @@
 """A queue of held requests with stubs around it, and what clients are told of their wait."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve_app.api.engine_client import ColdWait
+import pytest
+
+from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
 from serve_app.ingress.held_requests import HeldRequests
+from serve_app.ingress.replica_choice import Slot
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from tests.ingress.stub_handle import StubHandle
+from tests.stub_engine import LIMIT_S
+
+MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
+BODY = b'{"model":"tide"}'
+
+
+def request(**changes: Any) -> EngineRequest:
+    return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", **changes)
 
 
 @dataclass
@@ -48,6 +60,43 @@ def hold(
     progress: StubProgress | None = None,
     clock: Callable[[], float] = time.perf_counter,
     **knobs: Any,
-) -> HeldRequests:
-    """A queue for `model` whose knobs are those given."""
-    return HeldRequests(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock)
+) -> Admission:
+    """Admission to `model`, and the queue behind it, with the knobs given."""
+    held = HeldRequests(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock)
+    return Admission(model, held, lambda: Knobs(**knobs))
+
+
+class Queue:
+    """Held requests of one model, and what is around them."""
+
+    def __init__(self, handle: StubHandle | None = None, **knobs: Any) -> None:
+        self.handle = handle or StubHandle(holds=True)
+        self.progress = StubProgress()
+        self.admission = hold(MODEL, self.handle, self.progress, **knobs)
+        self.held = self.admission.held
+
+    def ask(self, **options: Any) -> asyncio.Task[Slot]:
+        """A request for a slot, on its way."""
+        return asyncio.create_task(self.admission.take(request(), **options))
+
+    async def held_requests(self, count: int) -> list[asyncio.Task[Slot]]:
+        """That many requests, all in the queue."""
+        tasks = [self.ask() for _ in range(count)]
+        await asyncio.sleep(0)
+        assert len(self.held) == count
+        return tasks
+
+    def up(self, *names: str) -> None:
+        """Ray pushes these replicas."""
+        self.held.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+
+    async def refusal(self, **options: Any) -> ApiError:
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(ApiError) as caught:
+                await self.admission.take(request(), **options)
+        return caught.value
+
+
+async def ids(tasks: list[asyncio.Task[Slot]]) -> list[str]:
+    async with asyncio.timeout(LIMIT_S):
+        return [slot.replica.replica_id for slot in await asyncio.gather(*tasks)]

@@ -1,7 +1,5 @@
 """Replicas as Ray would name them, and the client that relays to them; only the engines are stubs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -63,8 +61,9 @@ class Fleet:
         self._stack = stack
         self.known = replicas.replica_set(MODEL.deployment_name)
         self.handle = StubHandle(holds=True)
-        self.held = hold(MODEL, self.handle)
-        self.client = RelayClient(MODEL, self.held)
+        self.admission = hold(MODEL, self.handle)
+        self.held = self.admission.held
+        self.client = RelayClient(MODEL, self.admission)
         self._named: dict[str, dict[str, str]] = {}
         self._started = 0
         stack.push_async_callback(hang_up, self.client)

@@ -1,7 +1,5 @@
 """How those who are held leave for replicas that come up one after the other."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
@@ -14,9 +12,9 @@ from hypothesis import strategies as st
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
+from serve_app.ingress.admission import MOST_PROMPT_TOKENS
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.held_requests import room_for_held
-from serve_app.ingress.prefill import MOST_PROMPT_TOKENS
 from serve_app.ingress.replica_choice import Slot
 from serve_app.settings import ModelSettings
 from tests.ingress.holding import StubProgress, Waits, hold
@@ -48,7 +46,8 @@ class Hold:
 
     def __init__(self, **knobs: Any) -> None:
         self.progress = StubProgress(ColdStartProgress("imports", 12.0))
-        self.held = hold(MODEL, StubHandle(holds=True), self.progress, **knobs)
+        self.admission = hold(MODEL, StubHandle(holds=True), self.progress, **knobs)
+        self.held = self.admission.held
         self.order: list[int] = []
         """Who got a slot, in the order of getting it."""
         self.slots: dict[int, Slot] = {}
@@ -60,7 +59,7 @@ class Hold:
             await settle()
 
     async def _one(self, number: int, **options: Any) -> None:
-        self.slots[number] = await self.held.take(request(), **options)
+        self.slots[number] = await self.admission.take(request(), **options)
         self.order.append(number)
 
     async def up(self, *names: str) -> None:
@@ -122,10 +121,10 @@ async def test_with_one_replica_only_a_burst_goes_through_it_in_order() -> None:
 @pytest.mark.parametrize(("max_model_len", "tokens"), [(64, 64), (None, MOST_PROMPT_TOKENS)])
 async def test_no_prompt_weighs_more_than_the_context_length(max_model_len: int | None, tokens: int) -> None:
     model = MODEL.model_copy(update={"max_model_len": max_model_len})
-    held = hold(model, StubHandle(holds=True))
-    held.replicas.update({"a": {"address": "a:1", "token": "t"}})
+    admission = hold(model, StubHandle(holds=True))
+    admission.replicas.update({"a": {"address": "a:1", "token": "t"}})
 
-    slot = await held.take(request(body=b"x" * (1 << 20)))
+    slot = await admission.take(request(body=b"x" * (1 << 20)))
 
     assert slot.pending_prompt_tokens == tokens
 
@@ -144,7 +143,7 @@ async def test_newcomers_join_the_end_until_nobody_is_held() -> None:
     await burst.ask(2)  # nobody is held: as many as a replica may have, and at once
     assert burst.in_flight == {"a": 5}
     with pytest.raises(ApiError, match="max_ongoing_requests = 5"):
-        await burst.held.take(request())
+        await burst.admission.take(request())
 
 
 async def test_newcomers_count_towards_those_that_may_be_held() -> None:
@@ -156,7 +155,7 @@ async def test_newcomers_count_towards_those_that_may_be_held() -> None:
     burst.progress.current = ColdStartProgress("busy", None)
 
     with pytest.raises(ApiError) as caught:
-        await burst.held.take(request())
+        await burst.admission.take(request())
 
     error = caught.value
     assert (error.status, error.code, error.headers) == (429, "queue_full", {"Retry-After": "30"})
@@ -223,7 +222,7 @@ async def test_a_warm_model_that_loses_a_request_s_replica_holds_that_one_only()
     await warm.ask(again=True)  # 5
     assert len(warm.held) == 1
     with pytest.raises(ApiError, match="max_ongoing_requests = 5"):
-        await warm.held.take(request())
+        await warm.admission.take(request())
 
     await warm.end(0)
 
@@ -248,7 +247,7 @@ async def test_those_who_stay_are_told_what_they_wait_for_now() -> None:
     await burst.ask(3)
     waits = Waits()
     asked = request(tell_wait=waits)
-    told = asyncio.create_task(burst.held.take(asked))
+    told = asyncio.create_task(burst.admission.take(asked))
     await settle()
     await burst.up("a")
     burst.progress.current = ColdStartProgress("warm_up", 3.0)
@@ -268,7 +267,7 @@ async def test_those_who_stay_are_told_what_they_wait_for_now() -> None:
 
 async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
     late_s = 0.0
-    held = hold(
+    admission = hold(
         MODEL,
         StubHandle(holds=True),
         StubProgress(ColdStartProgress("busy", None)),
@@ -276,12 +275,12 @@ async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
         keep_alive_interval_s=0.001,
         cold_wait_timeout_s=600,
     )
-    asked = [asyncio.create_task(held.take(request())) for _ in range(ROOM + 1)]
+    asked = [asyncio.create_task(admission.take(request())) for _ in range(ROOM + 1)]
     await settle()
     late_s = 300.0
-    held.replicas.update({"a": {"address": "a:1", "token": "t"}})
+    admission.replicas.update({"a": {"address": "a:1", "token": "t"}})
     await settle()
-    assert len(held) == 1
+    assert len(admission.held) == 1
 
     late_s = 600.0
     async with asyncio.timeout(LIMIT_S):
@@ -291,7 +290,7 @@ async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
     error = caught.value
     assert (error.status, error.code, error.headers) == (503, "cold_wait_timeout", {"Retry-After": "30"})
     assert "phase: busy" in error.message
-    assert len(held) == 0
+    assert len(admission.held) == 0
 
 
 class Fleet(Hold):
@@ -340,7 +339,7 @@ class Fleet(Hold):
         assert self.held.body_bytes == len(BODY) * len(self.held)
         if waiting and among._usable:  # nobody waits while there is room
             least = min(replica.failures for replica in among._usable.values())
-            room = ROOM if self.held._cold else MODEL.max_ongoing_requests
+            room = ROOM if self.held.cold else MODEL.max_ongoing_requests
             assert all(
                 replica.in_flight >= room for replica in among._usable.values() if replica.failures == least
             )

@@ -1,7 +1,5 @@
 """A client's stream through a cold start: the HTTP response, the queue and the relay together."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time
@@ -36,10 +34,11 @@ class Cold:
         self.handle = StubHandle(holds=True)
         self.progress = StubProgress(ColdStartProgress("imports", 12.0))
         self.late_s = 0.0
-        self.held = hold(
+        self.admission = hold(
             MODEL, self.handle, self.progress, lambda: time.perf_counter() + self.late_s, **knobs
         )
-        self.relay = RelayClient(MODEL, self.held)
+        self.held = self.admission.held
+        self.relay = RelayClient(MODEL, self.admission)
         self.traffic = TrafficLog()
         self.connection = Connection()
         stack.push_async_callback(self._hang_up)

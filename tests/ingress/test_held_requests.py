@@ -1,33 +1,21 @@
 """The queue in front of a model without a replica, with Ray's handle and the clockwork around it stubbed."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import Any
 
 import pytest
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
-from serve_app.api.engine_client import ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.held_requests import HeldRequests
-from serve_app.ingress.replica_choice import Slot
-from serve_app.settings import ModelSettings
+from serve_app.ingress.held_requests import HeldRequest, HoldQueue
 from serve_app.settings.knobs import Knobs
-from tests.ingress.holding import StubProgress, Waits, hold
+from tests.ingress.holding import BODY, MODEL, Queue, hold, ids, request
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S
 
-MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
-BODY = b'{"model":"tide"}'
 UNAVAILABLE = DeploymentUnavailableError(DeploymentID("Engine-tide", "app"))
-
-
-def request(**changes: Any) -> EngineRequest:
-    return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", **changes)
 
 
 @pytest.fixture(autouse=True)
@@ -35,46 +23,11 @@ def _own_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "_sets", {})
 
 
-class Queue:
-    """Held requests of one model, and what is around them."""
-
-    def __init__(self, handle: StubHandle | None = None, **knobs: Any) -> None:
-        self.handle = handle or StubHandle(holds=True)
-        self.progress = StubProgress()
-        self.held = hold(MODEL, self.handle, self.progress, **knobs)
-
-    def ask(self, **options: Any) -> asyncio.Task[Slot]:
-        """A request for a slot, on its way."""
-        return asyncio.create_task(self.held.take(request(), **options))
-
-    async def held_requests(self, count: int) -> list[asyncio.Task[Slot]]:
-        """That many requests, all in the queue."""
-        tasks = [self.ask() for _ in range(count)]
-        await asyncio.sleep(0)
-        assert len(self.held) == count
-        return tasks
-
-    def up(self, *names: str) -> None:
-        """Ray pushes these replicas."""
-        self.held.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
-
-    async def refusal(self, **options: Any) -> ApiError:
-        async with asyncio.timeout(LIMIT_S):
-            with pytest.raises(ApiError) as caught:
-                await self.held.take(request(), **options)
-        return caught.value
-
-
-async def ids(tasks: list[asyncio.Task[Slot]]) -> list[str]:
-    async with asyncio.timeout(LIMIT_S):
-        return [slot.replica.replica_id for slot in await asyncio.gather(*tasks)]
-
-
 async def test_with_a_replica_at_hand_nothing_is_held_and_nobody_asked() -> None:
     queue = Queue()
     queue.up("a")
     tasks = asyncio.all_tasks()
-    coroutine = queue.held.take(request())
+    coroutine = queue.admission.take(request())
 
     with pytest.raises(StopIteration) as done:
         coroutine.send(None)  # the first step is the last: it never yields to the event loop
@@ -118,7 +71,7 @@ async def test_those_who_came_first_go_first() -> None:
 async def test_a_request_that_has_lost_its_replica_waits_for_room_too() -> None:
     queue = Queue()
     queue.up("a")
-    first = [await queue.held.take(request()) for _ in range(4)]
+    first = [await queue.admission.take(request()) for _ in range(4)]
 
     task = queue.ask(again=True)
     await asyncio.sleep(0)
@@ -144,15 +97,15 @@ async def test_more_requests_than_may_be_held_are_refused_with_when_to_come_back
 
 
 async def test_the_bound_is_the_knob_as_it_is_now() -> None:
-    bound = 0
     handle = StubHandle(holds=True)
-    held = HeldRequests(MODEL, handle, lambda: Knobs(max_held_requests=bound), StubProgress())
+    admission = hold(MODEL, handle, max_held_requests=0)
+    held = admission.held
     with pytest.raises(ApiError, match="max_held_requests = 0"):
-        await held.take(request())
+        await admission.take(request())
     assert handle.chosen == 0
 
-    bound = 1
-    task = asyncio.create_task(held.take(request()))
+    held._knobs = lambda: Knobs(max_held_requests=1)
+    task = asyncio.create_task(admission.take(request()))
     await asyncio.sleep(0)
     assert len(held) == 1
     task.cancel()
@@ -178,7 +131,7 @@ async def test_those_held_for_room_have_the_same_deadline() -> None:
     queue = Queue(cold_wait_timeout_s=0.001)
     queue.up("a")
     for _ in range(4):
-        await queue.held.take(request())
+        await queue.admission.take(request())
 
     assert (await queue.refusal(again=True)).code == "cold_wait_timeout"
 
@@ -203,7 +156,7 @@ async def test_with_all_replicas_full_and_nobody_held_a_request_is_refused_at_on
     queue = Queue()
     queue.up("a")
     for _ in range(4):
-        await queue.held.take(request())
+        await queue.admission.take(request())
 
     error = await queue.refusal()
 
@@ -297,12 +250,13 @@ async def test_a_question_outlived_by_its_replica_and_by_everybody_held_is_taken
 async def test_the_queue_can_be_measured() -> None:
     now = 100.0
     handle = StubHandle(holds=True)
-    held = HeldRequests(MODEL, handle, Knobs, StubProgress(), clock=lambda: now)
+    admission = hold(MODEL, handle, clock=lambda: now)
+    held = admission.held
     assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
-    first = asyncio.create_task(held.take(request()))
+    first = asyncio.create_task(admission.take(request()))
     await asyncio.sleep(0)
     now = 107.0
-    second = asyncio.create_task(held.take(request(body=b"x" * 100)))
+    second = asyncio.create_task(admission.take(request(body=b"x" * 100)))
     await asyncio.sleep(0)
     now = 110.0
 
@@ -317,10 +271,11 @@ async def test_the_queue_can_be_measured() -> None:
 
 async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None:
     now = 100.0
-    held = HeldRequests(MODEL, StubHandle(holds=True), Knobs, StubProgress(), clock=lambda: now)
+    admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
+    held = admission.held
     tasks = []
     for again in (False, True):
-        tasks.append(asyncio.create_task(held.take(request(), again=again)))
+        tasks.append(asyncio.create_task(admission.take(request(), again=again)))
         await asyncio.sleep(0)
         now += 5.0
 
@@ -329,87 +284,45 @@ async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None
     assert await ids(tasks) == ["a", "a"]
 
 
-async def test_a_client_is_told_while_its_request_is_held_and_the_request_how_long_that_was() -> None:
-    queue = Queue(keep_alive_interval_s=0.001)
-    queue.progress.current = ColdStartProgress("imports", 12.0)
-    waits = Waits()
-    asked = request(tell_wait=waits)
-    task = asyncio.create_task(queue.held.take(asked))
-
-    for phase in ("imports", "warm_up"):
-        queue.progress.current = ColdStartProgress(phase, 12.0)
-        waits.heard.clear()
-        async with asyncio.timeout(LIMIT_S):
-            await waits.heard.wait()
-    queue.up("a")
-    await ids([task])
-
-    assert [(wait.model, wait.eta_s) for wait in waits.told] == [("tide", 12.0)] * len(waits.told)
-    assert {wait.phase for wait in waits.told} == {"imports", "warm_up"}
-    waited = [wait.waited_s for wait in waits.told]
-    assert waited == sorted(waited)
-    assert 0.001 <= waited[0] <= waited[-1] <= asked.held_s
+async def entry(since: float, *, again: bool = False) -> HeldRequest:
+    return HeldRequest(since, 10, 2, 0.0, again, asyncio.get_running_loop().create_future())
 
 
-async def test_a_wait_shorter_than_the_interval_is_not_told() -> None:
-    queue = Queue()
-    waits = Waits()
-    asked = request(tell_wait=waits)
-    task = asyncio.create_task(queue.held.take(asked))
-    await asyncio.sleep(0)
-
-    queue.up("a")
-    await ids([task])
-
-    assert waits.told == []
-    assert asked.held_s > 0.0
+def leave_all(queue: HoldQueue) -> list[HeldRequest]:
+    left = []
+    while (first := queue.first()) is not None:
+        queue.leave(first)
+        left.append(first)
+    return left
 
 
-async def test_a_wait_that_failed_was_a_wait_too() -> None:
-    queue = Queue(StubHandle(refuses=UNAVAILABLE))
-    asked = request()
+async def test_an_empty_queue_has_nobody_first() -> None:
+    queue = HoldQueue()
 
-    with pytest.raises(ApiError):
-        await queue.held.take(asked)
-
-    assert asked.held_s > 0.0
+    assert (len(queue), queue.first(), queue.all()) == (0, None, [])
 
 
-async def test_all_waits_of_a_request_add_up() -> None:
-    now = 100.0
-    held = HeldRequests(MODEL, StubHandle(holds=True), Knobs, StubProgress(), clock=lambda: now)
-    asked = request()
-    for again in (False, True):
-        task = asyncio.create_task(held.take(asked, again=again))
-        await asyncio.sleep(0)
-        now += 2.5
-        held.replicas.update({"a": {"address": "a:1", "token": "t"}})
-        await task
-        held.replicas.update({})
+async def test_first_come_first_served_but_for_those_who_lost_a_turn_before() -> None:
+    queue = HoldQueue()
+    one, two = await entry(1.0), await entry(2.0)
+    back, later = await entry(3.0, again=True), await entry(4.0, again=True)
+    for each in (one, back, two, later):
+        queue.enter(each)
 
-    assert asked.held_s == 5.0
+    assert queue.all() == [back, later, one, two]
+    assert leave_all(queue) == [back, later, one, two]
+    assert len(queue) == 0
 
 
-async def test_a_client_that_cannot_be_told_fails_its_own_request_only() -> None:
-    async def broken(wait: ColdWait) -> None:
-        raise OSError(32, "pipe")
+async def test_whoever_leaves_in_between_is_missed_once() -> None:
+    queue = HoldQueue()
+    one, two, back = await entry(1.0), await entry(2.0), await entry(3.0, again=True)
+    for each in (one, two, back):
+        queue.enter(each)
+    assert len(queue) == 3
 
-    queue = Queue(keep_alive_interval_s=0.001)
-    other = queue.ask()
-    with pytest.raises(OSError, match="pipe"):
-        await queue.held.take(request(tell_wait=broken))
+    for _ in range(2):
+        queue.leave(one)
+        queue.leave(back)
 
-    queue.up("a")
-    assert await ids([other]) == ["a"]
-    assert queue.held.replicas.in_flight("a") == 1
-
-
-async def test_however_short_the_interval_others_get_their_turn() -> None:
-    queue = Queue(keep_alive_interval_s=1e-9)
-    task = asyncio.create_task(queue.held.take(request(tell_wait=Waits())))
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-    queue.up("a")
-
-    assert await ids([task]) == ["a"]
+    assert (len(queue), queue.first()) == (1, two)

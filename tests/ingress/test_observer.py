@@ -1,7 +1,5 @@
 """Readiness over what Ray says, when it says it, and when it does not."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

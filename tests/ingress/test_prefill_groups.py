@@ -1,7 +1,5 @@
 """Streams whose prompts share a step: which replica's, how many, and until when."""
 
-from __future__ import annotations
-
 import pytest
 
 from serve_app.ingress.replica_choice import GROUP_REQUESTS, Slot

@@ -1,7 +1,5 @@
 """`RelayClient` against real data planes on loopback; only Ray's handle and the engines are stubs."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """What a relayed request adds to its replica's load, and when it is taken away again."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Slot
 from serve_app.ingress.replica_set import ReplicaSet, replica_set
 
@@ -166,6 +164,7 @@ def test_whoever_waits_hears_of_replicas_that_come_and_go_and_of_room_on_them() 
     among = ReplicaSet()
     heard: list[int] = []
     among.notify(lambda: heard.append(sum(among.in_flight(name) for name in "ab")))
+    among.awaited = True
 
     among.update(where("a", "b"))
     a, _ = take(among, "a", "b")
@@ -181,6 +180,7 @@ def test_whoever_waits_hears_of_a_replica_that_is_one_of_equals_again() -> None:
     a, _ = take(among, "a", "b")
     heard: list[int] = []
     among.notify(lambda: heard.append(a.replica.failures))
+    among.awaited = True
 
     among.answered(a)
     assert heard == []
@@ -232,6 +232,7 @@ def test_a_place_is_given_back_once() -> None:
     slot, _ = taken(among.take(LIMIT, 10), among.take(LIMIT, 20))
     heard: list[int] = []
     among.notify(lambda: heard.append(among.in_flight("a")))
+    among.awaited = True
 
     for _ in range(3):
         among.release(slot)
@@ -314,6 +315,7 @@ def test_whoever_waits_hears_of_a_replica_that_is_well_again() -> None:
     among.keep_away(replica, "silent")
     told: list[int] = []
     among.notify(lambda: told.append(len(among)))
+    among.awaited = True
 
     among.welcome(replica)
     among.welcome(replica)
@@ -344,3 +346,18 @@ def test_a_replica_that_is_gone_is_neither_kept_away_nor_welcomed() -> None:
 
     assert [one.replica_id for one in among.listed()] == ["b"]
     assert len(among) == 1
+
+
+def test_where_no_request_waits_nobody_is_told_of_a_slot_that_is_free() -> None:
+    among = replicas("a")
+    told: list[int] = []
+    among.notify(lambda: told.append(len(among)))
+
+    for slot in taken(among.take(LIMIT), among.take(LIMIT)):
+        slot.replica.failures += 1
+        among.answered(slot)
+        among.release(slot)
+    assert told == []
+
+    among.update({})
+    assert told == [0]

@@ -1,7 +1,5 @@
 """Whatever happens in whatever order, the set counts what is there and picks whom it may."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -27,6 +25,7 @@ class Routing(RuleBasedStateMachine):
         self.replicas: set[Replica] = set()
         self.heard = 0
         self.among.notify(self._hear)
+        self.among.awaited = True
 
     def _hear(self) -> None:
         self.heard += 1

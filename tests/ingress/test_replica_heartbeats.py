@@ -1,7 +1,5 @@
 """Heartbeats of real data planes on loopback; time passes by looks."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,14 +1,11 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import OUTCOMES, EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.api.outcome import OUTCOMES
 from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
 from serve_app.ingress.request_counters import IngressCounters, ingress_report
 from serve_app.telemetry import series as made

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from serve_app.api.outcome import OUTCOMES
+from serve_app.api.engine_client import OUTCOMES
 from serve_app.policy.decide import IDLE
 from serve_app.policy.explanation import ClampName
 from serve_app.settings.knobs import Knobs

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.api.outcome import OUTCOMES
+from serve_app.api.engine_client import OUTCOMES
 from serve_app.telemetry import series as made
 from serve_app.telemetry.buckets import TTFT_S
 from serve_app.telemetry.ingress_metrics import COLD_WAIT_S, IngressMetrics

@@ -1,6 +1,6 @@
 import pytest
 
-from serve_app.api.engine_client import ColdWait
+from serve_app.api.cold_wait import ColdWait
 from serve_app.cli.ask.display import Wait
 from serve_app.cli.ask.request import Event, EventReader
 

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from serve_app.api.api_key_middleware import OPEN_PATHS
+from serve_app.api.api_keys import OPEN_PATHS
 from serve_app.policy.capacity_model import StepTime
 from serve_app.settings.knobs import Knobs
 

@@ -1,7 +1,5 @@
 """The OpenAI operations on vLLM's own handlers, of the embedded model, with a stub of the engine core."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,15 +11,21 @@ from starlette.responses import JSONResponse
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine.openai_operations import OpenAIOperations
+from serve_app.engine.completions import Completions, find_handler, raw_request
 from serve_app.engine.serving import Serving
+from serve_app.engine.token_operations import TokenOperations
 
 SEA = [{"role": "user", "content": "sea"}]
 
 
 @pytest.fixture
-def operations(serving: Serving) -> OpenAIOperations:
-    return OpenAIOperations(serving, max_sequences=4)
+def completions(serving: Serving) -> Completions:
+    return Completions(serving, max_sequences=4)
+
+
+@pytest.fixture
+def tokens(serving: Serving) -> TokenOperations:
+    return TokenOperations(serving)
 
 
 def call(**body: Any) -> EngineRequest:
@@ -41,16 +45,16 @@ async def refusal(outcome: Any) -> tuple[int, str | None, str | None]:
     return caught.value.status, caught.value.code, caught.value.param
 
 
-async def test_a_chat_is_completed(operations: OpenAIOperations) -> None:
-    told = await document(operations.chat_completions(call(messages=SEA, max_tokens=3)))
+async def test_a_chat_is_completed(completions: Completions) -> None:
+    told = await document(completions.chat(call(messages=SEA, max_tokens=3)))
 
     assert told["object"] == "chat.completion"
     assert told["choices"][0]["finish_reason"] == "length"
     assert told["usage"]["completion_tokens"] == 3
 
 
-async def test_a_streamed_chat_is_frames_of_server_sent_events(operations: OpenAIOperations) -> None:
-    frames = await operations.chat_completions(call(messages=SEA, max_tokens=2, stream=True))
+async def test_a_streamed_chat_is_frames_of_server_sent_events(completions: Completions) -> None:
+    frames = await completions.chat(call(messages=SEA, max_tokens=2, stream=True))
 
     assert isinstance(frames, AsyncIterator)
     texts = [frame if isinstance(frame, str) else frame.decode() async for frame in frames]
@@ -58,28 +62,28 @@ async def test_a_streamed_chat_is_frames_of_server_sent_events(operations: OpenA
     assert texts[-1] == "data: [DONE]\n\n"
 
 
-async def test_prompts_are_completed_as_text_and_as_tokens(operations: OpenAIOperations) -> None:
+async def test_prompts_are_completed_as_text_and_as_tokens(completions: Completions) -> None:
     for prompt, choices in (("sea", 1), (["sea", "tide"], 2), ([1, 2, 3], 1), ([[1], [2]], 2)):
-        told = await document(operations.completions(call(prompt=prompt, max_tokens=1)))
+        told = await document(completions.text(call(prompt=prompt, max_tokens=1)))
 
         assert len(told["choices"]) == choices
 
 
-async def test_text_goes_to_tokens_and_back(operations: OpenAIOperations) -> None:
-    tokens = (await document(operations.tokenize(call(prompt="the sea"))))["tokens"]
-    chat = await document(operations.tokenize(call(messages=SEA)))
+async def test_text_goes_to_tokens_and_back(tokens: TokenOperations) -> None:
+    sea = (await document(tokens.tokenize(call(prompt="the sea"))))["tokens"]
+    chat = await document(tokens.tokenize(call(messages=SEA)))
 
-    assert (await document(operations.detokenize(call(tokens=tokens))))["prompt"] == "the sea"
-    assert chat["count"] > len(tokens)
+    assert (await document(tokens.detokenize(call(tokens=sea))))["prompt"] == "the sea"
+    assert chat["count"] > len(sea)
 
 
 @pytest.mark.parametrize(
     ("name", "body", "expected"),
     [
-        ("chat_completions", {"messages": SEA, "n": 5}, (400, "invalid_value", "n")),
-        ("chat_completions", {"messages": SEA, "model": "other"}, (404, "model_not_found", "model")),
-        ("completions", {"prompt": ["a"] * 3, "n": 2}, (400, "invalid_value", "n")),
-        ("completions", {"prompt": [2048]}, (400, "invalid_value", "prompt")),
+        ("chat", {"messages": SEA, "n": 5}, (400, "invalid_value", "n")),
+        ("chat", {"messages": SEA, "model": "other"}, (404, "model_not_found", "model")),
+        ("text", {"prompt": ["a"] * 3, "n": 2}, (400, "invalid_value", "n")),
+        ("text", {"prompt": [2048]}, (400, "invalid_value", "prompt")),
         ("tokenize", {"prompt": "a" * 100_000}, (400, "context_length_exceeded", "prompt")),
         (
             "tokenize",
@@ -92,14 +96,19 @@ async def test_text_goes_to_tokens_and_back(operations: OpenAIOperations) -> Non
     ],
 )
 async def test_what_is_out_of_bounds_is_refused_by_its_field(
-    operations: OpenAIOperations, name: str, body: dict[str, Any], expected: tuple[int, str, str]
+    completions: Completions,
+    tokens: TokenOperations,
+    name: str,
+    body: dict[str, Any],
+    expected: tuple[int, str, str],
 ) -> None:
-    assert await refusal(getattr(operations, name)(call(**body))) == expected
+    operation = getattr(completions, name, None) or getattr(tokens, name)
+    assert await refusal(operation(call(**body))) == expected
 
 
-async def test_a_field_of_the_wrong_type_is_left_to_the_caller_to_word(operations: OpenAIOperations) -> None:
+async def test_a_field_of_the_wrong_type_is_left_to_the_caller_to_word(completions: Completions) -> None:
     with pytest.raises(ValidationError):
-        await operations.chat_completions(call(messages="sea"))
+        await completions.chat(call(messages="sea"))
 
 
 @pytest.mark.parametrize(
@@ -115,13 +124,33 @@ async def test_an_embedding_handlers_finished_response_is_the_reply_or_the_refus
     async def stub_handler(request: Any, raw: Any) -> JSONResponse:
         return answer
 
-    operations = OpenAIOperations(Serving(serving.engine, State({"serving_embedding": stub_handler})), 4)
+    operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": stub_handler})))
     outcome = operations.embeddings(call(input="sea"))
 
     assert await (document(outcome) if answer.status_code == 200 else refusal(outcome)) == expected
 
 
 async def test_too_many_texts_are_refused_before_they_are_looked_at(serving: Serving) -> None:
-    operations = OpenAIOperations(Serving(serving.engine, State({"serving_embedding": object()})), 4)
+    operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": object()})))
 
     assert await refusal(operations.embeddings(call(input=["a"] * 2049))) == (400, "invalid_value", "input")
+
+
+def test_every_handler_that_operations_ask_for_is_mounted_under_its_name(serving: Serving) -> None:
+    """vLLM renames them now and then."""
+    assert hasattr(serving.state.openai_serving_chat, "create_chat_completion")
+    assert hasattr(serving.state.openai_serving_completion, "create_completion")
+    assert hasattr(serving.state.serving_tokenization, "create_tokenize")
+    assert hasattr(serving.state.serving_tokenization, "create_detokenize")
+
+
+def test_what_the_model_cannot_do_is_the_clients_error(serving: Serving) -> None:
+    with pytest.raises(ApiError) as caught:
+        find_handler(serving.state, "serving_embedding", "embeddings")
+
+    assert (caught.value.status, caught.value.code) == (400, "unsupported_feature")
+    assert caught.value.message == "This model does not support embeddings."
+
+
+def test_handlers_read_the_requests_id_from_its_header() -> None:
+    assert raw_request("r-1").headers["X-Request-Id"] == "r-1"

@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import pytest
 
 from serve_app.api.engine_client import OPERATIONS, EngineRequest, Operation
-from serve_app.ingress.prefill import MOST_PROMPT_TOKENS, estimated_prompt_tokens
+from serve_app.ingress.admission import MOST_PROMPT_TOKENS, estimated_prompt_tokens
 
 
 def estimate(

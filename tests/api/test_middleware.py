@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api import request_id
-from serve_app.api.request_id import RequestIdMiddleware
+from serve_app.api import middleware
+from serve_app.api.middleware import RequestMiddleware
+from tests.api.server import Server
 
 RESPONSE: list[Message] = [
     {"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]},
@@ -31,8 +30,8 @@ async def exchange(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": scope_type, "headers": list(headers)}
-    await RequestIdMiddleware(app, add_header)(scope, receive, send)
+    scope = {"type": scope_type, "method": "POST", "headers": list(headers)}
+    await RequestMiddleware(app, add_header)(scope, receive, send)
     return seen[0], sent
 
 
@@ -51,7 +50,7 @@ async def test_a_usable_id_is_kept() -> None:
     "given", [b"", b" ", b"a b", b"a\tb", b"a\r\nset-cookie: x", b"caf\xc3\xa9", b"\xff", b"a" * 257]
 )
 def test_the_pattern_takes_no_id_that_could_break_a_header_or_a_log_line(given: bytes) -> None:
-    assert request_id.USABLE.fullmatch(given) is None
+    assert middleware.USABLE_ID.fullmatch(given) is None
 
 
 @pytest.mark.parametrize("given", [b"", b"a b", b"a\r\nset-cookie: x", b"\xff", b"a" * 257])
@@ -100,7 +99,7 @@ async def test_the_applications_own_headers_and_body_pass() -> None:
 
 
 async def test_the_arrival_is_noted_for_the_time_to_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_id.time, "perf_counter", lambda: 12.5)
+    monkeypatch.setattr(middleware.time, "perf_counter", lambda: 12.5)
 
     scope, _ = await exchange()
 
@@ -112,3 +111,31 @@ async def test_what_is_not_http_passes_untouched() -> None:
 
     assert "state" not in scope
     assert sent == RESPONSE
+
+
+PATHS = ["/health", "/ready", "/metrics", "/v1/models", "/v1/models/tide", "/openapi.json", "/docs"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_head_answers_as_get_does_without_the_body(server: Server, path: str) -> None:
+    get = await server.http.get(path)
+    head = await server.http.head(path)
+
+    assert (head.status_code, head.content) == (200, b"")
+    assert get.content
+    for headers in (get.headers, head.headers):
+        headers.pop("x-request-id")
+    assert head.headers == get.headers
+
+
+async def test_head_of_nothing_is_a_404_without_a_body(server: Server) -> None:
+    reply = await server.http.head("/v1/nothing")
+
+    assert (reply.status_code, reply.content) == (404, b"")
+
+
+async def test_head_of_what_takes_a_post_is_a_405(server: Server) -> None:
+    reply = await server.http.head("/v1/completions")
+
+    assert (reply.status_code, reply.content, reply.headers["allow"]) == (405, b"", "POST")
+    assert server.chat.requests == []

@@ -1,0 +1,115 @@
+"""Chat and text completions of one engine: parse the body, bound it, hand it to vLLM's handlers."""
+
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from starlette.datastructures import State
+from starlette.requests import Request
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+
+from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.errors import unsupported_feature
+from serve_app.engine.api_errors import from_response
+from serve_app.engine.bounds import check_token_ids, reject
+from serve_app.engine.serving import Serving
+
+_chat: TypeAdapter[ChatCompletionRequest] = TypeAdapter(ChatCompletionRequest)
+_completion: TypeAdapter[CompletionRequest] = TypeAdapter(CompletionRequest)
+
+_TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "length_penalty",
+)
+
+ReplyOrFrames = EngineReply | AsyncIterator[str | bytes]
+"""A finished reply, or the frames of a stream as vLLM yields them."""
+
+
+class Completions:
+    """vLLM's handlers of completions behind this API's bounds.
+
+    Args:
+        serving: The mounted handlers.
+        max_sequences: Bound on `n` times the number of prompts of one request.
+    """
+
+    def __init__(self, serving: Serving, max_sequences: int) -> None:
+        self._handlers = serving.state
+        self._max_sequences = max_sequences
+        self._vocabulary = serving.engine.model_config.get_vocab_size()
+
+    async def chat(self, call: EngineRequest) -> ReplyOrFrames:
+        """Chat completion: a reply, or the frames of a stream."""
+        handler = find_handler(self._handlers, "openai_serving_chat", "chat completions")
+        request = _chat.validate_json(call.body)
+        check_sampling(request, 1, self._max_sequences, self._vocabulary)
+        return answer_of(await handler.create_chat_completion(request, raw_request(call.request_id)))
+
+    async def text(self, call: EngineRequest) -> ReplyOrFrames:
+        """Text completion of one or more prompts: a reply, or the frames of a stream."""
+        handler = find_handler(self._handlers, "openai_serving_completion", "completions")
+        request = _completion.validate_json(call.body)
+        prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
+        check_sampling(request, prompts, self._max_sequences, self._vocabulary)
+        return answer_of(await handler.create_completion(request, raw_request(call.request_id)))
+
+
+def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: int) -> None:
+    """Bound the sampling fields that chat and completion requests have in common.
+
+    Raises:
+        ApiError: 400 with the field, its value and its bound.
+    """
+    n = request.n if request.n is not None else 1
+    if n < 1:
+        raise reject("n", n, "must be at least 1")
+    if n * prompts > max_sequences:
+        raise reject("n", n, f"n times the {prompts} prompt(s) must be at most {max_sequences}")
+    for name in _FLOATS:
+        value = getattr(request, name, None)
+        if value is not None and not math.isfinite(value):
+            raise reject(name, value, "must be a finite number")
+    for name in _TOKEN_LISTS:
+        for token in getattr(request, name, None) or ():
+            if not 0 <= token < vocabulary:
+                raise reject(name, token, f"token ids must be from 0 to {vocabulary - 1}")
+    for key, bias in (request.logit_bias or {}).items():
+        if not key.isascii() or not key.isdigit() or int(key) >= vocabulary:
+            raise reject("logit_bias", key, f"keys must be token ids from 0 to {vocabulary - 1}")
+        if not math.isfinite(bias):
+            raise reject("logit_bias", bias, "must be a finite number")
+
+
+def find_handler(handlers: State, name: str, feature: str) -> Any:
+    """Return vLLM's handler `name`. Raises ApiError 400 if the model does not support `feature`."""
+    handler = getattr(handlers, name, None)
+    if handler is None:
+        raise unsupported_feature(feature)
+    return handler
+
+
+def raw_request(request_id: str) -> Request:
+    """Return an HTTP request for vLLM's handlers, which read its id and its trace headers."""
+    return Request(
+        {"type": "http", "method": "POST", "headers": [(b"x-request-id", request_id.encode("latin-1"))]}
+    )
+
+
+def answer_of(result: Any) -> ReplyOrFrames:
+    """Return what a handler of vLLM has returned. Raises ApiError if that is an error."""
+    if isinstance(result, ErrorResponse):
+        raise from_response(result)
+    if isinstance(result, BaseModel):
+        return EngineReply(200, result.model_dump_json().encode())
+    stream: AsyncIterator[str | bytes] = result
+    return stream

@@ -1,0 +1,132 @@
+"""The slots of a deployment's replicas: a request takes one, has its first answer, and gives it back."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from serve_app.ingress.replica_choice import (
+    GROUP_REQUESTS,
+    SEQUENCE_TOKENS,
+    Replica,
+    Slot,
+    least_late,
+    least_loaded,
+)
+
+PACE_FADE = 0.99
+"""The pace of prefill is a mean over about a hundred first tokens."""
+
+
+@dataclass(slots=True)
+class PrefillPace:
+    """How fast the engines of a deployment prefill: sums over first tokens, which fade."""
+
+    seconds: float = 0.0
+    """From sending a request to its first token."""
+    tokens: float = 0.0
+    """Prompt tokens prefilled meanwhile."""
+    prompts: float = 0.0
+    prompt_tokens: float = 0.0
+    """The requests' own prompt tokens."""
+
+    def learn(self, seconds: float, tokens: float, prompt_tokens: int) -> None:
+        """Count one first token, which came after `seconds`, in which the engine had `tokens` to prefill.
+
+        Tokens are an estimate, and those found in a prefix cache, or that stand for an image's bytes, take no
+        time: no first token may claim more than twice the pace known.
+        """
+        if self.seconds > 0.0:
+            tokens = min(tokens, 2.0 * seconds * self.tokens / self.seconds)
+        self.seconds = self.seconds * PACE_FADE + seconds
+        self.tokens = self.tokens * PACE_FADE + tokens
+        self.prompts = self.prompts * PACE_FADE + 1.0
+        self.prompt_tokens = self.prompt_tokens * PACE_FADE + prompt_tokens
+
+
+@dataclass(slots=True)
+class Slots:
+    """The replicas that requests go to, and the requests of this process on them. For one event loop."""
+
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds."""
+    pace: PrefillPace = field(default_factory=PrefillPace)
+    awaited: bool = False
+    """Whether held requests wait for room. Only then are they told of a slot that has become free."""
+    _usable: dict[str, Replica] = field(default_factory=dict)
+    """The replicas picked from, the longest unused first."""
+    _on_change: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        """The number of replicas that requests go to: those that run and that nothing is wrong with."""
+        return len(self._usable)
+
+    def take(
+        self, limit: int, prompt_tokens: int = 0, prefill_budget_s: float = 0.0, batch: int = 1 << 30
+    ) -> Slot | None:
+        """A slot on one of the replicas with fewer than `limit` requests in flight.
+
+        A stream goes where its prefill makes the fewest tokens late (`least_late`), if it is expected to have
+        its first token within `prefill_budget_s`, and within what a full group and one request more of the
+        mean length take: to wait longer would make hardly a token less late. Otherwise, and where the pace of
+        prefill is not known, a request goes to the replica with the least load. Of equals, the longest unused
+        is picked. A replica that could not be reached comes after every one that could, even if those are
+        full: Ray will drop it, or the fault was here.
+
+        Args:
+            limit: Requests of this process that a replica may have.
+            prompt_tokens: What the request adds to the load until the replica answers.
+            prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
+            batch: Requests that an engine runs at a time. Behind so many, it waits for more than prefill.
+
+        Returns:
+            None where there is no replica, or none with room.
+        """
+        chosen: Replica | None = None
+        pace = self.pace
+        streamed = prefill_budget_s > 0.0 and prompt_tokens > 0
+        now = self.clock() if streamed else 0.0
+        if streamed and pace.seconds > 0.0:
+            in_time = prefill_budget_s * pace.tokens / pace.seconds
+            worth = (GROUP_REQUESTS + 1) * pace.prompt_tokens / pace.prompts
+            most_tokens = min(in_time, worth) - prompt_tokens
+            chosen = least_late(self._usable.values(), min(limit, batch), most_tokens, now - prefill_budget_s)
+        chosen = chosen or least_loaded(self._usable.values(), limit)
+        if chosen is None:
+            return None
+        # To the end of the order, so that equals take turns.
+        self._usable[chosen.replica_id] = self._usable.pop(chosen.replica_id)
+        chosen.in_flight += 1
+        chosen.load += prompt_tokens + SEQUENCE_TOKENS
+        slot = Slot(chosen, prompt_tokens)
+        if streamed:
+            chosen.join_group(slot, now)
+        return slot
+
+    def answered(self, slot: Slot) -> None:
+        """Note the first byte of a good answer: the prompt is prefilled, and the replica is alive."""
+        replica, tokens = slot.replica, slot.pending_prompt_tokens
+        replica.load -= tokens
+        if tokens and slot.group >= 0:
+            now = self.clock()
+            self.pace.learn(now - slot.sent, float(slot.tokens_before), tokens)
+            if slot.group >= replica.group:
+                replica.end_groups(slot.group, now)
+        slot.pending_prompt_tokens = 0
+        if replica.failures:
+            replica.failures = 0
+            if self.awaited:
+                self._on_change()
+
+    def release(self, slot: Slot) -> None:
+        """Give a slot back, whether its replica is still in the set or not. A second call does nothing."""
+        if slot.released:
+            return
+        slot.released = True
+        replica = slot.replica
+        replica.in_flight -= 1
+        replica.load -= slot.pending_prompt_tokens + SEQUENCE_TOKENS
+        if slot.pending_prompt_tokens and slot.group >= replica.group:
+            replica.leave_group(slot, self.clock())
+        slot.pending_prompt_tokens = 0
+        if self.awaited:
+            self._on_change()

@@ -1,0 +1,232 @@
+"""The file of keys: what it may hold, and what becomes of a change of it."""
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from serve_app.api import api_key_file
+from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import is_known
+from serve_app.settings import SettingsError
+from tests.stub_engine import LIMIT_S
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Mounted:
+    """A Secret as Kubernetes mounts it: `keys` -> `..data/keys`, and `..data` -> a folder that is swapped."""
+
+    def __init__(self, folder: Path, content: str) -> None:
+        self._folder = folder
+        self._versions = 0
+        self.path = folder / "keys"
+        self.swap(content)
+        self.path.symlink_to(Path("..data") / "keys")
+
+    def swap(self, content: str) -> None:
+        self._versions += 1
+        version = self._folder / f"..{self._versions}"
+        version.mkdir()
+        (version / "keys").write_text(content)
+        new = self._folder / "..data_tmp"
+        new.symlink_to(version.name)
+        new.rename(self._folder / "..data")
+
+
+def problem(path: Path) -> str:
+    with pytest.raises(SettingsError) as error:
+        ApiKeyFile(str(path))
+    (only,) = error.value.problems
+    start = f"http.api_keys_file = '{path}': "
+    assert only.startswith(start)
+    return only.removeprefix(start)
+
+
+def keys_of(path: Path, content: bytes) -> ApiKeyFile:
+    path.write_bytes(content)
+    return ApiKeyFile(str(path))
+
+
+async def test_each_line_is_a_key(tmp_path: Path) -> None:
+    keys = keys_of(
+        tmp_path / "keys", b"# of the web shop\nsk-one\n\n  sk-two=/+~!#\r\n#sk-old\nsk-one\nsk-last"
+    )
+
+    for key in (b"sk-one", b"sk-two=/+~!#", b"sk-last"):
+        assert await is_known(keys, key)
+    for key in (b"", b"sk-on", b"sk-one ", b"SK-ONE", b"sk-old", b"#sk-old", b"sk-\xff", b"sk-one\nsk-last"):
+        assert not await is_known(keys, key)
+
+
+def test_no_key_at_the_start_is_an_error_and_never_an_open_server(tmp_path: Path) -> None:
+    missing, empty, folder, closed = (tmp_path / name for name in ("missing", "empty", "folder", "closed"))
+    empty.write_text("\n# none yet\n\n")
+    folder.mkdir()
+    closed.symlink_to(closed)
+
+    assert problem(missing) == "No such file or directory"
+    assert problem(empty) == "has no keys; it needs one per line"
+    assert problem(folder) == "Is a directory"
+    assert problem(closed) == "Too many levels of symbolic links"
+
+
+@pytest.mark.parametrize(
+    "line", [b"sk one", b"sk\tone", b"schl\xc3\xbcssel", b"sk\x00", b"\xef\xbb\xbfsk-one"]
+)
+def test_a_line_that_no_header_could_carry_is_told_by_its_number_alone(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"sk-good\n\n" + line + b"\n")
+
+    assert problem(path) == "line 3 is not a key: printable ASCII without spaces, one per line"
+
+
+def test_a_file_beyond_its_bounds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("".join(f"sk-{number}\n" for number in range(1001)))
+    assert problem(path) == "has 1,001 keys; at most 1,000 are allowed"
+    path.write_bytes(b"#" * ((1 << 20) + 1))
+    assert problem(path) == "has more than 1,048,576 bytes"
+
+
+async def test_a_secret_that_is_swapped_is_in_force_a_second_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mounted, clock = Mounted(tmp_path, "sk-old\n"), Clock()
+    keys = ApiKeyFile(str(mounted.path), clock)
+
+    mounted.swap("sk-new\nsk-other\n")
+    clock.now += 0.9
+    assert await is_known(keys, b"sk-old")
+    clock.now += 0.1
+    with caplog.at_level(logging.INFO, "ray.serve"):
+        assert await is_known(keys, b"sk-new")
+    assert not await is_known(keys, b"sk-old")
+
+    assert caplog.messages == [f"http.api_keys_file = '{mounted.path}': has changed; keys in force: 2"]
+
+
+async def test_a_change_in_place_is_seen_too(tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys", Clock()
+    path.write_text("sk-old\n")
+    keys = ApiKeyFile(str(path), clock)
+
+    path.write_text("sk-newer\n")
+    clock.now += 1
+
+    assert await is_known(keys, b"sk-newer")
+
+
+async def test_the_file_is_looked_at_once_a_second_and_read_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock = tmp_path / "keys", Clock()
+    path.write_text("sk-one\n")
+    keys = ApiKeyFile(str(path), clock)
+    calls: list[str] = []
+    glance, read = api_key_file._glance, api_key_file._read
+
+    def noted_glance(path: str) -> api_key_file._Signature:
+        calls.append("look")
+        return glance(path)
+
+    def noted_read(path: str) -> tuple[tuple[bytes, ...], api_key_file._Signature]:
+        calls.append("read")
+        return read(path)
+
+    monkeypatch.setattr(api_key_file, "_glance", noted_glance)
+    monkeypatch.setattr(api_key_file, "_read", noted_read)
+
+    async def pass_seconds(seconds: int) -> None:
+        for _ in range(8 * seconds):
+            clock.now += 0.125
+            await is_known(keys, b"sk-one")
+
+    await pass_seconds(3)
+    assert calls == ["look"] * 3
+    path.write_text("sk-two\n")
+    await pass_seconds(2)
+    assert calls == ["look"] * 4 + ["read", "look"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file or directory"),
+        ("", "has no keys; it needs one per line"),
+        ("sk new\n", "line 1 is not a key: printable ASCII without spaces, one per line"),
+    ],
+)
+async def test_a_file_that_goes_bad_leaves_the_keys_before_in_force_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None, words: str
+) -> None:
+    path, clock = tmp_path / "keys", Clock()
+    path.write_text("sk-one\n")
+    keys = ApiKeyFile(str(path), clock)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+
+    for _ in range(3):
+        clock.now += 1
+        assert await is_known(keys, b"sk-one")
+        assert not await is_known(keys, b"")
+    assert caplog.messages == [f"http.api_keys_file = '{path}': {words}; the previous keys stay in force"]
+
+    path.write_text("sk-two\n")
+    clock.now += 1
+    assert await is_known(keys, b"sk-two")
+    assert not await is_known(keys, b"sk-one")
+
+
+async def test_the_same_trouble_after_a_recovery_is_told_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, aside, clock = tmp_path / "keys", tmp_path / "aside", Clock()
+    path.write_text("sk-one\n")
+    keys = ApiKeyFile(str(path), clock)
+
+    for _ in range(2):
+        path.rename(aside)
+        clock.now += 1
+        await is_known(keys, b"sk-one")
+        aside.rename(path)
+        clock.now += 1
+        await is_known(keys, b"sk-one")
+
+    assert [message for message in caplog.messages if "No such file" in message] == [caplog.messages[0]] * 2
+
+
+async def test_a_file_system_that_hangs_holds_up_one_request_for_a_moment_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock, answers = tmp_path / "keys", Clock(), threading.Event()
+    path.write_text("sk-one\n")
+    keys = ApiKeyFile(str(path), clock)
+    glance = api_key_file._glance
+    hung: list[str] = []
+
+    def hanging(path: str) -> api_key_file._Signature:
+        hung.append(path)
+        assert answers.wait(LIMIT_S)
+        return glance(path)
+
+    monkeypatch.setattr(api_key_file, "_LOOK_WAIT_S", 0.01)
+    monkeypatch.setattr(api_key_file, "_glance", hanging)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(3):  # one look at a time: no thread more for each second that it hangs
+                clock.now += 1
+                assert await is_known(keys, b"sk-one")
+    finally:
+        answers.set()
+    assert hung == [str(path)]

@@ -1,0 +1,109 @@
+"""The lines of the request log that `LocalEngine` writes, by what became of the request."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo
+
+from serve_app.api.errors import ApiError
+from tests.engine.local import DONE, FAILED, TOKEN, Frames, Local
+
+
+def logged(local: Local) -> list[tuple[int | None, str]]:
+    return [(line.status, line.outcome) for line in local.log.lines]
+
+
+async def test_a_whole_answer_is_logged_when_it_has_been_sent() -> None:
+    local = Local(ErrorInfo(message="any document", type="x", code=1))
+
+    async with local.call():
+        assert local.log.lines == []
+
+    (line,) = local.log.lines
+    assert (line.model, line.operation, line.request_id) == ("tide", "chat_completions", "r-1")
+    assert (line.input_tokens, line.output_tokens) == (8, 3)
+    assert line.e2e_s >= 0.5
+    assert logged(local) == [(200, "completed")]
+
+
+async def test_a_stream_is_logged_at_its_end() -> None:
+    local = Local(Frames(TOKEN, DONE))
+
+    await local.streamed()
+
+    assert logged(local) == [(200, "completed")]
+
+
+async def test_a_stream_left_early_is_logged_as_abandoned() -> None:
+    local = Local(Frames(TOKEN, stalls=True))
+
+    async with local.call() as reply:
+        await anext(reply.stream)
+
+    assert logged(local) == [(200, "abandoned")]
+
+
+async def test_a_call_cancelled_before_its_answer_is_logged_as_abandoned() -> None:
+    local = Local(Frames(stalls=True))
+    opening = asyncio.ensure_future(local.reply())
+    await asyncio.sleep(0)
+
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+    assert logged(local) == [(None, "abandoned")]
+
+
+async def test_a_whole_answer_whose_client_left_is_abandoned_though_vllm_calls_it_an_error() -> None:
+    began = asyncio.Event()
+
+    class Disconnecting(Frames):
+        async def __anext__(self) -> str:
+            began.set()
+            try:
+                return await super().__anext__()
+            except asyncio.CancelledError:
+                raise ValueError("Client disconnected") from None
+
+    local = Local(Disconnecting(stalls=True))
+    opening = asyncio.ensure_future(local.reply())
+    await began.wait()
+
+    opening.cancel()
+    with pytest.raises(ApiError):
+        await opening
+
+    assert logged(local) == [(None, "abandoned")]
+
+
+async def test_failures_are_logged_with_what_the_client_was_told() -> None:
+    raising, refused = Local(ValueError("no")), Local(Frames(FAILED))
+    later, broken = Local(Frames(TOKEN, FAILED, DONE)), Local(Frames(TOKEN, RuntimeError("gone")))
+
+    await raising.refusal()
+    await refused.refusal()
+    await later.streamed()
+    await broken.streamed()
+
+    assert logged(raising) == [(400, "failed")]
+    assert logged(refused) == [(500, "failed")]
+    assert logged(later) == logged(broken) == [(200, "failed")]
+
+
+async def test_a_log_that_fails_costs_no_answer_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    local = Local(ErrorInfo(message="any document", type="x", code=1))
+    local.client.request_log = SimpleNamespace()  # type: ignore[assignment]  # has no `add`
+
+    assert (await local.reply()).status == 200
+    assert (await local.reply()).status == 200
+
+    assert caplog.text.count("the request log is incomplete") == 1
+
+
+async def test_without_a_log_nothing_is_noted() -> None:
+    local = Local(Frames(TOKEN, DONE))
+    local.client.request_log = None
+
+    assert len(await local.streamed()) == 2
