@@ -1,13 +1,9 @@
 """A decision in words: what would change it, what is out of reach, and the numbers behind it."""
 
-from __future__ import annotations
-
 import math
 
-from serve_app.policy.capacity_model import feasibility
+from serve_app.policy.capacity_model import MOST_REPLICAS, feasibility
 from serve_app.policy.inputs import Inputs
-from serve_app.policy.reported_latency import Latency
-from serve_app.policy.sizing import MOST_REPLICAS
 from serve_app.policy.terms import most_for_a_queue
 
 
@@ -50,7 +46,7 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
         return f"falls after {knobs.downscale_delay_s:g} s below {_rate(inputs, target - 1)}"
     peak_at, most = inputs.state.peaks[0]
     delayed_s = peak_at + knobs.downscale_delay_s - inputs.now if most >= target else 0.0
-    return f"can fall in {max(0.0, delayed_s, inputs.min_observed_s - inputs.observed_s):.0f} s"
+    return f"can fall in {max(0.0, delayed_s, inputs.unobserved_s):.0f} s"
 
 
 def feasibility_notes(inputs: Inputs) -> list[str]:
@@ -82,6 +78,20 @@ def feasibility_notes(inputs: Inputs) -> list[str]:
     return notes
 
 
+def assumption_notes(inputs: Inputs) -> list[str]:
+    """Return a sentence for each thing that the decision takes from the knob because nothing was measured."""
+    given = inputs.knobs.starting_values
+    if given is None:
+        return []
+    notes = []
+    if not inputs.state.service.steps:
+        notes.append("starting_values: no step has been measured yet; a replica's capacity follows from them")
+    if given.cold_start_s is not None and not inputs.snapshot.start_measured:
+        assumed_s = inputs.snapshot.assumed_start_s
+        notes.append(f"starting_values: no start has been measured yet; {assumed_s:.3g} s are assumed")
+    return notes
+
+
 def explain_signals(inputs: Inputs) -> dict[str, float]:
     """Return the numbers that the decision is based on, by the names that docs/operating.md explains."""
     snapshot, seen, state = inputs.snapshot, inputs.seen, inputs.state
@@ -97,8 +107,8 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "waiting_tokens": seen.waiting_tokens,
         "held_requests": seen.held_requests,
         "oldest_held_s": seen.oldest_held_s,
-        "arrivals_30s_rps": short.requests,
-        "arrivals_60s_rps": long.requests,
+        "arrivals_30s_rps": short,
+        "arrivals_60s_rps": long,
         "arrivals_felt_rps": inputs.felt_rps,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
@@ -114,8 +124,8 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "itl_missed_ratio": measured.itl_missed,
     }
     percentile = inputs.knobs.ttft_percentile
-    for part in ("ttft_queue", "ttft_prefill", "itl"):
-        latency: Latency = getattr(measured, part)
+    parts = {"ttft_queue": measured.ttft_queue, "ttft_prefill": measured.ttft_prefill, "itl": measured.itl}
+    for part, latency in parts.items():
         if latency.count > 0:
             signals[f"{part}_p{percentile}_s"] = latency.at(percentile)
     if snapshot.cold_start_s is not None and math.isfinite(snapshot.cold_start_s):

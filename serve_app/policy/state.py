@@ -129,9 +129,8 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     Raises:
         ValueError: for a document of another version; start afresh then.
     """
-    plain = {"started_with": None, **document}  # older documents lack it
-    _check_fields(plain, PolicyState().document())
-    state: PolicyState = _STATES.validate_python(plain)
+    _check_fields(document, PolicyState().document())
+    state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
     if len(state.service.gram) != size * size or len(state.service.moment) != size:
         raise ValueError("a fit with another number of coefficients")

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.demand import Demand
+from serve_app.policy.capacity_model import MOST_REPLICAS, Mix, Sizing, StepTime
+from serve_app.policy.demand import Demand, Peaks
 from serve_app.policy.explanation import Term
 from serve_app.policy.feedback import measure
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation, observe
-from serve_app.policy.peaks import Peaks
-from serve_app.policy.sizing import MOST_REPLICAS, Sizing
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.terms import baseline_terms, load_terms, most_for_a_queue, standing_queue
@@ -27,9 +25,9 @@ SIZING = Sizing(A100, Mix(1000, 1.0, 128), KNOBS, itl_rps=3.0)
 
 
 def arriving(rps: float, seconds: int = 120) -> Demand:
-    demand = Demand().add(NOW - seconds, 0, 0)
+    demand = Demand().add(NOW - seconds, 0)
     for second in range(1, seconds + 1):
-        demand = demand.add(NOW - seconds + second, rps, 1000 * rps)
+        demand = demand.add(NOW - seconds + second, rps)
     return demand
 
 
@@ -210,7 +208,7 @@ def remembered(level: float, rise: float, minutes: float) -> Peaks:
     """So many minutes of requests, all of which came at one demand and after one rise."""
     peaks = Peaks()
     for _ in range(round(12 * minutes)):
-        peaks = peaks.note(level, rise, 1.0, 12.0, 12, 1.0)
+        peaks = peaks.note(level, rise, 1.0, 12.0, 1.0)
     return peaks
 
 
