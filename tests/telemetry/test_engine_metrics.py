@@ -6,8 +6,8 @@ import pytest
 
 from serve_app.api.errors import ApiError
 from serve_app.telemetry import series as made
-from serve_app.telemetry.buckets import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
 from serve_app.telemetry.engine_metrics import EngineGauges, EngineLimits, EngineMetrics
+from serve_app.telemetry.series import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
 from serve_app.wire.signals import EngineSignals
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
