@@ -5,7 +5,7 @@ from serve_app.policy.explanation import Term, are, counted
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation
 from serve_app.policy.state import PolicyState
-from serve_app.settings.schedule import scheduled_minimum
+from serve_app.settings.knobs import scheduled_minimum
 
 # A request that has waited for a cold start hardly notices a tenth of it more; replicas that clear the
 # backlog faster would be idle a second later.

@@ -1,7 +1,5 @@
 """The base class of all settings and knobs: closed, immutable, and strict about numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, get_args
@@ -32,7 +30,7 @@ class ClosedModel(BaseModel):
 
 
 @cache
-def _number_expected(model: type[ClosedModel], field: str) -> str | None:
+def _number_expected(model: type[BaseModel], field: str) -> str | None:
     """The numbers that a field takes, in words; None if it takes none. Nested models check their own
     fields."""
     parts = list(_parts(model.model_fields[field]))

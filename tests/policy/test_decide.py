@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from serve_app.policy.snapshot import Capacity, Snapshot
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.schedule import Schedule
+from serve_app.settings.knobs import Knobs, Schedule
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 KNOBS = Knobs(

@@ -7,8 +7,7 @@ import pytest
 from serve_app.policy.decide import Decision
 from serve_app.policy.state import restore
 from serve_app.policy.step_time_fit import StepTimeFit
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.starting_values import StartingValues
+from serve_app.settings.knobs import Knobs, StartingValues
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 CPU = StartingValues(

@@ -15,8 +15,7 @@ from serve_app.policy.observe import Observation, observe
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.terms import baseline_terms, load_terms, most_for_a_queue, standing_queue
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.schedule import Schedule
+from serve_app.settings.knobs import Knobs, Schedule
 from tests.policy.build import NOW, engine, ingress, snapshot
 
 KNOBS = Knobs(min_replicas=0, max_replicas=100, queue_target_per_replica=8, headroom=0)

@@ -7,10 +7,8 @@ from pydantic import Field, ValidationError
 
 from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.settings.schedule import Schedule
+from serve_app.settings.knobs import IngressKnobs, Knobs, Schedule, StartingValues
 from serve_app.settings.settings_error import from_pydantic
-from serve_app.settings.starting_values import StartingValues
 from serve_app.settings.tree import HttpSettings, IngressSettings, RequestLogSettings
 
 
