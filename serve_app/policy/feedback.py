@@ -102,17 +102,10 @@ def measure(engines: Sequence[EngineSignals], knobs: Knobs, lowest_itl_s: float)
     queue, prefill, itl = (latency(engines, part) for part in _READERS)
     # The median prompt, because a few long prompts, which nothing helps, must not hide the others.
     budget = knobs.ttft_target_s - prefill.at(50)
-    feasible = budget > 0
-    itl_feasible = lowest_itl_s < knobs.itl_target_s
-    return Measured(
-        queue,
-        prefill,
-        itl,
-        queue.share_above(budget) if feasible else 0.0,
-        itl.share_above(knobs.itl_target_s) if itl_feasible else 0.0,
-        feasible,
-        itl_feasible,
-    )
+    feasible, itl_feasible = budget > 0, lowest_itl_s < knobs.itl_target_s
+    missed = queue.share_above(budget) if feasible else 0.0
+    itl_missed = itl.share_above(knobs.itl_target_s) if itl_feasible else 0.0
+    return Measured(queue, prefill, itl, missed, itl_missed, feasible, itl_feasible)
 
 
 def correct(
@@ -127,9 +120,7 @@ def correct(
     minutes.
     """
     elapsed = _elapsed(state, now)
-    settled = (
-        state.moved_at is not None and now - state.moved_at >= _WINDOW_S and ready == target and ready > 0
-    )
+    settled = state.moved_at is not None and now - state.moved_at >= _WINDOW_S and ready == target > 0
     if not settled or elapsed <= 0 or measured.ttft_queue.count < _FEWEST:
         return state
     permitted = 1.0 - knobs.ttft_percentile / 100.0

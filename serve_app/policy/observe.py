@@ -11,21 +11,11 @@ from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals,
 
 # One call reads several fields: reading is half the time of a decision about a hundred replicas.
 _READ_ALL = {"engine": attrgetter(*ENGINE_FIELDS), "ingress": attrgetter(*INGRESS_FIELDS)}
-_READ_TOTALS = attrgetter(
-    "finished_requests_total",
-    "finished_prompt_tokens_total",
-    "prompt_tokens_total",
-    "finished_generation_tokens_total",
-)
+_TOTALS = "finished_requests_total finished_prompt_tokens_total prompt_tokens_total"
+_READ_TOTALS = attrgetter(*_TOTALS.split(), "finished_generation_tokens_total")
 _READ_STEP = attrgetter("steps", "step_s", "step_batch", "step_kv_tokens", "step_prefill_tokens")
-_LOAD = attrgetter(
-    "running_requests",
-    "running_tokens",
-    "waiting_requests",
-    "waiting_tokens",
-    "ongoing_requests",
-    "kv_cache_tokens",
-)
+_QUEUES = "running_requests running_tokens waiting_requests waiting_tokens"
+_READ_LOAD = attrgetter(*_QUEUES.split(), "ongoing_requests", "kv_cache_tokens")
 _LARGEST = 1e15
 """A report with a larger number is refused like one with a number that is not finite."""
 
@@ -100,7 +90,7 @@ def observe(
 
     running = running_tokens = waiting = waiting_tokens = kv_cache_tokens = 0.0
     for signals in engines.values():
-        runs, runs_tokens, waits, waits_tokens, ongoing, cache = _LOAD(signals)
+        runs, runs_tokens, waits, waits_tokens, ongoing, cache = _READ_LOAD(signals)
         # A request may be open on the data plane and not in the engine yet, or the other way round. What is
         # negative counts as nothing; `max` would take three times as long, five times for each replica.
         runs = runs if runs > ongoing - waits else ongoing - waits
@@ -135,17 +125,17 @@ def observe(
         notes=tuple(notes),
         engines=tuple(engines.values()),
     )
-    idle_since = state.idle_since
-    if not observation.idle or finished:
-        idle_since = None
-    elif idle_since is None or idle_since > now:
-        idle_since = now
     return observation, replace(
         state,
-        since=now if state.since is None or state.since > now else state.since,
+        since=_since(state.since, now),
         kv_cache_tokens=observation.kv_cache_tokens,
-        idle_since=idle_since,
+        idle_since=_since(state.idle_since, now) if observation.idle and not finished else None,
     )
+
+
+def _since(begun: float | None, now: float) -> float:
+    """Return when something began: now, if it was not so before, or the clock has been set back."""
+    return now if begun is None or begun > now else begun
 
 
 def _count(

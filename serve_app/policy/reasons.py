@@ -54,21 +54,19 @@ def feasibility_notes(inputs: Inputs) -> list[str]:
     knobs, measured, sizing = inputs.knobs, inputs.measured, inputs.sizing
     notes = []
     alone = feasibility(sizing.step, sizing.mix, knobs)
-    prefill = measured.ttft_prefill
+    prefill, target = measured.ttft_prefill, f"ttft_target_s = {knobs.ttft_target_s:g}"
     if prefill.count > 0 and not measured.ttft_feasible:
         notes.append(
             f"infeasible: half of the prompts take {prefill.at(50):.3g} s of prefill or more, "
-            f"and ttft_target_s = {knobs.ttft_target_s:g}; replicas cannot change that"
+            f"and {target}; replicas cannot change that"
         )
-    elif prefill.count > 0 and prefill.at(knobs.ttft_percentile) > knobs.ttft_target_s:
-        notes.append(
-            f"infeasible at P{knobs.ttft_percentile}: prefill alone takes "
-            f"{prefill.at(knobs.ttft_percentile):.3g} s, and ttft_target_s = {knobs.ttft_target_s:g}"
-        )
+    elif prefill.count > 0 and (prefill_s := prefill.at(knobs.ttft_percentile)) > knobs.ttft_target_s:
+        at = f"infeasible at P{knobs.ttft_percentile}"
+        notes.append(f"{at}: prefill alone takes {prefill_s:.3g} s, and {target}")
     elif not alone.ttft and measured.itl.count > 0:
         notes.append(
             f"infeasible: a mean request takes {alone.ttft_s:.3g} s to its first token on an empty replica, "
-            f"and ttft_target_s = {knobs.ttft_target_s:g}"
+            f"and {target}"
         )
     if measured.itl.count > 0 and not measured.itl_feasible:
         notes.append(

@@ -23,8 +23,7 @@ class ClosedModel(BaseModel):
     @classmethod
     def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
-        number = _number_expected(cls, info.field_name)
-        if number is not None and _has_boolean(value):
+        if (number := _number_expected(cls, info.field_name)) and _has_boolean(value):
             raise ValueError(f"must be {number}, not a boolean")
         return value
 
@@ -58,8 +57,5 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def _has_boolean(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_has_boolean(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return any(_has_boolean(item) for item in value)
-    return isinstance(value, bool)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, bool) or any(_has_boolean(item) for item in items)

@@ -23,7 +23,7 @@ class LiveSettings(ClosedModel):
 def read_user_config(
     defaults: Mapping[str, Knobs], user_config: Mapping[str, Any] | None
 ) -> tuple[dict[str, Knobs], IngressKnobs]:
-    """Return every model's knobs by name, over `defaults` that hold where none are set, and the ingress's own.
+    """Return every model's knobs by name, those given over its `defaults`, and the ingress's own.
 
     Raises:
         SettingsError: with each invalid key under `user_config`, its value and the bound that it breaks.

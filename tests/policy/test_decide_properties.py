@@ -1,7 +1,5 @@
 """What must hold of the policy whatever comes in. Closed loops are in `test_policy_loops.py`."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -137,12 +137,7 @@ def test_a_single_replica_never_earns_more_trust() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [
-        settled(moved_at=NOW - 29),
-        settled(moved_at=None),
-        settled(last_at=None),
-        settled(last_at=NOW + 50),
-    ],
+    [settled(moved_at=NOW - 29), settled(moved_at=None), settled(last_at=None), settled(last_at=NOW + 50)],
 )
 def test_latencies_of_another_fleet_or_time_correct_nothing(state: PolicyState) -> None:
     assert correct(state, BAD, KNOBS, 4, 4, NOW).correction == 1.0

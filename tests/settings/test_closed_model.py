@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import pytest
@@ -38,10 +36,7 @@ def problems(model: type[ClosedModel], **given: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (
-            {"count": True},
-            "count = True: must be a whole number, at least 0 and at most 10, not a boolean",
-        ),
+        ({"count": True}, "count = True: must be a whole number, at least 0 and at most 10, not a boolean"),
         ({"limit": False}, "limit = False: must be a whole number, at least 1, not a boolean"),
         ({"share": True}, "share = True: must be a number, greater than 0 and less than 5, not a boolean"),
         (

@@ -160,18 +160,12 @@ def test_a_replica_has_one_gpu_a_rank() -> None:
         ({"tide": NAN}, ".tide = nan: input should be a finite number"),
         ({"": 1}, " = {'': 1}: the name '' must be printable, without spaces around it, and not empty"),
         ({" t": 1}, " = {' t': 1}: the name ' t' must be printable, without spaces around it, and not empty"),
-        (
-            {"CPU": 1},
-            " = {'CPU': 1}: 'CPU' (here 1) is not a custom resource: cpus_per_replica sets it",
-        ),
+        ({"CPU": 1}, " = {'CPU': 1}: 'CPU' (here 1) is not a custom resource: cpus_per_replica sets it"),
         (
             {"accelerator_type:L4": 0.1},
             " (here 0.1) is not a custom resource: the accelerator_type of a model",
         ),
-        (
-            {"memory": 1},
-            "'memory' (here 1) is not a custom resource: Ray counts it in bytes by itself",
-        ),
+        ({"memory": 1}, "'memory' (here 1) is not a custom resource: Ray counts it in bytes by itself"),
     ],
 )
 def test_a_custom_resource_has_a_name_of_its_own_and_an_amount(given: dict[str, float], problem: str) -> None:

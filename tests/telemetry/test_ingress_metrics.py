@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from serve_app.api.outcome import OUTCOMES

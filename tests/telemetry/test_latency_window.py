@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import random
 
@@ -36,10 +34,7 @@ def test_one_observation_is_every_percentile(q: float) -> None:
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=60),
-    st.sampled_from([1, 10, 50, 90, 95, 99, 100]),
-)
+@given(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=60), st.sampled_from([1, 10, 50, 90, 95, 99, 100]))
 def test_a_percentile_is_off_by_five_percent_at_most(values: list[float], q: float) -> None:
     assert window_of(*values).percentile(q, NOW) == pytest.approx(nearest_rank(values, q), rel=0.0501)
 

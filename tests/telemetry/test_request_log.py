@@ -104,9 +104,7 @@ async def test_closing_writes_the_rest() -> None:
     assert (len(disk.written), disk.closed) == (1, True)
 
 
-async def test_what_the_disk_refuses_is_lost_and_said_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_the_disk_refuses_is_lost_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     disk = Disk(fails=True)
     log = RequestLog(disk, clock=lambda: now[0])

@@ -25,9 +25,7 @@ def test_a_counter_of_rays_is_exported_at_zero_with_all_its_tags(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "bounds",
-    [TTFT_S, INTER_TOKEN_S, HUNDRED_TOKENS_S, E2E_S],
-    ids=["ttft", "inter-token", "hundred", "e2e"],
+    "bounds", [TTFT_S, INTER_TOKEN_S, HUNDRED_TOKENS_S, E2E_S], ids=["ttft", "inter-token", "hundred", "e2e"]
 )
 def test_boundaries_rise_without_repeating(bounds: tuple[float, ...]) -> None:
     assert list(bounds) == sorted(set(bounds))
