@@ -99,40 +99,31 @@ def corrected(state: PolicyState, measured: Measured, seconds: int, ready: int =
     return state
 
 
-def test_misses_above_the_permitted_share_lower_what_a_replica_is_trusted_with() -> None:
+SOME = measure([replace(latencies(0.0, 0.05, 0.012), ttft_queue_p99_s=0.3)], KNOBS, ITL_ALONE_S)
+"""3 %: half of the way from the 95th percentile to the 99th."""
+LATE = measure([latencies(0.0, 0.05, 0.05)], KNOBS, ITL_ALONE_S)
+
+
+@pytest.mark.parametrize(
+    ("before", "measured", "seconds", "ready", "correction"),
+    [
+        (1.0, BAD, 23, 4, pytest.approx(0.5, rel=0.05)),  # more miss than permitted
+        (1.0, SOME, 60, 4, 1.0),
+        (0.5, FINE, 600, 4, pytest.approx(0.5 * 2.718 ** (1 / 3), rel=0.01)),  # much slower than it goes
+        (1.0, BAD, 300, 4, 0.25),  # the bounds
+        (1.0, FINE, 7200, 4, 1.0),
+        (1.0, LATE, 60, 4, 1.0),  # late tokens are left to what is learned of them
+        (0.5, FINE, 600, 1, 0.5),  # one replica fewer would be none
+    ],
+)
+def test_a_replica_is_trusted_with_less_after_misses_and_with_more_long_after_them(
+    before: float, measured: Measured, seconds: int, ready: int, correction: object
+) -> None:
     assert BAD.ttft_missed == pytest.approx(0.2)
+    assert 0.02 < SOME.ttft_missed < 0.05
+    assert LATE.itl_missed > 0.5
 
-    assert corrected(settled(), BAD, 23).correction == pytest.approx(0.5, rel=0.05)
-
-
-def test_misses_within_the_permitted_share_lower_nothing() -> None:
-    some = measure([replace(latencies(0.0, 0.05, 0.012), ttft_queue_p99_s=0.3)], KNOBS, ITL_ALONE_S)
-    assert 0.02 < some.ttft_missed < 0.05  # 3 %: half of the way from the 95th percentile to the 99th
-
-    assert corrected(settled(), some, 60).correction == 1.0
-
-
-def test_trust_comes_back_much_slower_than_it_goes() -> None:
-    assert corrected(settled(correction=0.5), FINE, 600).correction == pytest.approx(
-        0.5 * 2.718 ** (1 / 3), rel=0.01
-    )
-
-
-def test_it_stays_within_its_bounds() -> None:
-    assert corrected(settled(), BAD, 300).correction == 0.25
-    assert corrected(settled(), FINE, 7200).correction == 1.0
-
-
-def test_late_tokens_are_left_to_what_is_learned_of_them() -> None:
-    late = measure([latencies(0.0, 0.05, 0.05)], KNOBS, ITL_ALONE_S)
-
-    assert late.itl_missed > 0.5
-    assert corrected(settled(), late, 60).correction == 1.0
-
-
-def test_a_single_replica_never_earns_more_trust() -> None:
-    # One replica fewer would be none.
-    assert corrected(settled(correction=0.5), FINE, 600, ready=1).correction == 0.5
+    assert corrected(settled(correction=before), measured, seconds, ready).correction == correction
 
 
 @pytest.mark.parametrize(

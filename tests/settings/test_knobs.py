@@ -18,26 +18,14 @@ def refused(**given: Any) -> str:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("min_replicas", -1),
-        ("min_replicas", 1.5),
-        ("max_replicas", 0),
-        ("max_replicas", 10_001),
-        ("ttft_target_s", 0),
-        ("ttft_target_s", 3601),
-        ("ttft_percentile", 94),
-        ("itl_target_s", 0),
-        ("queue_target_per_replica", 0),
-        ("headroom", -0.1),
-        ("upscale_delay_s", -1),
-        ("downscale_delay_s", 86_401),
-        ("forecast_quantile", 1.1),
-        ("forecast_window_s", 59),
-        ("cold_wait_timeout_s", 0),
-        ("keep_alive_interval_s", 0),
-        ("max_held_requests", -1),
+        ("min_replicas", -1), ("min_replicas", 1.5), ("max_replicas", 0), ("max_replicas", 10_001),
+        ("ttft_target_s", 0), ("ttft_target_s", 3601), ("ttft_percentile", 94), ("itl_target_s", 0),
+        ("queue_target_per_replica", 0), ("headroom", -0.1), ("upscale_delay_s", -1),
+        ("downscale_delay_s", 86_401), ("forecast_quantile", 1.1), ("forecast_window_s", 59),
+        ("cold_wait_timeout_s", 0), ("keep_alive_interval_s", 0), ("max_held_requests", -1),
         ("mode", "off"),
     ],
-)
+)  # fmt: skip
 def test_a_value_out_of_its_bounds_is_refused_by_name(name: str, value: Any) -> None:
     assert name in refused(**{name: value})
 
@@ -77,18 +65,12 @@ STARTING = {
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("step_base_s", 0.0),
-        ("step_base_s", 61.0),
-        ("step_per_sequence_s", -1e-6),
-        ("step_per_kv_token_s", 0.01),
-        ("step_per_prefill_token_s", math.nan),
-        ("cold_start_s", [0.0, 3.0]),
-        ("cold_start_s", [1.0, 86_401.0]),
-        ("cold_start_s", [1.0]),
-        ("kv_cache_tokens", 512),
-        ("name", "a fleet file has more than this"),
+        ("step_base_s", 0.0), ("step_base_s", 61.0), ("step_per_sequence_s", -1e-6),
+        ("step_per_kv_token_s", 0.01), ("step_per_prefill_token_s", math.nan),
+        ("cold_start_s", [0.0, 3.0]), ("cold_start_s", [1.0, 86_401.0]), ("cold_start_s", [1.0]),
+        ("kv_cache_tokens", 512), ("name", "a fleet file has more than this"),
     ],
-)
+)  # fmt: skip
 def test_a_starting_value_out_of_its_bounds_is_refused_by_name(name: str, value: Any) -> None:
     assert f"starting_values.{name}" in refused(starting_values={**STARTING, name: value})
 

@@ -114,16 +114,10 @@ def test_a_name_like_no_other_comes_without_a_guess() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "model",
-        "dtype",
-        "max_num_seqs",
-        "tensor_parallel_size",
-        "env",
-        "served_model_name",
-        "runner",
+        "model", "dtype", "max_num_seqs", "tensor_parallel_size", "env", "served_model_name", "runner",
         "convert",
     ],
-)
+)  # fmt: skip
 def test_what_our_own_settings_decide_cannot_be_said_twice(name: str) -> None:
     assert check(**{name: "x"}) == [
         f"m.engine_args.{name} = 'x': Tideserve's own settings decide this; set it there"

@@ -25,21 +25,15 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
 @pytest.mark.parametrize(
     ("settings", "key", "value"),
     [
-        (HttpSettings, "max_body_bytes", 1023),
-        (HttpSettings, "max_body_bytes", (1 << 30) + 1),
-        (HttpSettings, "body_timeout_s", 0),
-        (HttpSettings, "body_timeout_s", 3601),
+        (HttpSettings, "max_body_bytes", 1023), (HttpSettings, "max_body_bytes", (1 << 30) + 1),
+        (HttpSettings, "body_timeout_s", 0), (HttpSettings, "body_timeout_s", 3601),
         (HttpSettings, "max_body_memory_bytes", (1 << 20) - 1),
-        (HttpSettings, "max_body_memory_bytes", (1 << 40) + 1),
-        (HttpSettings, "api_keys_file", "keys"),
-        (HttpSettings, "api_keys_file", ""),
-        (IngressSettings, "cpus_per_replica", -0.5),
-        (IngressSettings, "max_ongoing_requests", 0),
-        (IngressSettings, "data_plane", "carrier-pigeon"),
-        (RequestLogSettings, "directory", "logs"),
-        (RequestLogSettings, "max_bytes", (1 << 20) - 1),
+        (HttpSettings, "max_body_memory_bytes", (1 << 40) + 1), (HttpSettings, "api_keys_file", "keys"),
+        (HttpSettings, "api_keys_file", ""), (IngressSettings, "cpus_per_replica", -0.5),
+        (IngressSettings, "max_ongoing_requests", 0), (IngressSettings, "data_plane", "carrier-pigeon"),
+        (RequestLogSettings, "directory", "logs"), (RequestLogSettings, "max_bytes", (1 << 20) - 1),
     ],
-)
+)  # fmt: skip
 def test_a_value_out_of_its_range_is_refused(settings: type[Any], key: str, value: object) -> None:
     with pytest.raises(ValidationError) as error:
         settings.model_validate({key: value})
@@ -50,32 +44,17 @@ def test_a_value_out_of_its_range_is_refused(settings: type[Any], key: str, valu
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("model", ""),
-        ("device", "tpu"),
-        ("cpus_per_replica", -1),
-        ("placement_group_strategy", "TIGHT"),
-        ("dtype", "int3"),
-        ("quantization", "zip"),
-        ("tensor_parallel_size", 0),
-        ("tensor_parallel_size", 1025),
-        ("gpu_memory_utilization", 0),
-        ("gpu_memory_utilization", 1.01),
-        ("gpu_memory_utilization", NAN),
-        ("kv_cache_memory_bytes", (1 << 20) - 1),
-        ("max_model_len", 15),
-        ("max_num_batched_tokens", 15),
-        ("max_num_seqs", 0),
-        ("scheduling_policy", "random"),
-        ("task", "dance"),
-        ("engine_args", ["enforce_eager"]),
-        ("env", {"OMP_NUM_THREADS": 1}),
-        ("max_ongoing_requests", 0),
-        ("max_sequences_per_request", 0),
-        ("max_sequences_per_request", 10_001),
-        ("drain_timeout_s", -1),
-        ("max_queued_requests", 0),
+        ("model", ""), ("device", "tpu"), ("cpus_per_replica", -1),
+        ("placement_group_strategy", "TIGHT"), ("dtype", "int3"), ("quantization", "zip"),
+        ("tensor_parallel_size", 0), ("tensor_parallel_size", 1025), ("gpu_memory_utilization", 0),
+        ("gpu_memory_utilization", 1.01), ("gpu_memory_utilization", NAN),
+        ("kv_cache_memory_bytes", (1 << 20) - 1), ("max_model_len", 15), ("max_num_batched_tokens", 15),
+        ("max_num_seqs", 0), ("scheduling_policy", "random"), ("task", "dance"),
+        ("engine_args", ["enforce_eager"]), ("env", {"OMP_NUM_THREADS": 1}),
+        ("max_ongoing_requests", 0), ("max_sequences_per_request", 0),
+        ("max_sequences_per_request", 10_001), ("drain_timeout_s", -1), ("max_queued_requests", 0),
     ],
-)
+)  # fmt: skip
 def test_a_model_value_out_of_its_range_is_refused(key: str, value: object) -> None:
     with pytest.raises(ValidationError) as error:
         ModelSettings.model_validate({"name": "a", key: value})
