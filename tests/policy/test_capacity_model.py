@@ -28,6 +28,9 @@ NO_LIMIT = 0.0
 
 def test_an_a100_replica_takes_about_four_requests_a_second_of_a_thousand_tokens() -> None:
     assert capacity_rps(A100, MIX, KNOBS, NO_LIMIT) == pytest.approx(3.75, rel=0.02)
+    # One that generates nothing has no inter-token latency to miss.
+    embedding = Mix(prompt_tokens=1000, output_tokens=1.0)
+    assert capacity_rps(A100, embedding, KNOBS, NO_LIMIT) > capacity_rps(A100, MIX, KNOBS, NO_LIMIT)
 
 
 # Late tokens.
@@ -45,12 +48,7 @@ def test_an_idle_replica_has_none_and_an_overloaded_one_has_nothing_else() -> No
     assert slow_share(A100, MIX, 0.025, 0.0) == 0.0
     assert slow_share(A100, MIX, 0.025, 12.0) == 1.0  # 12 * 81.7 ms in a second
     assert slow_share(A100, MIX, 0.011, 1.0) == 1.0  # less than a step
-
-
-def test_prompts_that_cost_nothing_make_no_token_late() -> None:
-    free = replace(A100, per_prefill_token_s=0.0)
-
-    assert slow_share(free, MIX, 0.025, 3.0) == 0.0
+    assert slow_share(replace(A100, per_prefill_token_s=0.0), MIX, 0.025, 3.0) == 0.0  # prompts cost nothing
 
 
 mixes = st.builds(Mix, st.floats(10, 20_000), st.floats(0.01, 1), st.floats(2, 2000))
@@ -167,7 +165,7 @@ def test_tokens_found_in_the_prefix_cache_cost_nothing_to_prefill() -> None:
     )
 
 
-def test_an_infeasible_ttft_is_left_out_of_what_limits_a_replica() -> None:
+def test_an_infeasible_target_is_left_out_of_what_limits_a_replica() -> None:
     long = replace(MIX, prompt_tokens=8000.0)
 
     alone = feasibility(A100, long, KNOBS)
@@ -177,11 +175,7 @@ def test_an_infeasible_ttft_is_left_out_of_what_limits_a_replica() -> None:
     assert (alone.ttft, alone.itl) == (False, True)
     assert capacity == capacity_rps(A100, long, KNOBS.model_copy(update={"ttft_target_s": 100.0}), NO_LIMIT)
     assert capacity > 1.0
-
-
-def test_an_infeasible_inter_token_target_is_left_out_too() -> None:
     strict = KNOBS.model_copy(update={"itl_target_s": 0.010})
-
     assert not feasibility(A100, MIX, strict).itl
     assert capacity_rps(A100, MIX, strict, NO_LIMIT) > 3.0
 
@@ -195,12 +189,6 @@ def test_the_kv_cache_bounds_what_runs_at_once() -> None:
     mean_step = A100.base_s / (1 - capacity * A100.work_s(MIX))
     assert capacity * 128 * mean_step * 1064 == pytest.approx(0.9 * small, rel=0.01)
     assert capacity < capacity_rps(A100, MIX, loose, NO_LIMIT)
-
-
-def test_a_model_that_generates_nothing_has_no_inter_token_latency_to_miss() -> None:
-    embedding = Mix(prompt_tokens=1000, output_tokens=1.0)
-
-    assert capacity_rps(A100, embedding, KNOBS, NO_LIMIT) > capacity_rps(A100, MIX, KNOBS, NO_LIMIT)
 
 
 def sizing(headroom: float = 0.0, itl_rps: float = 3.0, **knobs: float) -> Sizing:

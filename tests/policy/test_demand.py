@@ -17,26 +17,17 @@ def steady(seconds: int, requests: float, history: Demand | None = None) -> Dema
     return demand
 
 
-def test_a_steady_stream_has_the_rate_it_has() -> None:
-    demand = steady(120, 3.0)
-
-    assert demand.recent(demand.until) == (pytest.approx(3.0), pytest.approx(3.0))
-
-
 def test_the_short_rate_follows_a_rise_and_the_long_one_outlasts_a_lull() -> None:
-    rise = steady(30, 6.0, history=steady(120, 2.0))
+    same, rise = steady(120, 3.0), steady(30, 6.0, history=steady(120, 2.0))
     lull = steady(30, 0.0, history=steady(120, 2.0))
 
+    assert same.recent(same.until) == (pytest.approx(3.0), pytest.approx(3.0))
     assert rise.recent(rise.until) == (pytest.approx(6.0), pytest.approx(4.0))
     assert lull.recent(lull.until) == (pytest.approx(0.0), pytest.approx(1.0))
 
 
 def test_one_request_at_the_start_is_no_burst() -> None:
     assert Demand().add(NOW, 0).add(NOW + 0.5, 1).rate(NOW + 0.5, 6) == 1 / BUCKET_S
-
-
-def test_nothing_seen_is_no_rate() -> None:
-    assert (*Demand().recent(NOW), Demand().felt_rps(NOW)) == (0.0, 0.0, 0.0)
 
 
 def test_what_came_in_a_long_gap_is_spread_over_it() -> None:
@@ -131,21 +122,18 @@ def test_a_rise_is_against_the_demand_of_a_cold_start_before() -> None:
     # Of all within the bursts, more than half had risen by most of 8 a second within the minute before.
     assert sudden.peaks.rise(0.9) == pytest.approx(8.0, rel=0.15)
     # A slow ramp, 0.01 a second more each second: within 60 s and the minute that is looked at, 1.2.
+    assert 0.5 < ramp(60.0, 0.9) <= 1.3
+
+
+def ramp(horizon_s: float, q: float = 0.5) -> float:
     demand = Demand().add(NOW, 0)
     for second in range(1, 901):
-        demand = demand.add(NOW + second, 0.01 * second)
-    assert 0.5 < demand.peaks.rise(0.9) <= 1.3
+        demand = demand.add(NOW + second, 0.01 * second, horizon_s)
+    return demand.peaks.rise(q)
 
 
 def test_however_short_a_cold_start_a_rise_is_that_of_a_minute() -> None:
     """All requests of a minute suffer when it begins with too few replicas."""
-
-    def ramp(horizon_s: float) -> float:
-        demand = Demand().add(NOW, 0)
-        for second in range(1, 901):
-            demand = demand.add(NOW + second, 0.01 * second, horizon_s)
-        return demand.peaks.rise(0.5)
-
     assert ramp(5.0) == ramp(60.0)
     # Over a cold start and half a minute: 0.9 and 2.1.
     assert (ramp(60.0), ramp(180.0)) == (pytest.approx(0.9, rel=0.06), pytest.approx(2.1, rel=0.06))
@@ -199,12 +187,9 @@ def noted(*requests: tuple[float, float], fade: float = 1.0, rise: float = 0.0) 
     return peaks
 
 
-def test_nothing_remembered_is_no_demand() -> None:
+def test_nothing_seen_is_no_demand() -> None:
+    assert (*Demand().recent(NOW), Demand().felt_rps(NOW)) == (0.0, 0.0, 0.0)
     assert (Peaks().level(0.9), Peaks().rise(0.9), Peaks().minutes) == (0.0, 0.0, 0.0)
-
-
-def test_demands_are_remembered_to_five_percent() -> None:
-    assert noted((7.0, 1)).level(0.5) == pytest.approx(7.0, rel=0.025)
 
 
 def test_the_quantile_is_of_requests_and_not_of_time() -> None:
@@ -233,19 +218,13 @@ def test_older_requests_fade_with_every_bucket_of_newer_ones() -> None:
     assert peaks.level(0.34) == pytest.approx(1.0, rel=0.03)  # 1 / 2.875 = 0.348
     assert peaks.level(0.36) == pytest.approx(10.0, rel=0.03)
 
-
-def test_what_has_faded_away_is_dropped() -> None:
-    peaks = noted((1.0, 1), *[(10.0, 1)] * 20, fade=0.5)  # 2^-20 of 2 is less than 1 in 10,000
-
-    assert len(peaks.levels) == 1
+    # What has faded away is dropped: 2^-20 of 2 is less than 1 in 10,000.
+    assert len(noted((1.0, 1), *[(10.0, 1)] * 20, fade=0.5).levels) == 1
 
 
-def test_minutes_of_equal_weight_count_one_each() -> None:
+def test_minutes_of_equal_weight_count_one_each_and_one_that_outweighs_all_others_alone() -> None:
     # 36 buckets are three minutes of twelve, each with 12 * 5 requests around it.
     assert noted(*[(1.0, 5.0)] * 36).minutes == pytest.approx(3.0)
-
-
-def test_a_minute_that_outweighs_all_others_is_one_minute() -> None:
     # Kish: (60 + 60 + 6000)^2 / (60^2 + 60^2 + 6000^2) = 1.04
     peaks = noted(*[(1.0, 5.0)] * 24, *[(100.0, 500.0)] * 12)
 

@@ -14,12 +14,14 @@ A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
 MIX = Mix(prompt_tokens=1000, output_tokens=128)
 KNOBS = Knobs(ttft_target_s=0.2, itl_target_s=0.025)
 NO_LIMIT = 0.0
+Sample = tuple[float, float, float, float, float]
+"""(steps, step seconds, batch, KV tokens, prefill tokens)"""
 
 
 def seconds_of_steps(
     truth: StepTime, count: int, noise_s: float = 0.0, batches: tuple[float, float] = (1, 32), seed: int = 1
-) -> list[tuple[float, float, float, float, float]]:
-    """1-s means of a replica whose load varies: (steps, step seconds, batch, KV tokens, prefill tokens)."""
+) -> list[Sample]:
+    """1-s means of a replica whose load varies."""
     draw = random.Random(seed)
     samples = []
     for _ in range(count):
@@ -31,9 +33,7 @@ def seconds_of_steps(
     return samples
 
 
-def learned(
-    samples: list[tuple[float, float, float, float, float]], fit: StepTimeFit | None = None
-) -> StepTime:
+def learned(samples: list[Sample], fit: StepTimeFit | None = None) -> StepTime:
     """What a fit comes to that sees one sample after the other."""
     return taught(fit or StepTimeFit(), samples).step_time()
 
@@ -157,7 +157,7 @@ step = st.tuples(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(step, max_size=6), max_size=30))
 def test_no_steps_make_a_coefficient_negative_or_not_finite(
-    reports: list[list[tuple[float, float, float, float, float]]],
+    reports: list[list[Sample]],
 ) -> None:
     model = StepTimeFit()
     for report in reports:
