@@ -25,20 +25,13 @@ def test_arguments_that_are_no_mapping_are_refused(args: object) -> None:
 
 
 def test_what_is_not_given_takes_its_default() -> None:
-    settings = load_settings({"models": [{"name": "a"}]})
+    settings = load_settings({"models": [{"name": "a", "engine_args": {"seed": 7, "block_size": 32}}]})
 
     model = settings.models[0]
+    assert model.engine_args == {"seed": 7, "block_size": 32}
     assert (model.model, model.device, model.max_num_seqs) == ("embedded", "gpu", 256)
     assert settings.http.max_body_bytes == 8 << 20
     assert settings.ingress.data_plane == "relay"
-
-
-def test_a_profile_is_laid_under_the_models() -> None:
-    settings = load_settings(
-        {"profile": "lowest-latency", "models": [{"name": "a"}, {"name": "b", "max_num_seqs": 7}]}
-    )
-
-    assert [model.max_num_seqs for model in settings.models] == [32, 7]
 
 
 def test_pass_through_arguments_are_checked_in_every_model() -> None:
@@ -57,12 +50,6 @@ def test_pass_through_arguments_are_checked_in_every_model() -> None:
         "models[1].engine_args.dtype",
         "models[2].engine_args.model",
     ]
-
-
-def test_valid_pass_through_arguments_are_kept_as_written() -> None:
-    settings = load_settings({"models": [{"name": "a", "engine_args": {"seed": 7, "block_size": 32}}]})
-
-    assert settings.models[0].engine_args == {"seed": 7, "block_size": 32}
 
 
 @pytest.mark.parametrize("key", ["cpus_per_replica", "drain_timeout_s", "gpu_memory_utilization"])
@@ -92,23 +79,12 @@ def with_vllm() -> None:
 
 
 @pytest.mark.usefixtures("with_vllm")
-def test_arguments_of_the_engine_and_of_the_front_end_are_known() -> None:
+def test_arguments_of_the_engine_and_of_the_front_end_are_known_and_others_come_with_a_guess() -> None:
+    assert check(zzzzzzzzzz=2) == ["m.engine_args.zzzzzzzzzz = 2: vLLM has no such argument"]
     assert check(seed=1, block_size=32, disable_log_requests=True, chat_template_content_format="auto") == [
         "m.engine_args.disable_log_requests = True: vLLM has no such argument; "
         "did you mean 'enable_log_requests'?"
     ]
-
-
-@pytest.mark.usefixtures("with_vllm")
-def test_an_unknown_name_comes_with_the_one_that_was_meant() -> None:
-    assert check(max_loras_=2) == [
-        "m.engine_args.max_loras_ = 2: vLLM has no such argument; did you mean 'max_loras'?"
-    ]
-
-
-@pytest.mark.usefixtures("with_vllm")
-def test_a_name_like_no_other_comes_without_a_guess() -> None:
-    assert check(zzzzzzzzzz=2) == ["m.engine_args.zzzzzzzzzz = 2: vLLM has no such argument"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +136,10 @@ def test_a_profile_holds_valid_model_settings_and_knobs_beside_them(name: str) -
 
 
 def test_the_profiles_trade_latency_for_cost_in_their_order() -> None:
-    """Small batches and chunks first, large ones last."""
+    """Small batches and chunks first, large ones last; what a model sets itself wins."""
+    models = [{"name": "a"}, {"name": "b", "max_num_seqs": 7}]
+    settings = load_settings({"profile": "lowest-latency", "models": models})
+    assert [model.max_num_seqs for model in settings.models] == [32, 7]
     latency, balanced, cost = (
         load_settings({"profile": name, "models": [{"name": "a"}]}).models[0] for name in PROFILES
     )
@@ -208,22 +187,14 @@ def test_what_a_model_sets_itself_wins_at_every_depth(monkeypatch: pytest.Monkey
     assert under(None) is None  # for the check that follows to refuse
 
 
-def test_knobs_are_no_settings_of_a_model() -> None:
-    (model,) = apply_profile({"profile": "lowest-latency", "models": [{"name": "a"}]})["models"]
-
-    assert KNOBS not in model
-
-
 def test_the_profile_is_gone_once_applied_and_the_arguments_are_left_as_they_were() -> None:
     args = {"profile": "balanced", "models": [{"name": "a", "env": {"A": "1"}}]}
 
     merged = apply_profile(args)
 
     assert "profile" not in merged
+    assert KNOBS not in merged["models"][0]
     assert args == {"profile": "balanced", "models": [{"name": "a", "env": {"A": "1"}}]}
-
-
-def test_without_a_profile_nothing_is_added() -> None:
     assert apply_profile({"models": [{"name": "a"}]}) == {"models": [{"name": "a"}]}
 
 
@@ -243,9 +214,6 @@ def test_without_a_profile_every_model_has_the_general_defaults() -> None:
 
     assert found == {"a": Knobs(), "org/b": Knobs()}
     assert (Knobs().min_replicas, Knobs().max_replicas) == (1, 1)
-
-
-def test_balanced_is_the_general_defaults() -> None:
     assert of_profile("balanced") == Knobs()
 
 

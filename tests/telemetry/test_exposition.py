@@ -96,31 +96,28 @@ def test_a_histograms_parts_follow_its_description() -> None:
 
 
 def test_nothing_foreign_and_no_prefix_is_left() -> None:
-    assert "ray_" not in MERGED
-    assert "python_" not in MERGED
-    assert "serve_" not in MERGED
+    assert not any(foreign in MERGED for foreign in ("ray_", "python_", "serve_"))
 
 
-def test_a_label_that_looks_like_a_metric_keeps_its_value() -> None:
-    text = 'ray_llm_queue_depth{model="ray_llm_x y"} 1.0\n'
-
-    assert merge_expositions([text]).splitlines()[-1] == 'llm_queue_depth{model="ray_llm_x y"} 1.0'
-
-
-def test_a_counter_that_merely_ends_like_a_histograms_part_is_a_family_of_its_own() -> None:
-    text = "# TYPE ray_llm_token_count counter\nray_llm_token_count 3.0\n"
-
-    assert "# TYPE llm_token_count counter\nllm_token_count 3.0" in merge_expositions([text])
-
-
-def test_a_family_without_a_description_is_untyped() -> None:
-    assert (
-        merge_expositions(["ray_llm_new 1.0\n"]) == "# HELP llm_new \n# TYPE llm_new untyped\nllm_new 1.0\n"
-    )
-
-
-def test_a_family_without_samples_is_not_described() -> None:
-    assert merge_expositions(["# HELP ray_llm_new New.\n# TYPE ray_llm_new gauge\n"]) == "\n"
+@pytest.mark.parametrize(
+    ("text", "merged"),
+    [
+        # A label that looks like a metric keeps its value; a family without a description is untyped.
+        (
+            'ray_llm_new{model="ray_llm_x y"} 1.0\n',
+            '# HELP llm_new \n# TYPE llm_new untyped\nllm_new{model="ray_llm_x y"} 1.0\n',
+        ),
+        # A counter that merely ends like a histogram's part is a family of its own.
+        (
+            "# TYPE ray_llm_token_count counter\nray_llm_token_count 3.0\n",
+            "# HELP llm_token_count \n# TYPE llm_token_count counter\nllm_token_count 3.0\n",
+        ),
+        # A family without samples is not described.
+        ("# HELP ray_llm_new New.\n# TYPE ray_llm_new gauge\n", "\n"),
+    ],
+)
+def test_odd_families_are_merged_too(text: str, merged: str) -> None:
+    assert merge_expositions([text]) == merged
 
 
 def test_a_node_that_did_not_answer_is_told_with_since_when_and_takes_nothing_from_the_others() -> None:

@@ -71,8 +71,9 @@ async def test_a_line_is_this_and_no_more() -> None:
     log = RequestLog(disk)
     log.add(line(ttft_s=None, status=None, outcome="abandoned"))
 
-    await log.flush()
+    await log.close()
 
+    assert disk.closed
     assert disk.written == [
         b'{"arrived_at":1763712000.25,"model":"tide","operation":"chat_completions","request_id":"r-1",'
         b'"input_tokens":812,"cached_tokens":512,"output_tokens":128,"sequences":1,"ttft_s":null,"e2e_s":3.4,'
@@ -92,16 +93,6 @@ async def test_what_is_written_can_be_replayed(tmp_path: Path) -> None:
     assert chunk.arrival_s.tolist() == [0.0, 30.5]
     assert chunk.input_tokens.tolist() == [812, 812]
     assert chunk.output_tokens.tolist() == [7, 128]
-
-
-async def test_closing_writes_the_rest() -> None:
-    disk = Disk()
-    log = RequestLog(disk)
-    log.add(line())
-
-    await log.close()
-
-    assert (len(disk.written), disk.closed) == (1, True)
 
 
 async def test_what_the_disk_refuses_is_lost_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -140,7 +131,8 @@ async def test_lines_that_wait_for_a_slow_disk_are_bounded(caplog: pytest.LogCap
     assert "lines lost: more than 16777216 bytes wait for the disk" in caplog.text
 
 
-async def test_the_settings_say_where(tmp_path: Path) -> None:
+async def test_the_settings_say_where_and_whether(tmp_path: Path) -> None:
+    assert open_request_log(RequestLogSettings(enabled=False), "tideserve", "Engine-tide", "abc123") is None
     settings = RequestLogSettings(directory=str(tmp_path))
 
     log = open_request_log(settings, "tideserve", "Engine-tide", "abc123")
@@ -149,10 +141,6 @@ async def test_the_settings_say_where(tmp_path: Path) -> None:
     log.add(line())
     await log.close()
     assert [path.name for path in tmp_path.iterdir()] == ["requests.tideserve.Engine-tide.abc123.0001.jsonl"]
-
-
-def test_a_log_that_is_switched_off_is_none() -> None:
-    assert open_request_log(RequestLogSettings(enabled=False), "tideserve", "Engine-tide", "abc123") is None
 
 
 async def test_by_default_it_is_beside_the_logs_of_ray_serve(
