@@ -35,9 +35,7 @@ def _alive_nodes() -> list[str]:
 class NodeMetrics:
     """Scrapes the agents of the nodes that are alive.
 
-    Args:
-        nodes: Lists their addresses. It may block: it runs in a thread of its own.
-        clock: Seconds.
+    Concurrent callers share a scrape. `nodes` may block: it runs in a thread of its own.
     """
 
     def __init__(
