@@ -12,8 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from replay.profile import Profile
+from serve_app.settings.knobs import StartingValues
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
-from serve_app.settings.starting_values import StartingValues
 from serve_app.settings.tree import EMBEDDED, AppSettings, ModelSettings
 
 _PACKAGE = "replay.profiles"

@@ -16,7 +16,7 @@ from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.stored_state import StoredState
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import ModelSettings
-from serve_app.telemetry.node_metrics import NodeMetrics
+from serve_app.telemetry.exposition import NodeMetrics
 
 _WAIT_S = 0.8
 """How long to wait for Ray, which answers within 50 ms unless overloaded: we answer in less than 1 s."""

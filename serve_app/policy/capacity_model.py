@@ -1,21 +1,23 @@
-"""How many requests per second one replica can serve before TTFT or inter-token latency miss their targets.
+"""How many requests per second one replica can serve within the latency targets, and how many replicas a rate
+needs.
 
 It follows from how long a step of continuous batching takes, in seconds:
 
     step = base + per_sequence * batch + per_kv_token * KV tokens + per_prefill_token * prefill tokens
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serve_app.settings.knobs import Knobs
 
+MOST_REPLICAS = 1_000_000
+KV_FILL = 0.9
+"""Share of the KV cache to fill: reported tokens are of one moment, and beyond it vLLM starts to preempt."""
 _MAX_UTILISATION = 0.95
-_KV_FILL = 0.9
-"""Share of the KV cache to plan for: beyond it vLLM starts to preempt."""
+_LARGEST_POOL = 64
+"""In a larger fleet hardly any request waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,17 @@ class StepTime:
         """Return the seconds of a step that only decodes."""
         return self.base_s + self.per_sequence_s * batch + self.per_kv_token_s * kv_tokens
 
+    def sequence_s(self, mix: Mix) -> float:
+        """Return the seconds that one sequence adds to a step that only decodes."""
+        return self.per_sequence_s + self.per_kv_token_s * mix.context_tokens
+
+    def prefill_s(self, mix: Mix) -> float:
+        """Return the seconds that the prefill of one request adds to a step."""
+        return self.per_prefill_token_s * mix.prefill_tokens
+
     def work_s(self, mix: Mix) -> float:
         """Return the engine time that one request takes beyond the base of the steps it shares."""
-        decode = self.per_sequence_s + self.per_kv_token_s * mix.context_tokens
-        return decode * mix.output_tokens + self.per_prefill_token_s * mix.prefill_tokens
+        return self.sequence_s(mix) * mix.output_tokens + self.prefill_s(mix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ class Feasibility:
 def feasibility(step: StepTime, mix: Mix, knobs: Knobs) -> Feasibility:
     """Return what the model says about an empty replica."""
     decode_s = step.decode_s(1.0, mix.context_tokens)
-    ttft_s = step.base_s + step.per_prefill_token_s * mix.prefill_tokens
+    ttft_s = step.base_s + step.prefill_s(mix)
     return Feasibility(ttft_s, decode_s, ttft_s < knobs.ttft_target_s, decode_s < knobs.itl_target_s)
 
 
@@ -89,7 +98,7 @@ def slow_share(step: StepTime, mix: Mix, itl_target_s: float, rate: float) -> fl
         return 1.0
     batch = rate * mix.output_tokens * step.base_s / (1.0 - rate * work_s)
     decode_s = step.decode_s(batch, batch * mix.context_tokens)
-    prefill_s = step.per_prefill_token_s * mix.prefill_tokens
+    prefill_s = step.prefill_s(mix)
     left = itl_target_s - decode_s
     if left <= 0:
         return 1.0
@@ -108,8 +117,8 @@ def itl_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, inte
     """
     work_s = max(step.work_s(mix), 1e-9)
     limited = mix.output_tokens > 1.0 and feasibility(step, mix, knobs).itl
-    batch = _KV_FILL * kv_cache_tokens / mix.context_tokens if kv_cache_tokens > 0 else math.inf
-    decode_one = step.per_sequence_s + step.per_kv_token_s * mix.context_tokens
+    batch = KV_FILL * kv_cache_tokens / mix.context_tokens if kv_cache_tokens > 0 else math.inf
+    decode_one = step.sequence_s(mix)
     if limited and decode_one > 0:
         batch = min(batch, (knobs.itl_target_s - step.base_s) / decode_one)
     high = _MAX_UTILISATION / work_s
@@ -135,8 +144,8 @@ def ttft_rps(step: StepTime, mix: Mix, knobs: Knobs, most_rps: float, replicas: 
         return most_rps
     work_s, missed = step.work_s(mix), 1.0 - knobs.ttft_percentile / 100.0
     steps_s = mix.output_tokens * step.base_s
-    decode_one = step.per_sequence_s + step.per_kv_token_s * mix.context_tokens
-    prefill_s = step.per_prefill_token_s * mix.prefill_tokens
+    decode_one = step.sequence_s(mix)
+    prefill_s = step.prefill_s(mix)
     pooled = math.sqrt(2.0 * (replicas + 1.0)) - 1.0
     limit_s = max(knobs.ttft_target_s, 1.5 * feasible.ttft_s)
 
@@ -146,10 +155,9 @@ def ttft_rps(step: StepTime, mix: Mix, knobs: Knobs, most_rps: float, replicas: 
         busy = rate * service_s
         if busy >= _MAX_UTILISATION:
             return False
-        waiting = busy**pooled
-        wait_s = (
-            service_s / (replicas * (1.0 - busy)) * math.log(waiting / missed) if waiting > missed else 0.0
-        )
+        wait_s = 0.0
+        if (waiting := busy**pooled) > missed:
+            wait_s = service_s / (replicas * (1.0 - busy)) * math.log(waiting / missed)
         return 1.5 * decode_s + prefill_s + wait_s <= limit_s
 
     return _largest(most_rps, holds)
@@ -186,3 +194,61 @@ def _largest(high: float, holds: Callable[[float], bool]) -> float:
         else:
             above = middle
     return max(low, above * 1e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What a replica can serve of this model's requests, as the policy has learned it."""
+
+    step: StepTime
+    mix: Mix
+    knobs: Knobs
+    itl_rps: float
+    """Requests per second at which a replica keeps its ITL target; see `itl_rps`."""
+    correction: float = 1.0
+    """The factor on the capacity that follows from measured times to first token."""
+    _by_pool: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Capacities computed before: one decision needs the same few many times."""
+
+    def model_rps(self, replicas: int) -> float:
+        """Return the requests per second of one replica among `replicas`, by the step-time model."""
+        pool = min(max(replicas, 1), _LARGEST_POOL)
+        if pool not in self._by_pool:
+            self._by_pool[pool] = ttft_rps(self.step, self.mix, self.knobs, self.itl_rps, pool)
+        return self._by_pool[pool]
+
+    def rps(self, replicas: int) -> float:
+        """Return the same, corrected by measured latencies."""
+        return self.model_rps(replicas) * self.correction
+
+    def replicas(self, rps: float, *, corrected: bool = True) -> int:
+        """Return the fewest replicas for `rps` requests per second: the load, and headroom by its root."""
+        if rps <= 0:
+            return 0
+        # Each replica of a larger fleet serves more. So the number by what one alone serves is enough, and
+        # the number by what each of that fleet serves is the least.
+        enough = self._needed(rps, 1, corrected)
+        least = self._needed(rps, enough, corrected)
+        while least < enough:
+            middle = (least + enough) // 2
+            if self._needed(rps, middle, corrected) <= middle:
+                enough = middle
+            else:
+                least = middle + 1
+        return enough
+
+    def _needed(self, rps: float, fleet: int, corrected: bool) -> int:
+        """Return the replicas for `rps` if each serves as much as one of `fleet`."""
+        load = rps / max(self.rps(fleet) if corrected else self.model_rps(fleet), 1e-9)
+        return max(1, round_up(load + self.knobs.headroom * math.sqrt(load)))
+
+    def most_rps(self, replicas: int) -> float:
+        """Return the requests per second that `replicas` can serve: the inverse of `self.replicas`."""
+        headroom = self.knobs.headroom
+        root = (-headroom + math.sqrt(headroom**2 + 4.0 * replicas)) / 2
+        return root * root * self.rps(replicas)
+
+
+def round_up(replicas: float) -> int:
+    """Return `replicas` rounded up, within bounds; 3.0000001 is a rounding error and gives 3."""
+    return math.ceil(min(max(replicas, 0.0), MOST_REPLICAS) - 1e-6)

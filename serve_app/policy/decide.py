@@ -3,18 +3,12 @@
 Pure: no Ray, no clock, no I/O. `decide` may be called at any interval; it is meant for about a second.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
-from serve_app.policy.clamps import current_target, limit_change, within_bounds
-from serve_app.policy.explanation import Clamp, Explanation, Term
-from serve_app.policy.feedback import correct, learn_interference, measure, remember_ready
-from serve_app.policy.inputs import Inputs
-from serve_app.policy.observe import Observation, observe
-from serve_app.policy.priors import apply_starting_values, assumption_notes
-from serve_app.policy.reasons import counterfactual, explain_signals, feasibility_notes
-from serve_app.policy.sizing import size
+from serve_app.policy.capacity_model import KV_FILL
+from serve_app.policy.explanation import Clamp, Explanation, Term, are, counted
+from serve_app.policy.inputs import Inputs, gather
+from serve_app.policy.reasons import assumption_notes, counterfactual, explain_signals, feasibility_notes
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.terms import baseline_terms, load_terms
@@ -23,6 +17,9 @@ from serve_app.settings.knobs import Knobs
 IDLE = Term("idle", 0, "no request is waiting, running or arriving")
 _LONGEST_GAP_S = 600.0
 """Between two decisions; far more than a restart of Ray's controller takes."""
+# A burst reaches the ingress over some hundred milliseconds, or a second from a slow client. Its size is
+# known only after that; after half of it if no request has arrived since the last decision.
+_COLD_BURST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +36,31 @@ class Decision:
 
 
 def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> Decision:
-    """Decide for one model.
+    """Decide for one model at `now`, Unix time in seconds and the only clock.
 
-    Args:
-        snapshot: The replicas, and what they and the ingress report.
-        knobs: The operator's settings.
-        state: The memory from the last decision; `PolicyState()` at first or after a loss.
-        now: Unix time in seconds, the only clock.
+    `state` is the memory from the last decision; `PolicyState()` at first or after a loss.
     """
     if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
         # Nobody has seen what happened meanwhile: no delay has passed. What was learned is still true.
         state = replace(state, since=None, idle_since=None, moved_at=None, woken_at=None, queue=(), peaks=())
-    snapshot, state = apply_starting_values(snapshot, knobs, state)
-    inputs = _inputs(snapshot, knobs, state, now)
-
+    inputs = gather(snapshot, knobs, state, now)
     load, baseline = _needed_by_load(inputs), baseline_terms(inputs)
-    peak = max((term.replicas for term in load), default=0)
-    inputs = replace(inputs, state=_remember_peak(inputs.state, peak, knobs, now))
+    inputs = replace(inputs, state=_remember_peak(inputs, max(term.replicas for term in load)))
 
-    strongest = max([*load, *baseline], key=lambda term: term.replicas, default=IDLE)
-    if strongest.replicas == 0:
-        strongest = IDLE
-    wanted, clamps = within_bounds(strongest.replicas, knobs)
-    target, limits = limit_change(inputs, wanted)
+    strongest = max([IDLE, *load, *baseline], key=lambda term: term.replicas)
+    needed, clamps = strongest.replicas, []
+    wanted = min(max(needed, knobs.min_replicas), knobs.max_replicas)
+    if wanted != needed:
+        bound = "min_replicas" if wanted > needed else "max_replicas"
+        clamps.append(Clamp("bounds", f"{bound} = {wanted}, and {are(needed, 'replica')} needed"))
+    target, limits = _limit_change(inputs, wanted)
     clamps += limits
-    if knobs.mode == "advise" and target != (kept := current_target(inputs)):
+    if knobs.mode == "advise" and target != (kept := inputs.current):
         clamps.append(Clamp("mode", f"in mode advise the target stays {kept}; it would be {target}"))
         target = kept
     state = inputs.state
     if target < snapshot.target:
-        state = replace(state, lowered=(now, state.correction, state.demand.recent_rps(now)))
+        state = replace(state, lowered=(now, state.correction, max(state.demand.recent(now))))
     if snapshot.capacity.pending:
         clamps.append(Clamp("capacity", _pending(snapshot)))
     binding, reason = _why(strongest, clamps, wanted, target)
@@ -86,21 +78,6 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     return Decision(target, wanted, replace(state, last_at=now), explanation)
 
 
-def _inputs(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> Inputs:
-    """Sum up the reports, learn from them, and return what the decision is made from."""
-    seen, state = observe(snapshot, state, now, knobs.forecast_window_s)
-    state = _remember_queue(state, seen, knobs, snapshot.ready, now)
-    state = _remember_wake(state, snapshot, now)
-    step, mix = state.service.step_time(), state.sums.mix()
-    measured = measure(seen.engines, knobs, step.decode_s(1.0, mix.context_tokens))
-    state = _remember_fleet(state, snapshot, now)
-    felt_rps = state.demand.felt_rps(now)
-    state = remember_ready(state, snapshot.ready, now)
-    state = learn_interference(state, measured, knobs, step, mix, felt_rps, now)
-    state = correct(state, measured, knobs, snapshot.ready, snapshot.target, now)
-    return Inputs(snapshot, knobs, state, seen, measured, size(state, knobs, step, mix), now, felt_rps)
-
-
 def _needed_by_load(inputs: Inputs) -> list[Term]:
     """Return the load's terms; they look back, so they need nothing where no request is left to serve."""
     terms = load_terms(inputs)
@@ -113,55 +90,79 @@ def _needed_by_load(inputs: Inputs) -> list[Term]:
     return [Term(term.name, 0, why) for term in terms]
 
 
-def _remember_queue(
-    state: PolicyState, seen: Observation, knobs: Knobs, ready: int, now: float
-) -> PolicyState:
-    """Keep the queue of the last `upscale_delay_s`, and the entry before it, which shows it was observed.
-
-    Only while a replica is ready: otherwise the first replica of a burst would find the whole burst
-    standing, and the queue would ask for as many replicas again.
-    """
-    if not ready:
-        return replace(state, queue=())
-    entries = [entry for entry in state.queue if entry[0] <= now]
-    start = now - knobs.upscale_delay_s
-    older = [entry for entry in entries if entry[0] <= start]
-    entries = older[-1:] + [entry for entry in entries if entry[0] > start]
-    if not knobs.upscale_delay_s:
-        entries = []
-    elif not older and (not entries or entries[0][1] > 0):
-        # The queue has not been observed for the whole delay yet, so nothing counts as standing.
-        entries.insert(0, (start, 0.0, 0.0))
-    return replace(state, queue=(*entries, (now, seen.queued_requests, seen.queued_tokens)))
-
-
-def _remember_wake(state: PolicyState, snapshot: Snapshot, now: float) -> PolicyState:
-    if snapshot.ready or not snapshot.target:
-        return replace(state, woken_at=None)
-    return state if state.woken_at is not None else replace(state, woken_at=now)
-
-
-def _remember_fleet(state: PolicyState, snapshot: Snapshot, now: float) -> PolicyState:
-    fleet = (snapshot.ready, snapshot.target)
-    if fleet == state.fleet and state.moved_at is not None and state.moved_at <= now:
-        return state
-    return replace(state, fleet=fleet, moved_at=now)
-
-
-def _remember_peak(state: PolicyState, peak: int, knobs: Knobs, now: float) -> PolicyState:
+def _remember_peak(inputs: Inputs, peak: int) -> PolicyState:
     """Keep what the load has needed within `downscale_delay_s`, as a falling sequence of maxima."""
-    start = now - knobs.downscale_delay_s
-    kept = [(at, n) for at, n in state.peaks if start < at <= now and n > peak]
-    return replace(state, peaks=(*kept, (now, peak)))
+    start = inputs.now - inputs.knobs.downscale_delay_s
+    kept = [(at, n) for at, n in inputs.state.peaks if start < at <= inputs.now and n > peak]
+    return replace(inputs.state, peaks=(*kept, (inputs.now, peak)))
+
+
+def _limit_change(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
+    """Return the target: `wanted` at once if that is more, and with every caution if it is less."""
+    current = inputs.current
+    if wanted > current:
+        if not current and _burst_arrives(inputs) and wanted < inputs.knobs.max_replicas:
+            # The rest of the burst is still on its way; asking twice would cost a second cold start.
+            effect = f"a burst is still arriving; the policy waits up to {_COLD_BURST_S:g} s to see its size"
+            return 0, [Clamp("delay", effect)]
+        return wanted, []
+    return _limit_decrease(inputs, wanted) if wanted < current else (current, [])
+
+
+def _limit_decrease(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
+    knobs, current = inputs.knobs, inputs.current
+    if inputs.silent:
+        engines = inputs.seen.unknown_engines
+        does = "does" if engines == 1 else "do"
+        silent = f"{counted(engines, 'engine replica')} {does}" if engines else "ingress replicas do"
+        return current, [Clamp("signals", f"{silent} not report, so no replica is removed")]
+    several_s = knobs.downscale_delay_s if current > 1 else 0.0
+    if wanted == 0 and inputs.idle_s >= max(knobs.downscale_to_zero_delay_s, several_s):
+        return 0, []
+    if (left := inputs.unobserved_s) > 0:
+        effect = f"the load has been observed for {inputs.observed_s:.0f} s only"
+        return current, [Clamp("delay", f"{effect}; replicas can be removed in {left:.0f} s")]
+    needed_at, most = inputs.state.peaks[0]
+    floor = max(wanted, min(most, current), 1 if wanted == 0 else 0)
+    clamps = []
+    if floor > wanted:
+        ago = inputs.now - needed_at
+        left = max(0.0, knobs.downscale_delay_s - ago)
+        needed = f"the load needed {counted(most, 'replica')} {ago:.0f} s ago"
+        clamps.append(Clamp("delay", f"{needed}; replicas can be removed in {left:.0f} s"))
+    target = min(floor, current)
+    while target < current and not _can_hold(target, inputs):
+        target += 1
+    if target > floor:
+        effect = f"{floor} could not hold the running requests within the targets; {target} can"
+        clamps.append(Clamp("hold", effect))
+    return target, clamps
+
+
+def _burst_arrives(inputs: Inputs) -> bool:
+    """Return whether a burst on a cold model has only begun, or still grows within its first second."""
+    longest_s = _COLD_BURST_S if inputs.seen.arrivals > 0 else _COLD_BURST_S / 2
+    return inputs.seen.held_requests > 0 and inputs.seen.oldest_held_s < longest_s
+
+
+def _can_hold(replicas: int, inputs: Inputs) -> bool:
+    """Return whether `replicas` can run the present batch within the ITL target and their KV caches."""
+    seen = inputs.seen
+    if seen.running_requests <= 0:
+        return True
+    if seen.kv_cache_tokens > 0 and seen.running_tokens > KV_FILL * seen.kv_cache_tokens * replicas:
+        return False
+    share = 1.0 / replicas
+    step_s = inputs.sizing.step.decode_s(seen.running_requests * share, seen.running_tokens * share)
+    return step_s <= inputs.knobs.itl_target_s or not inputs.measured.itl_feasible
 
 
 def _pending(snapshot: Snapshot) -> str:
     capacity = snapshot.capacity
-    replicas = (
-        f"{capacity.pending} of {snapshot.target} replicas {'has' if capacity.pending == 1 else 'have'}"
-    )
+    have = "has" if capacity.pending == 1 else "have"
     why = f": {capacity.reason}" if capacity.reason else ""
-    return f"{replicas} been pending for {capacity.pending_s:.0f} s{why}"
+    since = f"been pending for {capacity.pending_s:.0f} s"
+    return f"{capacity.pending} of {snapshot.target} replicas {have} {since}{why}"
 
 
 def _why(strongest: Term, clamps: list[Clamp], wanted: int, target: int) -> tuple[str, str]:

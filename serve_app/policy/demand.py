@@ -1,11 +1,14 @@
-"""How many requests arrive: rates over the last minute, and the memory of what demand has reached."""
+"""How many requests arrive: rates over the last minute, and the memory of what demand has reached.
+
+Attainment is counted by requests, and so is that memory: which share of the requests arrived at a demand of
+at most x? A burst with most of the requests is most of the memory, however short and however long ago it was.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-from serve_app.policy.peaks import Peaks
 
 BUCKET_S = 5.0
 _SHORT_BUCKETS = 6
@@ -13,101 +16,110 @@ _LONG_BUCKETS = 12
 LONGEST_HORIZON_S = 900.0
 MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * _LONG_BUCKETS
 """As many as a rise over the longest cold start needs."""
+_RATIO = 1.05
+"""Demands are remembered to 5 %."""
+_PER_LOG = 1.0 / math.log(_RATIO)
+_ZERO = -10_000
+"""The bin of demand 0."""
+_FORGOTTEN = 1e-4
+"""A smaller share of the memory is dropped: it changes no quantile that a knob allows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """Arrivals per second."""
+class Peaks:
+    """Fading histograms; each request has the weight 1 when it arrives."""
 
+    levels: Mapping[int, float] = field(default_factory=dict)
+    """Weights by the logarithm of demand, in requests per second."""
+    rises: Mapping[int, float] = field(default_factory=dict)
+    """Weights by the logarithm of how much demand rose within a cold start."""
     requests: float = 0.0
-    tokens: float = 0.0
+    """The sum over minutes of their requests."""
+    squares: float = 0.0
+    """The sum over minutes of the squares of their requests."""
+
+    def note(self, level: float, rise: float, weight: float, minute: float, fade: float) -> Peaks:
+        """Return the histograms with the `weight` requests of one bucket added, and older ones times `fade`.
+
+        `level` is the demand around them in requests per second, `rise` that minus the demand one cold start
+        earlier, and `minute` the requests of the minute around the bucket.
+        """
+        share = 1.0 / _LONG_BUCKETS
+        return Peaks(
+            _add(self.levels, _bin(level), weight, fade),
+            _add(self.rises, _bin(rise), weight, fade),
+            self.requests * fade + minute * share,
+            self.squares * fade + minute * minute * share,
+        )
+
+    def level(self, q: float) -> float:
+        """Return the demand that `q` of the requests did not exceed."""
+        return _quantile(self.levels, q)
+
+    def rise(self, q: float) -> float:
+        """Return the rise within a cold start that `q` of the requests did not exceed; 0 if demand fell."""
+        return _quantile(self.rises, q)
 
     @property
-    def mean_tokens(self) -> float:
-        """Prompt tokens per request; 0 without requests."""
-        return self.tokens / self.requests if self.requests > 0 else 0.0
+    def minutes(self) -> float:
+        """How many minutes of equal weight hold as much information: Kish's effective sample size."""
+        return self.requests * self.requests / self.squares if self.squares > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """Arrivals in buckets of five seconds, oldest first, the last one still filling."""
 
-    buckets: tuple[tuple[float, float], ...] = ()
-    """(requests, prompt tokens) of each bucket."""
+    buckets: tuple[float, ...] = ()
+    """The requests of each bucket."""
     start: float | None = None
     """When the last bucket began."""
     until: float = 0.0
     """The time until which arrivals have been counted."""
     peaks: Peaks = field(default_factory=Peaks)
 
-    def add(
-        self,
-        now: float,
-        requests: float,
-        tokens: float,
-        horizon_s: float = 60.0,
-        memory_s: float = 7200.0,
-    ) -> Demand:
-        """Return the history with the arrivals since the last call; time that has passed closes buckets.
+    def add(self, now: float, requests: float, horizon_s: float = 60.0, memory_s: float = 7200.0) -> Demand:
+        """Return the history with the requests since the last call; time that has passed closes buckets.
 
-        Args:
-            now: Unix time in seconds.
-            requests: Arrivals since the last call.
-            tokens: The prompt tokens of those requests.
-            horizon_s: Seconds over which a rise is measured: a cold start.
-            memory_s: Seconds of traffic in which the memory of peaks fades to 1/e.
+        `horizon_s` is the time over which a rise is measured, a cold start; within `memory_s` of traffic the
+        memory of peaks fades to 1/e.
         """
         if self.start is None or now < self.until:
             # The first call, or a clock set back: the time of earlier arrivals is unknown.
-            return Demand(((requests, tokens),), now, now, self.peaks)
+            return Demand((requests,), now, now, self.peaks)
         passed = max(0, int((now - self.start) // BUCKET_S))
-        last = self.buckets[-1]
+        *before, last = self.buckets
         if passed == 0:
-            filled = (last[0] + requests, last[1] + tokens)
-            return replace(self, buckets=(*self.buckets[:-1], filled), until=now)
+            return replace(self, buckets=(*before, last + requests), until=now)
         # The arrivals belong to several buckets, so they are spread evenly over them.
         start = self.start + passed * BUCKET_S
         per_s = 1.0 / (now - self.until)
-        end = self.start + BUCKET_S
-        head = max(0.0, end - self.until) * per_s
-        tail = (now - start) * per_s
+        head = max(0.0, self.start + BUCKET_S - self.until) * per_s
         middle = min(passed - 1, MAX_BUCKETS)
-        each = BUCKET_S * per_s
-        buckets = (
-            *self.buckets[:-1],
-            (last[0] + requests * head, last[1] + tokens * head),
-            *([(requests * each, tokens * each)] * middle),
-            (requests * tail, tokens * tail),
-        )
-        peaks = _remember(self.peaks, buckets, 1 + middle, horizon_s, memory_s)
+        closed = (*before, last + requests * head, *[requests * (BUCKET_S * per_s)] * middle)
+        peaks = _remember(self.peaks, closed, 1 + middle, horizon_s, memory_s)
+        buckets = (*closed, requests * ((now - start) * per_s))
         return Demand(buckets[-MAX_BUCKETS:], start, now, peaks)
 
-    def rate(self, now: float, buckets: int) -> Rate:
-        """Return the mean over the last `buckets` whole buckets and the one that is filling."""
+    def rate(self, now: float, buckets: int) -> float:
+        """Return the requests per second in the last `buckets` whole buckets and the one that is filling."""
         if self.start is None:
-            return Rate()
+            return 0.0
         seen = self.buckets[-(buckets + 1) :]
         seconds = (len(seen) - 1) * BUCKET_S + max(now - self.start, 0.0)
         # Over less than a bucket one request would look like a burst.
-        seconds = max(seconds, BUCKET_S)
-        requests, tokens = map(sum, zip(*seen, strict=True))
-        return Rate(requests / seconds, tokens / seconds)
+        return sum(seen) / max(seconds, BUCKET_S)
 
-    def recent(self, now: float) -> tuple[Rate, Rate]:
+    def recent(self, now: float) -> tuple[float, float]:
         """Return the rates over 30 and 60 s: the first follows a rise, the second outlasts a lull."""
         return self.rate(now, _SHORT_BUCKETS), self.rate(now, _LONG_BUCKETS)
 
-    def recent_rps(self, now: float) -> float:
-        """Return the larger of the two in requests per second."""
-        return max(rate.requests for rate in self.recent(now))
-
     def felt_rps(self, now: float) -> float:
         """Return the demand of the last minute as requests felt it, at least the mean rate; see `felt`."""
-        seen = [bucket[0] for bucket in self.buckets[-(_LONG_BUCKETS + 1) :]]
-        return max(self.rate(now, _LONG_BUCKETS).requests, felt(seen))
+        return max(self.rate(now, _LONG_BUCKETS), felt(self.buckets[-(_LONG_BUCKETS + 1) :]))
 
 
-def felt(counts: list[float]) -> float:
+def felt(counts: Sequence[float]) -> float:
     """Return the requests per second as the requests felt it: the mean over requests of their bucket's rate.
 
     Requests in clumps wait for each other's prefill more often than their mean rate says. The mean over
@@ -119,21 +131,18 @@ def felt(counts: list[float]) -> float:
     return pairs / total / BUCKET_S if total > 0 else 0.0
 
 
-def _level(counts: list[float]) -> float:
+def _level(counts: Sequence[float]) -> float:
     """Return the demand in the buckets of one minute."""
     return max(sum(counts) / (_LONG_BUCKETS * BUCKET_S), felt(counts))
 
 
-def _remember(
-    peaks: Peaks, buckets: tuple[tuple[float, float], ...], closed: int, horizon_s: float, memory_s: float
-) -> Peaks:
-    """Return the memory with the buckets that have just been closed.
+def _remember(peaks: Peaks, counts: Sequence[float], closed: int, horizon_s: float, memory_s: float) -> Peaks:
+    """Return the memory with the last `closed` of `counts`, buckets that have just been closed.
 
     The demand of a bucket is that of the half minutes before and after it, so that a burst counts by its own
     requests and not by those of the minutes next to it; it is known half a minute later. Time without
     requests fades nothing: after a night the policy must still know the day.
     """
-    counts = [bucket[0] for bucket in buckets[:-1]]
     half = _LONG_BUCKETS // 2
     # From the middle of the minute that a decision reads until its replicas are ready. A rise within less
     # than a minute counts as one over a minute.
@@ -148,5 +157,27 @@ def _remember(
         # Both minutes of a rise must have been observed entirely; a part of one would look like a lull.
         first = end - _LONG_BUCKETS - ahead
         rise = level - _level(counts[first : end - ahead]) if first >= 0 else 0.0
-        peaks = peaks.note(level, rise, weight, sum(minute), _LONG_BUCKETS, fade)
+        peaks = peaks.note(level, rise, weight, sum(minute), fade)
     return peaks
+
+
+def _bin(value: float) -> int:
+    return round(math.log(value) * _PER_LOG) if value > 0 else _ZERO
+
+
+def _add(weights: Mapping[int, float], bin_: int, weight: float, fade: float) -> dict[int, float]:
+    faded = {key: value * fade for key, value in weights.items()}
+    faded[bin_] = faded.get(bin_, 0.0) + weight
+    least = _FORGOTTEN * sum(faded.values())
+    return {key: value for key, value in faded.items() if value >= least}
+
+
+def _quantile(weights: Mapping[int, float], q: float) -> float:
+    rank = q * sum(weights.values())
+    below = 0.0
+    bin_ = _ZERO
+    for bin_ in sorted(weights):
+        below += weights[bin_]
+        if below >= rank:
+            break
+    return float(_RATIO**bin_) if bin_ > _ZERO else 0.0

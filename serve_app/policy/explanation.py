@@ -1,7 +1,5 @@
 """What the policy decided, and everything that led to it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -65,10 +63,9 @@ class Record:
     def document(self) -> dict[str, Any]:
         """Return the record as flat plain data, with numbers rounded to what a reader can use."""
         plain: dict[str, Any] = asdict(self)
-        why = self.explanation
-        oldest = sorted(why.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
-        rounded = {"signals": _rounded(why.signals), "ages_s": _rounded(dict(oldest))}
         explanation: dict[str, Any] = plain.pop("explanation")
+        oldest = sorted(explanation["ages_s"].items(), key=lambda item: -item[1])[:_AGES_KEPT]
+        rounded = {"signals": _rounded(explanation["signals"]), "ages_s": _rounded(dict(oldest))}
         return plain | explanation | rounded
 
 

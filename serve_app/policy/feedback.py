@@ -1,20 +1,18 @@
 """Feedback: measured latencies correct the capacity that the model computes."""
 
-from __future__ import annotations
-
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from serve_app.policy.capacity_model import Mix, StepTime, slow_share
-from serve_app.policy.reported_latency import Latency, latency
 from serve_app.policy.state import PolicyState
-from serve_app.settings.knobs import Knobs
+from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs, Percentile
 from serve_app.wire.signals import EngineSignals
 
-# Latencies are percentiles over the last 30 s: for that long after a change of the fleet they describe the
-# fleet as it was.
-_SETTLE_S = 30.0
+_WINDOW_S = 30.0
+"""The time that reported latencies cover: for that long after a change they describe the fleet as it was."""
 _FEWEST = 20.0
 """Observations that a percentile needs to be meaningful."""
 _LOWEST = 0.25
@@ -30,11 +28,58 @@ _REGRET = 0.9
 """The limit of the correction after such a scale-down, as a share of the correction that led to it."""
 _PROBE_S = 21_600.0
 """How long the limit is in force: trying the same fleet again costs a cold start and 30 s of misses."""
-
-_WINDOW_S = 30.0
-"""The time that reported latencies cover."""
 _INTERFERENCE_MEMORY_S = 3600.0
 """Interference is a property of the traffic, and changes with it over the day."""
+
+
+_READERS = {
+    part: (attrgetter(count, *(f"{part}_p{p}_s" for p in percentiles)), percentiles)
+    for part, count, percentiles in (
+        ("ttft_queue", "ttft_count", PERCENTILES),
+        ("ttft_prefill", "ttft_count", PERCENTILES),
+        ("itl", "itl_count", ITL_PERCENTILES),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One part of latency over the last 30 s, by replica, in seconds."""
+
+    percents: tuple[int, ...]
+    rows: tuple[tuple[float, ...], ...]
+    """For each replica that observed any: the number of observations, then the percentiles."""
+    count: float
+    """Observations of all replicas."""
+
+    def at(self, percentile: Percentile) -> float:
+        """Return the mean of the replicas' percentiles, weighted by their observations; 0 without any."""
+        column = 1 + self.percents.index(percentile)
+        return sum([row[0] * row[column] for row in self.rows]) / self.count if self.rows else 0.0
+
+    def share_above(self, limit_s: float) -> float:
+        """Return the share of observations above `limit_s`, interpolated for each replica by itself.
+
+        Mean percentiles would not do: where latencies are of two kinds, the means belong to neither.
+        """
+        percents, above = (0, *self.percents), 0.0
+        for row in self.rows:
+            if row[-1] > limit_s:
+                index = bisect_right(row, limit_s, 1) - 1
+                # Linear between two percentiles; the lowest is taken to start at 0 s.
+                below, below_s = percents[index], row[index] if index else 0.0
+                width_s = row[index + 1] - below_s
+                part = (limit_s - below_s) / width_s if width_s > 0 else 0.0
+                above += row[0] * (100.0 - below - part * (percents[index + 1] - below))
+        # A report whose percentiles are out of order must not come to more than all, or less than none.
+        return min(max(above / (100.0 * self.count), 0.0), 1.0) if self.rows else 0.0
+
+
+def latency(engines: Sequence[EngineSignals], part: str) -> Latency:
+    """Return `ttft_queue`, `ttft_prefill` or `itl` as `engines` report it."""
+    read, percents = _READERS[part]
+    rows = tuple([row for row in map(read, engines) if row[0] > 0])
+    return Latency(percents, rows, sum([row[0] for row in rows]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +99,13 @@ class Measured:
 
 def measure(engines: Sequence[EngineSignals], knobs: Knobs, lowest_itl_s: float) -> Measured:
     """Compare reported latencies with the targets; `lowest_itl_s` is the ITL of a single sequence."""
-    queue = latency(engines, "ttft_queue")
-    prefill = latency(engines, "ttft_prefill")
-    itl = latency(engines, "itl")
+    queue, prefill, itl = (latency(engines, part) for part in _READERS)
     # The median prompt, because a few long prompts, which nothing helps, must not hide the others.
     budget = knobs.ttft_target_s - prefill.at(50)
-    feasible = budget > 0
-    itl_feasible = lowest_itl_s < knobs.itl_target_s
-    return Measured(
-        queue,
-        prefill,
-        itl,
-        queue.share_above(budget) if feasible else 0.0,
-        itl.share_above(knobs.itl_target_s) if itl_feasible else 0.0,
-        feasible,
-        itl_feasible,
-    )
+    feasible, itl_feasible = budget > 0, lowest_itl_s < knobs.itl_target_s
+    missed = queue.share_above(budget) if feasible else 0.0
+    itl_missed = itl.share_above(knobs.itl_target_s) if itl_feasible else 0.0
+    return Measured(queue, prefill, itl, missed, itl_missed, feasible, itl_feasible)
 
 
 def correct(
@@ -84,9 +120,7 @@ def correct(
     minutes.
     """
     elapsed = _elapsed(state, now)
-    settled = (
-        state.moved_at is not None and now - state.moved_at >= _SETTLE_S and ready == target and ready > 0
-    )
+    settled = state.moved_at is not None and now - state.moved_at >= _WINDOW_S and ready == target > 0
     if not settled or elapsed <= 0 or measured.ttft_queue.count < _FEWEST:
         return state
     permitted = 1.0 - knobs.ttft_percentile / 100.0
@@ -158,7 +192,7 @@ def _regret(state: PolicyState, now: float) -> PolicyState:
     if state.lowered is None:
         return state
     at, correction, rate = state.lowered
-    if not 0 <= now - at <= _REGRET_S or state.demand.recent_rps(now) > 1.1 * rate:
+    if not 0 <= now - at <= _REGRET_S or max(state.demand.recent(now)) > 1.1 * rate:
         return state
     limit = _REGRET * correction
     if _limited(state, now):

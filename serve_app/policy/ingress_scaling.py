@@ -1,7 +1,5 @@
 """How many replicas the ingress itself should have: in proportion to its open requests. Pure."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -36,14 +34,9 @@ def decide_ingress(
     Requests that are held do not count as open: they wait for an engine replica, and another ingress replica
     could take its room.
 
-    Args:
-        reported: (open requests, age in seconds) of each replica that reports.
-        ready: Ingress replicas that run.
-        target: Replicas asked for at present.
-        knobs: The operator's settings.
-        peaks: The peaks from the last decision.
-        now: Unix time in seconds.
-        room: Replicas that may be added without taking what engine replicas need; None for any number.
+    `reported` is (open requests, age in seconds) of each replica that reports, `ready` the ingress replicas
+    that run, `target` those asked for, `peaks` what the last decision returned, and `room` the replicas that
+    may be added without taking what engine replicas need, None for any number.
     """
     known = [ongoing for ongoing, age in reported.values() if age <= STALE_AFTER_S and math.isfinite(ongoing)]
     ongoing = sum(max(value, 0.0) for value in known)

@@ -1,14 +1,13 @@
-"""Everything that one decision is made from."""
+"""Everything that one decision is made from: the reports summed up, and what has been learned from them."""
 
-from __future__ import annotations
+from dataclasses import dataclass, replace
 
-from dataclasses import dataclass
-
-from serve_app.policy.feedback import Measured
-from serve_app.policy.observe import Observation
-from serve_app.policy.sizing import Sizing
+from serve_app.policy.capacity_model import Sizing, StepTime, itl_rps
+from serve_app.policy.feedback import Measured, correct, learn_interference, measure, remember_ready
+from serve_app.policy.observe import Observation, observe
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
+from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs
 
 
@@ -27,6 +26,11 @@ class Inputs:
     """Requests per second of the last minute, as its requests felt it; see `demand.felt`."""
 
     @property
+    def current(self) -> int:
+        """The target in force, within the bounds."""
+        return min(max(self.snapshot.target, self.knobs.min_replicas), self.knobs.max_replicas)
+
+    @property
     def idle_s(self) -> float:
         """Seconds for which the model has been idle; 0 if it is not known to be."""
         since = self.state.idle_since
@@ -39,14 +43,79 @@ class Inputs:
         return self.now - since if since is not None else 0.0
 
     @property
-    def min_observed_s(self) -> float:
-        """Seconds for which the policy must have observed the model before it removes a replica.
+    def unobserved_s(self) -> float:
+        """Seconds for which the policy must still observe the model before it removes a replica.
 
         A lull of a minute says nothing about traffic that the policy has not observed.
         """
-        return max(self.knobs.downscale_delay_s, self.knobs.downscale_to_zero_delay_s)
+        return max(self.knobs.downscale_delay_s, self.knobs.downscale_to_zero_delay_s) - self.observed_s
 
     @property
     def silent(self) -> bool:
         """Whether an engine replica or an ingress replica does not report: nothing may be removed then."""
         return bool(self.seen.unknown_engines) or not self.seen.ingress_known
+
+
+def gather(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> Inputs:
+    """Sum up the reports, learn from them, and return what the decision is made from."""
+    snapshot, state = _apply_starting_values(snapshot, knobs, state)
+    seen, state = observe(snapshot, state, now, knobs.forecast_window_s)
+    fleet = (snapshot.ready, snapshot.target)
+    moved = fleet != state.fleet or state.moved_at is None or state.moved_at > now
+    starting = snapshot.target and not snapshot.ready
+    state = replace(
+        state,
+        queue=_queue(state, seen, knobs, now) if snapshot.ready else (),
+        fleet=fleet,
+        moved_at=now if moved else state.moved_at,
+        woken_at=(now if state.woken_at is None else state.woken_at) if starting else None,
+    )
+    step, mix = state.service.step_time(), state.sums.mix()
+    measured = measure(seen.engines, knobs, step.decode_s(1.0, mix.context_tokens))
+    felt_rps = state.demand.felt_rps(now)
+    state = remember_ready(state, snapshot.ready, now)
+    state = learn_interference(state, measured, knobs, step, mix, felt_rps, now)
+    state = correct(state, measured, knobs, snapshot.ready, snapshot.target, now)
+    given = knobs.starting_values
+    kv_cache_tokens = state.kv_cache_tokens or (given.kv_cache_tokens if given is not None else None) or 0
+    most_rps = itl_rps(step, mix, knobs, kv_cache_tokens, state.interference)
+    sizing = Sizing(step, mix, knobs, most_rps, state.correction)
+    return Inputs(snapshot, knobs, state, seen, measured, sizing, now, felt_rps)
+
+
+def _apply_starting_values(
+    snapshot: Snapshot, knobs: Knobs, state: PolicyState
+) -> tuple[Snapshot, PolicyState]:
+    """Return both with the values of the knob for what has not been measured.
+
+    A fit that has seen a step stays as it is, whatever the knob is changed to: which part of it comes from
+    the old prior cannot be separated any more, and steps tell more than the knob does.
+    """
+    given = knobs.starting_values
+    if given is not None and given.typical_start_s is not None:
+        snapshot = replace(snapshot, assumed_start_s=given.typical_start_s)
+    wanted = given.coefficients if given is not None else None
+    if wanted != state.started_with and not state.service.steps:
+        service = StepTimeFit.starting_with(StepTime(*wanted)) if wanted is not None else StepTimeFit()
+        state = replace(state, service=service, started_with=wanted)
+    return snapshot, state
+
+
+def _queue(
+    state: PolicyState, seen: Observation, knobs: Knobs, now: float
+) -> tuple[tuple[float, float, float], ...]:
+    """Return the queue of the last `upscale_delay_s`, and the entry before it, which shows it was observed.
+
+    It is kept only while a replica is ready: otherwise the first replica of a burst would find the whole
+    burst standing, and the queue would ask for as many replicas again.
+    """
+    entries = [entry for entry in state.queue if entry[0] <= now]
+    start = now - knobs.upscale_delay_s
+    older = [entry for entry in entries if entry[0] <= start]
+    entries = older[-1:] + [entry for entry in entries if entry[0] > start]
+    if not knobs.upscale_delay_s:
+        entries = []
+    elif not older and (not entries or entries[0][1] > 0):
+        # The queue has not been observed for the whole delay yet, so nothing counts as standing.
+        entries.insert(0, (start, 0.0, 0.0))
+    return (*entries, (now, seen.queued_requests, seen.queued_tokens))

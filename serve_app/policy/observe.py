@@ -1,7 +1,5 @@
 """From the reports in a snapshot to sums over them, and to what the policy remembers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import hypot, isfinite
@@ -9,24 +7,15 @@ from operator import attrgetter
 
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import MixSums, PolicyState
-from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
+from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
 
 # One call reads several fields: reading is half the time of a decision about a hundred replicas.
-_READ_TOTALS = attrgetter(
-    "finished_requests_total",
-    "finished_prompt_tokens_total",
-    "prompt_tokens_total",
-    "finished_generation_tokens_total",
-)
+_READ_ALL = {"engine": attrgetter(*ENGINE_FIELDS), "ingress": attrgetter(*INGRESS_FIELDS)}
+_TOTALS = "finished_requests_total finished_prompt_tokens_total prompt_tokens_total"
+_READ_TOTALS = attrgetter(*_TOTALS.split(), "finished_generation_tokens_total")
 _READ_STEP = attrgetter("steps", "step_s", "step_batch", "step_kv_tokens", "step_prefill_tokens")
-_LOAD = attrgetter(
-    "running_requests",
-    "running_tokens",
-    "waiting_requests",
-    "waiting_tokens",
-    "ongoing_requests",
-    "kv_cache_tokens",
-)
+_QUEUES = "running_requests running_tokens waiting_requests waiting_tokens"
+_READ_LOAD = attrgetter(*_QUEUES.split(), "ongoing_requests", "kv_cache_tokens")
 _LARGEST = 1e15
 """A report with a larger number is refused like one with a number that is not finite."""
 
@@ -73,24 +62,17 @@ class Observation:
         return known and not (self.running_requests or self.queued_requests or self.arrivals)
 
 
-def _usable(
-    readings: Mapping[str, Reading[EngineSignals]] | Mapping[str, Reading[IngressSignals]],
-    names: tuple[str, ...],
-    what: str,
-    notes: list[str],
-) -> list[str]:
-    """Return the sources whose reports are fresh and finite throughout; add a note for each other one."""
-    usable = []
-    values = attrgetter(*names)
+def _usable(readings: Mapping[str, Reading[S]], what: str, notes: list[str]) -> dict[str, S]:
+    """Return the reports that are fresh and finite throughout, by source; add a note for each other one."""
+    usable = {}
     for source, reading in readings.items():
         if not reading.fresh:  # also what an age of NaN comes to
             notes.append(f"{what} {source}: its report is stale ({reading.age_s:.0f} s old)")
-            continue
         # The root of the sum of squares: not finite unless all are, and a tenth of the time of asking each.
-        if not hypot(*values(reading.signals)) <= _LARGEST:
+        elif not hypot(*_READ_ALL[what](reading.signals)) <= _LARGEST:
             notes.append(f"{what} {source}: its report has numbers that are not finite")
-            continue
-        usable.append(source)
+        else:
+            usable[source] = reading.signals
     return usable
 
 
@@ -102,13 +84,13 @@ def observe(
     The memory of peaks fades over `memory_s` seconds of traffic. `now` is Unix time in seconds.
     """
     notes: list[str] = []
-    engines = _usable(snapshot.engines, EngineSignals.__slots__, "engine", notes)
-    ingresses = _usable(snapshot.ingress, IngressSignals.__slots__, "ingress", notes)
+    engines = _usable(snapshot.engines, "engine", notes)
+    ingresses = _usable(snapshot.ingress, "ingress", notes)
     state, arrivals, finished = _count(snapshot, engines, ingresses, state, now, memory_s)
 
     running = running_tokens = waiting = waiting_tokens = kv_cache_tokens = 0.0
-    for source in engines:
-        runs, runs_tokens, waits, waits_tokens, ongoing, cache = _LOAD(snapshot.engines[source].signals)
+    for signals in engines.values():
+        runs, runs_tokens, waits, waits_tokens, ongoing, cache = _READ_LOAD(signals)
         # A request may be open on the data plane and not in the engine yet, or the other way round. What is
         # negative counts as nothing; `max` would take three times as long, five times for each replica.
         runs = runs if runs > ongoing - waits else ongoing - waits
@@ -118,8 +100,7 @@ def observe(
         waiting_tokens += waits_tokens if waits_tokens > 0.0 else 0.0
         kv_cache_tokens = cache if cache > kv_cache_tokens else kv_cache_tokens
     held = held_bytes = oldest_held = 0.0
-    for source in ingresses:
-        seen = snapshot.ingress[source].signals
+    for seen in ingresses.values():
         held += max(seen.held_requests, 0.0)
         held_bytes += max(seen.held_bytes, 0.0)
         oldest_held = max(oldest_held, seen.oldest_held_s)
@@ -142,40 +123,42 @@ def observe(
             if isfinite(reading.age_s)
         },
         notes=tuple(notes),
-        engines=tuple([snapshot.engines[source].signals for source in engines]),
+        engines=tuple(engines.values()),
     )
-    idle_since = state.idle_since
-    if not observation.idle or finished:
-        idle_since = None
-    elif idle_since is None or idle_since > now:
-        idle_since = now
     return observation, replace(
         state,
-        since=now if state.since is None or state.since > now else state.since,
+        since=_since(state.since, now),
         kv_cache_tokens=observation.kv_cache_tokens,
-        idle_since=idle_since,
+        idle_since=_since(state.idle_since, now) if observation.idle and not finished else None,
     )
+
+
+def _since(begun: float | None, now: float) -> float:
+    """Return when something began: now, if it was not so before, or the clock has been set back."""
+    return now if begun is None or begun > now else begun
 
 
 def _count(
     snapshot: Snapshot,
-    engines: list[str],
-    ingresses: list[str],
+    engines: Mapping[str, EngineSignals],
+    ingresses: Mapping[str, IngressSignals],
     state: PolicyState,
     now: float,
     memory_s: float,
 ) -> tuple[PolicyState, float, float]:
     """Remember what happened since the last decision; return the arrivals and the finished requests too."""
-    engine_totals = dict(state.engine_totals)
+    engine_totals = {
+        source: state.engine_totals[source] for source in state.engine_totals if source in snapshot.engines
+    }
     finished = prompt_tokens = computed_tokens = output_tokens = 0.0
     samples = []
-    for source in engines:
-        reading = snapshot.engines[source]
-        signals = reading.signals
+    for source, signals in engines.items():
         requests, prompt, computed, output = _READ_TOTALS(signals)
-        reported = round(now - reading.age_s, 2)
+        reported = round(now - snapshot.engines[source].age_s, 2)
         before = engine_totals.get(source)
         engine_totals[source] = (reported, requests, prompt, computed, output)
+        # A replica without totals is new, or back from a change of its `user_config`, during which Ray does
+        # not count it as running. To count all its requests as new would look like a burst.
         if before is not None:
             then, requests_then, prompt_then, computed_then, output_then = before
             if -0.05 <= reported - then <= 0.05:
@@ -185,8 +168,6 @@ def _count(
                 prompt_tokens += prompt - prompt_then
                 computed_tokens += max(computed - computed_then, 0.0)
                 output_tokens += output - output_then
-        # A replica without totals is new, or back from a change of its `user_config`, during which Ray does
-        # not count it as running. To count all its requests as new would look like a burst.
         steps, step_s, batch, kv_tokens, prefill_tokens = step = _READ_STEP(signals)
         # A report beyond what a step can be would outweigh all others in the fit.
         if (
@@ -197,31 +178,24 @@ def _count(
             and 0 <= prefill_tokens <= 1e6
         ):
             samples.append(step)
-    ingress_totals = dict(state.ingress_totals)
+    ingress_totals = {
+        source: state.ingress_totals[source] for source in state.ingress_totals if source in snapshot.ingress
+    }
     arrivals = body_bytes = 0.0
-    for source in ingresses:
-        seen = snapshot.ingress[source].signals
+    for source, seen in ingresses.items():
         counted = (seen.arrivals_total, seen.arrived_bytes_total)
         start = ingress_totals.get(source, counted)
         ingress_totals[source] = counted
         arrivals += max(0.0, counted[0] - start[0])
         body_bytes += max(0.0, counted[1] - start[1])
     new = MixSums(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
-    sums = state.sums.add(new)
+    demand = state.demand.add(now, arrivals, snapshot.horizon_s, memory_s) if ingresses else state.demand
     remembered = replace(
         state,
-        demand=state.demand.add(
-            now, arrivals, body_bytes * sums.tokens_per_byte, snapshot.horizon_s, memory_s
-        )
-        if ingresses
-        else state.demand,
+        demand=demand,
         service=state.service.learn(samples),
-        sums=sums,
-        engine_totals={
-            source: engine_totals[source] for source in engine_totals if source in snapshot.engines
-        },
-        ingress_totals={
-            source: ingress_totals[source] for source in ingress_totals if source in snapshot.ingress
-        },
+        sums=state.sums.add(new),
+        engine_totals=engine_totals,
+        ingress_totals=ingress_totals,
     )
     return remembered, arrivals, finished

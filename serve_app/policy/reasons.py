@@ -1,13 +1,9 @@
 """A decision in words: what would change it, what is out of reach, and the numbers behind it."""
 
-from __future__ import annotations
-
 import math
 
-from serve_app.policy.capacity_model import feasibility
+from serve_app.policy.capacity_model import MOST_REPLICAS, feasibility
 from serve_app.policy.inputs import Inputs
-from serve_app.policy.reported_latency import Latency
-from serve_app.policy.sizing import MOST_REPLICAS
 from serve_app.policy.terms import most_for_a_queue
 
 
@@ -50,7 +46,7 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
         return f"falls after {knobs.downscale_delay_s:g} s below {_rate(inputs, target - 1)}"
     peak_at, most = inputs.state.peaks[0]
     delayed_s = peak_at + knobs.downscale_delay_s - inputs.now if most >= target else 0.0
-    return f"can fall in {max(0.0, delayed_s, inputs.min_observed_s - inputs.observed_s):.0f} s"
+    return f"can fall in {max(0.0, delayed_s, inputs.unobserved_s):.0f} s"
 
 
 def feasibility_notes(inputs: Inputs) -> list[str]:
@@ -58,27 +54,39 @@ def feasibility_notes(inputs: Inputs) -> list[str]:
     knobs, measured, sizing = inputs.knobs, inputs.measured, inputs.sizing
     notes = []
     alone = feasibility(sizing.step, sizing.mix, knobs)
-    prefill = measured.ttft_prefill
+    prefill, target = measured.ttft_prefill, f"ttft_target_s = {knobs.ttft_target_s:g}"
     if prefill.count > 0 and not measured.ttft_feasible:
         notes.append(
             f"infeasible: half of the prompts take {prefill.at(50):.3g} s of prefill or more, "
-            f"and ttft_target_s = {knobs.ttft_target_s:g}; replicas cannot change that"
+            f"and {target}; replicas cannot change that"
         )
-    elif prefill.count > 0 and prefill.at(knobs.ttft_percentile) > knobs.ttft_target_s:
-        notes.append(
-            f"infeasible at P{knobs.ttft_percentile}: prefill alone takes "
-            f"{prefill.at(knobs.ttft_percentile):.3g} s, and ttft_target_s = {knobs.ttft_target_s:g}"
-        )
+    elif prefill.count > 0 and (prefill_s := prefill.at(knobs.ttft_percentile)) > knobs.ttft_target_s:
+        at = f"infeasible at P{knobs.ttft_percentile}"
+        notes.append(f"{at}: prefill alone takes {prefill_s:.3g} s, and {target}")
     elif not alone.ttft and measured.itl.count > 0:
         notes.append(
             f"infeasible: a mean request takes {alone.ttft_s:.3g} s to its first token on an empty replica, "
-            f"and ttft_target_s = {knobs.ttft_target_s:g}"
+            f"and {target}"
         )
     if measured.itl.count > 0 and not measured.itl_feasible:
         notes.append(
             f"infeasible: a single sequence gets a token every {alone.itl_s:.3g} s, "
             f"and itl_target_s = {knobs.itl_target_s:g}"
         )
+    return notes
+
+
+def assumption_notes(inputs: Inputs) -> list[str]:
+    """Return a sentence for each thing that the decision takes from the knob because nothing was measured."""
+    given = inputs.knobs.starting_values
+    if given is None:
+        return []
+    notes = []
+    if not inputs.state.service.steps:
+        notes.append("starting_values: no step has been measured yet; a replica's capacity follows from them")
+    if given.cold_start_s is not None and not inputs.snapshot.start_measured:
+        assumed_s = inputs.snapshot.assumed_start_s
+        notes.append(f"starting_values: no start has been measured yet; {assumed_s:.3g} s are assumed")
     return notes
 
 
@@ -97,8 +105,8 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "waiting_tokens": seen.waiting_tokens,
         "held_requests": seen.held_requests,
         "oldest_held_s": seen.oldest_held_s,
-        "arrivals_30s_rps": short.requests,
-        "arrivals_60s_rps": long.requests,
+        "arrivals_30s_rps": short,
+        "arrivals_60s_rps": long,
         "arrivals_felt_rps": inputs.felt_rps,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
@@ -114,8 +122,8 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "itl_missed_ratio": measured.itl_missed,
     }
     percentile = inputs.knobs.ttft_percentile
-    for part in ("ttft_queue", "ttft_prefill", "itl"):
-        latency: Latency = getattr(measured, part)
+    parts = {"ttft_queue": measured.ttft_queue, "ttft_prefill": measured.ttft_prefill, "itl": measured.itl}
+    for part, latency in parts.items():
         if latency.count > 0:
             signals[f"{part}_p{percentile}_s"] = latency.at(percentile)
     if snapshot.cold_start_s is not None and math.isfinite(snapshot.cold_start_s):

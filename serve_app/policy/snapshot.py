@@ -1,15 +1,10 @@
 """What the policy knows of one model at one moment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
-
-COLD_START_GUESS_S = 60.0
-"""Assumed until a cold start has been measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class Snapshot:
     capacity: Capacity = Capacity()
     cold_start_s: float | None = None
     """Measured: from the start of a replica's process to its readiness; None before the first one."""
-    assumed_start_s: float = COLD_START_GUESS_S
+    assumed_start_s: float = 60.0
     """The same until it has been measured."""
 
     @property
@@ -53,5 +48,5 @@ class Snapshot:
     @property
     def horizon_s(self) -> float:
         """How far ahead the policy plans: the time a replica takes to start, measured or assumed."""
-        measured = self.cold_start_s
-        return measured if measured is not None and 0 < measured < inf else self.assumed_start_s
+        start_s = self.cold_start_s
+        return start_s if start_s is not None and self.start_measured else self.assumed_start_s

@@ -1,10 +1,8 @@
 """What the policy remembers between decisions: plain data that can be lost or restored at any moment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 
@@ -36,17 +34,18 @@ class MixSums:
     arrivals: float = 0.0
     bytes: float = 0.0
 
-    def add(self, new: MixSums) -> MixSums:
+    def add(self, new: Self) -> Self:
         """Return the sums with what has finished and arrived since."""
         keep = 1.0 - min(new.finished / _MIX_MEMORY, 1.0)
         keep_in = 1.0 - min(new.arrivals / _MIX_MEMORY, 1.0)
-        return MixSums(
-            self.finished * keep + new.finished,
-            self.prompt_tokens * keep + new.prompt_tokens,
-            self.computed_tokens * keep + new.computed_tokens,
-            self.output_tokens * keep + new.output_tokens,
-            self.arrivals * keep_in + new.arrivals,
-            self.bytes * keep_in + new.bytes,
+        return replace(
+            self,
+            finished=self.finished * keep + new.finished,
+            prompt_tokens=self.prompt_tokens * keep + new.prompt_tokens,
+            computed_tokens=self.computed_tokens * keep + new.computed_tokens,
+            output_tokens=self.output_tokens * keep + new.output_tokens,
+            arrivals=self.arrivals * keep_in + new.arrivals,
+            bytes=self.bytes * keep_in + new.bytes,
         )
 
     def mix(self) -> Mix:
@@ -129,9 +128,8 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     Raises:
         ValueError: for a document of another version; start afresh then.
     """
-    plain = {"started_with": None, **document}  # older documents lack it
-    _check_fields(plain, PolicyState().document())
-    state: PolicyState = _STATES.validate_python(plain)
+    _check_fields(document, PolicyState().document())
+    state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
     if len(state.service.gram) != size * size or len(state.service.moment) != size:
         raise ValueError("a fit with another number of coefficients")

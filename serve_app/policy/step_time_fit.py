@@ -1,9 +1,9 @@
 """The step-time model fitted to the steps that replicas report: weighted least squares with a weak prior."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from operator import itemgetter, mul
+from typing import Self
 
 from serve_app.policy.capacity_model import StepTime
 
@@ -26,7 +26,11 @@ _SIZE = 4
 _GROUPS = 4
 _MIN_BASE_S = 1e-5
 _PRIOR_WEIGHT = tuple((_PRIOR_NOISE_S / value) ** 2 for value in _PRIOR)
-"""The normal equations of the prior are diagonal: each coefficient is known by itself."""
+
+
+def _diagonal(weights: Sequence[float]) -> tuple[float, ...]:
+    """Return the normal equations of a prior: each coefficient is known by itself."""
+    return tuple(weights[row] if row == column else 0.0 for row in range(_SIZE) for column in range(_SIZE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +42,19 @@ class StepTimeFit:
     apart would drift back to the prior, and with them the capacity and the number of replicas.
     """
 
-    gram: tuple[float, ...] = tuple(
-        _PRIOR_WEIGHT[row] if row == column else 0.0 for row in range(_SIZE) for column in range(_SIZE)
-    )
-    moment: tuple[float, ...] = tuple(
-        weight * value for weight, value in zip(_PRIOR_WEIGHT, _PRIOR, strict=True)
-    )
+    gram: tuple[float, ...] = _diagonal(_PRIOR_WEIGHT)
+    moment: tuple[float, ...] = tuple(map(mul, _PRIOR_WEIGHT, _PRIOR))
     steps: float = 0.0
     """Steps that the fit is based on."""
 
     @classmethod
-    def starting_with(cls, step: StepTime) -> StepTimeFit:
+    def starting_with(cls, step: StepTime) -> Self:
         """Return a fit without steps whose prior is `step`, known within a factor of two."""
-        values = (step.base_s, step.per_sequence_s, step.per_kv_token_s, step.per_prefill_token_s)
-        prior = [value * unit for value, unit in zip(values, _UNITS, strict=True)]
+        prior = list(map(mul, astuple(step), _UNITS))
         weights = [(_PRIOR_NOISE_S / max(value, _LEAST_KNOWN * prior[0])) ** 2 for value in prior]
-        return cls(
-            tuple(weights[row] if row == column else 0.0 for row in range(_SIZE) for column in range(_SIZE)),
-            tuple(weight * value for weight, value in zip(weights, prior, strict=True)),
-        )
+        return cls(_diagonal(weights), tuple(map(mul, weights, prior)))
 
-    def learn(self, samples: list[tuple[float, float, float, float, float]]) -> StepTimeFit:
+    def learn(self, samples: list[tuple[float, float, float, float, float]]) -> Self:
         """Return the fit with samples added: (steps, step seconds, batch, KV tokens, prefill tokens) each."""
         if not samples:
             return self
@@ -76,7 +72,7 @@ class StepTimeFit:
                     g[row * _SIZE + column] += added * x[column] - faded * projected[column]
                 m[row] += added * step_s - faded * known
             total = total * (1.0 - share) + steps
-        return StepTimeFit(tuple(g), tuple(m), total)
+        return replace(self, gram=tuple(g), moment=tuple(m), steps=total)
 
     def step_time(self) -> StepTime:
         """Return the coefficients; where nothing has been seen they are the prior's."""

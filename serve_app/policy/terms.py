@@ -1,16 +1,12 @@
 """The terms of the policy: each looks at one thing and says how many replicas it needs."""
 
-from __future__ import annotations
-
+from serve_app.policy.capacity_model import KV_FILL, MOST_REPLICAS, round_up
 from serve_app.policy.explanation import Term, are, counted
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation
-from serve_app.policy.sizing import MOST_REPLICAS, round_up
 from serve_app.policy.state import PolicyState
-from serve_app.settings.schedule import scheduled_minimum
+from serve_app.settings.knobs import scheduled_minimum
 
-KV_FILL = 0.9
-"""Share of the KV caches to fill. Reported tokens are instantaneous, and one block is always half full."""
 # A request that has waited for a cold start hardly notices a tenth of it more; replicas that clear the
 # backlog faster would be idle a second later.
 _BACKLOG_SHARE = 0.1
@@ -33,24 +29,23 @@ def _so(replicas: int, headroom: float = 0.0) -> str:
 
 def _arrivals(inputs: Inputs) -> Term:
     """The arrival rate over what the model says one replica can serve."""
-    short, long = (rate.requests for rate in inputs.state.demand.recent(inputs.now))
+    short, long = inputs.state.demand.recent(inputs.now)
     rate = max(short, long)
     replicas = inputs.sizing.replicas(rate, corrected=False)
     assumed = inputs.knobs.starting_values and not inputs.state.service.steps
-    capacity = (
-        f"{inputs.sizing.model_rps(replicas):.3g} requests/s{' (by starting_values)' if assumed else ''}"
-    )
+    source = " (by starting_values)" if assumed else ""
     return Term(
         "arrivals",
         replicas,
         f"{rate:.3g} requests/s arrive ({short:.3g} over 30 s, {long:.3g} over 60 s), and one replica can "
-        f"serve {capacity}, {_so(replicas, inputs.knobs.headroom)}",
+        f"serve {inputs.sizing.model_rps(replicas):.3g} requests/s{source}, "
+        f"{_so(replicas, inputs.knobs.headroom)}",
     )
 
 
 def _ttft(inputs: Inputs) -> Term:
     """The arrival rate over what one replica can serve by the times to first token that were measured."""
-    replicas = inputs.sizing.replicas(inputs.state.demand.recent_rps(inputs.now))
+    replicas = inputs.sizing.replicas(max(inputs.state.demand.recent(inputs.now)))
     return Term(
         "ttft",
         replicas,

@@ -1,7 +1,6 @@
 """The typed settings and knobs of every configuration file."""
 
-from serve_app.settings.knob_profiles import knob_defaults
-from serve_app.settings.load import load_settings
+from serve_app.settings.load import knob_defaults, load_settings
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import (
     AppSettings,

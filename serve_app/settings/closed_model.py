@@ -1,7 +1,5 @@
 """The base class of all settings and knobs: closed, immutable, and strict about numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, get_args
@@ -25,14 +23,13 @@ class ClosedModel(BaseModel):
     @classmethod
     def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
-        number = _number_expected(cls, info.field_name)
-        if number is not None and _has_boolean(value):
+        if (number := _number_expected(cls, info.field_name)) and _has_boolean(value):
             raise ValueError(f"must be {number}, not a boolean")
         return value
 
 
 @cache
-def _number_expected(model: type[ClosedModel], field: str) -> str | None:
+def _number_expected(model: type[BaseModel], field: str) -> str | None:
     """The numbers that a field takes, in words; None if it takes none. Nested models check their own
     fields."""
     parts = list(_parts(model.model_fields[field]))
@@ -60,8 +57,5 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def _has_boolean(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_has_boolean(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return any(_has_boolean(item) for item in value)
-    return isinstance(value, bool)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, bool) or any(_has_boolean(item) for item in items)

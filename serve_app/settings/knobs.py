@@ -3,16 +3,14 @@
 They are in the `user_config` of the `Ingress` deployment, which Ray Serve passes to running replicas.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping, Sequence
+from datetime import datetime, time
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
-
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.schedule import Schedule
-from serve_app.settings.starting_values import StartingValues
 
 Percentile = Literal[50, 90, 95, 99]
 PERCENTILES: tuple[Percentile, ...] = (50, 90, 95, 99)
@@ -22,11 +20,100 @@ ITL_PERCENTILES = (50, 90, 95, 96, 97, 98, 99)
 which the latter begin tells a replica's capacity."""
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
+StartSeconds = Annotated[float, Field(gt=0, le=86_400)]
+ClockTime = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def _check_at_most(path: str, least: int, most: int) -> None:
     if least > most:
         raise ValueError(f"{path}min_replicas = {least} must be at most max_replicas = {most}")
+
+
+class Schedule(ClosedModel):
+    """At least `min_replicas` ready from `start` to `end` on `days`, in local time of `timezone`.
+
+    A window whose `end` is at or before its `start` runs past midnight; `days` are the days on which it
+    starts.
+    """
+
+    days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS
+    start: ClockTime
+    end: ClockTime
+    timezone: str = "UTC"
+    min_replicas: Annotated[int, Field(ge=1, le=10_000)]
+
+    @field_validator("start", "end", mode="before")
+    @classmethod
+    def _quoted(cls, clock: object) -> object:
+        if isinstance(clock, int):  # YAML 1.1 reads 18:00 as 18 * 60
+            raise ValueError('must be a time in quotes, such as "18:00"; without quotes, YAML reads a number')
+        return clock
+
+    @field_validator("timezone")
+    @classmethod
+    def _known(cls, timezone: str) -> str:
+        try:
+            ZoneInfo(timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError("must be a name of the IANA time zone database, such as Europe/Berlin") from None
+        return timezone
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.start == self.end and len(set(self.days)) < len(DAYS):
+            raise ValueError(
+                f"start = end = {self.start!r} means the whole day: list all seven days, or set a window"
+            )
+        return self
+
+    def covers(self, moment: float) -> bool:
+        """Whether `moment` (Unix time, seconds) lies within a window."""
+        local = datetime.fromtimestamp(moment, ZoneInfo(self.timezone))
+        start, end = time.fromisoformat(self.start), time.fromisoformat(self.end)
+        clock = local.time()
+        today, yesterday = (DAYS[local.weekday() - ago] in self.days for ago in (0, 1))
+        if start < end:
+            return today and start <= clock < end
+        return (today and clock >= start) or (yesterday and clock < end)
+
+
+class StartingValues(ClosedModel):
+    """The speed and start of a replica that the policy assumes until it has measured them.
+
+    The names are those of a fleet file (`replay.profile`); `tideserve capacity` measures the values.
+
+    The step time is the prior of the policy's fit: it counts as known within a factor of two, and one second
+    of measured steps outweighs it.
+    """
+
+    step_base_s: Annotated[float, Field(ge=1e-5, le=60)]
+    step_per_sequence_s: Annotated[float, Field(ge=0, le=1)]
+    step_per_kv_token_s: Annotated[float, Field(ge=0, le=0.001)]
+    step_per_prefill_token_s: Annotated[float, Field(ge=0, le=1)]
+    cold_start_s: tuple[StartSeconds, StartSeconds] | None = None
+    """Least and most seconds of a replica's start. None for the general assumption."""
+    kv_cache_tokens: Annotated[int, Field(ge=1024, le=1_000_000_000)] | None = None
+    """Tokens in the KV cache of one replica. None if no limit is assumed."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.cold_start_s is not None and self.cold_start_s[0] > self.cold_start_s[1]:
+            least, most = self.cold_start_s
+            raise ValueError(f"cold_start_s = [{least:g}, {most:g}]: the first must be at most the second")
+        return self
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """Seconds per step, and per sequence, KV token and prefill token in it."""
+        per_token_s = (self.step_per_kv_token_s, self.step_per_prefill_token_s)
+        return (self.step_base_s, self.step_per_sequence_s, *per_token_s)
+
+    @property
+    def typical_start_s(self) -> float | None:
+        """The mean of the two `cold_start_s`, because measured starts are a median."""
+        return None if self.cold_start_s is None else sum(self.cold_start_s) / 2
 
 
 class Knobs(ClosedModel):
@@ -74,7 +161,7 @@ class Knobs(ClosedModel):
     """Time between the SSE comments that are sent to a held stream."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Knobs:
+    def _ordered(self) -> Self:
         _check_at_most("", self.min_replicas, self.max_replicas)
         for index, schedule in enumerate(self.schedules):
             _check_at_most(f"schedules[{index}].", schedule.min_replicas, self.max_replicas)
@@ -99,21 +186,22 @@ class IngressKnobs(ClosedModel):
         return given
 
     @model_validator(mode="after")
-    def _ordered(self) -> IngressKnobs:
+    def _ordered(self) -> Self:
         _check_at_most("", self.min_replicas, self.max_replicas)
         return self
-
-
-class LiveSettings(ClosedModel):
-    """The `user_config` of the `Ingress` deployment: knobs by model name, and the ingress's own.
-
-    Values that are not given have their defaults.
-    """
-
-    autoscaling: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    ingress: IngressKnobs = IngressKnobs()
 
 
 def overlay(defaults: Knobs, given: Mapping[str, Any]) -> Knobs:
     """Return `defaults` with the values of `given` in place. Raises pydantic's ValidationError."""
     return Knobs.model_validate({**defaults.model_dump(mode="json"), **given})
+
+
+def scheduled_minimum(schedules: Sequence[Schedule], now: float, lead_s: float) -> int:
+    """The largest `min_replicas` of the windows open now or within the next `lead_s` seconds.
+
+    `lead_s` is the time that a replica takes to start, so that the replicas are ready when a window opens.
+    The time until then is checked minute by minute, because windows open and close at whole minutes.
+    """
+    lead_s = min(max(lead_s, 0.0), 3600.0)
+    moments = [*(now + 60.0 * minute for minute in range(int(lead_s // 60) + 1)), now + lead_s]
+    return max((s.min_replicas for s in schedules if any(s.covers(m) for m in moments)), default=0)

@@ -1,24 +1,29 @@
 """The knobs in force: the `user_config` of the ingress over the defaults of the configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from serve_app.settings.knobs import IngressKnobs, Knobs, LiveSettings, overlay
+from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.knobs import IngressKnobs, Knobs, overlay
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
+
+
+class LiveSettings(ClosedModel):
+    """The `user_config` of the `Ingress` deployment: knobs by model name, and the ingress's own.
+
+    Values that are not given have their defaults.
+    """
+
+    autoscaling: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    ingress: IngressKnobs = IngressKnobs()
 
 
 def read_user_config(
     defaults: Mapping[str, Knobs], user_config: Mapping[str, Any] | None
 ) -> tuple[dict[str, Knobs], IngressKnobs]:
-    """Return every model's knobs by name, and the ingress's own.
-
-    Args:
-        defaults: The knobs of each model that hold where `user_config` sets none, by model name.
-        user_config: The `user_config` of the `Ingress` deployment, as in the configuration file.
+    """Return every model's knobs by name, those given over its `defaults`, and the ingress's own.
 
     Raises:
         SettingsError: with each invalid key under `user_config`, its value and the bound that it breaks.

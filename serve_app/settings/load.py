@@ -1,16 +1,42 @@
-"""Turn the `args:` of a configuration file into a checked settings tree."""
+"""Turn the `args:` of a configuration file, over its latency/cost profile, into checked settings.
 
-from __future__ import annotations
+The names of vLLM's arguments are read off the source of the installed vLLM, whose argument classes are plain
+dataclasses. Importing vLLM takes seconds and loads torch, for which `tideserve check` and the controller have
+no time.
+"""
 
+import ast
+import difflib
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
-from serve_app.settings.engine_arguments import check_engine_args
-from serve_app.settings.knob_profiles import apply_profile
+from serve_app.settings.knobs import Knobs, overlay
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
-from serve_app.settings.tree import AppSettings
+from serve_app.settings.tree import AppSettings, ModelSettings
+
+KNOBS = "knobs"
+"""The key of a profile's knobs; the rest of a profile is model settings."""
+PROFILES = ("lowest-latency", "balanced", "lowest-cost")
+_ENGINE = ("engine/arg_utils.py", ("EngineArgs", "AsyncEngineArgs"))
+_FRONTEND = ("entrypoints/launchers/cli_args.py", ("BaseFrontendArgs",))
+
+OWNED = frozenset(ModelSettings.model_fields) | {
+    "served_model_name",
+    "enable_auto_tool_choice",
+    "disable_log_stats",
+    "enable_logging_iteration_details",
+    "runner",
+    "convert",
+    "structured_outputs_config",
+}
+"""Tideserve's own settings decide these; a second way to set them could contradict the first."""
 
 
 def load_settings(args: Mapping[str, Any] | None) -> AppSettings:
@@ -33,3 +59,83 @@ def load_settings(args: Mapping[str, Any] | None) -> AppSettings:
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def read_profile(name: str) -> dict[str, Any]:
+    """Return the profile `name` as written in `serve_app/settings/profiles/<name>.yaml`.
+
+    Raises:
+        SettingsError: if there is no such profile.
+    """
+    if name not in PROFILES:
+        raise SettingsError([f"profile = {shown(name)}: must be one of {', '.join(PROFILES)}"])
+    text = resources.files("serve_app.settings.profiles").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    profile: dict[str, Any] = yaml.safe_load(text)
+    return profile
+
+
+def apply_profile(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `args` with the settings of its `profile`, if any, where a model does not set them itself."""
+    merged = dict(args)
+    name = merged.pop("profile", None)
+    models = merged.get("models")
+    if name is None or not isinstance(models, list):
+        return merged
+    profile = read_profile(name)
+    profile.pop(KNOBS, None)
+    merged["models"] = [_under(model, profile) if isinstance(model, Mapping) else model for model in models]
+    return merged
+
+
+def knob_defaults(args: Mapping[str, Any]) -> dict[str, Knobs]:
+    """The knobs that hold where `user_config` sets none, by model name, for checked `args`.
+
+    Raises:
+        SettingsError: if `profile` is not the name of a profile.
+    """
+    profile = args.get("profile")
+    given = read_profile(profile).get(KNOBS, {}) if profile is not None else {}
+    defaults = overlay(Knobs(), given)
+    return {str(model["name"]): defaults for model in args["models"]}
+
+
+def _under(own: Mapping[str, Any], profile: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(profile)
+    for key, value in own.items():
+        below = profile.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        result[key] = _under(value, below) if both and below is not None else value
+    return result
+
+
+@cache
+def known_arguments() -> frozenset[str] | None:
+    """The names that vLLM accepts, or None on a machine without vLLM, where the engine will check them."""
+    spec = PathFinder.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        return None
+    root = Path(spec.origin).parent
+    names: set[str] = set()
+    for file, classes in (_ENGINE, _FRONTEND):
+        for node in ast.parse((root / file).read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and node.name in classes:
+                names |= {
+                    item.target.id
+                    for item in node.body
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                }
+    return frozenset(names)
+
+
+def check_engine_args(path: str, model: ModelSettings) -> list[str]:
+    """The problems of a model's pass-through arguments, one line each."""
+    problems = []
+    known = known_arguments()
+    for name, value in model.engine_args.items():
+        if name in OWNED:
+            problems.append(f"{path}.{name} = {value!r}: Tideserve's own settings decide this; set it there")
+        elif known is not None and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            problems.append(f"{path}.{name} = {value!r}: vLLM has no such argument{hint}")
+    return problems

@@ -1,9 +1,7 @@
 """Settings errors that name the key, the value given and the bound it breaks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -17,7 +15,7 @@ class SettingsError(ValueError):
         self.problems = list(problems)
         super().__init__("invalid settings:\n" + "\n".join(f"  - {line}" for line in self.problems))
 
-    def __reduce__(self) -> tuple[type[SettingsError], tuple[list[str]]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[list[str]]]:
         """Ray pickles it, and an exception would be rebuilt from its text instead of its problems."""
         return type(self), (self.problems,)
 
@@ -52,7 +50,8 @@ def located(
     items = error.errors(include_url=False)
     locations = [item["loc"] for item in items]
     for item in items:
-        if item["type"] == "too_short" and any(_below(other, item["loc"]) for other in locations):
+        below = len(item["loc"])
+        if item["type"] == "too_short" and any(loc[:below] == item["loc"] != loc for loc in locations):
             continue  # pydantic counts only the valid entries, and reports what is wrong with the others
         location = tuple(part for part in item["loc"] if part not in tags)
         key = dotted(location)
@@ -65,7 +64,3 @@ def located(
             problem = f"{key} = {shown(item['input'])}: {message[0].lower()}{message[1:]}"
         problems.append((location, problem))
     return problems
-
-
-def _below(location: Sequence[int | str], above: Sequence[int | str]) -> bool:
-    return len(location) > len(above) and location[: len(above)] == above

@@ -4,23 +4,26 @@ A setting has the same name in the `args:` of a Serve configuration, in this tre
 among vLLM's engine arguments. Sizes are in bytes or tokens and times in seconds, as the names say.
 """
 
-from __future__ import annotations
-
+import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.structured_output import StructuredOutputSettings
 
 ENGINE_PREFIX = "Engine-"
 """What the name of a model's engine deployment begins with."""
 EMBEDDED = "embedded"
 """The value of `model` for the demonstration model that is part of the package."""
-
-
+Backend = Literal["xgrammar", "guidance", "outlines", "lm-format-enforcer", "auto"]
+_COMPACT = ("xgrammar", "guidance")
+_COMPILE_S = 10.0
+"""A string of `maxLength` 1,000 takes 5.4 s with a vocabulary of 128,000."""
+_COMPILE_ONE_THREAD_S = 1.0
+_ONE_THREAD_CPUS = 2
+"""vLLM compiles in half as many threads as there are CPUs. On one, each compile holds up all others."""
 _RAYS_OWN_RESOURCES = {
     "CPU": "cpus_per_replica sets it",
     "GPU": "the tensor_parallel_size of a model sets it",
@@ -49,6 +52,53 @@ def _check_absolute(path: str) -> str:
 CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
 """Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""
 AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
+
+
+class StructuredOutputSettings(ClosedModel):
+    """Bounds on one grammar, and the backend that compiles it.
+
+    Nothing can stop a compilation in the engine core, so each grammar is first compiled, with these bounds,
+    in a process of its own.
+    """
+
+    backend: Backend = "xgrammar"
+    """The backend that compiles and applies grammars. With `auto`, vLLM chooses one for the first request,
+    and the engine core keeps it."""
+    disable_any_whitespace: bool | None = None
+    """Whether JSON may have no whitespace between its tokens; by default true with xgrammar and guidance, the
+    backends that can forbid it. Where it is allowed, a small model may write blanks until its last token."""
+    max_bytes: Annotated[int, Field(ge=256, le=1 << 20)] = 64 << 10
+    """Size of one grammar, as JSON or text."""
+    max_choices: Annotated[int, Field(ge=1, le=100_000)] = 2_000
+    """Choices, or all enum values of one schema."""
+    max_properties: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    """All properties of one schema."""
+    max_compile_s: Annotated[float, Field(gt=0, le=60)] | None = None
+    """CPU seconds that one grammar may take to compile; by default 10, or 1 on one or two CPUs, where the
+    engine core compiles all grammars in one thread. A larger vocabulary takes longer."""
+    max_compile_bytes: Annotated[int, Field(ge=64 << 20)] = 1 << 30
+    """Memory that one grammar may take while it is compiled."""
+
+    @model_validator(mode="after")
+    def _can_forbid_whitespace(self) -> Self:
+        if self.disable_any_whitespace and self.backend not in _COMPACT:
+            raise ValueError(
+                f"disable_any_whitespace = true: backend = {self.backend!r} cannot forbid whitespace; "
+                "'xgrammar' and 'guidance' can"
+            )
+        return self
+
+    @property
+    def compile_s(self) -> float:
+        """CPU seconds that one grammar may take to compile, by default those for this machine."""
+        usual_s = _COMPILE_S if (os.cpu_count() or 1) > _ONE_THREAD_CPUS else _COMPILE_ONE_THREAD_S
+        return usual_s if self.max_compile_s is None else self.max_compile_s
+
+    @property
+    def compact(self) -> bool:
+        """Whether JSON has no whitespace between its tokens."""
+        given = self.disable_any_whitespace
+        return self.backend in _COMPACT if given is None else given
 
 
 class ModelSettings(ClosedModel):
@@ -127,18 +177,18 @@ class ModelSettings(ClosedModel):
         return name
 
     @model_validator(mode="after")
-    def _consistent(self) -> ModelSettings:
+    def _consistent(self) -> Self:
         if self.device == "cpu" and self.tensor_parallel_size > 1:
             raise ValueError(
                 f"tensor_parallel_size = {self.tensor_parallel_size} must be 1 with device = 'cpu'"
             )
-        if self.gpus_per_replica is not None and self.device == "cpu":
-            raise ValueError(f"gpus_per_replica = {self.gpus_per_replica} has no meaning with device = 'cpu'")
-        if self.gpus_per_replica is not None and self.gpus_per_replica != self.tensor_parallel_size:
-            raise ValueError(
-                f"gpus_per_replica = {self.gpus_per_replica} must equal "
-                f"tensor_parallel_size = {self.tensor_parallel_size}: vLLM uses one GPU per rank"
-            )
+        if self.gpus_per_replica is None:
+            return self
+        gpus, ranks = f"gpus_per_replica = {self.gpus_per_replica}", self.tensor_parallel_size
+        if self.device == "cpu":
+            raise ValueError(f"{gpus} has no meaning with device = 'cpu'")
+        if self.gpus_per_replica != ranks:
+            raise ValueError(f"{gpus} must equal tensor_parallel_size = {ranks}: vLLM uses one GPU per rank")
         return self
 
     @property
@@ -160,7 +210,7 @@ class HttpSettings(ClosedModel):
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
 
     @model_validator(mode="after")
-    def _largest_body_fits(self) -> HttpSettings:
+    def _largest_body_fits(self) -> Self:
         if self.max_body_memory_bytes < 2 * self.max_body_bytes:
             raise ValueError(
                 f"max_body_memory_bytes = {self.max_body_memory_bytes} must be at least twice "
@@ -203,12 +253,10 @@ class AppSettings(ClosedModel):
     """Whether each node keeps a process that has imported vLLM, from which engine replicas are forked."""
 
     @model_validator(mode="after")
-    def _distinct(self) -> AppSettings:
+    def _distinct(self) -> Self:
         for what in ("name", "deployment_name"):
-            seen: set[str] = set()
-            for model in self.models:
-                value = getattr(model, what)
-                if value in seen:
+            values = [getattr(model, what) for model in self.models]
+            for index, value in enumerate(values):
+                if value in values[:index]:
                     raise ValueError(f"models: two models have the {what} {value!r}; each needs its own")
-                seen.add(value)
         return self

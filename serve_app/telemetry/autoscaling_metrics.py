@@ -1,7 +1,5 @@
 """The metrics of the autoscaling policy, labelled with the model. Exported by Ray Serve's controller."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,12 +1,9 @@
 """The metrics of one engine replica, labelled with its model and replica."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from serve_app.api.errors import ApiError
-from serve_app.telemetry.buckets import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
-from serve_app.telemetry.series import ReplicaSeries
+from serve_app.telemetry.series import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S, ReplicaSeries
 from serve_app.wire.signals import EngineSignals
 
 
@@ -42,22 +39,16 @@ class EngineMetrics:
         histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
         self.ttft = histogram("llm_ttft_seconds", "Time to first token, from the engine's arrival.", TTFT_S)
-        self.queue_wait = histogram(
-            "llm_queue_wait_seconds", "The part of TTFT in the engine's queue.", TTFT_S
-        )
-        self.prefill = histogram(
-            "llm_prefill_seconds", "The part of TTFT from the first step to the first token.", TTFT_S
-        )
+        text = "The part of TTFT in the engine's queue."
+        self.queue_wait = histogram("llm_queue_wait_seconds", text, TTFT_S)
+        text = "The part of TTFT from the first step to the first token."
+        self.prefill = histogram("llm_prefill_seconds", text, TTFT_S)
         self.inter_token = histogram("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)
-        self.hundred_tokens = histogram(
-            "llm_hundred_tokens_seconds",
-            "Engine's arrival to hundredth token.",
-            HUNDRED_TOKENS_S,
-        )
+        text = "Engine's arrival to hundredth token."
+        self.hundred_tokens = histogram("llm_hundred_tokens_seconds", text, HUNDRED_TOKENS_S)
         self.e2e = histogram("llm_e2e_seconds", "Arrival to last token.", E2E_S)
-        self.requests = counter(
-            "llm_requests_total", "Finished generations, by finish reason.", "finish_reason"
-        )
+        text = "Finished generations, by finish reason."
+        self.requests = counter("llm_requests_total", text, "finish_reason")
         self.prompt_tokens = counter("llm_prompt_tokens_total", "Prompt tokens processed.")
         self.completion_tokens = counter("llm_completion_tokens_total", "Tokens generated.")
         self.errors = counter("llm_errors_total", "Failed operations, by error code.", "type")

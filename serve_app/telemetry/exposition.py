@@ -1,67 +1,115 @@
-"""Merge the expositions of several metrics agents into one, under Tideserve's own names."""
+"""The metrics of every replica, from the metrics agents of Ray's nodes, under Tideserve's own names."""
 
-from __future__ import annotations
-
+import asyncio
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
+
+import aiohttp
+import ray
+
+from serve_app.cluster.bounded_call import BoundedCall
 
 _PREFIX = "ray_"
 _OURS = re.compile(r"^ray_(llm_[a-zA-Z0-9_]*)")
 _LOST_NODE = "# lost node"
-_SUFFIXES = ("_bucket", "_sum", "_count")
+_PART = re.compile("_(bucket|sum|count)$")
+"""How the names of a histogram's series end."""
+_NODES_FRESH_S = 2.0
+_NODES_WAIT_S = 0.3
+_TOTAL_S = 0.9
+"""Bound on a whole scrape, so that every caller has an answer within a second."""
+_SHARED_S = 0.5
+"""A caller gets the result of a scrape no older than this: agents have new values once a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAnswer:
-    """The answer of one node's metrics agent, or why there is none."""
-
-    url: str
-    text: str | None
-    """Its exposition; None if it did not answer."""
-    answered_s: float | None
-    """Seconds since its last answer; None before the first."""
-    why: str = ""
-    """Why there is no answer."""
+def _alive_nodes() -> list[str]:
+    return [
+        f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
 
 
-def cluster_exposition(answers: Sequence[NodeAnswer], nodes_age_s: float | None) -> str:
+class NodeMetrics:
+    """Scrapes the agents of the nodes that are alive.
+
+    Concurrent callers share a scrape. `nodes` may block: it runs in a thread of its own.
+    """
+
+    def __init__(
+        self, nodes: Callable[[], list[str]] = _alive_nodes, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._nodes = BoundedCall("the list of nodes", nodes, _NODES_FRESH_S, clock)
+        self._answered_at: dict[str, float] = {}
+        self._scrape: asyncio.Task[bytes] | None = None
+        self._ended_at = float("-inf")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def exposition(self) -> bytes:
+        """Return the `llm_*` series of all nodes, at most half a second old, and which nodes are missing."""
+        scrape = self._scrape
+        if scrape is None or (scrape.done() and self._clock() - self._ended_at > _SHARED_S):
+            scrape = self._scrape = asyncio.create_task(self._scrape_all())
+        # A scraper that leaves must not end it for the others.
+        return await asyncio.shield(scrape)
+
+    async def _scrape_all(self) -> bytes:
+        deadline = self._clock() + _TOTAL_S
+        try:
+            listed = await self._nodes.get(_NODES_WAIT_S)
+            urls = listed.value if listed is not None else []
+            answers = await asyncio.gather(*(self._ask(url, deadline) for url in urls))
+            self._answered_at = {url: at for url, at in self._answered_at.items() if url in urls}
+            return cluster_exposition(dict(zip(urls, answers, strict=True)), self._nodes.age_s()).encode()
+        finally:
+            self._ended_at = self._clock()
+
+    async def _ask(self, url: str, deadline: float) -> str:
+        """Return the agent's exposition; if it does not answer, a comment, which `merge_expositions` keeps.
+
+        A lost node's old series are left out: Prometheus would take them for new.
+        """
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        wait_s = deadline - self._clock()
+        try:
+            timeout = aiohttp.ClientTimeout(total=wait_s)
+            async with self._session.get(url, timeout=timeout) as response:
+                response.raise_for_status()
+                text = await response.text()
+        except (TimeoutError, aiohttp.ClientError, UnicodeDecodeError) as error:
+            why = " ".join(str(error).split()) or f"no answer within {wait_s:.1f} s"
+            last = "never answered before"
+            if url in self._answered_at:
+                last = f"last answered {self._clock() - self._answered_at[url]:.1f} s ago"
+            return f"{_LOST_NODE} {url}: {why}; {last}\n"
+        self._answered_at[url] = self._clock()
+        return text
+
+
+def cluster_exposition(answers: Mapping[str, str], nodes_age_s: float | None) -> str:
     """Return the `llm_*` series of all nodes that have answered, and comments on the others.
 
-    Args:
-        answers: One for each node of the list.
-        nodes_age_s: Seconds since Ray's GCS was asked for that list; None if it has never answered.
+    `answers` are by the URLs of the nodes' agents. `nodes_age_s` is the time since Ray's GCS was asked for
+    the nodes; None if it has never answered.
     """
     if nodes_age_s is None:
         return "# the nodes are not known: Ray's GCS has not answered yet\n"
-    texts = [answer.text if answer.text is not None else _lost_node(answer) for answer in answers]
-    return merge_expositions([*texts, _own_series(answers, nodes_age_s)])
-
-
-def _lost_node(answer: NodeAnswer) -> str:
-    """Return a comment. The node's old series are left out: Prometheus would take them for new."""
-    last = (
-        "never answered before"
-        if answer.answered_s is None
-        else f"last answered {answer.answered_s:.1f} s ago"
-    )
-    return f"{_LOST_NODE} {answer.url}: {answer.why}; {last}\n"
-
-
-def _own_series(answers: Sequence[NodeAnswer], nodes_age_s: float) -> str:
-    lines = [
+    own = [
         "# HELP ray_llm_metrics_node_up Whether the metrics agent of a node has answered this scrape.",
         "# TYPE ray_llm_metrics_node_up gauge",
         *(
-            f'ray_llm_metrics_node_up{{node="{urlsplit(answer.url).netloc}"}} {int(answer.text is not None)}'
-            for answer in answers
+            f'ray_llm_metrics_node_up{{node="{urlsplit(url).netloc}"}} {int(not text.startswith(_LOST_NODE))}'
+            for url, text in answers.items()
         ),
         "# HELP ray_llm_metrics_nodes_age_seconds Age of the list of nodes that were asked.",
         "# TYPE ray_llm_metrics_nodes_age_seconds gauge",
         f"ray_llm_metrics_nodes_age_seconds {nodes_age_s:.3f}",
     ]
-    return "\n".join(lines) + "\n"
+    return merge_expositions([*answers.values(), "\n".join(own)])
 
 
 def merge_expositions(texts: Iterable[str]) -> str:
@@ -84,21 +132,13 @@ def merge_expositions(texts: Iterable[str]) -> str:
                     described.setdefault(family, {})[keyword] = rest[0]
                     if keyword == "TYPE" and rest[0] == "histogram":
                         histograms.add(family)
-                continue
-            match = _OURS.match(line)
-            if match is None:
-                continue
-            samples.setdefault(_family(match[1], histograms), []).append(line.removeprefix(_PREFIX))
+            elif match := _OURS.match(line):
+                family = _PART.sub("", match[1])
+                family = family if family in histograms else match[1]
+                samples.setdefault(family, []).append(line.removeprefix(_PREFIX))
     for family in sorted(samples):
         texts_of = described.get(family, {})
         lines.append(f"# HELP {family} {texts_of.get('HELP', '')}")
         lines.append(f"# TYPE {family} {texts_of.get('TYPE', 'untyped')}")
         lines += samples[family]
     return "\n".join(lines) + "\n"
-
-
-def _family(name: str, histograms: set[str]) -> str:
-    for suffix in _SUFFIXES:
-        if name.endswith(suffix) and name.removesuffix(suffix) in histograms:
-            return name.removesuffix(suffix)
-    return name

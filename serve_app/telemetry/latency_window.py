@@ -1,7 +1,5 @@
 """Percentiles of the latencies of the last seconds, for two increments per observation."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from itertools import accumulate
 from math import ceil, log
@@ -71,12 +69,9 @@ class LatencyWindow:
         if self._at is None:
             self._at = at
         for number in range(max(self._at, at - _SLICES) + 1, at + 1):
-            self._empty(number % _SLICES)
+            leaving = self._slices[number % _SLICES]
+            if any(leaving):
+                self._totals = [total - count for total, count in zip(self._totals, leaving, strict=True)]
+                self._slices[number % _SLICES] = [0] * _BUCKETS
         self._at = max(self._at, at)
         self._current = self._slices[self._at % _SLICES]
-
-    def _empty(self, index: int) -> None:
-        leaving = self._slices[index]
-        if any(leaving):
-            self._totals = [total - count for total, count in zip(self._totals, leaving, strict=True)]
-            self._slices[index] = [0] * _BUCKETS

@@ -9,7 +9,7 @@ from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs
 
 from serve_app.engine.arguments import _PASSED, engine_args, vllm_namespace, vllm_overrides
 from serve_app.settings import ModelSettings
-from serve_app.settings.engine_arguments import OWNED, known_arguments
+from serve_app.settings.load import OWNED, known_arguments
 from serve_app.weights import embedded_model_path
 
 VLLMS = {field.name for field in fields(AsyncEngineArgs)} | {field.name for field in fields(BaseFrontendArgs)}

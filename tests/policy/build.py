@@ -1,7 +1,5 @@
 """Snapshots for tests, with only what a test is about spelled out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

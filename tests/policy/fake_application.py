@@ -5,8 +5,6 @@ targets it has, and takes the answer as the new targets; so does `FakeApplicatio
 is kept in memory, because Ray's key-value store needs a cluster; nothing else of the policy is replaced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache

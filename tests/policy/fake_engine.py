@@ -4,8 +4,6 @@ Its model is step = base + per sequence + per KV token + per prefill token, as i
 arrivals and ends nothing changes, so it jumps from one to the next.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import Counter, deque

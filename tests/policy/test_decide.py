@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from serve_app.policy.snapshot import Capacity, Snapshot
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.schedule import Schedule
+from serve_app.settings.knobs import Knobs, Schedule
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 KNOBS = Knobs(
@@ -58,9 +55,7 @@ def test_a_burst_is_given_a_moment_to_arrive_whole() -> None:
 
     assert (early.target, early.wanted, early.explanation.binding) == (0, 1, "delay")
     assert late.target == 3
-
-
-def test_a_burst_that_asks_for_all_there_may_be_is_not_waited_for() -> None:
+    # One that asks for all there may be is not waited for.
     assert PolicyLoop(KNOBS).decide(held(500, oldest_s=0.0)).target == 10
 
 
@@ -98,6 +93,7 @@ def test_a_queue_must_stand_for_the_delay_before_it_asks_for_a_replica() -> None
     loop.decide(queued(0))
 
     assert [loop.decide(queued(20)).target for _ in range(7)] == [1, 1, 1, 1, 1, 3, 3]
+    assert PolicyLoop(knobs(upscale_delay_s=0.0)).decide(queued(20)).target == 3
 
 
 def test_a_queue_that_clears_within_the_delay_asks_for_nothing() -> None:
@@ -106,10 +102,6 @@ def test_a_queue_that_clears_within_the_delay_asks_for_nothing() -> None:
     targets = {loop.decide(queued(20 if second % 5 else 0)).target for second in range(60)}
 
     assert targets == {1}
-
-
-def test_without_a_delay_a_queue_asks_at_once() -> None:
-    assert PolicyLoop(knobs(upscale_delay_s=0.0)).decide(queued(20)).target == 3
 
 
 # Down.
@@ -221,14 +213,9 @@ def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
 
     assert light.target == 1
     assert (heavy.target, heavy.explanation.binding) == (2, "hold")
-
-
-def test_a_replica_does_not_go_if_the_others_have_no_room_in_their_kv_caches() -> None:
+    # Nor if the others have no room in their KV caches.
     full = snapshot(*[engine(running_requests=4, running_tokens=95_000)] * 2)
-
-    decision = PolicyLoop(KNOBS).decide_for(125, full)
-
-    assert decision.target == 2
+    assert PolicyLoop(KNOBS).decide_for(125, full).target == 2
 
 
 # Bounds, modes, what is reported.
@@ -262,9 +249,7 @@ def test_advise_decides_and_changes_nothing() -> None:
     assert (cold.target, cold.wanted, cold.explanation.binding) == (0, 3, "mode")
     assert "in mode advise the target stays 0; it would be 3" in cold.explanation.reason
     assert (idle.target, idle.wanted, idle.explanation.binding) == (2, 0, "mode")
-
-
-def test_advise_keeps_to_the_bounds() -> None:
+    # The bounds hold all the same.
     assert PolicyLoop(knobs(mode="advise", min_replicas=1)).decide(held(24)).target == 1
     assert PolicyLoop(knobs(mode="advise", max_replicas=2)).decide(snapshot(*[engine()] * 3)).target == 2
 

@@ -1,7 +1,5 @@
 """The policy in closed loops with a fake fleet: what it does over tens of minutes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

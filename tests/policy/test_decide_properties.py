@@ -1,7 +1,5 @@
 """What must hold of the policy whatever comes in. Closed loops are in `test_policy_loops.py`."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -13,8 +11,7 @@ from hypothesis import strategies as st
 from serve_app.policy.decide import Decision, decide
 from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.policy.state import PolicyState, restore
-from serve_app.settings.knobs import PERCENTILES, Knobs
-from serve_app.settings.schedule import Schedule
+from serve_app.settings.knobs import PERCENTILES, Knobs, Schedule
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
 

@@ -1,65 +1,45 @@
-from __future__ import annotations
-
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.policy.demand import BUCKET_S, LONGEST_HORIZON_S, MAX_BUCKETS, Demand, Rate, felt
+from serve_app.policy.demand import BUCKET_S, LONGEST_HORIZON_S, MAX_BUCKETS, Demand, Peaks, felt
 from tests.policy.build import NOW
 
 
-def steady(seconds: int, requests: float, tokens: float = 0.0, history: Demand | None = None) -> Demand:
+def steady(seconds: int, requests: float, history: Demand | None = None) -> Demand:
     """So many requests every second."""
-    demand = history or Demand().add(NOW, 0, 0)
+    demand = history or Demand().add(NOW, 0)
     start = demand.until
     for second in range(1, seconds + 1):
-        demand = demand.add(start + second, requests, tokens)
+        demand = demand.add(start + second, requests)
     return demand
 
 
-def test_a_steady_stream_has_the_rate_it_has() -> None:
-    demand = steady(120, 3.0, 1500.0)
-
-    short, long = demand.recent(demand.until)
-
-    assert (short.requests, long.requests) == (pytest.approx(3.0), pytest.approx(3.0))
-    assert (short.tokens, short.mean_tokens) == (pytest.approx(1500.0), pytest.approx(500.0))
-
-
 def test_the_short_rate_follows_a_rise_and_the_long_one_outlasts_a_lull() -> None:
-    rise = steady(30, 6.0, history=steady(120, 2.0))
+    same, rise = steady(120, 3.0), steady(30, 6.0, history=steady(120, 2.0))
     lull = steady(30, 0.0, history=steady(120, 2.0))
 
-    assert [round(r.requests, 1) for r in rise.recent(rise.until)] == [6.0, 4.0]
-    assert [round(r.requests, 1) for r in lull.recent(lull.until)] == [0.0, 1.0]
-    assert rise.recent_rps(rise.until) == pytest.approx(6.0)
-    assert lull.recent_rps(lull.until) == pytest.approx(1.0)
+    assert same.recent(same.until) == (pytest.approx(3.0), pytest.approx(3.0))
+    assert rise.recent(rise.until) == (pytest.approx(6.0), pytest.approx(4.0))
+    assert lull.recent(lull.until) == (pytest.approx(0.0), pytest.approx(1.0))
 
 
 def test_one_request_at_the_start_is_no_burst() -> None:
-    demand = Demand().add(NOW, 0, 0).add(NOW + 0.5, 1, 100)
-
-    assert demand.rate(NOW + 0.5, 6) == Rate(1 / BUCKET_S, 100 / BUCKET_S)
-
-
-def test_nothing_seen_is_no_rate() -> None:
-    assert Demand().recent(NOW) == (Rate(), Rate())
-    assert Demand().felt_rps(NOW) == 0.0
-    assert Rate().mean_tokens == 0.0
+    assert Demand().add(NOW, 0).add(NOW + 0.5, 1).rate(NOW + 0.5, 6) == 1 / BUCKET_S
 
 
 def test_what_came_in_a_long_gap_is_spread_over_it() -> None:
-    demand = Demand().add(NOW, 0, 0).add(NOW + 20, 40, 400)
+    demand = Demand().add(NOW, 0).add(NOW + 20, 40)
 
-    assert [round(requests, 6) for requests, _ in demand.buckets] == [10, 10, 10, 10, 0]
+    assert demand.buckets == pytest.approx((10, 10, 10, 10, 0))
 
 
 def test_a_clock_set_back_begins_anew() -> None:
     before = steady(90, 5.0)
 
-    assert before.add(NOW - 3600, 7, 70) == Demand(((7, 70),), NOW - 3600, NOW - 3600, before.peaks)
+    assert before.add(NOW - 3600, 7) == Demand((7,), NOW - 3600, NOW - 3600, before.peaks)
 
 
 # As requests felt it.
@@ -127,9 +107,9 @@ def test_silence_fades_nothing() -> None:
 
 
 def test_traffic_fades_what_came_before_it() -> None:
-    demand = Demand().add(NOW, 0, 0)
+    demand = Demand().add(NOW, 0)
     for second in range(1, 1201):
-        demand = demand.add(NOW + second, 10.0 if second <= 300 else 1.0, 0.0, 60.0, memory_s=120.0)
+        demand = demand.add(NOW + second, 10.0 if second <= 300 else 1.0, memory_s=120.0)
 
     # 900 s at 1 a second are 7.5 times the memory: e^-7.5 * 10 = 0.6 % of what is remembered.
     assert demand.peaks.level(0.9) == pytest.approx(1.0, rel=0.06)
@@ -137,26 +117,23 @@ def test_traffic_fades_what_came_before_it() -> None:
 
 
 def test_a_rise_is_against_the_demand_of_a_cold_start_before() -> None:
-    sudden = bursts(Demand().add(NOW, 0, 0), 4, 240, rps=8.0)
+    sudden = bursts(Demand().add(NOW, 0), 4, 240, rps=8.0)
 
     # Of all within the bursts, more than half had risen by most of 8 a second within the minute before.
     assert sudden.peaks.rise(0.9) == pytest.approx(8.0, rel=0.15)
     # A slow ramp, 0.01 a second more each second: within 60 s and the minute that is looked at, 1.2.
-    demand = Demand().add(NOW, 0, 0)
+    assert 0.5 < ramp(60.0, 0.9) <= 1.3
+
+
+def ramp(horizon_s: float, q: float = 0.5) -> float:
+    demand = Demand().add(NOW, 0)
     for second in range(1, 901):
-        demand = demand.add(NOW + second, 0.01 * second, 0.0, 60.0)
-    assert 0.5 < demand.peaks.rise(0.9) <= 1.3
+        demand = demand.add(NOW + second, 0.01 * second, horizon_s)
+    return demand.peaks.rise(q)
 
 
 def test_however_short_a_cold_start_a_rise_is_that_of_a_minute() -> None:
     """All requests of a minute suffer when it begins with too few replicas."""
-
-    def ramp(horizon_s: float) -> float:
-        demand = Demand().add(NOW, 0, 0)
-        for second in range(1, 901):
-            demand = demand.add(NOW + second, 0.01 * second, 0.0, horizon_s)
-        return demand.peaks.rise(0.5)
-
     assert ramp(5.0) == ramp(60.0)
     # Over a cold start and half a minute: 0.9 and 2.1.
     assert (ramp(60.0), ramp(180.0)) == (pytest.approx(0.9, rel=0.06), pytest.approx(2.1, rel=0.06))
@@ -170,31 +147,121 @@ def test_a_rise_is_not_read_from_before_observation_began() -> None:
 
 
 def test_a_long_cold_start_is_looked_back_over_no_further_than_its_bound() -> None:
-    demand = Demand().add(NOW, 0, 0)
+    demand = Demand().add(NOW, 0)
     for second in range(1, 1801):
-        demand = demand.add(NOW + second, 2.0, 0.0, horizon_s=1e9)
+        demand = demand.add(NOW + second, 2.0, horizon_s=1e9)
 
     assert demand.peaks.rise(0.9) == 0.0
     assert len(demand.buckets) == MAX_BUCKETS >= LONGEST_HORIZON_S / BUCKET_S + 24
 
 
 def test_buckets_are_kept_for_the_longest_cold_start_and_no_more() -> None:
-    demand = Demand().add(NOW, 0, 0).add(NOW + 10_000, 10_000, 0)
+    demand = Demand().add(NOW, 0).add(NOW + 10_000, 10_000)
 
     assert len(demand.buckets) == MAX_BUCKETS
-    assert demand.rate(NOW + 10_000, MAX_BUCKETS).requests == pytest.approx(1.0, rel=0.01)
+    assert demand.rate(NOW + 10_000, MAX_BUCKETS) == pytest.approx(1.0, rel=0.01)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 50)), max_size=25))
 def test_no_arrival_is_lost_or_counted_twice(arrivals: list[tuple[float, int]]) -> None:
-    demand, now = Demand().add(NOW, 0, 0), NOW
+    demand, now = Demand().add(NOW, 0), NOW
     for gap, requests in arrivals:
         now += gap
-        demand = demand.add(now, requests, 2.0 * requests)
+        demand = demand.add(now, requests)
 
     total = sum(requests for _, requests in arrivals)
     if now - NOW < MAX_BUCKETS * BUCKET_S - 2 * BUCKET_S:
-        assert sum(bucket[0] for bucket in demand.buckets) == pytest.approx(total)
-        assert sum(bucket[1] for bucket in demand.buckets) == pytest.approx(2 * total)
-    assert min(bucket[0] for bucket in demand.buckets) >= -1e-6
+        assert sum(demand.buckets) == pytest.approx(total)
+    assert min(demand.buckets) >= -1e-6
+
+
+BUCKETS = 12
+
+
+def noted(*requests: tuple[float, float], fade: float = 1.0, rise: float = 0.0) -> Peaks:
+    """A memory of (demand, requests) one after the other."""
+    peaks = Peaks()
+    for level, weight in requests:
+        peaks = peaks.note(level, rise, weight, BUCKETS * weight, fade)
+    return peaks
+
+
+def test_nothing_seen_is_no_demand() -> None:
+    assert (*Demand().recent(NOW), Demand().felt_rps(NOW)) == (0.0, 0.0, 0.0)
+    assert (Peaks().level(0.9), Peaks().rise(0.9), Peaks().minutes) == (0.0, 0.0, 0.0)
+
+
+def test_the_quantile_is_of_requests_and_not_of_time() -> None:
+    # A hundred buckets of one request at 0.2 a second, one of a hundred at 20: half of the requests each.
+    peaks = noted(*[(0.2, 1.0)] * 100, (20.0, 100.0))
+
+    assert peaks.level(0.49) == pytest.approx(0.2, rel=0.03)
+    assert peaks.level(0.51) == pytest.approx(20.0, rel=0.03)
+
+
+@pytest.mark.parametrize(("q", "level"), [(0.0, 1.0), (0.25, 1.0), (0.26, 2.0), (0.75, 2.0), (1.0, 8.0)])
+def test_a_quantile_is_the_demand_that_so_many_did_not_exceed(q: float, level: float) -> None:
+    # One request at 1, two at 2, one at 8.
+    assert noted((1.0, 1), (2.0, 2), (8.0, 1)).level(q) == pytest.approx(level, rel=0.03)
+
+
+def test_what_fell_has_not_risen() -> None:
+    assert noted((3.0, 5), rise=-2.0).rise(1.0) == 0.0
+    assert noted((3.0, 5), rise=2.0).rise(0.5) == pytest.approx(2.0, rel=0.03)
+
+
+def test_older_requests_fade_with_every_bucket_of_newer_ones() -> None:
+    # 16 requests at 1, then four buckets of one at 10 that each halve: 16 / 2^4 = 1 against 1.875.
+    peaks = noted((1.0, 16), *[(10.0, 1)] * 4, fade=0.5)
+
+    assert peaks.level(0.34) == pytest.approx(1.0, rel=0.03)  # 1 / 2.875 = 0.348
+    assert peaks.level(0.36) == pytest.approx(10.0, rel=0.03)
+
+    # What has faded away is dropped: 2^-20 of 2 is less than 1 in 10,000.
+    assert len(noted((1.0, 1), *[(10.0, 1)] * 20, fade=0.5).levels) == 1
+
+
+def test_minutes_of_equal_weight_count_one_each_and_one_that_outweighs_all_others_alone() -> None:
+    # 36 buckets are three minutes of twelve, each with 12 * 5 requests around it.
+    assert noted(*[(1.0, 5.0)] * 36).minutes == pytest.approx(3.0)
+    # Kish: (60 + 60 + 6000)^2 / (60^2 + 60^2 + 6000^2) = 1.04
+    peaks = noted(*[(1.0, 5.0)] * 24, *[(100.0, 500.0)] * 12)
+
+    assert peaks.minutes == pytest.approx(1.04, rel=0.01)
+
+
+levels = st.lists(st.tuples(st.floats(0, 1e15), st.floats(1e-3, 1e15)), min_size=1, max_size=40)
+
+
+@given(levels, st.floats(0.9, 1.0), st.floats(0, 1), st.floats(0, 1))
+def test_a_higher_quantile_is_never_a_lower_demand(
+    requests: list[tuple[float, float]], fade: float, one: float, other: float
+) -> None:
+    peaks = noted(*requests, fade=fade)
+    low, high = sorted((one, other))
+
+    assert peaks.level(low) <= peaks.level(high) <= 1.03 * max(level for level, _ in requests)
+
+
+@given(levels, st.floats(0.9, 1.0))
+def test_there_are_never_more_minutes_than_were_seen(
+    requests: list[tuple[float, float]], fade: float
+) -> None:
+    minutes = noted(*requests, fade=fade).minutes
+
+    assert 0 < minutes <= len(requests) / BUCKETS * (1 + 1e-9)
+
+
+@given(levels, st.floats(1, 100))
+def test_more_of_the_same_is_as_much_more_at_every_quantile(
+    requests: list[tuple[float, float]], factor: float
+) -> None:
+    once = noted(*requests)
+    more = noted(*[(factor * level, factor * weight) for level, weight in requests])
+
+    for q in (0.1, 0.5, 0.93):
+        assert more.level(q) >= 0.9 * factor * once.level(q) or more.level(
+            q + 1e-6
+        ) >= 0.9 * factor * once.level(q)
+    assert more.minutes == pytest.approx(once.minutes, rel=1e-6)

@@ -1,12 +1,20 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_app.policy.capacity_model import Mix, StepTime, slow_share
 from serve_app.policy.demand import Demand
-from serve_app.policy.feedback import Measured, correct, learn_interference, measure, remember_ready
+from serve_app.policy.feedback import (
+    Latency,
+    Measured,
+    correct,
+    latency,
+    learn_interference,
+    measure,
+    remember_ready,
+)
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs
 from serve_app.wire.signals import EngineSignals
@@ -78,9 +86,9 @@ BAD = measure(
 
 def settled(**rest: object) -> PolicyState:
     """A fleet that has not changed for a minute, looked at a second ago, under four requests a second."""
-    demand = Demand().add(NOW - 100, 0, 0)
+    demand = Demand().add(NOW - 100, 0)
     for second in range(100):
-        demand = demand.add(NOW - 99 + second, 4, 400)
+        demand = demand.add(NOW - 99 + second, 4)
     return replace(PolicyState(since=NOW - 100, moved_at=NOW - 60, last_at=NOW - 1, demand=demand), **rest)
 
 
@@ -91,50 +99,36 @@ def corrected(state: PolicyState, measured: Measured, seconds: int, ready: int =
     return state
 
 
-def test_misses_above_the_permitted_share_lower_what_a_replica_is_trusted_with() -> None:
+SOME = measure([replace(latencies(0.0, 0.05, 0.012), ttft_queue_p99_s=0.3)], KNOBS, ITL_ALONE_S)
+"""3 %: half of the way from the 95th percentile to the 99th."""
+LATE = measure([latencies(0.0, 0.05, 0.05)], KNOBS, ITL_ALONE_S)
+
+
+@pytest.mark.parametrize(
+    ("before", "measured", "seconds", "ready", "correction"),
+    [
+        (1.0, BAD, 23, 4, pytest.approx(0.5, rel=0.05)),  # more miss than permitted
+        (1.0, SOME, 60, 4, 1.0),
+        (0.5, FINE, 600, 4, pytest.approx(0.5 * 2.718 ** (1 / 3), rel=0.01)),  # much slower than it goes
+        (1.0, BAD, 300, 4, 0.25),  # the bounds
+        (1.0, FINE, 7200, 4, 1.0),
+        (1.0, LATE, 60, 4, 1.0),  # late tokens are left to what is learned of them
+        (0.5, FINE, 600, 1, 0.5),  # one replica fewer would be none
+    ],
+)
+def test_a_replica_is_trusted_with_less_after_misses_and_with_more_long_after_them(
+    before: float, measured: Measured, seconds: int, ready: int, correction: object
+) -> None:
     assert BAD.ttft_missed == pytest.approx(0.2)
+    assert 0.02 < SOME.ttft_missed < 0.05
+    assert LATE.itl_missed > 0.5
 
-    assert corrected(settled(), BAD, 23).correction == pytest.approx(0.5, rel=0.05)
-
-
-def test_misses_within_the_permitted_share_lower_nothing() -> None:
-    some = measure([replace(latencies(0.0, 0.05, 0.012), ttft_queue_p99_s=0.3)], KNOBS, ITL_ALONE_S)
-    assert 0.02 < some.ttft_missed < 0.05  # 3 %: half of the way from the 95th percentile to the 99th
-
-    assert corrected(settled(), some, 60).correction == 1.0
-
-
-def test_trust_comes_back_much_slower_than_it_goes() -> None:
-    assert corrected(settled(correction=0.5), FINE, 600).correction == pytest.approx(
-        0.5 * 2.718 ** (1 / 3), rel=0.01
-    )
-
-
-def test_it_stays_within_its_bounds() -> None:
-    assert corrected(settled(), BAD, 300).correction == 0.25
-    assert corrected(settled(), FINE, 7200).correction == 1.0
-
-
-def test_late_tokens_are_left_to_what_is_learned_of_them() -> None:
-    late = measure([latencies(0.0, 0.05, 0.05)], KNOBS, ITL_ALONE_S)
-
-    assert late.itl_missed > 0.5
-    assert corrected(settled(), late, 60).correction == 1.0
-
-
-def test_a_single_replica_never_earns_more_trust() -> None:
-    # One replica fewer would be none.
-    assert corrected(settled(correction=0.5), FINE, 600, ready=1).correction == 0.5
+    assert corrected(settled(correction=before), measured, seconds, ready).correction == correction
 
 
 @pytest.mark.parametrize(
     "state",
-    [
-        settled(moved_at=NOW - 29),
-        settled(moved_at=None),
-        settled(last_at=None),
-        settled(last_at=NOW + 50),
-    ],
+    [settled(moved_at=NOW - 29), settled(moved_at=None), settled(last_at=None), settled(last_at=NOW + 50)],
 )
 def test_latencies_of_another_fleet_or_time_correct_nothing(state: PolicyState) -> None:
     assert correct(state, BAD, KNOBS, 4, 4, NOW).correction == 1.0
@@ -298,3 +292,62 @@ def test_replicas_are_averaged_over_the_time_that_latencies_are_of() -> None:
     state = replace(state, last_at=NOW - 10)
     assert remember_ready(state, 4, NOW).ready_mean == pytest.approx(4 - 2 * 2.718 ** (-10 / 30), rel=1e-3)
     assert remember_ready(state, 0, NOW).ready_mean == 0.0
+
+
+def test_percentiles_are_weighted_by_how_much_each_replica_observed() -> None:
+    one = EngineSignals(itl_count=300, itl_p50_s=0.010, itl_p95_s=0.020)
+    other = EngineSignals(itl_count=100, itl_p50_s=0.030, itl_p95_s=0.060)
+
+    both = latency([one, other, EngineSignals()], "itl")
+
+    assert both.count == 400
+    assert (both.at(50), both.at(95)) == (pytest.approx(0.015), pytest.approx(0.030))
+
+
+def test_nobody_having_observed_anything_is_no_latency() -> None:
+    assert latency([], "itl").count == 0
+    assert latency([EngineSignals()], "ttft_queue").share_above(0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "share"),
+    [(0.5, 0.75), (1.0, 0.5), (1.5, 0.3), (2.0, 0.1), (3.0, 0.05), (4.0, 0.03), (5.0, 0.0), (9.0, 0.0)],
+)
+def test_the_share_above_a_limit_is_read_off_between_the_percentiles(limit_s: float, share: float) -> None:
+    seen = Latency(PERCENTILES, ((100.0, 1.0, 2.0, 3.0, 5.0),), 100.0)
+
+    assert seen.share_above(limit_s) == pytest.approx(share)
+
+
+def test_the_share_of_a_limit_below_everything_is_all() -> None:
+    same = Latency(PERCENTILES, ((100.0, 1.0, 1.0, 1.0, 1.0),), 100.0)
+
+    assert same.share_above(0.0) == 1.0
+    assert same.share_above(1.0) == 0.0
+
+
+def test_the_share_is_that_of_each_replica_and_not_of_their_mean_percentiles() -> None:
+    # One replica decodes in 10 ms, one in 30: half of 400 are above 20 ms. Their mean percentiles are 20 ms.
+    fast = EngineSignals(itl_count=200, **{f"itl_p{p}_s": 0.010 for p in ITL_PERCENTILES})
+    slow = EngineSignals(itl_count=200, **{f"itl_p{p}_s": 0.030 for p in ITL_PERCENTILES})
+
+    # Of the slow one's a third of the lower half is taken to lie below: (1 - 0.5 * 20 / 30) / 2
+    assert latency([fast, slow], "itl").share_above(0.020) == pytest.approx(1 / 3)
+    assert latency([fast, slow], "itl").at(50) == pytest.approx(0.020)
+
+
+def test_inter_token_latencies_are_read_off_between_more_percentiles() -> None:
+    # 3 % also prefill: between the 97th percentile and the 98th the latency jumps from 13 to 60 ms.
+    values = {f"itl_p{p}_s": 0.013 if p <= 97 else 0.060 for p in ITL_PERCENTILES}
+
+    share = latency([EngineSignals(itl_count=1000, **values)], "itl").share_above(0.025)
+
+    assert share == pytest.approx(0.03 - 0.01 * 12 / 47)
+
+
+@given(st.lists(st.lists(st.floats(0, 1e15), min_size=5, max_size=5), max_size=4), st.floats(0, 1e15))
+def test_percentiles_out_of_order_come_to_a_share_all_the_same(rows: list[list[float]], limit: float) -> None:
+    rows = [[count + 1.0, *rest] for count, *rest in rows]
+    seen = Latency(PERCENTILES, tuple(tuple(row) for row in rows), sum(row[0] for row in rows))
+
+    assert 0.0 <= seen.share_above(limit) <= 1.0

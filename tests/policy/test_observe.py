@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import astuple, replace
 
@@ -34,12 +32,19 @@ def test_fresh_reports_add_up() -> None:
     assert (seen.unknown_engines, seen.ingress_known) == (0, True)
 
 
-def test_what_is_open_on_the_data_plane_and_not_yet_in_the_engine_counts_as_running() -> None:
-    seen, _ = observe(
-        snapshot(engine(running_requests=1, waiting_requests=2, ongoing_requests=8)), PolicyState(), NOW
-    )
+@pytest.mark.parametrize(
+    ("signals", "running", "waiting_tokens"),
+    [
+        ({"running_requests": 1, "waiting_requests": 2, "ongoing_requests": 8}, 6, 0),
+        ({"running_requests": -5, "waiting_tokens": -1}, 0, 0),  # negative numbers count as nothing
+    ],
+)
+def test_what_is_open_on_the_data_plane_and_not_yet_in_the_engine_counts_as_running(
+    signals: dict[str, float], running: float, waiting_tokens: float
+) -> None:
+    seen, _ = observe(snapshot(engine(**signals)), PolicyState(), NOW)
 
-    assert seen.running_requests == 6
+    assert (seen.running_requests, seen.waiting_tokens) == (running, waiting_tokens)
 
 
 # Absent, stale and zero are three different things.
@@ -64,14 +69,10 @@ def test_a_stale_report_is_no_report_and_the_decision_says_so() -> None:
     assert seen.ages_s["e1"] == pytest.approx(10.1)
 
 
-def test_a_report_of_zeros_is_known_to_be_idle() -> None:
+def test_a_report_of_zeros_is_known_to_be_idle_and_a_silent_ingress_is_not() -> None:
     seen, state = observe(snapshot(engine(), engine()), PolicyState(), NOW)
 
-    assert seen.idle
-    assert state.idle_since == NOW
-
-
-def test_no_replicas_and_a_silent_ingress_is_not_known_to_be_idle() -> None:
+    assert (seen.idle, state.idle_since) == (True, NOW)
     assert observe(snapshot(), PolicyState(), NOW)[0].idle
     assert not observe(snapshot(at={}), PolicyState(), NOW)[0].idle
     assert not observe(snapshot(at={"i0": ingress(age_s=60)}), PolicyState(), NOW)[0].idle
@@ -124,33 +125,22 @@ def after(*seen: Snapshot) -> PolicyState:
     return state
 
 
-def test_at_the_first_look_the_past_is_unknown() -> None:
-    state = after(with_totals(1e6, 1e6))
+@pytest.mark.parametrize("seen", [[with_totals(1e6, 1e6)], [with_totals(100, 90), with_totals(3, 2)]])
+def test_at_the_first_look_the_past_is_unknown_and_a_total_that_falls_counts_nothing(
+    seen: list[Snapshot],
+) -> None:
+    state = after(*seen)
 
-    assert sum(bucket[0] for bucket in state.demand.buckets) == 0
-    assert state.sums.finished == 0
+    assert (sum(state.demand.buckets), state.sums.finished) == (0, 0)
 
 
 def test_what_came_between_two_looks_is_the_difference_of_the_totals() -> None:
     state = after(with_totals(100, 90), with_totals(107, 94))
 
-    assert sum(bucket[0] for bucket in state.demand.buckets) == 7
+    assert sum(state.demand.buckets) == 7
     assert state.sums.finished == 4
     assert state.sums.mix().prompt_tokens == 1000
     assert state.sums.mix().computed_share == pytest.approx(0.8)
-
-
-def test_arrivals_are_counted_in_tokens_by_what_a_byte_has_been_worth() -> None:
-    state = after(with_totals(0, 0), with_totals(8, 8), with_totals(16, 8))
-
-    assert sum(bucket[1] for bucket in state.demand.buckets) == pytest.approx(16 * 1000)
-
-
-def test_a_total_that_falls_counts_nothing() -> None:
-    state = after(with_totals(100, 90), with_totals(3, 2))
-
-    assert sum(bucket[0] for bucket in state.demand.buckets) == 0
-    assert state.sums.finished == 0
 
 
 def test_a_replica_that_was_away_for_a_moment_does_not_bring_its_whole_past_along() -> None:
@@ -159,7 +149,7 @@ def test_a_replica_that_was_away_for_a_moment_does_not_bring_its_whole_past_alon
 
     state = after(with_totals(5000, 4000), with_totals(5003, 4002), away, with_totals(5009, 4006))
 
-    assert sum(bucket[0] for bucket in state.demand.buckets) == 3
+    assert sum(state.demand.buckets) == 3
     assert state.sums.finished == 2
 
 
@@ -227,12 +217,6 @@ def test_the_size_of_the_kv_cache_is_remembered_while_nobody_is_up_to_say_it() -
     seen, _ = observe(snapshot(), state, NOW + 1)
 
     assert seen.kv_cache_tokens == 123_456
-
-
-def test_negative_numbers_count_as_nothing() -> None:
-    seen, _ = observe(snapshot(engine(running_requests=-5, waiting_tokens=-1)), PolicyState(), NOW)
-
-    assert (seen.running_requests, seen.waiting_tokens) == (0, 0)
 
 
 def test_an_observation_does_not_change_the_snapshot_it_is_of() -> None:

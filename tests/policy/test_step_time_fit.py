@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 from dataclasses import astuple
 
@@ -16,12 +14,14 @@ A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
 MIX = Mix(prompt_tokens=1000, output_tokens=128)
 KNOBS = Knobs(ttft_target_s=0.2, itl_target_s=0.025)
 NO_LIMIT = 0.0
+Sample = tuple[float, float, float, float, float]
+"""(steps, step seconds, batch, KV tokens, prefill tokens)"""
 
 
 def seconds_of_steps(
     truth: StepTime, count: int, noise_s: float = 0.0, batches: tuple[float, float] = (1, 32), seed: int = 1
-) -> list[tuple[float, float, float, float, float]]:
-    """1-s means of a replica whose load varies: (steps, step seconds, batch, KV tokens, prefill tokens)."""
+) -> list[Sample]:
+    """1-s means of a replica whose load varies."""
     draw = random.Random(seed)
     samples = []
     for _ in range(count):
@@ -33,11 +33,19 @@ def seconds_of_steps(
     return samples
 
 
-def learned(samples: list[tuple[float, float, float, float, float]]) -> StepTime:
-    model = StepTimeFit()
+def learned(samples: list[Sample], fit: StepTimeFit | None = None) -> StepTime:
+    """What a fit comes to that sees one sample after the other."""
+    return taught(fit or StepTimeFit(), samples).step_time()
+
+
+def taught(fit: StepTimeFit, samples: list[Sample]) -> StepTimeFit:
     for sample in samples:
-        model = model.learn([sample])
-    return model.step_time()
+        fit = fit.learn([sample])
+    return fit
+
+
+def capacity(step: StepTime) -> float:
+    return capacity_rps(step, MIX, KNOBS, NO_LIMIT)
 
 
 def test_before_the_first_step_the_prior_is_an_a100_with_a_7b_model() -> None:
@@ -61,21 +69,18 @@ def test_starting_with_the_a100_is_the_general_prior() -> None:
 
 
 def test_values_too_small_to_be_measured_can_still_be_learned() -> None:
-    model = StepTimeFit.starting_with(StepTime(0.0115, 0.0, 0.0, 0.0))
-    for sample in seconds_of_steps(A100, 60):
-        model = model.learn([sample])
+    found = learned(seconds_of_steps(A100, 60), StepTimeFit.starting_with(StepTime(0.0115, 0.0, 0.0, 0.0)))
 
-    right = capacity_rps(A100, MIX, KNOBS, NO_LIMIT)
-    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.1)
+    assert capacity(found) == pytest.approx(capacity(A100), rel=0.1)
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_a_start_wrong_by_two_is_outweighed_by_ten_seconds_of_steps(factor: float) -> None:
-    model = StepTimeFit.starting_with(StepTime(*(value * factor for value in astuple(A100))))
-    for sample in seconds_of_steps(A100, 10, batches=(4, 12)):
-        model = model.learn([sample])
+    start = StepTimeFit.starting_with(StepTime(*(value * factor for value in astuple(A100))))
 
-    assert model.step_time().decode_s(8, 8 * 900) == pytest.approx(A100.decode_s(8, 8 * 900), rel=0.05)
+    found = learned(seconds_of_steps(A100, 10, batches=(4, 12)), start)
+
+    assert found.decode_s(8, 8 * 900) == pytest.approx(A100.decode_s(8, 8 * 900), rel=0.05)
 
 
 def test_a_step_without_samples_changes_nothing() -> None:
@@ -102,16 +107,7 @@ def test_after_a_minute_a_prior_wrong_by_two_costs_little_capacity(factor: float
 
     found = learned(seconds_of_steps(truth, 60, noise_s=0.0005))
 
-    right = capacity_rps(truth, MIX, KNOBS, NO_LIMIT)
-    assert capacity_rps(found, MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.1)
-
-
-def test_ten_seconds_of_steps_outweigh_the_prior_where_they_lie() -> None:
-    slow = StepTime(*(value * 2 for value in astuple(A100)))
-
-    found = learned(seconds_of_steps(slow, 10, batches=(4, 12)))
-
-    assert found.decode_s(8, 8 * 900) == pytest.approx(slow.decode_s(8, 8 * 900), rel=0.05)
+    assert capacity(found) == pytest.approx(capacity(truth), rel=0.1)
 
 
 def test_a_coefficient_that_would_be_negative_is_zero_and_the_others_make_up_for_it() -> None:
@@ -127,29 +123,22 @@ def test_a_coefficient_that_would_be_negative_is_zero_and_the_others_make_up_for
 
 def test_a_constant_load_does_not_wear_away_what_other_loads_have_taught() -> None:
     truth = StepTime(0.006, 0.00006, 6e-8, 2.5e-5)
-    model = StepTimeFit()
-    for sample in seconds_of_steps(truth, 120):
-        model = model.learn([sample])
-    before = capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT)
+    model = taught(StepTimeFit(), seconds_of_steps(truth, 120))
 
     alike = (80.0, truth.decode_s(6, 6400) + truth.per_prefill_token_s * 60, 6.0, 6400.0, 60.0)
-    for _ in range(3 * 3600):
-        model = model.learn([alike])
+    later = learned([alike] * 3 * 3600, model)
 
-    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(before, rel=0.01)
-    assert astuple(model.step_time()) == pytest.approx(astuple(truth), rel=0.05)
+    assert capacity(later) == pytest.approx(capacity(model.step_time()), rel=0.01)
+    assert astuple(later) == pytest.approx(astuple(truth), rel=0.05)
 
 
 def test_new_hardware_is_learned_over_the_old_to_a_fifth_in_twenty_minutes() -> None:
-    model = StepTimeFit()
-    for sample in seconds_of_steps(A100, 1800):
-        model = model.learn([sample])
     faster = StepTime(*(value / 2 for value in astuple(A100)))
-    for sample in seconds_of_steps(faster, 1200, seed=2):
-        model = model.learn([sample])
+    model = taught(StepTimeFit(), seconds_of_steps(A100, 1800))
 
-    right = capacity_rps(faster, MIX, KNOBS, NO_LIMIT)
-    assert capacity_rps(model.step_time(), MIX, KNOBS, NO_LIMIT) == pytest.approx(right, rel=0.2)
+    found = learned(seconds_of_steps(faster, 1200, seed=2), model)
+
+    assert capacity(found) == pytest.approx(capacity(faster), rel=0.2)
 
 
 def test_a_hundred_replicas_at_once_teach_what_they_teach_one_by_one() -> None:
@@ -168,7 +157,7 @@ step = st.tuples(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(step, max_size=6), max_size=30))
 def test_no_steps_make_a_coefficient_negative_or_not_finite(
-    reports: list[list[tuple[float, float, float, float, float]]],
+    reports: list[list[Sample]],
 ) -> None:
     model = StepTimeFit()
     for report in reports:

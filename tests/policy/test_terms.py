@@ -1,24 +1,19 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.demand import Demand
+from serve_app.policy.capacity_model import MOST_REPLICAS, Mix, Sizing, StepTime
+from serve_app.policy.demand import Demand, Peaks
 from serve_app.policy.explanation import Term
 from serve_app.policy.feedback import measure
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation, observe
-from serve_app.policy.peaks import Peaks
-from serve_app.policy.sizing import MOST_REPLICAS, Sizing
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.terms import baseline_terms, load_terms, most_for_a_queue, standing_queue
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.schedule import Schedule
+from serve_app.settings.knobs import Knobs, Schedule
 from tests.policy.build import NOW, engine, ingress, snapshot
 
 KNOBS = Knobs(min_replicas=0, max_replicas=100, queue_target_per_replica=8, headroom=0)
@@ -27,9 +22,9 @@ SIZING = Sizing(A100, Mix(1000, 1.0, 128), KNOBS, itl_rps=3.0)
 
 
 def arriving(rps: float, seconds: int = 120) -> Demand:
-    demand = Demand().add(NOW - seconds, 0, 0)
+    demand = Demand().add(NOW - seconds, 0)
     for second in range(1, seconds + 1):
-        demand = demand.add(NOW - seconds + second, rps, 1000 * rps)
+        demand = demand.add(NOW - seconds + second, rps)
     return demand
 
 
@@ -64,6 +59,7 @@ def inputs(
 def test_arrivals_ask_for_what_the_rate_needs_by_the_model() -> None:
     terms = terms_of(snapshot(engine()), demand=arriving(7.0))
 
+    assert "ttft" not in terms  # without a late first token
     assert terms["arrivals"].replicas == 3
     assert terms["arrivals"].why == (
         "7 requests/s arrive (7 over 30 s, 7 over 60 s), and one replica can serve 3 requests/s, "
@@ -76,10 +72,6 @@ def test_what_latencies_took_from_the_capacity_is_left_to_their_own_term() -> No
 
     assert (terms["arrivals"].replicas, terms["ttft"].replicas) == (3, 6)
     assert "capacity is corrected by the factor 0.50, so 6 replicas are needed" in terms["ttft"].why
-
-
-def test_without_a_late_first_token_there_is_no_such_term() -> None:
-    assert "ttft" not in terms_of(snapshot(engine()), demand=arriving(9.0))
 
 
 # The queue, in requests.
@@ -136,24 +128,16 @@ def test_at_zero_it_may_ask_for_as_many_as_it_needs_until_the_delay_after_the_wa
 # The queue, in tokens.
 
 
-def test_few_long_prompts_ask_for_more_than_their_number_does() -> None:
+def test_few_long_prompts_ask_for_more_than_their_number_does_and_short_or_cached_ones_for_less() -> None:
     # 6 prompts of 2,000 tokens are 0.6 s of prefill; in a tenth of 2 s that takes three.
     seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000), cold_start_s=2.0)
+    short = snapshot(engine(waiting_requests=16, waiting_tokens=320))
+    cached = replace(SIZING, mix=Mix(2000, 0.1, 128))
 
     terms = terms_of(seen)
 
     assert (terms["queue"].replicas, terms["queue_tokens"].replicas) == (1, 3)
-
-
-def test_many_short_prompts_ask_for_less() -> None:
-    assert terms_of(snapshot(engine(waiting_requests=16, waiting_tokens=320)))["queue_tokens"].replicas == 1
-
-
-def test_prompts_found_in_the_prefix_cache_are_no_work() -> None:
-    seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000), cold_start_s=2.0)
-
-    cached = replace(SIZING, mix=Mix(2000, 0.1, 128))
-
+    assert terms_of(short)["queue_tokens"].replicas == 1
     assert terms_of(seen, sizing=cached)["queue_tokens"].replicas == 1
 
 
@@ -197,9 +181,7 @@ def test_the_kv_cache_asks_for_room_for_all_that_runs_and_waits() -> None:
     assert terms_of(seen)["kv_cache"].replicas == 2  # 190,000 of 180,000 a replica
     assert terms_of(snapshot(engine()))["kv_cache"].replicas == 0
     assert terms_of(snapshot(engine(running_tokens=1)))["kv_cache"].replicas == 1
-
-
-def test_an_engine_that_does_not_say_how_large_its_cache_is_asks_for_nothing() -> None:
+    # An engine that does not say how large its cache is asks for nothing.
     assert terms_of(snapshot(engine(running_tokens=1e9, kv_cache_tokens=0)))["kv_cache"].replicas == 0
 
 
@@ -210,7 +192,7 @@ def remembered(level: float, rise: float, minutes: float) -> Peaks:
     """So many minutes of requests, all of which came at one demand and after one rise."""
     peaks = Peaks()
     for _ in range(round(12 * minutes)):
-        peaks = peaks.note(level, rise, 1.0, 12.0, 12, 1.0)
+        peaks = peaks.note(level, rise, 1.0, 12.0, 1.0)
     return peaks
 
 
@@ -253,10 +235,8 @@ def test_the_forecast_says_its_numbers() -> None:
     assert ": 90% of past requests arrived at 3.92 requests/s or less, after a rise of 1 or less (" in why
     assert why.endswith("(35% of it is added, because only 10 minutes are known), so 2 replicas are needed")
 
-
-def test_a_forecast_that_much_is_known_for_says_nothing_of_what_is_not() -> None:
+    # Where much is known there is nothing to say of what is not.
     why = forecast(2.0, remembered(level=4.0, rise=1.0, minutes=40)).why
-
     assert why.endswith("after a rise of 1 or less, so 2 replicas are needed")
 
 

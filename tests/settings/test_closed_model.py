@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import pytest
@@ -7,10 +5,8 @@ from pydantic import Field, ValidationError
 
 from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.settings.schedule import Schedule
+from serve_app.settings.knobs import IngressKnobs, Knobs, Schedule, StartingValues
 from serve_app.settings.settings_error import from_pydantic
-from serve_app.settings.starting_values import StartingValues
 from serve_app.settings.tree import HttpSettings, IngressSettings, RequestLogSettings
 
 
@@ -40,10 +36,7 @@ def problems(model: type[ClosedModel], **given: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (
-            {"count": True},
-            "count = True: must be a whole number, at least 0 and at most 10, not a boolean",
-        ),
+        ({"count": True}, "count = True: must be a whole number, at least 0 and at most 10, not a boolean"),
         ({"limit": False}, "limit = False: must be a whole number, at least 1, not a boolean"),
         ({"share": True}, "share = True: must be a number, greater than 0 and less than 5, not a boolean"),
         (

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -34,13 +32,7 @@ def test_each_model_has_its_own_knobs_over_its_own_defaults() -> None:
 
 def test_every_problem_is_named_with_its_key_and_its_bound() -> None:
     found = problems(
-        {
-            "autoscaling": {
-                "a": {"headroom": -1, "no_such_knob": 1},
-                "b": {"min_replicas": 3},
-                "c": {},
-            }
-        }
+        {"autoscaling": {"a": {"headroom": -1, "no_such_knob": 1}, "b": {"min_replicas": 3}, "c": {}}}
     )
 
     assert found[0].startswith("autoscaling['a'].headroom = -1: ")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 
 import pytest
@@ -39,20 +37,19 @@ def test_every_problem_is_a_line_of_the_message() -> None:
     assert str(error) == "invalid settings:\n  - a = 1: too small\n  - b: required, and not given"
 
 
-def test_an_out_of_range_value_is_named_with_its_key_and_its_bound() -> None:
-    assert problems({"models": [{"name": "a", "max_num_seqs": 0}]}) == [
-        "models[0].max_num_seqs = 0: input should be greater than or equal to 1"
-    ]
-
-
-def test_an_unknown_key_is_named_with_its_value() -> None:
-    assert problems({"models": [{"name": "a", "max_len": 2048}]}) == [
-        "models[0].max_len = 2048: no such setting"
-    ]
-
-
-def test_a_missing_key_is_named() -> None:
-    assert problems({"models": [{}]}) == ["models[0].name: required, and not given"]
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (
+            {"name": "a", "max_num_seqs": 0},
+            "models[0].max_num_seqs = 0: input should be greater than or equal to 1",
+        ),
+        ({"name": "a", "max_len": 2048}, "models[0].max_len = 2048: no such setting"),
+        ({}, "models[0].name: required, and not given"),
+    ],
+)
+def test_a_problem_is_named_with_its_key_its_value_and_its_bound(model: object, problem: str) -> None:
+    assert problems({"models": [model]}) == [problem]
 
 
 def test_our_own_checks_read_like_pydantics() -> None:
@@ -73,14 +70,11 @@ def test_a_model_with_a_problem_does_not_make_the_list_count_as_empty() -> None:
     assert [line.partition(" ")[0] for line in lines] == ["models[0].dtype", "models[1].dtype"]
 
 
-def test_a_list_that_is_empty_is_still_too_short() -> None:
-    assert problems({"models": []}) == [
-        "models = []: tuple should have at least 1 item after validation, not 0"
-    ]
+def test_a_list_that_is_empty_is_still_too_short_whatever_else_is_wrong_elsewhere() -> None:
+    short = "models = []: tuple should have at least 1 item after validation, not 0"
 
-
-def test_an_empty_list_is_too_short_whatever_else_is_wrong_elsewhere() -> None:
-    assert len(problems({"models": [], "http": {"max_body_bytes": 1}})) == 2
+    assert problems({"models": []}) == [short]
+    assert problems({"models": [], "http": {"max_body_bytes": 1}})[0] == short
 
 
 def test_an_error_survives_the_way_between_processes() -> None:

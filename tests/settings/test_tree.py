@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from serve_app.settings import (
     SettingsError,
     load_settings,
 )
+from serve_app.settings.tree import StructuredOutputSettings
 
 NAN = float("nan")
 
@@ -26,21 +25,15 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
 @pytest.mark.parametrize(
     ("settings", "key", "value"),
     [
-        (HttpSettings, "max_body_bytes", 1023),
-        (HttpSettings, "max_body_bytes", (1 << 30) + 1),
-        (HttpSettings, "body_timeout_s", 0),
-        (HttpSettings, "body_timeout_s", 3601),
+        (HttpSettings, "max_body_bytes", 1023), (HttpSettings, "max_body_bytes", (1 << 30) + 1),
+        (HttpSettings, "body_timeout_s", 0), (HttpSettings, "body_timeout_s", 3601),
         (HttpSettings, "max_body_memory_bytes", (1 << 20) - 1),
-        (HttpSettings, "max_body_memory_bytes", (1 << 40) + 1),
-        (HttpSettings, "api_keys_file", "keys"),
-        (HttpSettings, "api_keys_file", ""),
-        (IngressSettings, "cpus_per_replica", -0.5),
-        (IngressSettings, "max_ongoing_requests", 0),
-        (IngressSettings, "data_plane", "carrier-pigeon"),
-        (RequestLogSettings, "directory", "logs"),
-        (RequestLogSettings, "max_bytes", (1 << 20) - 1),
+        (HttpSettings, "max_body_memory_bytes", (1 << 40) + 1), (HttpSettings, "api_keys_file", "keys"),
+        (HttpSettings, "api_keys_file", ""), (IngressSettings, "cpus_per_replica", -0.5),
+        (IngressSettings, "max_ongoing_requests", 0), (IngressSettings, "data_plane", "carrier-pigeon"),
+        (RequestLogSettings, "directory", "logs"), (RequestLogSettings, "max_bytes", (1 << 20) - 1),
     ],
-)
+)  # fmt: skip
 def test_a_value_out_of_its_range_is_refused(settings: type[Any], key: str, value: object) -> None:
     with pytest.raises(ValidationError) as error:
         settings.model_validate({key: value})
@@ -51,32 +44,17 @@ def test_a_value_out_of_its_range_is_refused(settings: type[Any], key: str, valu
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("model", ""),
-        ("device", "tpu"),
-        ("cpus_per_replica", -1),
-        ("placement_group_strategy", "TIGHT"),
-        ("dtype", "int3"),
-        ("quantization", "zip"),
-        ("tensor_parallel_size", 0),
-        ("tensor_parallel_size", 1025),
-        ("gpu_memory_utilization", 0),
-        ("gpu_memory_utilization", 1.01),
-        ("gpu_memory_utilization", NAN),
-        ("kv_cache_memory_bytes", (1 << 20) - 1),
-        ("max_model_len", 15),
-        ("max_num_batched_tokens", 15),
-        ("max_num_seqs", 0),
-        ("scheduling_policy", "random"),
-        ("task", "dance"),
-        ("engine_args", ["enforce_eager"]),
-        ("env", {"OMP_NUM_THREADS": 1}),
-        ("max_ongoing_requests", 0),
-        ("max_sequences_per_request", 0),
-        ("max_sequences_per_request", 10_001),
-        ("drain_timeout_s", -1),
-        ("max_queued_requests", 0),
+        ("model", ""), ("device", "tpu"), ("cpus_per_replica", -1),
+        ("placement_group_strategy", "TIGHT"), ("dtype", "int3"), ("quantization", "zip"),
+        ("tensor_parallel_size", 0), ("tensor_parallel_size", 1025), ("gpu_memory_utilization", 0),
+        ("gpu_memory_utilization", 1.01), ("gpu_memory_utilization", NAN),
+        ("kv_cache_memory_bytes", (1 << 20) - 1), ("max_model_len", 15), ("max_num_batched_tokens", 15),
+        ("max_num_seqs", 0), ("scheduling_policy", "random"), ("task", "dance"),
+        ("engine_args", ["enforce_eager"]), ("env", {"OMP_NUM_THREADS": 1}),
+        ("max_ongoing_requests", 0), ("max_sequences_per_request", 0),
+        ("max_sequences_per_request", 10_001), ("drain_timeout_s", -1), ("max_queued_requests", 0),
     ],
-)
+)  # fmt: skip
 def test_a_model_value_out_of_its_range_is_refused(key: str, value: object) -> None:
     with pytest.raises(ValidationError) as error:
         ModelSettings.model_validate({"name": "a", key: value})
@@ -100,18 +78,13 @@ def test_bounds_themselves_are_within() -> None:
     assert HttpSettings(max_body_bytes=1 << 30, max_body_memory_bytes=1 << 31).max_body_bytes == 1 << 30
     assert ModelSettings(name="a", max_sequences_per_request=10_000).max_sequences_per_request == 10_000
     assert IngressSettings(cpus_per_replica=0).cpus_per_replica == 0
+    assert ModelSettings(name="a", resources={"tide": 0.0001}).resources == {"tide": 0.0001}
 
 
 @pytest.mark.parametrize("settings", [HttpSettings, IngressSettings])
 def test_the_tree_is_closed_at_every_level(settings: type[Any]) -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
-        settings.model_validate({"replica": 1})
-
-
-@pytest.mark.parametrize("key", ["replicas", "replica_wait_timeout_s"])
-def test_what_is_a_knob_now_is_no_setting_of_the_ingress(key: str) -> None:
-    with pytest.raises(ValidationError, match="Extra inputs"):
-        IngressSettings.model_validate({key: 1})
+        settings.model_validate({"replicas": 1})
 
 
 @pytest.mark.parametrize("scaling", [{"min_replicas": 0, "max_replicas": 4}, {}, None])
@@ -131,25 +104,25 @@ def test_settings_cannot_be_changed_once_checked() -> None:
         settings.max_body_bytes = 2048
 
 
-def test_a_cpu_has_no_ranks() -> None:
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            {"device": "cpu", "tensor_parallel_size": 2},
+            "tensor_parallel_size = 2 must be 1 with device = 'cpu'",
+        ),
+        ({"device": "cpu", "gpus_per_replica": 1}, "gpus_per_replica = 1 has no meaning with device = 'cpu'"),
+        (
+            {"gpus_per_replica": 2, "tensor_parallel_size": 4},
+            "gpus_per_replica = 2 must equal tensor_parallel_size = 4: vLLM uses one GPU per rank",
+        ),
+    ],
+)
+def test_a_replica_has_one_gpu_a_rank_and_none_on_a_cpu(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError) as error:
-        ModelSettings(name="a", device="cpu", tensor_parallel_size=2)
+        ModelSettings.model_validate({"name": "a", **given})
 
-    assert message(error) == "Value error, tensor_parallel_size = 2 must be 1 with device = 'cpu'"
-
-
-def test_a_cpu_has_no_gpus() -> None:
-    with pytest.raises(ValidationError) as error:
-        ModelSettings(name="a", device="cpu", gpus_per_replica=1)
-
-    assert message(error) == "Value error, gpus_per_replica = 1 has no meaning with device = 'cpu'"
-
-
-def test_a_replica_has_one_gpu_a_rank() -> None:
-    with pytest.raises(ValidationError) as error:
-        ModelSettings(name="a", gpus_per_replica=2, tensor_parallel_size=4)
-
-    assert "gpus_per_replica = 2 must equal tensor_parallel_size = 4" in message(error)
+    assert message(error) == f"Value error, {problem}"
     assert ModelSettings(name="a", gpus_per_replica=4, tensor_parallel_size=4).gpus_per_replica == 4
 
 
@@ -161,18 +134,12 @@ def test_a_replica_has_one_gpu_a_rank() -> None:
         ({"tide": NAN}, ".tide = nan: input should be a finite number"),
         ({"": 1}, " = {'': 1}: the name '' must be printable, without spaces around it, and not empty"),
         ({" t": 1}, " = {' t': 1}: the name ' t' must be printable, without spaces around it, and not empty"),
-        (
-            {"CPU": 1},
-            " = {'CPU': 1}: 'CPU' (here 1) is not a custom resource: cpus_per_replica sets it",
-        ),
+        ({"CPU": 1}, " = {'CPU': 1}: 'CPU' (here 1) is not a custom resource: cpus_per_replica sets it"),
         (
             {"accelerator_type:L4": 0.1},
             " (here 0.1) is not a custom resource: the accelerator_type of a model",
         ),
-        (
-            {"memory": 1},
-            "'memory' (here 1) is not a custom resource: Ray counts it in bytes by itself",
-        ),
+        ({"memory": 1}, "'memory' (here 1) is not a custom resource: Ray counts it in bytes by itself"),
     ],
 )
 def test_a_custom_resource_has_a_name_of_its_own_and_an_amount(given: dict[str, float], problem: str) -> None:
@@ -186,24 +153,14 @@ def test_a_custom_resource_has_a_name_of_its_own_and_an_amount(given: dict[str, 
     assert problem in on_ingress
 
 
-def test_custom_resources_may_be_fractions_and_are_none_by_default() -> None:
-    assert ModelSettings(name="a", resources={"tide": 0.0001}).resources == {"tide": 0.0001}
-    assert ModelSettings(name="a").resources == {}
-    assert IngressSettings().resources == {}
-
-
-def test_two_models_cannot_share_a_name() -> None:
+@pytest.mark.parametrize(
+    ("names", "shared"), [("a b a", "name 'a'"), ("a/b a.b", "deployment_name 'Engine-a-b'")]
+)
+def test_two_models_cannot_share_a_name_or_a_deployment(names: str, shared: str) -> None:
     with pytest.raises(ValidationError) as error:
-        AppSettings.model_validate({"models": [{"name": "a"}, {"name": "b"}, {"name": "a"}]})
+        AppSettings.model_validate({"models": [{"name": name} for name in names.split()]})
 
-    assert message(error) == "Value error, models: two models have the name 'a'; each needs its own"
-
-
-def test_two_models_cannot_share_a_deployment() -> None:
-    with pytest.raises(ValidationError) as error:
-        AppSettings.model_validate({"models": [{"name": "a/b"}, {"name": "a.b"}]})
-
-    assert "two models have the deployment_name 'Engine-a-b'" in message(error)
+    assert message(error) == f"Value error, models: two models have the {shared}; each needs its own"
 
 
 @pytest.mark.parametrize(
@@ -230,3 +187,27 @@ def test_the_memory_for_bodies_holds_two_of_the_largest() -> None:
     with pytest.raises(ValidationError, match="max_body_memory_bytes = 1048576 must be at least twice"):
         HttpSettings(max_body_bytes=1 << 20, max_body_memory_bytes=1 << 20)
     HttpSettings(max_body_bytes=1 << 20, max_body_memory_bytes=2 << 20)
+
+
+@pytest.mark.parametrize(("backend", "compact"), [("xgrammar", True), ("guidance", True), ("auto", False)])
+def test_whitespace_is_forbidden_wherever_the_backend_can(backend: str, compact: bool) -> None:
+    assert StructuredOutputSettings.model_validate({"backend": backend}).compact is compact
+
+
+def test_whitespace_can_be_allowed_again() -> None:
+    assert not StructuredOutputSettings(disable_any_whitespace=False).compact
+
+
+def test_a_backend_that_cannot_forbid_it_is_named() -> None:
+    with pytest.raises(ValidationError, match="backend = 'outlines' cannot"):
+        StructuredOutputSettings(backend="outlines", disable_any_whitespace=True)
+
+
+@pytest.mark.parametrize(("cpus", "seconds"), [(1, 1), (2, 1), (3, 10), (64, 10), (None, 1)])
+def test_less_time_is_given_where_one_thread_compiles_for_all(
+    cpus: int | None, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cpus)
+
+    assert StructuredOutputSettings().compile_s == seconds
+    assert StructuredOutputSettings(max_compile_s=5).compile_s == 5

@@ -33,8 +33,8 @@ class StubMetric:
     def set_default_tags(self, tags: dict[str, str]) -> None:
         self.tags = tags
 
-    def set(self, value: float) -> None:
-        self.values.append((value, {}))
+    def set(self, value: float, tags: dict[str, str] | None = None) -> None:
+        self.values.append((value, tags or {}))
 
     def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
         self.values.append((value, tags or {}))

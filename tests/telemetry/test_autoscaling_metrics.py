@@ -1,35 +1,10 @@
-from __future__ import annotations
-
 import pickle
 
 import pytest
 
 from serve_app.telemetry import autoscaling_metrics
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
-
-SERIES: dict[str, StubMetric] = {}
-
-
-class StubMetric:
-    """One of Ray's metrics, which would need a running Ray to be read back."""
-
-    def __init__(self, name: str, description: str = "", tag_keys: tuple[str, ...] = ()) -> None:
-        assert description
-        assert name not in SERIES
-        SERIES[name] = self
-        self.tag_keys = tag_keys
-        self.values: list[tuple[float, dict[str, str]]] = []
-        self.shown: list[dict[str, str]] = []
-
-    def set(self, value: float, tags: dict[str, str] | None = None) -> None:
-        self.values.append((value, tags or {}))
-
-    def _record(self, value: float, tags: dict[str, str]) -> None:
-        assert value == 0.0
-        self.shown.append(tags)
-
-    def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
-        self.values.append((value, tags or {}))
+from tests.telemetry.stub_metric import SERIES, StubMetric
 
 
 @pytest.fixture
@@ -41,21 +16,17 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> AutoscalingMetrics:
 
 
 def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMetrics) -> None:
-    assert {name: series.tag_keys for name, series in SERIES.items()} == {
-        "llm_autoscaling_wanted_replicas": ("model",),
-        "llm_autoscaling_target_replicas": ("model",),
-        "llm_autoscaling_ready_replicas": ("model",),
-        "llm_autoscaling_starting_replicas": ("model",),
-        "llm_autoscaling_pending_replicas": ("model",),
-        "llm_autoscaling_draining_replicas": ("model",),
-        "llm_autoscaling_cold_start_seconds": ("model",),
-        "llm_autoscaling_replica_capacity_rps": ("model",),
-        "llm_autoscaling_gpus_per_replica": ("model",),
-        "llm_autoscaling_replica_seconds_total": ("model", "state"),
-        "llm_autoscaling_binding": ("model", "term"),
-        "llm_autoscaling_decisions_total": ("model", "direction"),
-        "llm_autoscaling_policy_errors_total": (),
-        "llm_autoscaling_knobs_rejected": (),
+    of_models = [
+        "wanted_replicas", "target_replicas", "ready_replicas", "starting_replicas", "pending_replicas",
+        "draining_replicas", "cold_start_seconds", "replica_capacity_rps", "gpus_per_replica",
+    ]  # fmt: skip
+    assert {name.removeprefix("llm_autoscaling_"): series.tag_keys for name, series in SERIES.items()} == {
+        **dict.fromkeys(of_models, ("model",)),
+        "replica_seconds_total": ("model", "state"),
+        "binding": ("model", "term"),
+        "decisions_total": ("model", "direction"),
+        "policy_errors_total": (),
+        "knobs_rejected": (),
     }
 
 
@@ -125,16 +96,14 @@ def test_whatever_comes_first_is_a_difference_from_zero(metrics: AutoscalingMetr
     ]
 
 
-def test_rejected_knobs_are_a_one_until_others_are_taken(metrics: AutoscalingMetrics) -> None:
+def test_rejected_knobs_are_a_one_until_others_are_taken_and_errors_are_counted(
+    metrics: AutoscalingMetrics,
+) -> None:
     metrics.set_knobs_rejected(True)
     metrics.set_knobs_rejected(False)
-
-    assert SERIES["llm_autoscaling_knobs_rejected"].values == [(1.0, {}), (0.0, {})]
-
-
-def test_a_policy_that_raised_is_counted(metrics: AutoscalingMetrics) -> None:
     metrics.count_error()
 
+    assert SERIES["llm_autoscaling_knobs_rejected"].values == [(1.0, {}), (0.0, {})]
     assert SERIES["llm_autoscaling_policy_errors_total"].values == [(1, {})]
 
 

@@ -1,13 +1,9 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from serve_app.api.errors import ApiError
 from serve_app.telemetry import series as made
-from serve_app.telemetry.buckets import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
 from serve_app.telemetry.engine_metrics import EngineGauges, EngineLimits, EngineMetrics
+from serve_app.telemetry.series import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
 from serve_app.wire.signals import EngineSignals
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
@@ -21,35 +17,16 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> EngineMetrics:
 
 
 def test_the_series_are_those_dashboards_and_alerts_name(metrics: EngineMetrics) -> None:
-    assert set(SERIES) == {
-        "llm_ttft_seconds",
-        "llm_queue_wait_seconds",
-        "llm_prefill_seconds",
-        "llm_hundred_tokens_seconds",
-        "llm_inter_token_seconds",
-        "llm_e2e_seconds",
-        "llm_requests_total",
-        "llm_prompt_tokens_total",
-        "llm_completion_tokens_total",
-        "llm_errors_total",
-        "llm_preemptions_total",
-        "llm_prefix_cache_queries_total",
-        "llm_prefix_cache_hits_total",
-        "llm_queue_depth",
-        "llm_running_requests",
-        "llm_waiting_requests",
-        "llm_running_tokens",
-        "llm_waiting_tokens",
-        "llm_kv_cache_usage_ratio",
-        "llm_kv_cache_tokens",
-        "llm_max_num_seqs",
-        "llm_max_num_batched_tokens",
-        "llm_steps_total",
-        "llm_step_seconds_total",
-        "llm_step_sequences_total",
-        "llm_step_kv_tokens_total",
-        "llm_step_prefill_tokens_total",
-    }
+    names = [
+        "ttft_seconds", "queue_wait_seconds", "prefill_seconds", "hundred_tokens_seconds",
+        "inter_token_seconds", "e2e_seconds", "requests_total", "prompt_tokens_total",
+        "completion_tokens_total", "errors_total", "preemptions_total", "prefix_cache_queries_total",
+        "prefix_cache_hits_total", "queue_depth", "running_requests", "waiting_requests",
+        "running_tokens", "waiting_tokens", "kv_cache_usage_ratio", "kv_cache_tokens", "max_num_seqs",
+        "max_num_batched_tokens", "steps_total", "step_seconds_total", "step_sequences_total",
+        "step_kv_tokens_total", "step_prefill_tokens_total",
+    ]  # fmt: skip
+    assert set(SERIES) == {f"llm_{name}" for name in names}
 
 
 def test_every_series_carries_its_model_and_its_replica(metrics: EngineMetrics) -> None:
@@ -71,41 +48,25 @@ def test_histograms_have_the_boundaries_made_for_them(metrics: EngineMetrics) ->
     }
 
 
-def test_a_reading_goes_to_the_gauges_of_its_names(metrics: EngineMetrics) -> None:
-    metrics.set_gauges(
-        EngineGauges(
-            running_requests=1,
-            waiting_requests=2,
-            running_tokens=30,
-            waiting_tokens=40,
-            oldest_waiting_s=1.5,
-            kv_cache_usage_ratio=0.5,
-        )
-    )
+def test_a_reading_and_the_limits_go_to_the_gauges_of_their_names(metrics: EngineMetrics) -> None:
+    metrics.set_gauges(EngineGauges(1, 2, 30, 40, oldest_waiting_s=1.5, kv_cache_usage_ratio=0.5))
+    metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
 
-    written: dict[str, Any] = {name: series.values[0][0] for name, series in SERIES.items() if series.values}
-    assert written == {
+    assert {name: series.values[0][0] for name, series in SERIES.items() if series.values} == {
         "llm_queue_depth": 2,
         "llm_running_requests": 1,
         "llm_waiting_requests": 2,
         "llm_running_tokens": 30,
         "llm_waiting_tokens": 40,
         "llm_kv_cache_usage_ratio": 0.5,
-    }
-
-
-def test_limits_go_to_the_gauges_of_their_names(metrics: EngineMetrics) -> None:
-    metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
-
-    written = {name: series.values for name, series in SERIES.items() if series.values}
-    assert written == {
-        "llm_kv_cache_tokens": [(5000, {})],
-        "llm_max_num_seqs": [(8, {})],
-        "llm_max_num_batched_tokens": [(512, {})],
+        "llm_kv_cache_tokens": 5000,
+        "llm_max_num_seqs": 8,
+        "llm_max_num_batched_tokens": 512,
     }
 
 
 def test_the_means_of_a_report_are_counted_as_sums_over_its_steps(metrics: EngineMetrics) -> None:
+    metrics.count_steps(EngineSignals())  # an idle engine
     metrics.count_steps(
         EngineSignals(steps=50, step_s=0.02, step_batch=8, step_kv_tokens=4000, step_prefill_tokens=0)
     )
@@ -117,12 +78,6 @@ def test_the_means_of_a_report_are_counted_as_sums_over_its_steps(metrics: Engin
         "llm_step_sequences_total": [(400, {})],
         "llm_step_kv_tokens_total": [(200_000, {})],
     }  # and no prefill: Ray refuses to count nothing
-
-
-def test_an_idle_engine_counts_no_steps(metrics: EngineMetrics) -> None:
-    metrics.count_steps(EngineSignals())
-
-    assert not any(series.values for series in SERIES.values())
 
 
 def test_errors_are_counted_by_their_code(metrics: EngineMetrics) -> None:

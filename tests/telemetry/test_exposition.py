@@ -1,9 +1,15 @@
-from __future__ import annotations
+import asyncio
+import threading
+from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from serve_app.telemetry.exposition import NodeAnswer, cluster_exposition, merge_expositions
+from serve_app.telemetry import exposition
+from serve_app.telemetry.exposition import NodeMetrics, cluster_exposition, merge_expositions
+from tests.stub_engine import LIMIT_S
 
 
 def node(replica: str, requests: int, fast: int) -> str:
@@ -90,50 +96,44 @@ def test_a_histograms_parts_follow_its_description() -> None:
 
 
 def test_nothing_foreign_and_no_prefix_is_left() -> None:
-    assert "ray_" not in MERGED
-    assert "python_" not in MERGED
-    assert "serve_" not in MERGED
+    assert not any(foreign in MERGED for foreign in ("ray_", "python_", "serve_"))
 
 
-def test_a_label_that_looks_like_a_metric_keeps_its_value() -> None:
-    text = 'ray_llm_queue_depth{model="ray_llm_x y"} 1.0\n'
-
-    assert merge_expositions([text]).splitlines()[-1] == 'llm_queue_depth{model="ray_llm_x y"} 1.0'
-
-
-def test_a_counter_that_merely_ends_like_a_histograms_part_is_a_family_of_its_own() -> None:
-    text = "# TYPE ray_llm_token_count counter\nray_llm_token_count 3.0\n"
-
-    assert "# TYPE llm_token_count counter\nllm_token_count 3.0" in merge_expositions([text])
-
-
-def test_a_family_without_a_description_is_untyped() -> None:
-    assert (
-        merge_expositions(["ray_llm_new 1.0\n"]) == "# HELP llm_new \n# TYPE llm_new untyped\nllm_new 1.0\n"
-    )
-
-
-def test_a_family_without_samples_is_not_described() -> None:
-    assert merge_expositions(["# HELP ray_llm_new New.\n# TYPE ray_llm_new gauge\n"]) == "\n"
+@pytest.mark.parametrize(
+    ("text", "merged"),
+    [
+        # A label that looks like a metric keeps its value; a family without a description is untyped.
+        (
+            'ray_llm_new{model="ray_llm_x y"} 1.0\n',
+            '# HELP llm_new \n# TYPE llm_new untyped\nllm_new{model="ray_llm_x y"} 1.0\n',
+        ),
+        # A counter that merely ends like a histogram's part is a family of its own.
+        (
+            "# TYPE ray_llm_token_count counter\nray_llm_token_count 3.0\n",
+            "# HELP llm_token_count \n# TYPE llm_token_count counter\nllm_token_count 3.0\n",
+        ),
+        # A family without samples is not described.
+        ("# HELP ray_llm_new New.\n# TYPE ray_llm_new gauge\n", "\n"),
+    ],
+)
+def test_odd_families_are_merged_too(text: str, merged: str) -> None:
+    assert merge_expositions([text]) == merged
 
 
 def test_a_node_that_did_not_answer_is_told_with_since_when_and_takes_nothing_from_the_others() -> None:
-    answers = [
-        NodeAnswer("http://10.0.0.7:8080/metrics", node("a", 10, 4), 0.0),
-        NodeAnswer("http://10.0.0.8:8080/metrics", None, 12.34, "connection refused"),
-        NodeAnswer("http://10.0.0.9:8080/metrics", None, None, "no answer within 0.6 s"),
-        NodeAnswer("http://10.0.0.6:8080/metrics", node("b", 20, 5), 0.0),
-    ]
+    lost = "# lost node http://10.0.0.8:8080/metrics: connection refused; last answered 12.3 s ago"
+    answers = {
+        "http://10.0.0.7:8080/metrics": node("a", 10, 4),
+        "http://10.0.0.8:8080/metrics": f"{lost}\n",
+        "http://10.0.0.6:8080/metrics": node("b", 20, 5),
+    }
 
     merged = cluster_exposition(answers, 0.25)
 
-    assert merged.splitlines()[:2] == [
-        "# lost node http://10.0.0.8:8080/metrics: connection refused; last answered 12.3 s ago",
-        "# lost node http://10.0.0.9:8080/metrics: no answer within 0.6 s; never answered before",
-    ]
+    assert merged.startswith(f"{lost}\n# HELP")
     families = {family.name: family for family in text_string_to_metric_families(merged)}
     up = {sample.labels["node"]: sample.value for sample in families["llm_metrics_node_up"].samples}
-    assert up == {"10.0.0.7:8080": 1, "10.0.0.8:8080": 0, "10.0.0.9:8080": 0, "10.0.0.6:8080": 1}
+    assert up == {"10.0.0.7:8080": 1, "10.0.0.8:8080": 0, "10.0.0.6:8080": 1}
     assert families["llm_metrics_nodes_age_seconds"].samples[0].value == 0.25
     assert {family for family in families if "llm_metrics" not in family} == {
         "llm_ttft_seconds", "llm_requests", "llm_queue_depth",
@@ -141,7 +141,7 @@ def test_a_node_that_did_not_answer_is_told_with_since_when_and_takes_nothing_fr
 
 
 def test_where_the_nodes_are_not_known_there_is_no_age_and_no_series() -> None:
-    assert list(text_string_to_metric_families(cluster_exposition([], None))) == []
+    assert list(text_string_to_metric_families(cluster_exposition({}, None))) == []
 
 
 @pytest.mark.parametrize(
@@ -149,3 +149,149 @@ def test_where_the_nodes_are_not_known_there_is_no_age_and_no_series() -> None:
 )
 def test_comments_are_no_metrics(comment: str) -> None:
     assert merge_expositions([comment + "\n", node("a", 10, 4), node("b", 20, 5)]) == MERGED
+
+
+class Agent:
+    """A node's metrics agent: answers with its number of scrapes, when it is let."""
+
+    def __init__(self) -> None:
+        self.scrapes = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.status = 200
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        self.server = TestServer(app)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self.scrapes += 1
+        number = self.scrapes
+        await self.answers.wait()
+        return web.Response(text=f"ray_llm_scrapes {number}\n", status=self.status)
+
+    @property
+    def url(self) -> str:
+        return str(self.server.make_url("/metrics"))
+
+
+class Cluster:
+    """Two nodes, and the metrics of them all."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.agents = [Agent(), Agent()]
+        self.gcs = threading.Event()
+        self.gcs.set()
+        self.metrics = NodeMetrics(self._nodes, lambda: self.now)
+
+    def _nodes(self) -> list[str]:
+        assert self.gcs.wait(LIMIT_S)
+        return [agent.url for agent in self.agents]
+
+    async def lines(self) -> list[str]:
+        """Of the exposition, without descriptions and what each scrape has of its own."""
+        text = (await self.metrics.exposition()).decode()
+        return [line for line in text.splitlines() if not line.startswith(("# HELP", "# TYPE"))]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    made = Cluster()
+    for agent in made.agents:
+        await agent.server.start_server()
+    yield made
+    made.gcs.set()
+    for agent in made.agents:
+        agent.answers.set()
+        await agent.server.close()
+    if made.metrics._session is not None:
+        await made.metrics._session.close()
+
+
+def up(agent: Agent) -> str:
+    return f'llm_metrics_node_up{{node="127.0.0.1:{agent.server.port}"}}'
+
+
+async def test_every_node_is_scraped_and_told_to_be_up(cluster: Cluster) -> None:
+    first, second = cluster.agents
+
+    assert set(await cluster.lines()) == {
+        "llm_scrapes 1", f"{up(first)} 1", f"{up(second)} 1", "llm_metrics_nodes_age_seconds 0.000",
+    }  # fmt: skip
+
+
+async def test_a_hundred_scrapers_at_once_and_shortly_after_are_one_scrape(cluster: Cluster) -> None:
+    answers = await asyncio.gather(*(cluster.metrics.exposition() for _ in range(100)))
+    cluster.now += 0.5
+    answers += await asyncio.gather(*(cluster.metrics.exposition() for _ in range(100)))
+
+    assert len(set(answers)) == 1
+    assert [agent.scrapes for agent in cluster.agents] == [1, 1]
+
+    cluster.now += 0.1
+    await cluster.metrics.exposition()
+    assert [agent.scrapes for agent in cluster.agents] == [2, 2]
+
+
+async def test_a_scraper_that_leaves_takes_nothing_from_the_others(cluster: Cluster) -> None:
+    cluster.agents[0].answers.clear()
+    leaving, staying = (asyncio.create_task(cluster.metrics.exposition()) for _ in range(2))
+    async with asyncio.timeout(LIMIT_S):
+        while not cluster.agents[0].scrapes:
+            await asyncio.sleep(0)
+
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    cluster.agents[0].answers.set()
+
+    assert b"llm_scrapes 1" in await staying
+    assert cluster.agents[0].scrapes == 1
+
+
+async def test_an_agent_that_hangs_is_named_and_its_old_series_are_not_served(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, hanging = cluster.agents
+    await cluster.lines()
+    monkeypatch.setattr(exposition, "_TOTAL_S", 0.1)
+    hanging.answers.clear()
+    cluster.now += 30.0
+
+    lines = await cluster.lines()
+
+    assert lines[0].startswith(f"# lost node {hanging.url}: ")
+    assert lines[0].endswith("; last answered 30.0 s ago")
+    assert {f"{up(whole)} 1", f"{up(hanging)} 0"} <= set(lines)
+    assert [line for line in lines if line.startswith("llm_scrapes")] == ["llm_scrapes 2"]
+
+
+async def test_an_agent_that_refuses_is_named(cluster: Cluster) -> None:
+    cluster.agents[1].status = 500
+
+    lines = await cluster.lines()
+
+    assert lines[0].startswith(f"# lost node {cluster.agents[1].url}: 500")
+    assert lines[0].endswith("; never answered before")
+
+
+async def test_while_the_gcs_hangs_the_nodes_known_last_are_scraped_and_the_age_of_the_list_is_told(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.lines()
+    monkeypatch.setattr(exposition, "_NODES_WAIT_S", 0.01)
+    cluster.gcs.clear()
+    cluster.now += 40.0
+
+    lines = await cluster.lines()
+
+    assert "llm_metrics_nodes_age_seconds 40.000" in lines
+    assert "llm_scrapes 2" in lines
+
+
+async def test_before_the_nodes_are_known_there_are_no_series(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exposition, "_NODES_WAIT_S", 0.01)
+    cluster.gcs.clear()
+
+    assert await cluster.lines() == ["# the nodes are not known: Ray's GCS has not answered yet"]

@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import pytest
 
 from serve_app.api.engine_client import OUTCOMES
 from serve_app.telemetry import series as made
-from serve_app.telemetry.buckets import TTFT_S
 from serve_app.telemetry.ingress_metrics import COLD_WAIT_S, IngressMetrics
+from serve_app.telemetry.series import TTFT_S
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
 

@@ -1,8 +1,7 @@
 """The request log: what is written, and what happens when it cannot be."""
 
-from __future__ import annotations
-
 import logging
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +12,7 @@ import pytest
 from loadtests.traces import open_trace
 from serve_app.settings import RequestLogSettings
 from serve_app.telemetry import request_log
-from serve_app.telemetry.log_segments import LogSegments
-from serve_app.telemetry.request_log import MOST_WAITING_BYTES, RequestLog, open_request_log
+from serve_app.telemetry.request_log import MOST_WAITING_BYTES, LogSegments, RequestLog, open_request_log
 from serve_app.wire.request_line import RequestLine
 
 
@@ -73,8 +71,9 @@ async def test_a_line_is_this_and_no_more() -> None:
     log = RequestLog(disk)
     log.add(line(ttft_s=None, status=None, outcome="abandoned"))
 
-    await log.flush()
+    await log.close()
 
+    assert disk.closed
     assert disk.written == [
         b'{"arrived_at":1763712000.25,"model":"tide","operation":"chat_completions","request_id":"r-1",'
         b'"input_tokens":812,"cached_tokens":512,"output_tokens":128,"sequences":1,"ttft_s":null,"e2e_s":3.4,'
@@ -96,19 +95,7 @@ async def test_what_is_written_can_be_replayed(tmp_path: Path) -> None:
     assert chunk.output_tokens.tolist() == [7, 128]
 
 
-async def test_closing_writes_the_rest() -> None:
-    disk = Disk()
-    log = RequestLog(disk)
-    log.add(line())
-
-    await log.close()
-
-    assert (len(disk.written), disk.closed) == (1, True)
-
-
-async def test_what_the_disk_refuses_is_lost_and_said_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_the_disk_refuses_is_lost_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     disk = Disk(fails=True)
     log = RequestLog(disk, clock=lambda: now[0])
@@ -144,7 +131,8 @@ async def test_lines_that_wait_for_a_slow_disk_are_bounded(caplog: pytest.LogCap
     assert "lines lost: more than 16777216 bytes wait for the disk" in caplog.text
 
 
-async def test_the_settings_say_where(tmp_path: Path) -> None:
+async def test_the_settings_say_where_and_whether(tmp_path: Path) -> None:
+    assert open_request_log(RequestLogSettings(enabled=False), "tideserve", "Engine-tide", "abc123") is None
     settings = RequestLogSettings(directory=str(tmp_path))
 
     log = open_request_log(settings, "tideserve", "Engine-tide", "abc123")
@@ -153,10 +141,6 @@ async def test_the_settings_say_where(tmp_path: Path) -> None:
     log.add(line())
     await log.close()
     assert [path.name for path in tmp_path.iterdir()] == ["requests.tideserve.Engine-tide.abc123.0001.jsonl"]
-
-
-def test_a_log_that_is_switched_off_is_none() -> None:
-    assert open_request_log(RequestLogSettings(enabled=False), "tideserve", "Engine-tide", "abc123") is None
 
 
 async def test_by_default_it_is_beside_the_logs_of_ray_serve(
@@ -171,3 +155,120 @@ async def test_by_default_it_is_beside_the_logs_of_ray_serve(
     log.add(line())
     await log.close()
     assert len(list((tmp_path / "session_1/logs/serve").iterdir())) == 1
+
+
+BLOCK = b"x" * 99 + b"\n"
+
+
+def segments(folder: Path, writer: str = "r1", model: str = "Engine-a", most: int = 8_000) -> LogSegments:
+    return LogSegments(folder, ("requests", "app", model), writer, most)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def aged(path: Path, seconds: int) -> None:
+    os.utime(path, (seconds, seconds))
+
+
+def test_a_file_comes_with_the_first_line_and_its_folder_too(tmp_path: Path) -> None:
+    log = segments(tmp_path / "not" / "there")
+    assert names(tmp_path) == []
+
+    log.append(BLOCK)
+    log.append(BLOCK)
+    log.close()
+
+    (file,) = (tmp_path / "not" / "there").iterdir()
+    assert file.name == "requests.app.Engine-a.r1.0001.jsonl"
+    assert file.read_bytes() == 2 * BLOCK
+
+
+def test_a_full_file_is_followed_by_the_next(tmp_path: Path) -> None:
+    log = segments(tmp_path)
+
+    for _ in range(25):  # ten fit
+        log.append(BLOCK)
+
+    sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
+    assert sizes == [1000, 1000, 500]
+
+
+def test_a_write_larger_than_a_file_is_not_cut(tmp_path: Path) -> None:
+    log = segments(tmp_path)
+
+    log.append(BLOCK * 50)
+    log.append(BLOCK)
+
+    assert [path.stat().st_size for path in sorted(tmp_path.iterdir())] == [5000, 100]
+
+
+def test_all_files_of_a_family_stay_within_the_bound(tmp_path: Path) -> None:
+    for replica in range(40):
+        log = segments(tmp_path, f"r{replica}")
+        for _ in range(13):
+            log.append(BLOCK)
+        log.close()
+        for path in tmp_path.glob(f"*.r{replica}.*"):
+            aged(path, replica)
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 8_000
+
+    assert names(tmp_path)[0] != "requests.app.Engine-a.r0.0001.jsonl"
+    assert "requests.app.Engine-a.r39.0002.jsonl" in names(tmp_path)
+
+
+def test_other_families_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    others = ["requests.app.Engine-a-b.r1.0001.jsonl", "requests.other.Engine-a.r1.0001.jsonl", "serve.log"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"x" * 100_000)
+    log = segments(tmp_path)
+
+    for _ in range(100):
+        log.append(BLOCK)
+
+    assert set(others) < set(names(tmp_path))
+
+
+def test_a_file_that_another_replica_removed_is_not_written_any_more(tmp_path: Path) -> None:
+    idle = segments(tmp_path, "idle")
+    idle.append(BLOCK)
+    (tmp_path / "requests.app.Engine-a.idle.0001.jsonl").unlink()
+
+    idle.append(BLOCK)
+
+    assert names(tmp_path) == ["requests.app.Engine-a.idle.0002.jsonl"]
+
+
+def test_names_with_dots_and_slashes_make_no_other_family(tmp_path: Path) -> None:
+    LogSegments(tmp_path, ("requests", "my/app.v2", "Engine-a"), "r.1", 8_000).append(BLOCK)
+
+    assert names(tmp_path) == ["requests.my-app-v2.Engine-a.r-1.0001.jsonl"]
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = segments(tmp_path)
+    log.append(BLOCK)
+    written = []
+
+    def half(file: int, data: memoryview) -> int:
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(real(file, bytes(data[:50])))
+        return 50
+
+    real = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", half)
+        with pytest.raises(OSError, match="No space"):
+            log.append(BLOCK)
+    log.append(BLOCK)
+
+    assert (tmp_path / "requests.app.Engine-a.r1.0001.jsonl").read_bytes() == 2 * BLOCK
+
+
+def test_a_folder_that_cannot_be_made_is_the_callers_to_hear(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OSError, match="file"):
+        segments(tmp_path / "file" / "folder").append(BLOCK)

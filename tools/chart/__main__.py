@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from serve_app.settings.engine_arguments import OWNED, known_arguments
+from serve_app.settings.load import OWNED, known_arguments
 from tools.chart.manifests import FOLDER, manifests
 from tools.chart.readme import readme
 from tools.chart.schema import ValuesSchema

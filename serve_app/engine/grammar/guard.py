@@ -20,7 +20,7 @@ from serve_app.engine.grammar.nursery import Answer, Work
 from serve_app.engine.grammar.nursery_client import NurseryClient, NurseryEndedError
 from serve_app.engine.grammar.size import check_size
 from serve_app.engine.grammar.trial import Passed, Trial
-from serve_app.settings.structured_output import StructuredOutputSettings
+from serve_app.settings.tree import StructuredOutputSettings
 
 _AT_ONCE = 4
 """Trials that share the CPU: a short one among long ones ends after four times its own time."""

@@ -15,7 +15,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.engine.grammar.guard import GrammarGuard, trial_work
 from serve_app.engine.grammar.trial import Trial
-from serve_app.settings.structured_output import StructuredOutputSettings
+from serve_app.settings.tree import StructuredOutputSettings
 
 _validate = SamplingParams._validate_structured_outputs
 _validate_tag = protocol.validate_structural_tag_payload

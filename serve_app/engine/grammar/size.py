@@ -9,7 +9,7 @@ from typing import Any
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams, check_json_nesting
 
-from serve_app.settings.structured_output import StructuredOutputSettings
+from serve_app.settings.tree import StructuredOutputSettings
 
 _KINDS = ("json", "regex", "choice", "grammar", "structural_tag")
 

@@ -15,7 +15,7 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 from serve_app.engine.grammar.install import guard_grammars
 from serve_app.engine.grammar.trial import Trial
-from serve_app.settings.structured_output import StructuredOutputSettings
+from serve_app.settings.tree import StructuredOutputSettings
 
 HOSTILE_TAG = {"type": "structural_tag", "format": {"type": "regex", "pattern": "(.?){500}a{500}"}}
 

@@ -7,7 +7,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
 from serve_app.engine.grammar.size import check_size
-from serve_app.settings.structured_output import StructuredOutputSettings
+from serve_app.settings.tree import StructuredOutputSettings
 
 BOUNDS = StructuredOutputSettings(max_bytes=1000, max_choices=3, max_properties=4)
 

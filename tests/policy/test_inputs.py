@@ -1,14 +1,11 @@
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 
 import pytest
 
 from serve_app.policy.decide import Decision
-from serve_app.policy.state import PolicyState, restore
+from serve_app.policy.state import restore
 from serve_app.policy.step_time_fit import StepTimeFit
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.starting_values import StartingValues
+from serve_app.settings.knobs import Knobs, StartingValues
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 CPU = StartingValues(
@@ -125,6 +122,3 @@ def test_a_restored_memory_goes_on_and_one_without_steps_begins_with_what_the_kn
 
     assert astuple(began.service.step_time()) == pytest.approx(L4.coefficients)
     assert went_on.service == learned.state.service
-    older = {key: value for key, value in PolicyState().document().items() if key != "started_with"}
-    again = PolicyLoop(given(L4), restore(older)).decide(snapshot(engine())).state
-    assert again.started_with == L4.coefficients
