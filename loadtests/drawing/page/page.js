@@ -36,8 +36,7 @@ function storeOf(results, main) {
   const changed = new Set();
   const state = { result: results[main], compared: null, from: 0, to: results[main].duration_s, chosen: null };
   const store = {
-    state,
-    results,
+    state, results,
     subscribe: (listener) => listeners.push(listener),
     set(patch) {
       if (!changed.size) {

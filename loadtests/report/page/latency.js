@@ -13,25 +13,17 @@ function tickWords(value) {
   return value >= 1 ? `${digits(value, 4)}\u00a0s` : `${digits(1000 * value, 4)}\u00a0ms`;
 }
 
-// The nearest of 1, 2, 5 times a power of ten that is not above, or not below.
-function roundLog(value, up) {
-  const power = 10 ** Math.floor(Math.log10(value) + 1e-9);
-  const share = value / power;
-  const step = up ? [1, 2, 5, 10].find((each) => each >= share * 0.9999) : [5, 2, 1].find((each) => each <= share * 1.0001);
-  return Number((power * step).toPrecision(6));
-}
+// 1, 2 and 5 times each power of ten, of which the ends and the marks of a logarithmic axis are.
+const LADDER = Array.from({ length: 20 }, (_, index) => index - 10).flatMap((power) => [1, 2, 5].map((step) => Number(`${step}e${power}`)));
+const roundLog = (value, up) => (up ? LADDER.find((each) => each >= value * 0.9999) : LADDER.findLast((each) => each <= value * 1.0001));
 
 // Marks of a logarithmic axis, as fine as `count` allows.
 function logTicks(low, high, count) {
-  const all = [];
-  for (let power = Math.floor(Math.log10(low) + 1e-9); 10 ** power <= high * 1.0001; power += 1) {
-    for (const step of [1, 2, 5]) all.push({ tick: Number((step * 10 ** power).toPrecision(6)), step, power });
-  }
-  const within = all.filter(({ tick }) => tick >= low * 0.9999 && tick <= high * 1.0001);
-  const decades = within.filter(({ step }) => step === 1);
-  const every = Math.ceil((decades.length < 2 ? within : decades).length / count);
-  const fine = within.length <= count ? () => true : decades.length < 2 ? (_, index) => index % every === 0 : ({ step, power }) => step === 1 && power % every === 0;
-  return within.filter(fine).map(({ tick }) => tick);
+  const within = LADDER.filter((tick) => tick >= low * 0.9999 && tick <= high * 1.0001);
+  if (within.length <= count) return within;
+  const decades = within.filter((tick) => tick.toExponential().startsWith("1e"));
+  if (decades.length < 2) return within.filter((_, index) => index % Math.ceil(within.length / count) === 0);
+  return decades.filter((tick) => Math.round(Math.log10(tick)) % Math.ceil(decades.length / count) === 0);
 }
 
 // The least and the most of `values` and of the bounds near them: an axis that had to reach a bound of two minutes

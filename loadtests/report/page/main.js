@@ -4,12 +4,8 @@ const ERROR_OUTCOMES = ["rejected", "failed", "broken", "abandoned"];
 
 const PAGE = {
   margin: 34, // for the names of bounds
-  markLane: 28,
-  leastSpan: 5,
-  seenAround: 30,
-  nothing: "The run took no time: there is nothing to draw.",
-  noDecisions: "There are no decision records: the server has no autoscaling policy, or did not report its decisions.",
-  prepare,
+  markLane: 28, leastSpan: 5, seenAround: 30, nothing: "The run took no time: there is nothing to draw.",
+  noDecisions: "There are no decision records: the server has no autoscaling policy, or did not report its decisions.", prepare,
   panels,
   // The windows in which requests came to an error.
   troubled: ({ windows }) => windows.start_s.flatMap((from, index) => (ERROR_OUTCOMES.some((name) => windows.errors[name][index]) ? [[from, windows.end_s[index]]] : [])),
@@ -28,10 +24,7 @@ const PAGE = {
     ["latencies", "Latencies", latencies],
     ["outcomes", "Outcomes of the requests", outcomes],
     ["troubles", "Errors", troubles],
-    [
-      ["costs", "Where the GPU-seconds went", costs],
-      ["client", "How the client kept time", client],
-    ],
+    [["costs", "Where the GPU-seconds went", costs], ["client", "How the client kept time", client]],
     ["run", "How it was run", (root, data) => root.append(entries(data.run))],
   ],
 };
@@ -43,11 +36,8 @@ function prepare(result) {
   const ending = (looks) => ({ ...looks, end_s: result.duration_s });
   const told = (record) => ({ ...record, of: several ? shortened(record.model, 30) : null, number: moved(record) === "same" ? null : (number += 1) });
   return {
-    ...result,
-    numbered: true,
-    track: { at_s: result.windows.start_s, end_s: result.duration_s },
-    models: result.models.map(ending),
-    queues: ending(result.queues),
-    decisions: result.decisions.map(told),
+    ...result, numbered: true,
+    track: { at_s: result.windows.start_s, end_s: result.duration_s }, models: result.models.map(ending),
+    queues: ending(result.queues), decisions: result.decisions.map(told),
   };
 }

@@ -12,11 +12,7 @@ function panels({ result }) {
     { title: "Requests", unit: "per second", height: 92, layers: [rate("arrivals", "offered", windows.offered_rps, "both"), rate("answered", "answered", windows.answered_rps, "line")] },
     ...models.map((model) => replicaPanel(model, models.length > 1)),
     {
-      title: "In the server",
-      unit: "requests",
-      height: 84,
-      whole: true,
-      empty: NOT_TOLD,
+      title: "In the server", unit: "requests", height: 84, whole: true, empty: NOT_TOLD,
       layers: queues.at_s.length ? stacked([queue("held", "held", "held, no replica is ready", "held"), queue("waiting", "queued", "waiting in engines", "waiting"), queue("running", "running", "running")]) : [],
     },
     {
@@ -36,10 +32,8 @@ function replicaPanel(model, several) {
   if (!model?.at_s.length) return { ...about, height: 60, layers: [], model: model?.model ?? "" };
   const layer = (name, more) => ({ name, label: name, track: model, values: model[name], ...more });
   return {
-    ...about,
-    model: model.model,
-    height: several ? 132 : 168,
-    ticks: 4,
+    ...about, model: model.model,
+    height: several ? 132 : 168, ticks: 4,
     heading: () => (several ? shortened(model.model, 30) : null),
     layers: [
       ...stacked([layer("ready"), ...["starting", "pending", "draining"].map((name) => layer(name, { seldom: true }))]),
@@ -57,12 +51,7 @@ function latencyPanel(result, kind, title, unit, empty, height) {
   const most = Math.max(0, ...Object.values(bounds));
   const judged = (name, value) => (known(result.bounds[kind][name]) ? isNever(value) || value >= result.bounds[kind][name] : null);
   const line = (name) => ({
-    name: `${kind} ${name}`,
-    label: named(name),
-    said: `${title} ${named(name)}`,
-    track,
-    values: series[name],
-    shape: "line",
+    name: `${kind} ${name}`, label: named(name), said: `${title} ${named(name)}`, track, values: series[name], shape: "line",
     over: (index) => judged(name, series[name][index]),
     read(index) {
       const value = series[name][index];
@@ -71,12 +60,9 @@ function latencyPanel(result, kind, title, unit, empty, height) {
     },
   });
   return {
-    title,
-    unit,
-    height,
-    empty,
-    beyond: most,
-    keys: boundKeys(bounds, words),
+    title, unit,
+    height, empty,
+    beyond: most, keys: boundKeys(bounds, words),
     layers: [{ name: kind, track, values: series.p99, lower: series.p50, shape: "range" }, ...PERCENTILES.map(line)],
     axis(svg, view, panel, layers) {
       const seen = layers.flatMap(({ values, span }) => values.slice(span.first, span.last + 1)).filter((value) => value !== null);

@@ -8,13 +8,7 @@ function panels({ result, compared }) {
   return [
     { title: "Arrivals", unit: "requests/s", height: 84, layers: [rate] },
     {
-      title: "Replicas",
-      unit: "",
-      height: 216,
-      whole: true,
-      ticks: 5,
-      decided: true,
-      keys: [["decision", "decision"]],
+      title: "Replicas", unit: "", height: 216, whole: true, ticks: 5, decided: true, keys: [["decision", "decision"]],
       layers: [
         ...stacked([count("ready", { shape: "area" }), count("starting", { shape: "area", seldom: true }), count("draining", { shape: "area", seldom: true })]),
         count("ready", { label: null }),
@@ -24,10 +18,7 @@ function panels({ result, compared }) {
       ],
     },
     {
-      title: "Waiting",
-      unit: "requests",
-      height: 84,
-      whole: true,
+      title: "Waiting", unit: "requests", height: 84, whole: true,
       layers: [
         ...stacked([
           count("held", { label: "held, no replica is ready", said: "held", shape: "area", seldom: true }),
@@ -44,17 +35,13 @@ function panels({ result, compared }) {
 
 function latencies({ over, windows, minutes }, targets) {
   const line = (name, label, values, target) => ({
-    name,
-    label: `${label} P${targets.percentile}`,
-    track: minutes,
-    values: over[name],
-    shape: "line",
+    name, label: `${label} P${targets.percentile}`,
+    track: minutes, values: over[name], shape: "line",
     over: (index) => values[index] > target,
     read: (index) => (windows.requests[index] > 0 ? `${seconds(values[index])} ${values[index] > target ? "✗" : "✓"}` : null),
   });
   return {
-    beyond: 1,
-    keys: [["limit", "target"]],
+    beyond: 1, keys: [["limit", "target"]],
     layers: [line("ttft", "TTFT", windows.ttft_p95_s, targets.ttft_s), line("itl", "ITL", windows.itl_p95_s, targets.itl_s)],
     heading(at) {
       const index = lastUpTo(minutes.at_s, at);
