@@ -32,8 +32,7 @@ function story(record) {
   const said = (kind, name, words) => h("p", { class: kind }, name ? h("b", {}, `${name}: `) : null, words);
   return [
     record.counterfactual ? said("counterfactual", "otherwise", record.counterfactual) : null,
-    ...(record.clamps ?? []).map((clamp) => said("held-back", `held back by ${clamp.name}`, clamp.effect)),
-    termTable(record),
+    ...(record.clamps ?? []).map((clamp) => said("held-back", `held back by ${clamp.name}`, clamp.effect)), termTable(record),
     ...(record.notes ?? []).map((note) => said("note", "", note)),
   ].filter(Boolean);
 }
@@ -89,8 +88,7 @@ function mark({ members, x, width, words }, current, on) {
     tabindex: chosen || (current === null && indices[0] === 0) ? 0 : -1, "data-index": chosen ? current : indices[0],
     "aria-label": members.map(({ record }) => `${clock(record.at, true)}, ${change(record)} replicas: ${record.reason}`).join("; "),
     onpointerenter: () => on.show(...indices), onpointerleave: on.hide,
-    onfocus: () => on.show(...(chosen ? [current] : indices)), onblur: on.hide,
-    onclick: (event) => on.pin(event, ...indices),
+    onfocus: () => on.show(...(chosen ? [current] : indices)), onblur: on.hide, onclick: (event) => on.pin(event, ...indices),
   };
   if (!words) return s("g", attributes, s("rect", { class: "reach", x: -7, y: -9, width: 14, height: 18 }), s("path", { d: SHAPES[kind] }));
   const shape = s("path", { d: SHAPES[kind], transform: `translate(${pixel(8 - width / 2)} 0) scale(.72)` });

@@ -51,7 +51,7 @@ function choice(label, options, value, chosen) {
 // Figures to be read at a glance; each is [label, value, note, tone].
 function figures(root, all) {
   const card = ([label, value, note, tone = ""]) => h("div", { class: `figure ${tone}` }, h("dt", {}, label), h("dd", {}, h("b", {}, value), h("span", {}, note)));
-  root.append(h("dl", {}, all.map(card)));
+  root.append(h("dl", {}, all.filter(Boolean).map(card)));
 }
 
 // A row of a table; a cell is its text, or [text, class].

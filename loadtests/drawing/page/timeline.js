@@ -167,10 +167,8 @@ function controls(store) {
 // All of it in a small strip, with a window on the part in view that can be moved and stretched.
 function overview(root, store) {
   const { state } = store;
-  const grips = [
-    grip("Start of the part in view", (by) => store.look(state.from + by, state.to), state),
-    grip("End of the part in view", (by) => store.look(state.from, state.to + by), state),
-  ];
+  const moves = [(at, { to }) => store.look(at, to), (at, { from }) => store.look(from, at)];
+  const grips = ["Start", "End"].map((end, index) => grip(`${end} of the part in view`, (by) => moves[index]([state.from, state.to][index] + by, state), state));
   const [picture, before, after, opening] = ["picture", "shade", "shade", "opening"].map((kind) => h("div", { class: kind }));
   root.append(picture, before, after, opening, ...grips);
   let x = null;
@@ -201,8 +199,7 @@ function overview(root, store) {
 
   const timeAt = (event) => x.invert(event.clientX - root.getBoundingClientRect().left);
   dragging(opening, timeAt, (at, begin) => store.look(begin.from + at - begin.at, begin.to + at - begin.at, true), state);
-  dragging(grips[0], timeAt, (at, begin) => store.look(at, begin.to), state);
-  dragging(grips[1], timeAt, (at, begin) => store.look(begin.from, at), state);
+  grips.forEach((each, index) => dragging(each, timeAt, moves[index], state));
   root.addEventListener("click", (event) => {
     if (!event.target.closest(".grip, .opening")) store.pan(timeAt(event) - (state.from + state.to) / 2);
   });
