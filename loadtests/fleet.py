@@ -1,7 +1,5 @@
 """What the replicas of a model did during a run, and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Looks at the application under load from beside it: replicas, queues, and the policy's decisions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Arrivals, kinds, lengths, prefixes and leaving clients have streams of random nu
 change of the lengths, say, leaves every intended time as it was.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

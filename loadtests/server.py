@@ -1,7 +1,5 @@
 """What a scenario needs to know of a server before its first request. It wakes no model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether a run met what its scenario demands, and whether its figures mean anything at all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

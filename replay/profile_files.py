@@ -1,7 +1,5 @@
 """Hardware profiles by name or from a file, and the one for a configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources

@@ -14,8 +14,6 @@ Source: `ray/serve/autoscaling_policy.py` and `ray/serve/_private/autoscaling_st
 which the tests hold this.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

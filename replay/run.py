@@ -1,7 +1,5 @@
 """`replay`: run a policy on recorded traffic and return what it did and cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from loadtests.traces.trace import Trace

@@ -1,17 +1,14 @@
 """The driver of a replay: moves a trace, a fleet and a policy through time, and returns the result."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
 from loadtests.traces.trace import Chunk, Trace
 from replay.controller import Controller
-from replay.figures import measure
+from replay.figures import Series, measure
 from replay.fleet.fleet import Conditions, Fleet
 from replay.profile import Profile
 from replay.result import Result
-from replay.series import Series
 
 _TICK_S = 0.5
 """The longest step while replicas drain and after the last arrival, so that their ends are noticed."""

@@ -1,7 +1,5 @@
 """The page of results, made anew from the runs each time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

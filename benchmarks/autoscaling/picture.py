@@ -1,7 +1,5 @@
 """Cost against attainment of all policies, one panel a window. Imports matplotlib."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

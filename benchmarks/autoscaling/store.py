@@ -1,7 +1,5 @@
 """Finished replays on disk, one line each, so that a benchmark that was cut off goes on where it was."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path

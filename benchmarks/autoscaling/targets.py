@@ -1,7 +1,5 @@
 """The targets, set before the policy was tuned, and whether they are met."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean

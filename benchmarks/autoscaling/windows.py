@@ -1,7 +1,5 @@
 """The recorded windows that policies are judged on, and what kind of traffic each is."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A fleet under Ray's real autoscaling state: its replicas' reports are made up, the rest is Ray's."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import asdict

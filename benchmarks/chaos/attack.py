@@ -1,7 +1,5 @@
 """Attacks one process after the other, or at random, and waits for the application to recover."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

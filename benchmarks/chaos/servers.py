@@ -1,7 +1,5 @@
 """The application under attack: `tideserve run` on one raylet, or a server that runs already."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

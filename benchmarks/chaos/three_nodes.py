@@ -6,8 +6,6 @@ whose connections the kernel deals out among those that live: the part that a Se
 head's listens on another port, which gets no requests. A lost node is started again, as an operator would.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,7 +1,5 @@
 """llm-d's workload variant autoscaler: its two saturation analyzers, and the metrics that both go by."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass

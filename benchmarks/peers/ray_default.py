@@ -1,7 +1,5 @@
 """Ray Serve's own autoscaling, by the number of requests."""
 
-from __future__ import annotations
-
 import math
 
 from benchmarks.peers.ray_reports import HandleReports

@@ -12,8 +12,6 @@ Source: `ray/serve/_private/router.py` (`RouterMetricsManager`), `autoscaling_st
 has; a report is in the controller's hands at the tick after the one that it was pushed in.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise

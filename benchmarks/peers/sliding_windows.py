@@ -1,7 +1,5 @@
 """Sliding windows that several laws share. Running sums: no call looks at the whole window."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 

@@ -1,7 +1,5 @@
 """What two sides are compared by, each with its value on both and in resampled runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Many resampled runs at once: percentiles and ratios of each, from counts by cell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

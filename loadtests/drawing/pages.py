@@ -4,8 +4,6 @@ A page is a template, style sheets and plain scripts, put together with its data
 content security policy forbids every request, so that a page can only show what is in it.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -5,8 +5,6 @@ blindness tell apart, shifted in lightness so that every line has a contrast of 
 text 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11). No meaning rests on colour alone: shape, height or words say it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 LIGHT: Mapping[str, str] = {

@@ -1,7 +1,5 @@
 """Read a run's document back."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import zlib

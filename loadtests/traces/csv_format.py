@@ -1,7 +1,5 @@
 """Traces with a header and a request a line: our own `plain`, and what Azure publishes."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`open_trace`: a file, or the request logs of a fleet, as a trace to replay."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

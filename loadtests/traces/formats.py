@@ -1,7 +1,5 @@
 """What a trace format is to the reader, and which one a file is in."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from loadtests.traces.csv_format import AZURE, CSV_KEYS, PLAIN, CsvFormat, fields_of

@@ -1,7 +1,5 @@
 """Traces with a JSON object a line: Mooncake's, with prefix blocks, and our own request log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

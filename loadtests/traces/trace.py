@@ -1,7 +1,5 @@
 """A trace as the replay takes it: requests by arrival, in chunks, so that any length fits in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol

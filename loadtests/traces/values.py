@@ -1,7 +1,5 @@
 """The values of a trace: columns of numbers, each within its bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -91,8 +91,8 @@ def run_capacity(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace, status: StatusLine) -> tuple[str, Profile]:
     """The model and its profile; each part is printed as it is known."""
-    from replay.capacity.capacity_text import report  # noqa: PLC0415
     from replay.capacity.fleet_file import Hardware, make_profile  # noqa: PLC0415
+    from replay.capacity.knee_text import report  # noqa: PLC0415
     from replay.capacity.measure import Plan, measure  # noqa: PLC0415
     from replay.fit import fit  # noqa: PLC0415
 

@@ -1,7 +1,5 @@
 """The profile of a measurement, and the file that holds it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from datetime import date

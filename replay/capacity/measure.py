@@ -1,7 +1,5 @@
 """The measurement: check that one replica is alone, drive the sweep, and collect the steps it took."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

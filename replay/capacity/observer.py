@@ -1,7 +1,5 @@
 """Observes the replica beside a load: collects its steps, and refuses other traffic and other replicas."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The search for the knee: Poisson arrivals at one rate after the other, each kept until it tells."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """The series of one model in a scrape of `/metrics`, and the steps between two scrapes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

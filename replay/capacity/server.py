@@ -1,7 +1,5 @@
 """The application under measurement, as its HTTP API shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeVar
 

@@ -5,8 +5,6 @@ same batch, and in the prefill tokens a step; so prompt lengths and concurrencie
 cells do little but prefill.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The conditions of a simulated fleet, and the rules for the kernel that follow from them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

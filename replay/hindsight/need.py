@@ -1,7 +1,5 @@
 """The replicas that the requests of each slot of time need, by the whole trace."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

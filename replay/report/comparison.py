@@ -1,7 +1,5 @@
 """Policies side by side: their costs, their attainment, and the Pareto front of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The timeline of one result as a picture. Imports matplotlib: only `write_png` needs this module."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,8 +20,7 @@ from loadtests.drawing.pictures import (
     steps,
     time_axis,
 )
-from replay.report.document import WINDOW_S
-from replay.report.thinning import thinned
+from replay.report.document import WINDOW_S, thinned
 from replay.result import Result, Timeline
 from serve_app.cli import formats
 

@@ -1,7 +1,5 @@
 """Results on a terminal of 80 columns, and as plain text anywhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich import box

@@ -1,7 +1,5 @@
 """Write the chart's generated files; run it through `make chart`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`k8s/`: the chart rendered once, an object or kind a file, for people without Helm."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The chart's README: how to install it, and a table of every value, from the comments in values.yaml."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

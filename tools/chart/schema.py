@@ -5,15 +5,12 @@ from the comments in values.yaml; what is left is written down here. Patterns of
 `files/values-rules.yaml` of the chart: Helm tells of a pattern without the value that breaks it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from tools.chart.kubernetes_types import KubernetesTypes
-from tools.chart.required import require
-from tools.chart.settings_schema import SettingsTypes
+from tools.chart.settings_schema import SettingsTypes, require
 from tools.chart.values_comments import Comments
 
 Schema = dict[str, Any]

@@ -1,7 +1,5 @@
 """Log-spaced histograms of latencies: of the whole replay, of a minute, and of a replica's last 30 s."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

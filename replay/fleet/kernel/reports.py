@@ -1,7 +1,5 @@
 """What engine replicas report of themselves."""
 
-from __future__ import annotations
-
 from replay.fleet.kernel.compiler import entry
 from replay.fleet.kernel.histograms import current_slice, read_percentiles
 from replay.fleet.layout import NONE, Floats, Ints, Memory
