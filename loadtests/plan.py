@@ -181,11 +181,7 @@ def _recorded(stretch: Recorded, folder: Path, trace: str | None) -> tuple[Float
     try:
         chunks = list(
             open_trace(
-                path,
-                start_s=stretch.start_s,
-                duration_s=stretch.for_s,
-                time=stretch.time,
-                rate=stretch.rate,
+                path, start_s=stretch.start_s, duration_s=stretch.for_s, time=stretch.time, rate=stretch.rate
             ).chunks()
         )
     except TraceError as error:

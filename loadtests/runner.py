@@ -91,8 +91,7 @@ class Order:
 async def run(order: Order, view: View) -> Run:
     """Run it. The first SIGINT, SIGTERM or hang-up ends it early, with all that was seen until then.
 
-    Raises:
-        ServerError: for a server that cannot be tested with this scenario; nothing was sent then.
+    Raises ServerError for a server that cannot be tested with this scenario; nothing was sent then.
     """
     stopping = asyncio.Event()
     session = aiohttp.ClientSession(headers=order.headers, proxy=proxy_for(order.url))
@@ -127,10 +126,7 @@ class _Runner:
         self._models = tuple(dict.fromkeys(kind.model or model for kind in order.scenario.requests))
         self._observer = Observer(session, order.url, self._models)
         self._target = Target(
-            url=order.url,
-            headers=order.headers or {},
-            model=model,
-            seed=order.scenario.seed,
+            url=order.url, headers=order.headers or {}, model=model, seed=order.scenario.seed
         )
         self._progress = Progress(tuple(p.at_s for p in order.planned), order.planned_s)
         self._samples: list[Sample] = []

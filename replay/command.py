@@ -214,8 +214,7 @@ def policies(given: Sequence[str]) -> list[str]:
 def with_knobs(knobs: Knobs, given: Sequence[str]) -> Knobs:
     """`knobs` with each `name=value` applied.
 
-    Raises:
-        SettingsError: naming each that is not a knob, has no value, or is out of its bounds.
+    Raises SettingsError naming each that is not a knob, has no value, or is out of its bounds.
     """
     if not given:
         return knobs

@@ -89,9 +89,7 @@ def run(asked: Scenario, policy: str, progress: Callable[[float], None] | None =
 def check_policy(policy: str, asked: Scenario) -> None:
     """Check that `replay` knows `policy`, without replaying anything.
 
-    Raises:
-        SpecError: if it does not.
-        SettingsError: for a static fleet out of the bounds of the knobs.
+    Raises SpecError if it does not, and SettingsError for a static fleet out of the bounds of the knobs.
     """
     if policy not in (OURS, ORACLE, STATIC):
         _baseline(policy, asked)

@@ -163,8 +163,7 @@ def scenario(
 ) -> Scenario:
     """The scenario that these options of `replay.run.replay` describe.
 
-    Raises:
-        SettingsError: naming each option that is out of its bounds, its value and the bounds.
+    Raises SettingsError naming each option that is out of its bounds, its value and the bounds.
     """
     # Knobs in mode `advise` would leave the fleet as it is, and their operator asks what it would do.
     knobs = (knobs or KNOBS).model_copy(update={"mode": "act"})

@@ -31,12 +31,7 @@ class ProgressBar:
     @contextmanager
     def running(self, policy: str) -> Iterator[Callable[[float], None]]:
         """While `policy` runs: what to tell the share that is done. No bar where there is no terminal."""
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         disabled = not self._console.is_terminal
         with Progress(*columns, console=self._console, transient=True, disable=disabled) as progress:
             task = progress.add_task(policy.replace("[", r"\["), total=1.0)

@@ -81,19 +81,14 @@ def policy_with_prior(factor: float) -> type[ServePolicy]:
 def replay_with_prior(trace: Trace, factor: float, profile: Profile, seed: int) -> Result:
     """Replay ours with a scaled prior; with a factor of 1 it is what `replay` returns.
 
-    Raises:
-        TraceError: for a line of the trace that is no request.
+    Raises TraceError for a line of the trace that is no request.
     """
     asked = scenario(trace, knobs=KNOBS, profile=profile, seed=seed)
     return asked.run(Production(KNOBS, policy_with_prior(factor)), warm=asked.warm())
 
 
 def execute(job: Job) -> Run:
-    """Replay `job`.
-
-    Raises:
-        TraceError: for a line of the window that is no request.
-    """
+    """Replay `job`. Raises TraceError for a line of the window that is no request."""
     result = _result(job)
     gpu = result.gpu_seconds
     seconds = {"gpu_seconds": gpu.total, **asdict(gpu)}

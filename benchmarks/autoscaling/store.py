@@ -53,8 +53,7 @@ class Store:
     def load(self) -> dict[str, Run]:
         """Read the finished runs. A last line that was cut off is removed.
 
-        Raises:
-            ValueError: with the file and line, for one that is not a run.
+        Raises ValueError with the file and line, for one that is not a run.
         """
         if not self._path.exists():
             return {}

@@ -49,10 +49,7 @@ class Reports:
     def next(self) -> tuple[list[EngineSignals], list[IngressSignals]]:
         """The reports of the next second."""
         self._second += 1
-        return (
-            [self._engine() for _ in range(self.engines)],
-            [self._ingress() for _ in range(self.ingress)],
-        )
+        return ([self._engine() for _ in range(self.engines)], [self._ingress() for _ in range(self.ingress)])
 
     def _engine(self) -> EngineSignals:
         draw, passed = self._draw, self._second

@@ -178,8 +178,7 @@ class Observer:
 async def observing(processes: Processes, job: Job, trace: Trace) -> AsyncIterator[Observer]:
     """Observer while the block runs, and write what is seen into `trace`.
 
-    Raises:
-        RuntimeError: if the process of the load ended before the block did.
+    Raises RuntimeError if the process of the load ended before the block did.
     """
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.chaos.load", json.dumps(asdict(job)),

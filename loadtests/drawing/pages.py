@@ -55,8 +55,7 @@ def assembled(
 def write_page(path: str | Path, text: str) -> Path:
     """Write a page, in a folder that is made if need be; return its path.
 
-    Raises:
-        OSError: if the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -26,11 +26,7 @@ class ArrayTrace:
     block_tokens = 0
 
     def __init__(
-        self,
-        name: str,
-        arrival_s: npt.ArrayLike,
-        input_tokens: npt.ArrayLike,
-        output_tokens: npt.ArrayLike,
+        self, name: str, arrival_s: npt.ArrayLike, input_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike
     ) -> None:
         self._name = name
         columns = {

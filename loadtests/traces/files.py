@@ -77,11 +77,7 @@ class LineFile:
             raise TraceError(f"{path}: is empty")
 
     def first(self) -> Lines:
-        """The first lines, at least one.
-
-        Raises:
-            TraceError: where all lines are blank, or one is not text.
-        """
+        """The first lines, at least one. Raises TraceError where all lines are blank, or one is not text."""
         found = next(self.blocks(), None)
         if found is None:
             raise TraceError(f"{self.path}: has blank lines only")
@@ -90,9 +86,8 @@ class LineFile:
     def blocks(self, skip: int = 0) -> Iterator[Lines]:
         """Every line after the first `skip`, about a megabyte at a time.
 
-        Raises:
-            TraceError: for a damaged or truncated gzip file, a line that is too long or not text, and what
-                the disk reports.
+        Raises TraceError for a damaged or truncated gzip file, a line that is too long or not text, and what
+        the disk reports.
         """
         for first, block in self._blocks():
             numbers, texts = [], []

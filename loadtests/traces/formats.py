@@ -31,8 +31,7 @@ class Format(Protocol):
     def requests(self, lines: Lines) -> tuple[Chunk, Ints]:
         """The requests of `lines`, at the times in the file, and for each the index of its line.
 
-        Raises:
-            LineError: for a wrong line, which need not be the first one.
+        Raises LineError for a wrong line, which need not be the first one.
         """
         ...
 

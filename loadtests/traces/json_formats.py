@@ -20,11 +20,7 @@ _MOST_ID = (1 << 63) - 1
 
 
 def parsed(lines: Lines, index: int) -> dict[str, Any]:
-    """A line as an object.
-
-    Raises:
-        LineError: if it is none.
-    """
+    """A line as an object. Raises LineError if it is none."""
     text = lines.texts[index]
     try:
         document = msgspec.json.decode(text)

@@ -64,8 +64,7 @@ class Trace(Protocol):
     def chunks(self) -> Iterator[Chunk]:
         """The requests, from the first. Chunks have at most `CHUNK_REQUESTS`, and none is empty.
 
-        Raises:
-            TraceError: with file, line, value and bound, for a line that is not a request.
+        Raises TraceError with file, line, value and bound, for a line that is not a request.
         """
         ...
 

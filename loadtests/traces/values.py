@@ -30,9 +30,8 @@ class Key:
     def column(self, lines: Lines, values: Sequence[object] | Floats) -> Floats:
         """The `values` of `lines`, numbers or their text, as an array.
 
-        Raises:
-            LineError: for the first value that is not a number within the bounds, with
-                key, value and bound.
+        Raises LineError for the first value that is not a number within the bounds, with key, value and
+        bound.
         """
         column = _floats(values)
         wrong = ~((column >= self.least) & (column <= self.most))  # true for NaN

@@ -63,8 +63,7 @@ class Halves:
 def halves(trace: Trace) -> Halves:
     """The first and the second half of the time.
 
-    Raises:
-        TraceError: for a trace too short to be tuned on, and whatever reading it raises.
+    Raises TraceError for a trace too short to be tuned on, and whatever reading it raises.
     """
     requests, duration_s = 0, 0.0
     for chunk in trace.chunks():

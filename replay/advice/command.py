@@ -35,13 +35,7 @@ def add_command(commands: Any) -> None:
     )
     add_inputs(parser)
     add = parser.add_argument
-    add(
-        "--seeds",
-        type=int,
-        default=SEEDS,
-        metavar="N",
-        help=f"seeds per configuration; by default {SEEDS}",
-    )
+    add("--seeds", type=int, default=SEEDS, metavar="N", help=f"seeds per configuration; by default {SEEDS}")
     add(
         "--attainment", type=float, default=GOAL, metavar="SHARE",
         help=f"share of requests in minutes that meet the targets; by default {GOAL:g}",

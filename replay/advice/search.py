@@ -44,8 +44,7 @@ DEFAULT = tuple(name for name in LADDERS if name != "forecast")
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
     """The knobs to search, in the order in which they are tried.
 
-    Raises:
-        SettingsError: for a name that is not searched, or none at all.
+    Raises SettingsError for a name that is not searched, or none at all.
     """
     problems = [
         f"knobs = {shown(name)}: must be of {', '.join(LADDERS)}" for name in names if name not in LADDERS

@@ -32,8 +32,7 @@ _MOST_TOKENS = 1_000_000
 def add_command(commands: Any) -> None:
     """Register `capacity`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "capacity",
-        help="measure the capacity of one replica, for replays and the policy's starting values",
+        "capacity", help="measure the capacity of one replica, for replays and the policy's starting values"
     )
     add = parser.add_argument
     add("--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}")

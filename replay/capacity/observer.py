@@ -18,11 +18,7 @@ _EMPTY_S = 30.0
 
 
 def check_alone(model: str, seen: Readiness, knobs: Knobs) -> None:
-    """Exactly one replica, and no other on its way.
-
-    Raises:
-        MeasurementError: with how to pin one.
-    """
+    """Exactly one replica, and no other on its way. Raises MeasurementError with how to pin one."""
     pin = f"pin one: tideserve knobs set {model} min_replicas=1 max_replicas=1"
     if seen.replicas != 1 or seen.target_replicas > 1:
         state = f", {seen.phase}" if seen.phase else ""
@@ -134,8 +130,7 @@ class Observer:
     async def emptied(self) -> None:
         """Wait until the replica has nothing under way.
 
-        Raises:
-            MeasurementError: if it still has after half a minute.
+        Raises MeasurementError if it still has after half a minute.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + _EMPTY_S

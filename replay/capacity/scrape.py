@@ -49,8 +49,7 @@ class Scrape:
 def read_scrape(text: str, model: str) -> Scrape:
     """The series of `model` in an exposition.
 
-    Raises:
-        ValueError: where its lines are not those of an exposition.
+    Raises ValueError where its lines are not those of an exposition.
     """
     values: dict[str, dict[str, float]] = {}
     # The rest would keep the parser busy for 10 to 40 ms, and every request that is due meanwhile late.

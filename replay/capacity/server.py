@@ -125,8 +125,7 @@ class Server:
     async def generate(self, model: str, prompt: Sequence[int], output_tokens: int) -> None:
         """Stream one completion of exactly `output_tokens` to its end; closed early, it ends there.
 
-        Raises:
-            MeasurementError: for any answer that is not a whole stream.
+        Raises MeasurementError for any answer that is not a whole stream.
         """
         body = {
             "model": model,

@@ -7,12 +7,7 @@ import numpy as np
 
 from replay.fleet.layout import RULES, WINDOW_S, Records
 from replay.profile import Profile
-from serve_app.ingress.prefill import (
-    BYTES_PER_TOKEN,
-    MOST_PROMPT_TOKENS,
-    PACE_FADE,
-    PREFILL_BUDGET_SHARE,
-)
+from serve_app.ingress.prefill import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS, PACE_FADE, PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_choice import GROUP_REQUESTS, SEQUENCE_TOKENS
 from serve_app.ingress.request_counters import COLD_AFTER_S
 
@@ -23,8 +18,7 @@ ROUTINGS = ("grouped", "tokens", "two-choices")
 class Conditions:
     """Targets, cold starts, routing and limits of a fleet, besides its profile.
 
-    Raises:
-        ValueError: for a value out of its bounds.
+    Raises ValueError for a value out of its bounds.
     """
 
     ttft_target_s: float

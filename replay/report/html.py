@@ -20,9 +20,8 @@ _UNSEEN = ("seq", "deployment", "model", "signals", "ages_s")
 def write_html(path: str | Path, results: Sequence[Result], main: int = 0) -> Path:
     """Write the page to `path`, with `results[main]` in its headline; return the path.
 
-    Raises:
-        ValueError: without results, or if `main` is not one of them.
-        OSError: if the file cannot be written.
+    Raises ValueError without results, or if `main` is not one of them, and OSError if the file cannot be
+    written.
     """
     return write_page(path, page(results, main))
 

@@ -10,16 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from loadtests.drawing.palette import LIGHT
-from loadtests.drawing.pictures import (
-    Floats,
-    blank,
-    frame,
-    panels_of,
-    replica_panel,
-    stack,
-    steps,
-    time_axis,
-)
+from loadtests.drawing.pictures import Floats, blank, frame, panels_of, replica_panel, stack, steps, time_axis
 from replay.report.document import WINDOW_S, thinned
 from replay.result import Result, Timeline
 from serve_app.cli import formats

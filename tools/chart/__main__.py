@@ -32,8 +32,7 @@ def generated() -> dict[Path, str]:
 def _engine_arguments() -> str:
     """What `engine_args` of a model may and may not name, for the chart's checks.
 
-    Raises:
-        RuntimeError: without vLLM, whose source has the names.
+    Raises RuntimeError without vLLM, whose source has the names.
     """
     known = known_arguments()
     if known is None:

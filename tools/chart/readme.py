@@ -13,9 +13,8 @@ _DOCUMENTED_ONCE = ("gpuProfiles",)
 def readme(introduction: str, values: Mapping[str, Any], comments: Comments) -> str:
     """The README's text.
 
-    Raises:
-        ValueError: naming every value without a comment, its own or one of a mapping above it that stands
-            for all it holds.
+    Raises ValueError naming every value without a comment, its own or one of a mapping above it that stands
+    for all it holds.
     """
     rows, missing = [], []
     for path, value, description in documented(values, comments):

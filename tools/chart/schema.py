@@ -284,11 +284,7 @@ class ValuesSchema:
         monitor = {"enabled": flag(), "interval": text(empty=False)}
         rule = {"enabled": flag(), "runbookBase": text(), "selector": {"type": ["string", "null"]}}
         rule["thresholds"] = closed(thresholds)
-        boards = {
-            "enabled": flag(),
-            "folder": text(),
-            "gpuHourPrice": {"type": "number", "minimum": 0},
-        }
+        boards = {"enabled": flag(), "folder": text(), "gpuHourPrice": {"type": "number", "minimum": 0}}
         labels = {"labels": pairs()}
         monitoring = {
             "podMonitor": closed(monitor | labels),

@@ -64,11 +64,7 @@ def _person(rng: Random) -> str:
     job = rng.choice(_TEXTS["jobs"].split())
     start = rng.choice(_TEXTS["names"]).format(name)
     home = f"I am {article(job)}, and I live {rng.choice(PLACES)}."
-    slots = {
-        "friend": friend,
-        "thing": article(rng.choice(OBJECTS)),
-        "country": rng.choice(list(CAPITALS)),
-    }
+    slots = {"friend": friend, "thing": article(rng.choice(OBJECTS)), "country": rng.choice(list(CAPITALS))}
     habits = rng.sample(_TEXTS["habits"], rng.randint(2, 5))
     return " ".join([start, home, *(habit.format(**slots) for habit in habits)])
 
