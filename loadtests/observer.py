@@ -47,13 +47,7 @@ def counts(exposition: str) -> dict[str, dict[str, int]]:
 
 
 class Observer:
-    """Asks one application. What it cannot tell, because it is not Tideserve or does not answer, is left out.
-
-    Args:
-        session: Of its own, so that its connections are not the load's.
-        url: Where the API is served.
-        models: Whose replicas to look at.
-    """
+    """Asks one application, and leaves out what it cannot tell: not Tideserve, or not answering."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, models: Sequence[str]) -> None:
         self._session = session

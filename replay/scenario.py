@@ -126,15 +126,7 @@ class Scenario:
         settings: dict[str, Any] | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Result:
-        """Replay `controller`, with `warm` replicas ready at the start.
-
-        Args:
-            controller: The controller, with fresh memory.
-            warm: Replicas ready at the start.
-            conditions: Conditions other than the scenario's.
-            settings: The policy's settings for the result; by default the knobs that bear on every policy.
-            progress: Called with the share of the trace that is done.
-        """
+        """Replay `controller`, with `warm` replicas ready at the start."""
         result = simulate(
             self.trace,
             controller,

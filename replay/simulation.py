@@ -32,18 +32,7 @@ def simulate(
 ) -> Result:
     """Run `controller` against a simulated fleet under the requests of `trace`.
 
-    Args:
-        trace: The requests; read once.
-        controller: What decides.
-        profile: What one replica is.
-        conditions: What the fleet runs under.
-        bounds: Least and most replicas, to which what the controller asks for is clipped.
-        initial: Replicas ready at the start.
-        percentile: Of TTFT and ITL, for the targets.
-        progress: Called now and then with the share of the trace that is done.
-
-    Raises:
-        TraceError: for a line of the trace that is no request.
+    Raises TraceError for a line of the trace that is no request.
     """
     began = time.perf_counter()
     fleet = Fleet(profile, conditions, expected_replicas=bounds[1])

@@ -18,15 +18,7 @@ _TRUSTED_EFFORT = 0.05
 
 
 class Progress:
-    """A line for each finished replay, with an estimate of the time left.
-
-    Args:
-        jobs: What is to be run.
-        cached: How many more were found finished.
-        workers: Processes at a time.
-        stream: Where to write.
-        clock: Seconds.
-    """
+    """A line for each finished replay, with an estimate of the time left."""
 
     def __init__(
         self,

@@ -115,14 +115,6 @@ class DynamoPlanner:
     `core/load_scaling.py` and `config/defaults.py`; correction factors as in the planner design of its 1.0.
     Its default predictor is ARIMA, which is not reproduced; its live regression is, in effect: it is given
     the true coefficients, because Dynamo profiles before deployment.
-
-    Args:
-        fit: The step time the profile found.
-        itl_s: Target of the inter-token latency.
-        ttft_s: Target of the time to first token.
-        interval_s: Seconds between two throughput decisions.
-        max_num_seqs: Most requests of an engine's batch.
-        max_num_batched_tokens: Most tokens of an engine's step.
     """
 
     interval_s = _LOAD_INTERVAL_S

@@ -13,9 +13,6 @@ class Buckets:
     value counts as 0; a whole window without values begins anew.
 
     Source: Knative Serving, `pkg/autoscaler/aggregation`.
-
-    Args:
-        length_s: The window, in whole seconds.
     """
 
     def __init__(self, length_s: int) -> None:

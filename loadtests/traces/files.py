@@ -52,11 +52,7 @@ class Lines:
 class LineFile:
     """Reads a file from its start, as often as asked. Memory does not depend on its length.
 
-    Args:
-        path: A regular file; gzip is recognised by its first bytes.
-
-    Raises:
-        TraceError: if it cannot be read, or is empty.
+    Raises TraceError if it cannot be read, or is empty.
     """
 
     def __init__(self, path: Path) -> None:

@@ -49,13 +49,7 @@ def read(lines: Lines, layout: Format) -> tuple[Chunk, Ints]:
 def detect(file: LineFile, format: str, model: str | None) -> Format:  # noqa: A002 as `open_trace` calls it
     """The format of `file`, ready to read it.
 
-    Args:
-        file: What to look at.
-        format: One of `FORMATS`, or `auto`.
-        model: Whose requests to read, of a request log.
-
-    Raises:
-        TraceError: if it is in none, or not in the one that was asked for.
+    Raises TraceError if it is in none, or not in the one that was asked for.
     """
     lines = file.first()
     if format == AUTO:

@@ -91,9 +91,6 @@ class RequestLogFormat:
     A request of several sequences (`n`, or several prompts) is replayed as that many requests with even
     shares of its tokens, because they run side by side. Failed requests are left out: the ingress has sent
     them to another replica, or to none.
-
-    Args:
-        model: Which model's requests to read, where there are several.
     """
 
     name = "tideserve"

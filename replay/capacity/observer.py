@@ -53,12 +53,7 @@ class TrafficGuard:
     def add(self, scrape: Scrape, sent: int) -> StepSample | None:
         """The mean step since the last scrape; None if there was none.
 
-        Args:
-            scrape: The newest.
-            sent: Requests that the measurement has sent since `first`, so far.
-
-        Raises:
-            MeasurementError: for requests of others, or steps of another replica.
+        Raises MeasurementError for requests of others, or steps of another replica.
         """
         # Counters are a second or two behind, so more than were sent can only be others'.
         others = arrivals_between(self._first, scrape) - sent
@@ -79,14 +74,7 @@ class TrafficGuard:
 
 
 class Observer:
-    """Scrapes beside one load after the other.
-
-    Args:
-        server: The application.
-        model: Its model that is measured.
-        sent: How many requests the measurement has sent so far.
-        tell: Called once a second with what is under way, and the figures of how far it is.
-    """
+    """Scrapes beside one load after the other."""
 
     def __init__(
         self, server: Server, model: str, sent: Callable[[], int], tell: Callable[[str, str], None]

@@ -4,11 +4,7 @@ from replay.sample import Sample
 
 
 class Static:
-    """Always the same replicas: what one provisions without autoscaling.
-
-    Args:
-        replicas: How many.
-    """
+    """Always the same replicas: what one provisions without autoscaling."""
 
     interval_s = 60.0
 
