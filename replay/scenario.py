@@ -1,4 +1,4 @@
-"""The scenario of a replay: its traffic, hardware, knobs and random events."""
+"""The scenario of a replay: its traffic, hardware, knobs, random events and first fleet."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Watches an application from outside: its load, its probes, and its processes."""
+"""Watches an application from outside: its load, the probes that ask it, and its processes."""
 
 import asyncio
 import contextlib

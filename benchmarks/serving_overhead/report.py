@@ -1,4 +1,4 @@
-"""Medians, spreads and ratios over rounds, as JSON and Markdown."""
+"""Medians, spreads and ratios over rounds, as JSON, Markdown and, with matplotlib, a chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`advise`: the knobs that would have met the targets on recorded traffic for the fewest GPU-seconds."""
+"""`advise`: the knobs that would have met the targets on one half of a trace, checked on the other."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
