@@ -1,4 +1,4 @@
-"""The figures of a result, from the counters of the simulated fleet."""
+"""The figures and the time series of a result, from the counters of the simulated fleet."""
 
 import numpy as np
 import numpy.typing as npt

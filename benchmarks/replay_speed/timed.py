@@ -1,4 +1,4 @@
-"""One replay, timed, in a process of its own: `python -m benchmarks.replay_speed.timed`."""
+"""One replay of made-up traffic, timed, in its own process: `python -m benchmarks.replay_speed.timed`."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The knee in words: a line for each rate, with bars whose full length is the target. Pure."""
+"""The knee and the capacity in words: a line for each rate, with bars whose full length is the target."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A result as a JSON document, which `--json` prints and the page draws."""
+"""A result as a JSON document, which `--json` prints, and thinned for the page and the pictures."""
 
 import platform
 from dataclasses import fields, replace

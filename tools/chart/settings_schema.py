@@ -1,4 +1,4 @@
-"""JSON schemas of Tideserve's own settings, from the pydantic models that check them in the application."""
+"""JSON schemas of Tideserve's own settings, from their pydantic models, and which keys are required."""
 
 from collections.abc import Mapping
 from importlib import resources

@@ -1,4 +1,4 @@
-"""Log-spaced histograms of latencies: of the whole replay, of a minute, and of a replica's last 30 s."""
+"""Histograms of latencies, of the replay, a minute and a replica's last 30 s, and reports made of them."""
 
 import math
 
