@@ -1,84 +1,20 @@
-"""The scenario of a replay: its traffic, hardware, knobs, random events and first fleet."""
+"""The scenario of a replay: its traffic, hardware, knobs and random events."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadtests.traces.chunks import part
-from loadtests.traces.trace import Chunk, Trace
-from replay.controller import Controller, Sampled
-from replay.defaults import GOAL, KNOBS, LONGEST_COLD_START_S, MOST_REPLICAS, PROFILE
+from loadtests.traces.trace import Trace
+from replay.controller import Controller
+from replay.defaults import KNOBS, LONGEST_COLD_START_S, MOST_REPLICAS, PROFILE
+from replay.first_fleet import first_fleet
 from replay.fleet.conditions import ROUTINGS, Conditions, rules
-from replay.laws.static import Static
 from replay.profile import Profile
 from replay.profile_files import load_profile
 from replay.result import Result
 from replay.simulation import simulate
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError, shown
-
-FIRST_S = 600.0
-_MOST_REQUESTS = 50_000
-"""The most requests to replay of the first minutes."""
-
-
-class _FirstRequests:
-    """The first requests of a trace, as a trace."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.name = trace.name
-        self.block_tokens = trace.block_tokens
-        self._chunks: list[Chunk] = []
-        count = 0
-        for chunk in trace.chunks():
-            taken = min(int(chunk.arrival_s.searchsorted(FIRST_S)), _MOST_REQUESTS - count)
-            if taken:
-                self._chunks.append(part(chunk, 0, taken))
-            count += taken
-            if taken < len(chunk):
-                break
-
-    def chunks(self) -> Iterator[Chunk]:
-        """See `Trace`."""
-        return iter(self._chunks)
-
-    def progress(self) -> float:
-        """See `Trace`."""
-        return 1.0
-
-    def __bool__(self) -> bool:
-        return bool(self._chunks)
-
-
-def first_fleet(
-    trace: Trace, profile: Profile, conditions: Conditions, most: int, percentile: float = 95.0
-) -> int:
-    """The least static fleet that attains 99 % in the first ten minutes of `trace`; 0 without arrivals there.
-
-    A recorded window is cut from traffic that was being served; a policy that began it with nothing
-    would be judged by one cold start more than it would have had. Where not even `most` replicas attain
-    99 %, all of them.
-    """
-    first = _FirstRequests(trace)
-    if not first:
-        return 0
-
-    def attained(replicas: int) -> float:
-        return simulate(
-            first,
-            Sampled(Static(replicas)),
-            profile,
-            conditions,
-            bounds=(0, most),
-            initial=replicas,
-            percentile=percentile,
-        ).attainment
-
-    if attained(most) < GOAL:
-        return most
-    return 1 + bisect_left(range(1, most), GOAL, key=attained)
-
 
 MOST_START_FAILURES = 0.9
 _OF_ALL = (
@@ -126,7 +62,15 @@ class Scenario:
         settings: dict[str, Any] | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Result:
-        """Replay `controller`, with `warm` replicas ready at the start."""
+        """Replay `controller`, with `warm` replicas ready at the start.
+
+        Args:
+            controller: The controller, with fresh memory.
+            warm: Replicas ready at the start.
+            conditions: Conditions other than the scenario's.
+            settings: The policy's settings for the result; by default the knobs that bear on every policy.
+            progress: Called with the share of the trace that is done.
+        """
         result = simulate(
             self.trace,
             controller,
@@ -155,7 +99,8 @@ def scenario(
 ) -> Scenario:
     """The scenario that these options of `replay.run.replay` describe.
 
-    Raises SettingsError naming each option that is out of its bounds, its value and the bounds.
+    Raises:
+        SettingsError: naming each option that is out of its bounds, its value and the bounds.
     """
     # Knobs in mode `advise` would leave the fleet as it is, and their operator asks what it would do.
     knobs = (knobs or KNOBS).model_copy(update={"mode": "act"})
