@@ -1,7 +1,5 @@
 """When requests come: stretches of time, one after another, each with its shape."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator

@@ -1,7 +1,5 @@
 """The requests of a run as arrays: what each one waited for, and what does not apply to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain

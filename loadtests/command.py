@@ -52,11 +52,7 @@ def add_command(commands: Any) -> None:
         help="instead of --url: serve this configuration on a free port, as `tideserve run` does, and stop "
         "it at the end",
     )  # fmt: skip
-    add(
-        "--model",
-        metavar="M",
-        help="the model of requests that name none, where several are served",
-    )
+    add("--model", metavar="M", help="the model of requests that name none, where several are served")
     add("--seed", type=int, metavar="N", help="the seed, instead of the scenario's")
     add("--trace", metavar="FILE", help="the trace, instead of the files that `shape: trace` names")
     add(

@@ -1,7 +1,5 @@
 """What the replicas of a model did during a run, and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,11 +77,7 @@ def _fleet(model: str, run: Run, scenario: Scenario) -> Fleet:
     seconds = GpuSeconds(
         *(
             scenario.cost.gpus_per_replica * _integral(at, values, run.duration_s)
-            for values in (
-                ready,
-                starting,
-                _known([look.draining for look in looks]),
-            )
+            for values in (ready, starting, _known([look.draining for look in looks]))
         )
     )
     events = int(np.abs(np.diff(ready)).sum())

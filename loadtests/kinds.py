@@ -1,7 +1,5 @@
 """What requests are: a scenario mixes kinds by their shares."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator

@@ -1,7 +1,5 @@
 """What a measurement ran on: machine and versions, for the record."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

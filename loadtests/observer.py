@@ -1,7 +1,5 @@
 """Looks at the application under load from beside it: replicas, queues, and the policy's decisions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,8 +31,7 @@ _NEWEST = 100
 def counts(exposition: str) -> dict[str, dict[str, int]]:
     """By model, then by the names of `Sample`'s fields; queues are summed over replicas.
 
-    Raises:
-        ValueError: for what is not an exposition.
+    Raises ValueError for what is not an exposition.
     """
     # Of the thousands of lines these are a handful, and parsing all took 60 ms of a core that is measured.
     lines = [line for line in exposition.splitlines() if line.startswith(_STARTS)]
@@ -50,13 +47,7 @@ def counts(exposition: str) -> dict[str, dict[str, int]]:
 
 
 class Observer:
-    """Asks one application. What it cannot tell, because it is not Tideserve or does not answer, is left out.
-
-    Args:
-        session: Of its own, so that its connections are not the load's.
-        url: Where the API is served.
-        models: Whose replicas to look at.
-    """
+    """Asks one application, and leaves out what it cannot tell: not Tideserve, or not answering."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, models: Sequence[str]) -> None:
         self._session = session

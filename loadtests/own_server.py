@@ -1,7 +1,5 @@
 """A server of a command's own, from a configuration: started, waited for, and stopped."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

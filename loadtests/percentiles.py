@@ -1,7 +1,5 @@
 """Percentiles in which what never came counts as longest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Arrivals, kinds, lengths, prefixes and leaving clients have streams of random nu
 change of the lengths, say, leaves every intended time as it was.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,11 +181,7 @@ def _recorded(stretch: Recorded, folder: Path, trace: str | None) -> tuple[Float
     try:
         chunks = list(
             open_trace(
-                path,
-                start_s=stretch.start_s,
-                duration_s=stretch.for_s,
-                time=stretch.time,
-                rate=stretch.rate,
+                path, start_s=stretch.start_s, duration_s=stretch.for_s, time=stretch.time, rate=stretch.rate
             ).chunks()
         )
     except TraceError as error:

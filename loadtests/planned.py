@@ -1,7 +1,5 @@
 """A request before it is sent."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """How far a run is: what a view shows while it goes on."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How much a run asked for and got a second, and how much of it was good."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

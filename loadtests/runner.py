@@ -1,12 +1,11 @@
 """One run from end to end: wait for the replicas, send the requests, watch, and collect everything."""
 
-from __future__ import annotations
-
 import asyncio
 import math
+import signal
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,7 +15,6 @@ import aiohttp
 
 from loadtests.client.processes import ClientProcesses
 from loadtests.client.prompts import Target
-from loadtests.interrupts import stop_on_signals
 from loadtests.machine import machine, versions
 from loadtests.observer import Observer
 from loadtests.plan import endless
@@ -26,6 +24,31 @@ from loadtests.record import Run, Sample, Timekeeping
 from loadtests.scenario import Scenario
 from loadtests.server import Served, check_plan, choose_model, served
 from serve_app.cli.http_client import proxy_for
+
+
+@contextmanager
+def stop_on_signals(stopping: asyncio.Event) -> Iterator[None]:
+    """Set `stopping` at the first SIGINT, SIGTERM or hang-up; a second SIGINT is Python's own again.
+
+    Under `nohup` hang-ups stay ignored. For the main thread's running loop.
+    """
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        stopping.set()
+        loop.remove_signal_handler(number)
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
 
 _LOOK_S = 1.0
 _DECISIONS_EVERY = 2
@@ -68,8 +91,7 @@ class Order:
 async def run(order: Order, view: View) -> Run:
     """Run it. The first SIGINT, SIGTERM or hang-up ends it early, with all that was seen until then.
 
-    Raises:
-        ServerError: for a server that cannot be tested with this scenario; nothing was sent then.
+    Raises ServerError for a server that cannot be tested with this scenario; nothing was sent then.
     """
     stopping = asyncio.Event()
     session = aiohttp.ClientSession(headers=order.headers, proxy=proxy_for(order.url))
@@ -104,10 +126,7 @@ class _Runner:
         self._models = tuple(dict.fromkeys(kind.model or model for kind in order.scenario.requests))
         self._observer = Observer(session, order.url, self._models)
         self._target = Target(
-            url=order.url,
-            headers=order.headers or {},
-            model=model,
-            seed=order.scenario.seed,
+            url=order.url, headers=order.headers or {}, model=model, seed=order.scenario.seed
         )
         self._progress = Progress(tuple(p.at_s for p in order.planned), order.planned_s)
         self._samples: list[Sample] = []

@@ -1,7 +1,5 @@
 """A load test as a file says it: which requests come when, and what must hold of the answers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Reading a scenario's file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml
@@ -18,8 +16,7 @@ _TAGS = ARRIVALS_TAGS | LENGTH_TAGS
 def read_scenario(path: Path) -> Scenario:
     """The scenario in `path`.
 
-    Raises:
-        SettingsError: for a file that cannot be read, and each key of it that is wrong, with its line.
+    Raises SettingsError for a file that cannot be read, and each key of it that is wrong, with its line.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """What a scenario needs to know of a server before its first request. It wakes no model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +28,7 @@ class Served:
 async def served(session: aiohttp.ClientSession, url: str) -> Served:
     """Ask `url` what it serves.
 
-    Raises:
-        ServerError: if nothing answers there, or not as the OpenAI API does.
+    Raises ServerError if nothing answers there, or not as the OpenAI API does.
     """
     document = await _json(session, f"{url}/v1/models")
     try:
@@ -46,8 +43,7 @@ async def served(session: aiohttp.ClientSession, url: str) -> Served:
 def choose_model(found: Served, given: str | None) -> str:
     """The model of requests that name none.
 
-    Raises:
-        ServerError: if it is not served, or several are and none is given.
+    Raises ServerError if it is not served, or several are and none is given.
     """
     known = ", ".join(found.context)
     if given is None:
@@ -62,8 +58,7 @@ def choose_model(found: Served, given: str | None) -> str:
 def check_plan(planned: Sequence[Planned], found: Served, default: str) -> None:
     """Find out before the run what the server would refuse in its middle.
 
-    Raises:
-        ServerError: for a model that is not served, or a request longer than its model's context.
+    Raises ServerError for a model that is not served, or a request longer than its model's context.
     """
     longest: dict[tuple[str, str], Planned] = {}
     for request in planned:

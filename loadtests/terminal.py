@@ -1,7 +1,5 @@
 """Load tests on a terminal of 100 columns, and as plain text anywhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich import box

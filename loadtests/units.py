@@ -1,7 +1,5 @@
 """Figures of a load test in words; what never came is `never`."""
 
-from __future__ import annotations
-
 import math
 
 from serve_app.cli import formats

@@ -1,7 +1,5 @@
 """Whether a run met what its scenario demands, and whether its figures mean anything at all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,16 +76,8 @@ def judge(run: Run, summary: Summary) -> Verdicts:
         ValueError: `run.scenario` is not a scenario.
     """
     scenario = Scenario.model_validate(run.scenario)
-    verdicts = (
-        *_latencies(scenario, summary),
-        *_errors(scenario, summary),
-        *_scaling(scenario, summary),
-    )
-    invalid = (
-        *_incomplete(run),
-        *_late(run, scenario.client),
-        *_unseen(scenario, summary),
-    )
+    verdicts = (*_latencies(scenario, summary), *_errors(scenario, summary), *_scaling(scenario, summary))
+    invalid = (*_incomplete(run), *_late(run, scenario.client), *_unseen(scenario, summary))
     failed = any(verdict.ok is False for verdict in verdicts)
     overall: Overall = "invalid" if invalid else "fail" if failed else "pass"
     return Verdicts(overall=overall, verdicts=verdicts, invalid=invalid)

@@ -19,9 +19,9 @@ from serve_app.settings.knobs import Knobs, overlay
 from serve_app.settings.settings_error import SettingsError, from_pydantic
 
 if TYPE_CHECKING:
-    from replay.progress_bar import ProgressBar
     from replay.result import Result
     from replay.scenario import Scenario
+    from replay.status_line import ProgressBar
 
 _INTERRUPTED = 130
 """The exit status that shells report of a process that Ctrl-C ended."""
@@ -99,9 +99,9 @@ def _run(options: argparse.Namespace) -> int:
     from loadtests.traces import TraceError  # noqa: PLC0415
     from replay.fleet.kernel import is_compiled  # noqa: PLC0415
     from replay.outputs import STDOUT, Outputs  # noqa: PLC0415
-    from replay.progress_bar import ProgressBar  # noqa: PLC0415
     from replay.report import print_comparison, print_result  # noqa: PLC0415
     from replay.scenario import scenario  # noqa: PLC0415
+    from replay.status_line import ProgressBar  # noqa: PLC0415
 
     outputs = Outputs(options.json, options.html, options.png)
     outputs.check()
@@ -214,8 +214,7 @@ def policies(given: Sequence[str]) -> list[str]:
 def with_knobs(knobs: Knobs, given: Sequence[str]) -> Knobs:
     """`knobs` with each `name=value` applied.
 
-    Raises:
-        SettingsError: naming each that is not a knob, has no value, or is out of its bounds.
+    Raises SettingsError naming each that is not a knob, has no value, or is out of its bounds.
     """
     if not given:
         return knobs

@@ -1,7 +1,5 @@
 """The controller of a replay: its protocol, and baseline policies behind it."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

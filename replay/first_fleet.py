@@ -1,7 +1,5 @@
 """The fleet that stands at the start of a replay, the same for every policy."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ prefill of a second; no coefficient is negative; a few steps that something else
 (Tukey's biweight, by iteratively reweighted least squares).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

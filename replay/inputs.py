@@ -81,8 +81,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 def read_inputs(options: argparse.Namespace) -> Inputs:
     """Read and check the options.
 
-    Raises:
-        SettingsError: naming each key, its value and its bound; with file and line for what is in a file.
+    Raises SettingsError naming each key, its value and its bound; with file and line for what is in a file.
     """
     # The replay's readers import numpy, which no other command should wait for.
     from loadtests.traces import TraceError, open_trace  # noqa: PLC0415

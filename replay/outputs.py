@@ -31,8 +31,7 @@ class Outputs:
     def check(self) -> None:
         """Check before minutes of replays that their results can be written.
 
-        Raises:
-            SettingsError: naming each option, its path, and what is wrong with it.
+        Raises SettingsError naming each option, its path, and what is wrong with it.
         """
         problems = []
         places = {

@@ -1,7 +1,5 @@
 """The production policy in a replay: the very adapter that Ray Serve calls, shown what Ray would show it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass

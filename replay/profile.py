@@ -1,7 +1,5 @@
 """A hardware profile: the step time, limits, cold start and price of one replica."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

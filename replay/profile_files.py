@@ -1,7 +1,5 @@
 """Hardware profiles by name or from a file, and the one for a configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -20,13 +18,7 @@ _PACKAGE = "replay.profiles"
 _SUFFIXES = (".yaml", ".yml")
 _FALLBACK = "a100-80gb"
 # By Ray's names of accelerator types.
-_BY_ACCELERATOR = {
-    "A100": "a100-80gb",
-    "A100-80G": "a100-80gb",
-    "H100": "h100",
-    "H200": "h200",
-    "L4": "l4",
-}
+_BY_ACCELERATOR = {"A100": "a100-80gb", "A100-80G": "a100-80gb", "H100": "h100", "H200": "h200", "L4": "l4"}
 
 
 def profile_names() -> tuple[str, ...]:
@@ -38,9 +30,8 @@ def profile_names() -> tuple[str, ...]:
 def load_profile(name_or_path: str | Path) -> Profile:
     """A profile by its name, or from a fleet file: what ends in .yaml, or has a slash.
 
-    Raises:
-        SettingsError: for an unknown name, a file that cannot be read, and each key of it that is wrong,
-            with its line, value and bound.
+    Raises SettingsError for an unknown name, a file that cannot be read, and each key of it that is wrong,
+    with its line, value and bound.
     """
     return parse_profile(*_opened(name_or_path))
 
@@ -72,8 +63,7 @@ def starting_values(profile: Profile) -> dict[str, Any]:
 def parse_profile(text: str, where: str) -> Profile:
     """The profile written in `text`; errors are told to be in the file `where`.
 
-    Raises:
-        SettingsError: as `load_profile`.
+    Raises SettingsError as `load_profile`.
     """
     try:
         document = yaml.safe_load(text)

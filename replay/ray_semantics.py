@@ -14,8 +14,6 @@ Source: `ray/serve/autoscaling_policy.py` and `ray/serve/_private/autoscaling_st
 which the tests hold this.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,12 +52,7 @@ class Context:
 
 
 def apply(contexts: Mapping[Key, Context], answer: Mapping[Key, float]) -> dict[Key, int]:
-    """The target of every context after Ray's rules are applied to a policy's answer.
-
-    Args:
-        contexts: What the policy was called with, as it left them.
-        answer: Replicas by deployment. One that is left out keeps the target it had.
-    """
+    """The target of every context after Ray's rules are applied to a policy's answer."""
     return {
         key: _target(context, answer[key]) if key in answer else context._target
         for key, context in contexts.items()

@@ -1,7 +1,5 @@
 """The result of one replay: plain data, from which every report is made."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`replay`: run a policy on recorded traffic and return what it did and cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from loadtests.traces.trace import Trace
@@ -91,9 +89,7 @@ def run(asked: Scenario, policy: str, progress: Callable[[float], None] | None =
 def check_policy(policy: str, asked: Scenario) -> None:
     """Check that `replay` knows `policy`, without replaying anything.
 
-    Raises:
-        SpecError: if it does not.
-        SettingsError: for a static fleet out of the bounds of the knobs.
+    Raises SpecError if it does not, and SettingsError for a static fleet out of the bounds of the knobs.
     """
     if policy not in (OURS, ORACLE, STATIC):
         _baseline(policy, asked)

@@ -1,7 +1,5 @@
 """The sample of the fleet that a baseline policy sees, and the protocol of such policies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The scenario of a replay: its traffic, hardware, knobs and random events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

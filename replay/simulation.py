@@ -1,17 +1,14 @@
 """The driver of a replay: moves a trace, a fleet and a policy through time, and returns the result."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
 from loadtests.traces.trace import Chunk, Trace
 from replay.controller import Controller
-from replay.figures import measure
+from replay.figures import Series, measure
 from replay.fleet.fleet import Conditions, Fleet
 from replay.profile import Profile
 from replay.result import Result
-from replay.series import Series
 
 _TICK_S = 0.5
 """The longest step while replicas drain and after the last arrival, so that their ends are noticed."""
@@ -35,18 +32,7 @@ def simulate(
 ) -> Result:
     """Run `controller` against a simulated fleet under the requests of `trace`.
 
-    Args:
-        trace: The requests; read once.
-        controller: What decides.
-        profile: What one replica is.
-        conditions: What the fleet runs under.
-        bounds: Least and most replicas, to which what the controller asks for is clipped.
-        initial: Replicas ready at the start.
-        percentile: Of TTFT and ITL, for the targets.
-        progress: Called now and then with the share of the trace that is done.
-
-    Raises:
-        TraceError: for a line of the trace that is no request.
+    Raises TraceError for a line of the trace that is no request.
     """
     began = time.perf_counter()
     fleet = Fleet(profile, conditions, expected_replicas=bounds[1])

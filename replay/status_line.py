@@ -2,7 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from replay.result import Result
+
+_NAME_WIDTH = 18
+
+
+class ProgressBar:
+    """Writes to one stream, which is not that of the results."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._console = Console(file=stream, soft_wrap=True)
+        self._clock = clock
+
+    def say(self, what: str) -> None:
+        """A line."""
+        self._console.print(Text(what), highlight=False)
+
+    @contextmanager
+    def running(self, policy: str) -> Iterator[Callable[[float], None]]:
+        """While `policy` runs: what to tell the share that is done. No bar where there is no terminal."""
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        disabled = not self._console.is_terminal
+        with Progress(*columns, console=self._console, transient=True, disable=disabled) as progress:
+            task = progress.add_task(policy.replace("[", r"\["), total=1.0)
+            yield lambda share: progress.update(task, completed=share)
+
+    def ended(self, result: Result, took_s: float) -> None:
+        """The line of a run."""
+        self.say(
+            f"{result.policy:<{_NAME_WIDTH}} {result.gpu_seconds.total:>10,.0f} GPU-s, "
+            f"{100 * result.attainment:6.2f} % attained, in {took_s:.1f} s"
+        )
+
 
 _WIDTH = 120
 

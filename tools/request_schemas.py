@@ -1,7 +1,5 @@
 """Write the request schemas down from the installed vLLM: `python -m tools.request_schemas`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """`python -m benchmarks.autoscaling`: see README.md beside this file."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
@@ -10,13 +8,11 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.autoscaling.execute import execute
+from benchmarks.autoscaling.execute import execute, library_versions
 from benchmarks.autoscaling.options import Options, parse
 from benchmarks.autoscaling.page import Facts, page
 from benchmarks.autoscaling.plan import Job, plan
-from benchmarks.autoscaling.pool import Failure, run_all
-from benchmarks.autoscaling.progress import Progress
-from benchmarks.autoscaling.sources import library_versions
+from benchmarks.autoscaling.pool import Failure, Progress, run_all
 from benchmarks.autoscaling.store import Run, Store, as_rows
 from benchmarks.autoscaling.summary import Results
 from benchmarks.autoscaling.targets import Target, met, targets

@@ -7,8 +7,6 @@ the last need. They learn nothing wrongly and start replicas in no time: what th
 that goes by the same past can be asked for.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

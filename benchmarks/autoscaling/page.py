@@ -1,7 +1,5 @@
 """The page of results, made anew from the runs each time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,16 +36,7 @@ class Facts:
 def page(
     results: Results, found: Sequence[Target], facts: Facts, picture: Path, at: Path, notes: Path
 ) -> str:
-    """The page as Markdown.
-
-    Args:
-        results: All runs.
-        found: The targets.
-        facts: About the benchmark's run.
-        picture: The file of the picture.
-        at: Where the page will be, for the links on it.
-        notes: The folder of `tried.md` and `known_needs.md`.
-    """
+    """The page as Markdown."""
 
     def link(target: Path) -> str:
         return Path(os.path.relpath(target, at.parent)).as_posix()

@@ -1,7 +1,5 @@
 """Cost against attainment of all policies, one panel a window. Imports matplotlib."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,8 +43,7 @@ _PEERS_ZORDER, _OWN_ZORDER = 3, 5
 def write_picture(results: Results, path: Path) -> None:
     """Draw the medians of all runs under the usual circumstances.
 
-    Raises:
-        OSError: if the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     cells = len(results.windows) + 1  # the last one is the key
     columns = min(_COLUMNS, cells)

@@ -1,7 +1,5 @@
 """The replays to run: every policy on every window, peers over a grid of settings, ours under variants."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Finished replays on disk, one line each, so that a benchmark that was cut off goes on where it was."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -55,8 +53,7 @@ class Store:
     def load(self) -> dict[str, Run]:
         """Read the finished runs. A last line that was cut off is removed.
 
-        Raises:
-            ValueError: with the file and line, for one that is not a run.
+        Raises ValueError with the file and line, for one that is not a run.
         """
         if not self._path.exists():
             return {}

@@ -1,7 +1,5 @@
 """Runs by window, policy and variant: medians over seeds, and the spread."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median

@@ -1,18 +1,11 @@
 """The targets, set before the policy was tuned, and whether they are met."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
 from benchmarks.autoscaling.plan import VARIANTS, Variant
-from benchmarks.autoscaling.summary import (
-    BURSTY_GOAL,
-    BURSTY_TTFT_OK,
-    SMOOTH_GOAL,
-    Results,
-)
+from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results
 from benchmarks.autoscaling.windows import Window
 from benchmarks.peers.laws import PUBLISHED
 from replay.defaults import ORACLE, OURS, STATIC

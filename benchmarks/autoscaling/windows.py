@@ -1,7 +1,5 @@
 """The recorded windows that policies are judged on, and what kind of traffic each is."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence
@@ -56,9 +54,8 @@ def find_windows(
 ) -> list[Window]:
     """The windows in folders, or given as files, by name; of them those named in `only`.
 
-    Raises:
-        ValueError: for a place that does not exist, no window at all, two of one name, or a name of none.
-        TraceError: for a file that is no trace.
+    Raises ValueError for a place that does not exist, no window at all, two of one name, or a name of none,
+    and TraceError for a file that is no trace.
     """
     files: list[Path] = []
     for place in places:

@@ -1,7 +1,5 @@
 """A fleet under Ray's real autoscaling state: its replicas' reports are made up, the rest is Ray's."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import asdict
@@ -51,10 +49,7 @@ class Reports:
     def next(self) -> tuple[list[EngineSignals], list[IngressSignals]]:
         """The reports of the next second."""
         self._second += 1
-        return (
-            [self._engine() for _ in range(self.engines)],
-            [self._ingress() for _ in range(self.ingress)],
-        )
+        return ([self._engine() for _ in range(self.engines)], [self._ingress() for _ in range(self.ingress)])
 
     def _engine(self) -> EngineSignals:
         draw, passed = self._draw, self._second

@@ -1,7 +1,5 @@
 """Times the parts of a decision, one after the other in every round."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`python -m benchmarks.chaos`: see README.md beside this file."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Attacks one process after the other, or at random, and waits for the application to recover."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
@@ -138,8 +136,7 @@ class Conductor:
     async def full_strength(self) -> None:
         """Wait until everything runs and answers, on a new server if the last one is lost.
 
-        Raises:
-            TimeoutError: if that does not come.
+        Raises TimeoutError if that does not come.
         """
         await self._replace_lost()
         if not await self._until(self._steady(), _FULL_S):

@@ -1,7 +1,5 @@
 """Which engines could serve at a time, by their processes and by what was answered."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TypeVar

@@ -7,8 +7,6 @@ has changed, and `{"stream": {...}}` when one is over. It ends with its input, s
 It is a process of its own because reading thousands of pieces a second would delay the probes beside it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """Whether the memory of each kind of process is flat over a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median

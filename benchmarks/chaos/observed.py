@@ -1,7 +1,5 @@
 """What was done and what was seen. Times are seconds of `time.monotonic`, which all processes here share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The command line of `make chaos`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass

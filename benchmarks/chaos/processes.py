@@ -1,7 +1,5 @@
 """The processes of the application, found by their titles below this one, and signals to them."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time

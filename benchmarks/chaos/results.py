@@ -1,7 +1,5 @@
 """The result of a run: its tables in Markdown, and a JSON document that gives them again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

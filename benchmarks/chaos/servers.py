@@ -1,7 +1,5 @@
 """The application under attack: `tideserve run` on one raylet, or a server that runs already."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -49,8 +47,7 @@ class Served:
 def read(path: Path) -> Served:
     """A configuration with one model that always has replicas.
 
-    Raises:
-        ChaosError: if it cannot be read, or its model may be at zero, where nothing could be attacked.
+    Raises ChaosError if it cannot be read, or its model may be at zero, where nothing could be attacked.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))

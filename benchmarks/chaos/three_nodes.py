@@ -6,8 +6,6 @@ whose connections the kernel deals out among those that live: the part that a Se
 head's listens on another port, which gets no requests. A lost node is started again, as an operator would.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json
@@ -127,11 +125,7 @@ class ThreeNodes:
             }
         else:
             room = {"ingress:replicas": 1, "engine:replicas": -(-self.engines // len(WORKERS))}
-            options |= {
-                "address": f"127.0.0.1:{self._gcs}",
-                "num-cpus": 2,
-                "resources": json.dumps(room),
-            }
+            options |= {"address": f"127.0.0.1:{self._gcs}", "num-cpus": 2, "resources": json.dumps(room)}
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         command += ["--head"] if name == HEAD else []
         return command + [f"--{option}={value}" for option, value in options.items()]

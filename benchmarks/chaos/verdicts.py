@@ -1,7 +1,5 @@
 """What each event cost its clients, and whether the goals hold. Pure: a trace in, rows out."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence

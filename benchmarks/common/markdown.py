@@ -1,7 +1,5 @@
 """Tables in Markdown whose columns also line up as plain text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

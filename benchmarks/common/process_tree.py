@@ -1,7 +1,5 @@
 """CPU and memory of a process and everything below it (Linux)."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Lines of progress."""
 
-from __future__ import annotations
-
 import time
 
 _BEGAN = time.monotonic()

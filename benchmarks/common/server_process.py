@@ -1,7 +1,5 @@
 """A server started for the benchmark: ready, measured, stopped, with everything below it."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

@@ -8,8 +8,6 @@ for counting CPU as well as for stopping. When it is told to stop, when the serv
 the benchmark itself dies (PR_SET_PDEATHSIG, even after `kill -9`), it ends the whole tree.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """`python -m benchmarks.load_clients`: see README.md beside this file."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

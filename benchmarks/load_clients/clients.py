@@ -1,7 +1,5 @@
 """The load generators that were compared, each driven in its own best way of sending a given schedule."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

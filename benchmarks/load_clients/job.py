@@ -1,7 +1,5 @@
 """What a load generator is asked to do, and what it says it saw."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

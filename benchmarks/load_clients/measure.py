@@ -1,7 +1,5 @@
 """Run a client against the stub server and compare what it saw with what was done."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal

@@ -1,7 +1,5 @@
 """One reply of the stub server: what is due when, and the record of what was done."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import time

@@ -1,7 +1,5 @@
 """What the stub server is asked to do, what it says, and what it records of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any, Literal

@@ -7,8 +7,6 @@ A request's JSON body may say how it is to be answered: `"stub": {"ttft_s": 0.5,
 see `stub_script.Script`.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -3,8 +3,6 @@
 PLAN is what `clients.Tideserve` writes. Run as a script, so that it starts as the others do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """`vllm bench serve`, whose command does not start from the CPU distribution of vLLM."""
 
-from __future__ import annotations
-
 import argparse
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """AIBrix's pod autoscaler."""
 
-from __future__ import annotations
-
 import math
 
 from benchmarks.peers.sliding_windows import Highest, Mean
@@ -26,9 +24,6 @@ class AibrixApa:
     Source: AIBrix, `pkg/controller/podautoscaler`: `algorithm/apa.go`, defaults in `context/context.go`, pods
     that start in `autoscaler.go`, sync in `podautoscaler_controller.go`. There the cooldown takes the lowest
     recommendation where its documentation has it guard against going down too soon; this does as documented.
-
-    Args:
-        target: Requests running or waiting that one pod is meant to have.
     """
 
     interval_s = 10.0

@@ -1,7 +1,5 @@
 """Kubernetes' horizontal pod autoscaler with KEDA."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

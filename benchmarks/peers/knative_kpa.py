@@ -1,7 +1,5 @@
 """Knative's pod autoscaler."""
 
-from __future__ import annotations
-
 import math
 
 from benchmarks.peers.sliding_windows import Buckets

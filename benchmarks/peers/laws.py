@@ -1,7 +1,5 @@
 """The laws of peers, as `tideserve replay --policy` and the benchmarks know them."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from benchmarks.peers.aibrix_apa import AibrixApa

@@ -1,7 +1,5 @@
 """llm-d's workload variant autoscaler: its two saturation analyzers, and the metrics that both go by."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass
@@ -136,10 +134,6 @@ class LlmdWvaTokens:
 
     Source: llm-d workload-variant-autoscaler, `internal/engines/analyzers/saturation_v2` and
     `internal/engines/pipeline`.
-
-    Args:
-        max_num_seqs: Most requests of an engine's batch.
-        max_num_batched_tokens: Most tokens of an engine's step.
     """
 
     name = "wva:2"

@@ -1,7 +1,5 @@
 """Ray Serve's own autoscaling, by the number of requests."""
 
-from __future__ import annotations
-
 import math
 
 from benchmarks.peers.ray_reports import HandleReports
@@ -24,18 +22,6 @@ class RayDefault:
     Source: `ray/serve/autoscaling_policy.py` of Ray 2.60.0 with `AutoscalingConfig`'s defaults, except that 0
     replicas are allowed. The tests hold it to Ray's own code. (Ray Serve LLM sets the target to 1e9 and so
     never scales by itself.)
-
-    Args:
-        target_ongoing_requests: Requests running or queued that one replica is meant to have.
-        upscale_delay_s: Seconds.
-        downscale_delay_s: Seconds.
-        downscale_to_zero_delay_s: Seconds; the delay of other steps down if not given.
-        upscaling_factor: Share of the way up that one step goes.
-        downscaling_factor: Share of the way down that one step goes.
-        min_replicas: Least replicas asked for.
-        max_replicas: Most replicas asked for.
-        look_back_period_s: Seconds that the mean is over.
-        metrics_interval_s: Seconds between two reports.
     """
 
     interval_s = CONTROL_LOOP_S

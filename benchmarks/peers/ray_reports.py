@@ -12,8 +12,6 @@ Source: `ray/serve/_private/router.py` (`RouterMetricsManager`), `autoscaling_st
 has; a report is in the controller's hands at the tick after the one that it was pushed in.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,12 +45,7 @@ _NOTHING = _Steps(0.0, 0.0, 0.0, 0.0)
 
 
 class HandleReports:
-    """The one deployment handle and the controller's memory of its reports.
-
-    Args:
-        look_back_s: Ray's `look_back_period_s`.
-        push_s: Ray's `metrics_interval_s`.
-    """
+    """The one deployment handle and the controller's memory of its reports."""
 
     def __init__(self, look_back_s: float = 30.0, push_s: float = 10.0) -> None:
         self._look_back_s = look_back_s

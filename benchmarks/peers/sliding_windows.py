@@ -1,7 +1,5 @@
 """Sliding windows that several laws share. Running sums: no call looks at the whole window."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 
@@ -15,9 +13,6 @@ class Buckets:
     value counts as 0; a whole window without values begins anew.
 
     Source: Knative Serving, `pkg/autoscaler/aggregation`.
-
-    Args:
-        length_s: The window, in whole seconds.
     """
 
     def __init__(self, length_s: int) -> None:

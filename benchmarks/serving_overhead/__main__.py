@@ -1,7 +1,5 @@
 """`python -m benchmarks.serving_overhead`: see README.md beside this file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -15,11 +13,11 @@ from types import FrameType
 from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError
 from benchmarks.common.supervise import TERM_S
-from benchmarks.serving_overhead import chart, priority, ray_llm
+from benchmarks.serving_overhead import ray_llm
 from benchmarks.serving_overhead.client import LoadError
-from benchmarks.serving_overhead.load import Level, Load, Measured
+from benchmarks.serving_overhead.load import Level, Load, Measured, can_raise
 from benchmarks.serving_overhead.options import Options, parse
-from benchmarks.serving_overhead.report import Report, to_markdown, write
+from benchmarks.serving_overhead.report import Report, draw, to_markdown, write
 from benchmarks.serving_overhead.rounds import Outcome, Plan, Rounds
 from benchmarks.serving_overhead.servers import KINDS, Engine, Kind, Setup
 from loadtests.machine import machine, versions
@@ -60,7 +58,7 @@ def _notes(kinds: tuple[Kind, ...], work: Path) -> list[str]:
     notes = []
     if any(kind.name.startswith("ray-llm") for kind in kinds):
         notes += [f"Ray Serve LLM: {note}" for note in ray_llm.shims(work / "shims").notes]
-    if not priority.can_raise():
+    if not can_raise():
         notes.append(
             "the client runs at normal priority (no CAP_SYS_NICE): its waits for a core look like latency"
         )
@@ -130,7 +128,7 @@ def main(argv: list[str]) -> int:
     shutil.rmtree(work, ignore_errors=True)
     write(report, options.out)
     print(to_markdown(report))
-    say(chart.draw(report, options.out))
+    say(draw(report, options.out))
     say(f"results: {options.out / 'results.md'} and results.json")
     return 0
 

@@ -4,8 +4,6 @@ A raw asyncio protocol with httptools underneath: the client runs on the same co
 and every microsecond it takes is missing there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

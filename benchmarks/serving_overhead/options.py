@@ -1,7 +1,5 @@
 """The command line of the benchmark."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -6,8 +6,6 @@ Which mode it runs in is decided by environment variables, read when Ray starts:
 default mode, DIRECT_STREAMING for direct streaming. `--check` only imports and configures.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

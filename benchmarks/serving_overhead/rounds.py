@@ -1,7 +1,5 @@
 """Alternating rounds: every server gets the same load again and again, in a rotating order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

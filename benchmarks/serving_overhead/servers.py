@@ -1,7 +1,5 @@
 """The servers under comparison: how each is started with the same engine arguments, or why not."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """A client process: drives its share of the requests and sends the records home."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

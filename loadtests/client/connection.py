@@ -6,8 +6,6 @@ stands before aiohttp's protocol of each connection, takes the time, lets aiohtt
 came out. That also spares the task a wake-up a token.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import time

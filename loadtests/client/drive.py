@@ -1,7 +1,5 @@
 """Sends planned requests from one event loop: at their times, or as fast as they are answered."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -5,8 +5,6 @@ loop as a socket does, without spinning: measured, 0.06 ms late at the median. E
 timers are used; how late they are shows in the run's timekeeping.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """Client processes that share the requests of a run: one keeps time at some hundred streams."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -6,8 +6,6 @@ version of Python or numpy runs it, and any part can be drawn without those befo
 vocabulary that every model has; no tokenizer is asked, because that would wake a model at zero.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -17,10 +17,7 @@ from typing import Any
 
 from serve_app.cli.http_client import error_words
 
-_TEXT_KEYS = {
-    "completions": (b'"text":',),
-    "chat": (b'"content":', b'"reasoning_content":', b'"reasoning":'),
-}
+_TEXT_KEYS = {"completions": (b'"text":',), "chat": (b'"content":', b'"reasoning_content":', b'"reasoning":')}
 _PHASE = re.compile(rb"\bphase=(\S+)")
 _WAITED = re.compile(rb"\bwaited_s=([0-9]{1,9}(?:\.[0-9]+)?)\b")
 _MOST_TOKENS, _LONGEST_MS = 2**53, 1e12

@@ -1,7 +1,5 @@
 """How well the client keeps time, and what keeps the garbage collector from disturbing it."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Iterator, Sequence

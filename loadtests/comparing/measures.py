@@ -1,7 +1,5 @@
 """What two sides are compared by, each with its value on both and in resampled runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,13 +7,7 @@ import numpy as np
 
 from loadtests.columns import Columns, applicable
 from loadtests.comparing.blocks import Cells, Places
-from loadtests.comparing.resampling import (
-    CONFIDENCE_Z,
-    Draws,
-    freedom_of,
-    percentiles_of,
-    student_95,
-)
+from loadtests.comparing.resampling import CONFIDENCE_Z, Draws, freedom_of, percentiles_of, student_95
 from loadtests.percentiles import Floats, percentile
 from loadtests.summary import Summary
 from loadtests.units import Unit
@@ -114,13 +106,7 @@ _LATENCIES = (
     ),
 )
 _RATIOS = (
-    _Ratio(
-        "output tokens",
-        "per_s",
-        True,
-        lambda cells, c: cells.total(c.piece_at_s, c.piece_tokens),
-        _span,
-    ),
+    _Ratio("output tokens", "per_s", True, lambda cells, c: cells.total(c.piece_at_s, c.piece_tokens), _span),
     _Ratio(
         "error rate",
         "share",

@@ -1,7 +1,5 @@
 """Many resampled runs at once: percentiles and ratios of each, from counts by cell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,10 +59,7 @@ def cell_weights(rng: np.random.Generator, cells: Cells) -> Floats:
 
 
 def percentiles_of(
-    draws: Draws,
-    values: Sequence[Floats],
-    cells: Sequence[npt.NDArray[np.int64]],
-    shares: Sequence[float],
+    draws: Draws, values: Sequence[Floats], cells: Sequence[npt.NDArray[np.int64]], shares: Sequence[float]
 ) -> list[Floats]:
     """The percentiles at `shares` of each draw; NaN where a draw has no observation.
 

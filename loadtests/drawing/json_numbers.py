@@ -1,7 +1,5 @@
 """Numbers that JSON has words for: it has neither NaN nor infinity, and strict parsers refuse both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ A page is a template, style sheets and plain scripts, put together with its data
 content security policy forbids every request, so that a page can only show what is in it.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -57,8 +55,7 @@ def assembled(
 def write_page(path: str | Path, text: str) -> Path:
     """Write a page, in a folder that is made if need be; return its path.
 
-    Raises:
-        OSError: if the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

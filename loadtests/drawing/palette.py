@@ -5,8 +5,6 @@ blindness tell apart, shifted in lightness so that every line has a contrast of 
 text 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11). No meaning rests on colour alone: shape, height or words say it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 LIGHT: Mapping[str, str] = {
@@ -65,6 +63,14 @@ DARK: Mapping[str, str] = {
 
 
 _GROUNDS_AND_TEXTS = ("ground", "panel", "ink", "soft", "line", "grid", "accent")
+_STANDS_FOR = {
+    "answered": "ok", "running": "ok", "engine": "ok", "pending": "other", "compared": "other",
+    "limit": "ink", "bound": "ink", "cold": "held", "rejected": "starting", "failed": "missed",
+    "broken": "wanted", "abandoned": "draining", "untold": "empty",
+    **{f"tone-{order}": name for order, name in enumerate(
+        ("starting", "queued", "wanted", "serving", "held", "draining", "other"))},
+}  # fmt: skip
+"""Classes that have another's colour. The `tone-`s are those of the phases of a start, in their order."""
 
 
 def css(colours: Mapping[str, str]) -> str:
@@ -73,7 +79,6 @@ def css(colours: Mapping[str, str]) -> str:
 
 
 def tones() -> str:
-    """Return CSS rules that give each class named as a colour of a shape that colour as its `--tone`."""
-    return "\n".join(
-        f".{name} {{ --tone: var(--{name}); }}" for name in LIGHT if name not in _GROUNDS_AND_TEXTS
-    )
+    """Return CSS rules that give each class that is named as a colour, or stands for one, that `--tone`."""
+    named = {name: name for name in LIGHT if name not in _GROUNDS_AND_TEXTS}
+    return "\n".join(f".{name} {{ --tone: var(--{of}); }}" for name, of in (named | _STANDS_FOR).items())

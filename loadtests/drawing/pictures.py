@@ -1,7 +1,5 @@
 """PNG files of panels over time. Imports matplotlib, which takes half a second."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

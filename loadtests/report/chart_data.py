@@ -1,7 +1,5 @@
 """The data of a load test's charts: series over time, and distributions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run as a JSON document: every request, the fleet beside them, the verdict, and how it was run."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A load test as pictures for a README: its timeline, and its latencies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from loadtests.record import Run

@@ -1,7 +1,5 @@
 """Axes of latencies for pictures. Imports matplotlib."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

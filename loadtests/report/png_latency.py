@@ -1,7 +1,5 @@
 """The distributions of TTFT and ITL as a picture. Imports matplotlib: only `write_png` needs this module."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ from loadtests.drawing.palette import LIGHT
 from loadtests.drawing.pictures import blank, frame
 from loadtests.record import Run
 from loadtests.report.chart_data import distributions
-from loadtests.report.page_data import bounds_s
+from loadtests.report.html import bounds_s
 from loadtests.report.png_axes import label_axis, limits, round_ticks
 from loadtests.scenario import Scenario
 from loadtests.units import seconds

@@ -1,7 +1,5 @@
 """The timeline of a load test as a picture. Imports matplotlib: only `write_png` needs this module."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +14,7 @@ from loadtests.drawing.pictures import Floats, blank, frame, panels_of, replica_
 from loadtests.percentiles import Percentiles
 from loadtests.record import Run
 from loadtests.report.chart_data import REPLICAS, replica_series, window_series
-from loadtests.report.page_data import bounds_s
+from loadtests.report.html import bounds_s
 from loadtests.report.png_axes import latency_axis
 from loadtests.report.story import story
 from loadtests.scenario import Scenario

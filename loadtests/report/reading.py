@@ -1,7 +1,5 @@
 """Read a run's document back."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from pathlib import Path
@@ -54,9 +52,8 @@ class _Document(BaseModel):
 def read_run(path: str | Path) -> Run:
     """Return the run that `write_json` wrote, its times rounded to a tick.
 
-    Raises:
-        SettingsError: for a file that cannot be read, that is of another format or version, or that has
-            something wrong in it, which is named with the file, the key and the value.
+    Raises SettingsError for a file that cannot be read, that is of another format or version, or that has
+    something wrong in it, which is named with the file, the key and the value.
     """
     raw = _decoded(Path(path))
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:

@@ -1,7 +1,5 @@
 """Single requests for the page: each as a point, and the phases of the waits of held requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A load test in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from loadtests.fleet import Fleet

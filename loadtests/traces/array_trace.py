@@ -1,7 +1,5 @@
 """A trace in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,11 +26,7 @@ class ArrayTrace:
     block_tokens = 0
 
     def __init__(
-        self,
-        name: str,
-        arrival_s: npt.ArrayLike,
-        input_tokens: npt.ArrayLike,
-        output_tokens: npt.ArrayLike,
+        self, name: str, arrival_s: npt.ArrayLike, input_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike
     ) -> None:
         self._name = name
         columns = {

@@ -1,7 +1,5 @@
 """Cutting and joining chunks, with the prefix blocks of their requests where there are any."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Traces with a header and a request a line: our own `plain`, and what Azure publishes."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,8 +29,7 @@ CSV_KEYS = {
 def fields_of(lines: Lines, index: int) -> list[str]:
     """The fields of a line of a CSV file, quoted or not.
 
-    Raises:
-        LineError: for quotes and line breaks that cannot be read.
+    Raises LineError for quotes and line breaks that cannot be read.
     """
     text = lines.texts[index]
     if '"' not in text and "\r" not in text:

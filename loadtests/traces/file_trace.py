@@ -1,7 +1,5 @@
 """`open_trace`: a file, or the request logs of a fleet, as a trace to replay."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -181,8 +179,7 @@ class FileTrace:
 def _in_file_order(file: LineFile, layout: Format) -> Iterator[Chunk]:
     """Chunks of requests in the order of their lines.
 
-    Raises:
-        TraceError: for a line that is wrong, or that stands later than the format's `disorder_s` allows.
+    Raises TraceError for a line that is wrong, or that stands later than the format's `disorder_s` allows.
     """
     newest = -math.inf
     for lines in file.blocks(skip=layout.header_lines):

@@ -52,11 +52,7 @@ class Lines:
 class LineFile:
     """Reads a file from its start, as often as asked. Memory does not depend on its length.
 
-    Args:
-        path: A regular file; gzip is recognised by its first bytes.
-
-    Raises:
-        TraceError: if it cannot be read, or is empty.
+    Raises TraceError if it cannot be read, or is empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,11 +73,7 @@ class LineFile:
             raise TraceError(f"{path}: is empty")
 
     def first(self) -> Lines:
-        """The first lines, at least one.
-
-        Raises:
-            TraceError: where all lines are blank, or one is not text.
-        """
+        """The first lines, at least one. Raises TraceError where all lines are blank, or one is not text."""
         found = next(self.blocks(), None)
         if found is None:
             raise TraceError(f"{self.path}: has blank lines only")
@@ -90,9 +82,8 @@ class LineFile:
     def blocks(self, skip: int = 0) -> Iterator[Lines]:
         """Every line after the first `skip`, about a megabyte at a time.
 
-        Raises:
-            TraceError: for a damaged or truncated gzip file, a line that is too long or not text, and what
-                the disk reports.
+        Raises TraceError for a damaged or truncated gzip file, a line that is too long or not text, and what
+        the disk reports.
         """
         for first, block in self._blocks():
             numbers, texts = [], []

@@ -1,7 +1,5 @@
 """What a trace format is to the reader, and which one a file is in."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from loadtests.traces.csv_format import AZURE, CSV_KEYS, PLAIN, CsvFormat, fields_of
@@ -33,8 +31,7 @@ class Format(Protocol):
     def requests(self, lines: Lines) -> tuple[Chunk, Ints]:
         """The requests of `lines`, at the times in the file, and for each the index of its line.
 
-        Raises:
-            LineError: for a wrong line, which need not be the first one.
+        Raises LineError for a wrong line, which need not be the first one.
         """
         ...
 
@@ -52,13 +49,7 @@ def read(lines: Lines, layout: Format) -> tuple[Chunk, Ints]:
 def detect(file: LineFile, format: str, model: str | None) -> Format:  # noqa: A002 as `open_trace` calls it
     """The format of `file`, ready to read it.
 
-    Args:
-        file: What to look at.
-        format: One of `FORMATS`, or `auto`.
-        model: Whose requests to read, of a request log.
-
-    Raises:
-        TraceError: if it is in none, or not in the one that was asked for.
+    Raises TraceError if it is in none, or not in the one that was asked for.
     """
     lines = file.first()
     if format == AUTO:

@@ -1,7 +1,5 @@
 """Traces with a JSON object a line: Mooncake's, with prefix blocks, and our own request log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,11 +20,7 @@ _MOST_ID = (1 << 63) - 1
 
 
 def parsed(lines: Lines, index: int) -> dict[str, Any]:
-    """A line as an object.
-
-    Raises:
-        LineError: if it is none.
-    """
+    """A line as an object. Raises LineError if it is none."""
     text = lines.texts[index]
     try:
         document = msgspec.json.decode(text)
@@ -97,9 +91,6 @@ class RequestLogFormat:
     A request of several sequences (`n`, or several prompts) is replayed as that many requests with even
     shares of its tokens, because they run side by side. Failed requests are left out: the ingress has sent
     them to another replica, or to none.
-
-    Args:
-        model: Which model's requests to read, where there are several.
     """
 
     name = "tideserve"

@@ -1,7 +1,5 @@
 """Requests put in order of arrival, of one file or of several, in bounded memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 

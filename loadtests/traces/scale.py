@@ -1,7 +1,5 @@
 """A trace cut, stretched, multiplied and thinned, chunk by chunk."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

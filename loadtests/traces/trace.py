@@ -1,7 +1,5 @@
 """A trace as the replay takes it: requests by arrival, in chunks, so that any length fits in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -66,8 +64,7 @@ class Trace(Protocol):
     def chunks(self) -> Iterator[Chunk]:
         """The requests, from the first. Chunks have at most `CHUNK_REQUESTS`, and none is empty.
 
-        Raises:
-            TraceError: with file, line, value and bound, for a line that is not a request.
+        Raises TraceError with file, line, value and bound, for a line that is not a request.
         """
         ...
 

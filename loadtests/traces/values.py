@@ -1,7 +1,5 @@
 """The values of a trace: columns of numbers, each within its bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,9 +30,8 @@ class Key:
     def column(self, lines: Lines, values: Sequence[object] | Floats) -> Floats:
         """The `values` of `lines`, numbers or their text, as an array.
 
-        Raises:
-            LineError: for the first value that is not a number within the bounds, with
-                key, value and bound.
+        Raises LineError for the first value that is not a number within the bounds, with key, value and
+        bound.
         """
         column = _floats(values)
         wrong = ~((column >= self.least) & (column <= self.most))  # true for NaN

@@ -1,7 +1,5 @@
 """Advice as text and as a JSON document."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from statistics import median

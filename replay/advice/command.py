@@ -35,13 +35,7 @@ def add_command(commands: Any) -> None:
     )
     add_inputs(parser)
     add = parser.add_argument
-    add(
-        "--seeds",
-        type=int,
-        default=SEEDS,
-        metavar="N",
-        help=f"seeds per configuration; by default {SEEDS}",
-    )
+    add("--seeds", type=int, default=SEEDS, metavar="N", help=f"seeds per configuration; by default {SEEDS}")
     add(
         "--attainment", type=float, default=GOAL, metavar="SHARE",
         help=f"share of requests in minutes that meet the targets; by default {GOAL:g}",
@@ -63,7 +57,7 @@ def run_advise(options: argparse.Namespace) -> int:
     from loadtests.traces import TraceError  # noqa: PLC0415
     from replay.advice.advice_text import advice_document, advice_text  # noqa: PLC0415
     from replay.advice.advise import advise  # noqa: PLC0415
-    from replay.advice.ladders import DEFAULT, check_names  # noqa: PLC0415
+    from replay.advice.search import DEFAULT, check_names  # noqa: PLC0415
 
     names = DEFAULT if options.knobs is None else check_names([n.strip() for n in options.knobs.split(",")])
     status = StatusLine(sys.stderr)

@@ -31,8 +31,7 @@ _MOST_TOKENS = 1_000_000
 def add_command(commands: Any) -> None:
     """Register `capacity`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "capacity",
-        help="measure the capacity of one replica, for replays and the policy's starting values",
+        "capacity", help="measure the capacity of one replica, for replays and the policy's starting values"
     )
     add = parser.add_argument
     add("--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}")
@@ -90,8 +89,8 @@ def run_capacity(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace, status: StatusLine) -> tuple[str, Profile]:
     """The model and its profile; each part is printed as it is known."""
-    from replay.capacity.capacity_text import report  # noqa: PLC0415
     from replay.capacity.fleet_file import Hardware, make_profile  # noqa: PLC0415
+    from replay.capacity.knee_text import report  # noqa: PLC0415
     from replay.capacity.measure import Plan, measure  # noqa: PLC0415
     from replay.fit import fit  # noqa: PLC0415
 

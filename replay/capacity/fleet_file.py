@@ -1,7 +1,5 @@
 """The profile of a measurement, and the file that holds it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from datetime import date
@@ -40,8 +38,7 @@ class Hardware:
 def make_profile(measured: Measurement, fitted: Fit, hardware: Hardware, name: str, day: date) -> Profile:
     """The profile that `measured` and its fit come to.
 
-    Raises:
-        MeasurementError: for figures that no profile can have.
+    Raises MeasurementError for figures that no profile can have.
     """
     limits = measured.limits
     document: dict[str, Any] = {
@@ -80,8 +77,7 @@ def with_knee(profile: Profile, found: Knee, asked: tuple[int, int]) -> Profile:
 def starting_values_block(model: str, profile: Profile) -> str:
     """The YAML to paste under `user_config` of the ingress, so that the policy begins with what was measured.
 
-    Raises:
-        MeasurementError: for figures that no policy begins with.
+    Raises MeasurementError for figures that no policy begins with.
     """
     try:
         values = starting_values(profile)
@@ -118,9 +114,7 @@ def _source(measured: Measurement, fitted: Fit, day: date) -> str:
 
 def _cold_start(known: ColdStart) -> dict[str, Any]:
     assert known.cold_start_s is not None
-    fields: dict[str, Any] = {
-        "cold_start_s": [round(known.cold_start_s + part, 1) for part in _AROUND_S],
-    }
+    fields: dict[str, Any] = {"cold_start_s": [round(known.cold_start_s + part, 1) for part in _AROUND_S]}
     total = sum(known.phases_s.values())
     if total > 0:
         fields["cold_start_phases"] = {

@@ -1,7 +1,5 @@
 """The knee of a replica, above which it misses its targets: judging a rate, and the next to try. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Latency against rate as a picture, the knee marked. Imports matplotlib: only `--png` needs it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from matplotlib import rc_context

@@ -1,7 +1,5 @@
 """The measurement: check that one replica is alone, drive the sweep, and collect the steps it took."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,8 +53,7 @@ class Measurement:
 async def measure(order: Plan, tell: Callable[[str, str], None]) -> Measurement:
     """Measure one model's only replica. Cancelled, it closes its streams, which ends them on the server.
 
-    Raises:
-        MeasurementError: if the replica is not alone, or does not answer or report as it should.
+    Raises MeasurementError if the replica is not alone, or does not answer or report as it should.
     """
     # As many connections as streams, and those of the scrapes.
     connector = aiohttp.TCPConnector(limit=0)

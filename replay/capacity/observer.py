@@ -1,7 +1,5 @@
 """Observes the replica beside a load: collects its steps, and refuses other traffic and other replicas."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,11 +18,7 @@ _EMPTY_S = 30.0
 
 
 def check_alone(model: str, seen: Readiness, knobs: Knobs) -> None:
-    """Exactly one replica, and no other on its way.
-
-    Raises:
-        MeasurementError: with how to pin one.
-    """
+    """Exactly one replica, and no other on its way. Raises MeasurementError with how to pin one."""
     pin = f"pin one: tideserve knobs set {model} min_replicas=1 max_replicas=1"
     if seen.replicas != 1 or seen.target_replicas > 1:
         state = f", {seen.phase}" if seen.phase else ""
@@ -59,12 +53,7 @@ class TrafficGuard:
     def add(self, scrape: Scrape, sent: int) -> StepSample | None:
         """The mean step since the last scrape; None if there was none.
 
-        Args:
-            scrape: The newest.
-            sent: Requests that the measurement has sent since `first`, so far.
-
-        Raises:
-            MeasurementError: for requests of others, or steps of another replica.
+        Raises MeasurementError for requests of others, or steps of another replica.
         """
         # Counters are a second or two behind, so more than were sent can only be others'.
         others = arrivals_between(self._first, scrape) - sent
@@ -85,14 +74,7 @@ class TrafficGuard:
 
 
 class Observer:
-    """Scrapes beside one load after the other.
-
-    Args:
-        server: The application.
-        model: Its model that is measured.
-        sent: How many requests the measurement has sent so far.
-        tell: Called once a second with what is under way, and the figures of how far it is.
-    """
+    """Scrapes beside one load after the other."""
 
     def __init__(
         self, server: Server, model: str, sent: Callable[[], int], tell: Callable[[str, str], None]
@@ -136,8 +118,7 @@ class Observer:
     async def emptied(self) -> None:
         """Wait until the replica has nothing under way.
 
-        Raises:
-            MeasurementError: if it still has after half a minute.
+        Raises MeasurementError if it still has after half a minute.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + _EMPTY_S

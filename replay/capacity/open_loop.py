@@ -1,7 +1,5 @@
 """The search for the knee: Poisson arrivals at one rate after the other, each kept until it tells."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -16,17 +14,7 @@ from loadtests.client.prompts import Target
 from loadtests.planned import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client
-from replay.capacity.knee import (
-    FIRST_SHARE,
-    Rate,
-    Targets,
-    curve,
-    hold_s,
-    judge,
-    knee,
-    next_rps,
-    targets,
-)
+from replay.capacity.knee import FIRST_SHARE, Rate, Targets, curve, hold_s, judge, knee, next_rps, targets
 from replay.capacity.measure import Measurement
 from replay.capacity.observer import Observer, check_alone, first_of
 from replay.capacity.server import MeasurementError, Server

@@ -1,7 +1,5 @@
 """The series of one model in a scrape of `/metrics`, and the steps between two scrapes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,8 +49,7 @@ class Scrape:
 def read_scrape(text: str, model: str) -> Scrape:
     """The series of `model` in an exposition.
 
-    Raises:
-        ValueError: where its lines are not those of an exposition.
+    Raises ValueError where its lines are not those of an exposition.
     """
     values: dict[str, dict[str, float]] = {}
     # The rest would keep the parser busy for 10 to 40 ms, and every request that is due meanwhile late.

@@ -1,7 +1,5 @@
 """The application under measurement, as its HTTP API shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -127,8 +125,7 @@ class Server:
     async def generate(self, model: str, prompt: Sequence[int], output_tokens: int) -> None:
         """Stream one completion of exactly `output_tokens` to its end; closed early, it ends there.
 
-        Raises:
-            MeasurementError: for any answer that is not a whole stream.
+        Raises MeasurementError for any answer that is not a whole stream.
         """
         body = {
             "model": model,

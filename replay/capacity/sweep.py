@@ -5,8 +5,6 @@ same batch, and in the prefill tokens a step; so prompt lengths and concurrencie
 cells do little but prefill.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass
@@ -49,8 +47,7 @@ class Cell:
 def plan(limits: Limits, seed: int) -> tuple[Cell, ...]:
     """The cells, in an order drawn by `seed`, so that a drift of the machine is no trend of the load.
 
-    Raises:
-        ValueError: for a context or a cache too small to tell prompts apart.
+    Raises ValueError for a context or a cache too small to tell prompts apart.
     """
     room = min(limits.max_model_len, limits.kv_cache_tokens)
     answer = min(_DECODING, room // 4)

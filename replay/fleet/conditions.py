@@ -1,7 +1,5 @@
 """The conditions of a simulated fleet, and the rules for the kernel that follow from them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -21,8 +19,7 @@ ROUTINGS = ("grouped", "tokens", "two-choices")
 class Conditions:
     """Targets, cold starts, routing and limits of a fleet, besides its profile.
 
-    Raises:
-        ValueError: for a value out of its bounds.
+    Raises ValueError for a value out of its bounds.
     """
 
     ttft_target_s: float

@@ -1,7 +1,5 @@
 """The simulated fleet as its driver sees it: replicas that start, serve, drain and end, and their bill."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence

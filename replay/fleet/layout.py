@@ -4,8 +4,6 @@ Records rather than objects, because a million requests are followed step by ste
 with the trace but the one-minute windows.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The least static fleet that attains the goal, found with hindsight."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The replicas that the requests of each slot of time need, by the whole trace."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,11 +50,7 @@ class _Sums:
 
 
 def read_need(scenario: Scenario, slot_s: float) -> Need:
-    """Read the trace once.
-
-    Raises:
-        TraceError: for a line of the trace that is no request.
-    """
+    """Read the trace once. Raises TraceError for a line of the trace that is no request."""
     arrivals, requests, prompts, outputs, too_long = (_Sums() for _ in range(5))
     for chunk in scenario.trace.chunks():
         window = (chunk.arrival_s / WINDOW_S).astype(np.int64)

@@ -25,8 +25,7 @@ from replay.controller import Sampled
 from replay.defaults import GOAL, ORACLE
 from replay.fleet.layout import WINDOW_S
 from replay.hindsight.need import Need, read_need
-from replay.hindsight.timetable import Timetable, filled, seconds
-from replay.laws.schedule import Schedule
+from replay.hindsight.timetable import Schedule, Timetable, filled, seconds
 from replay.result import Result
 from replay.scenario import Scenario
 

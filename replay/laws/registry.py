@@ -4,8 +4,6 @@ Other packages add laws by an entry point of the group `tideserve.laws`, which n
 `Law`s. Those of peers are `benchmarks.peers.laws.LAWS`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,16 +1,10 @@
 """A fixed number of replicas."""
 
-from __future__ import annotations
-
 from replay.sample import Sample
 
 
 class Static:
-    """Always the same replicas: what one provisions without autoscaling.
-
-    Args:
-        replicas: How many.
-    """
+    """Always the same replicas: what one provisions without autoscaling."""
 
     interval_s = 60.0
 

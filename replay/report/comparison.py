@@ -1,7 +1,5 @@
 """Policies side by side: their costs, their attainment, and the Pareto front of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,8 +31,7 @@ class Standing:
 def standings(results: Sequence[Result], main: int = 0) -> list[Standing]:
     """Return every policy among `results` and the peers of the main one, cheapest first.
 
-    Raises:
-        ValueError: without results, or if `main` is not one of them.
+    Raises ValueError without results, or if `main` is not one of them.
     """
     if not 0 <= main < len(results):
         raise ValueError(f"main = {main} must be an index of results, which are {len(results)}")

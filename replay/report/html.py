@@ -1,7 +1,5 @@
 """The HTML page of a replay: a single file that loads nothing, and opens without a network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +9,7 @@ from loadtests.drawing.json_numbers import finite
 from loadtests.drawing.pages import assembled, write_page
 from replay.defaults import GOAL, ORACLE
 from replay.report.comparison import cheapest_peer, standings, verdict
-from replay.report.document import document
-from replay.report.thinning import thinned
+from replay.report.document import document, thinned
 from replay.result import Result
 from serve_app.cli import formats
 
@@ -23,9 +20,8 @@ _UNSEEN = ("seq", "deployment", "model", "signals", "ages_s")
 def write_html(path: str | Path, results: Sequence[Result], main: int = 0) -> Path:
     """Write the page to `path`, with `results[main]` in its headline; return the path.
 
-    Raises:
-        ValueError: without results, or if `main` is not one of them.
-        OSError: if the file cannot be written.
+    Raises ValueError without results, or if `main` is not one of them, and OSError if the file cannot be
+    written.
     """
     return write_page(path, page(results, main))
 

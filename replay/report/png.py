@@ -1,7 +1,5 @@
 """Replays as pictures: the timeline of one, and the cost of all against their attainment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

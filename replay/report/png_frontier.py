@@ -1,7 +1,5 @@
 """Cost versus attainment of all policies as a picture. Imports matplotlib: only `write_png` needs it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

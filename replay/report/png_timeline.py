@@ -1,7 +1,5 @@
 """The timeline of one result as a picture. Imports matplotlib: only `write_png` needs this module."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,18 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from loadtests.drawing.palette import LIGHT
-from loadtests.drawing.pictures import (
-    Floats,
-    blank,
-    frame,
-    panels_of,
-    replica_panel,
-    stack,
-    steps,
-    time_axis,
-)
-from replay.report.document import WINDOW_S
-from replay.report.thinning import thinned
+from loadtests.drawing.pictures import Floats, blank, frame, panels_of, replica_panel, stack, steps, time_axis
+from replay.report.document import WINDOW_S, thinned
 from replay.result import Result, Timeline
 from serve_app.cli import formats
 

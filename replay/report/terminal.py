@@ -1,7 +1,5 @@
 """Results on a terminal of 80 columns, and as plain text anywhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich import box
@@ -50,8 +48,7 @@ def print_result(result: Result, console: Console | None = None) -> None:
 def print_comparison(results: Sequence[Result], console: Console | None = None) -> None:
     """Print the policies of `results` and the peers of the first, cheapest first.
 
-    Raises:
-        ValueError: without results.
+    Raises ValueError without results.
     """
     console = console or Console()
     rows = standings(results)
@@ -103,14 +100,10 @@ def _slo(result: Result) -> Table:
     ttft, itl = formats.seconds(result.ttft_target_s), formats.seconds(result.itl_target_s)
     met = Text(formats.percent(result.attainment), style="green" if result.attainment >= GOAL else "red")
     table.add_row(
-        f"P{result.percentile:g} TTFT <= {ttft}, ITL <= {itl}",
-        met,
-        formats.percent(result.attainment_warm),
+        f"P{result.percentile:g} TTFT <= {ttft}, ITL <= {itl}", met, formats.percent(result.attainment_warm)
     )
     table.add_row(
-        f"requests with TTFT <= {ttft}",
-        formats.percent(result.ttft_ok),
-        formats.percent(result.ttft_ok_warm),
+        f"requests with TTFT <= {ttft}", formats.percent(result.ttft_ok), formats.percent(result.ttft_ok_warm)
     )
     table.add_row("infeasible on an empty replica", formats.percent(result.infeasible), "")
     table.add_row("rejected", formats.whole(result.rejected), "")

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.autoscaling import __main__ as command
 from benchmarks.autoscaling.options import parse
 from benchmarks.autoscaling.plan import BASE, GRID, VARIANTS, Job, plan
-from benchmarks.autoscaling.progress import Progress
+from benchmarks.autoscaling.pool import Progress
 from benchmarks.autoscaling.store import Run, Store
 from benchmarks.autoscaling.windows import find_windows
 from benchmarks.peers.laws import PUBLISHED

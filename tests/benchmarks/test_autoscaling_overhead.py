@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.autoscaling_overhead import __main__ as command
+from benchmarks.autoscaling_overhead.__main__ import Report, missed, to_markdown, write
 from benchmarks.autoscaling_overhead.controller_state import ENGINE, Fleet
-from benchmarks.autoscaling_overhead.report import Report, missed, to_markdown, write
 from benchmarks.autoscaling_overhead.timings import PARTS, Timing, measure, share_of_a_core
 from serve_app.settings.knobs import Knobs
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.autoscaling.prior import KNOBS, policy_with_prior, replay_with_prior, scaled_service
+from benchmarks.autoscaling.execute import policy_with_prior, replay_with_prior, scaled_service
 from loadtests.traces import ArrayTrace
+from replay.defaults import KNOBS
 from replay.profile_files import load_profile
 from replay.run import replay
 from serve_app.policy.snapshot import Snapshot

@@ -21,8 +21,7 @@ from benchmarks.chaos.attack import Attack, Conductor, Timing
 from benchmarks.chaos.engines import pairs
 from benchmarks.chaos.load import Job
 from benchmarks.chaos.observed import Event, Trace
-from benchmarks.chaos.observer import observing
-from benchmarks.chaos.probes import ready_answer
+from benchmarks.chaos.observer import observing, ready_answer
 from benchmarks.chaos.processes import Processes, go_on, send, strength
 from benchmarks.chaos.servers import ChaosError, Given
 from benchmarks.chaos.verdicts import rows

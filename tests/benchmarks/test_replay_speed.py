@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.replay_speed import __main__ as command
-from benchmarks.replay_speed.timed import Timed
-from benchmarks.replay_speed.traffic import Repeated, Swinging
+from benchmarks.replay_speed.timed import Repeated, Swinging, Timed
 from loadtests.traces import ArrayTrace
 from loadtests.traces.trace import CHUNK_REQUESTS, Trace
 

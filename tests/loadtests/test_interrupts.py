@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from loadtests.interrupts import stop_on_signals
+from loadtests.runner import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -6,7 +6,7 @@ import pytest
 
 from loadtests.columns import Columns
 from loadtests.percentiles import NEVER
-from loadtests.windows import MOST_WINDOWS, width_s, windows
+from loadtests.summary import MOST_WINDOWS, width_s, windows
 from tests.loadtests import samples
 from tests.loadtests.samples import error, record
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import io
 
-from replay.progress_bar import ProgressBar
 from replay.run import replay
+from replay.status_line import ProgressBar
 from tests.replay.traffic import steady
 
 

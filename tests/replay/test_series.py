@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.series import Series
+from replay.figures import Series
 from tests.replay.fleet.build import fleet, serve
 
 

@@ -14,8 +14,7 @@ from serve_app.weights import embedded_model_path
 transformers = pytest.importorskip("transformers")
 
 from tools.demo_model.chat import Chat, render  # noqa: E402
-from tools.demo_model.corpus import documents  # noqa: E402
-from tools.demo_model.corpus.mixture import GENRES  # noqa: E402
+from tools.demo_model.corpus import GENRES, documents  # noqa: E402
 from tools.demo_model.corpus.topics import all_topics  # noqa: E402
 
 WEATHER: dict[str, Any] = {

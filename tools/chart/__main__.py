@@ -1,7 +1,5 @@
 """Write the chart's generated files; run it through `make chart`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,8 +32,7 @@ def generated() -> dict[Path, str]:
 def _engine_arguments() -> str:
     """What `engine_args` of a model may and may not name, for the chart's checks.
 
-    Raises:
-        RuntimeError: without vLLM, whose source has the names.
+    Raises RuntimeError without vLLM, whose source has the names.
     """
     known = known_arguments()
     if known is None:

@@ -4,8 +4,6 @@ Taken from the API definitions that `kubernetes-validate` carries, closed and wi
 misspelt field of a toleration is refused here: Helm only warns of what a cluster does not know.
 """
 
-from __future__ import annotations
-
 import json
 from importlib import resources
 from typing import Any

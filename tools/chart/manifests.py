@@ -1,7 +1,5 @@
 """`k8s/`: the chart rendered once, an object or kind a file, for people without Helm."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,8 +19,7 @@ _HEADER = "# Written by `make chart` from helm/tideserve with the values in k8s/
 def manifests() -> dict[Path, str]:
     """The text of every file of `k8s/` that is generated, by its path.
 
-    Raises:
-        RuntimeError: with what helm says, if it does not render.
+    Raises RuntimeError with what helm says, if it does not render.
     """
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for document in yaml.safe_load_all(_rendered()):

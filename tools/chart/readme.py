@@ -1,7 +1,5 @@
 """The chart's README: how to install it, and a table of every value, from the comments in values.yaml."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,9 +13,8 @@ _DOCUMENTED_ONCE = ("gpuProfiles",)
 def readme(introduction: str, values: Mapping[str, Any], comments: Comments) -> str:
     """The README's text.
 
-    Raises:
-        ValueError: naming every value without a comment, its own or one of a mapping above it that stands
-            for all it holds.
+    Raises ValueError naming every value without a comment, its own or one of a mapping above it that stands
+    for all it holds.
     """
     rows, missing = [], []
     for path, value, description in documented(values, comments):

@@ -5,15 +5,12 @@ from the comments in values.yaml; what is left is written down here. Patterns of
 `files/values-rules.yaml` of the chart: Helm tells of a pattern without the value that breaks it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from tools.chart.kubernetes_types import KubernetesTypes
-from tools.chart.required import require
-from tools.chart.settings_schema import SettingsTypes
+from tools.chart.settings_schema import SettingsTypes, require
 from tools.chart.values_comments import Comments
 
 Schema = dict[str, Any]
@@ -288,11 +285,7 @@ class ValuesSchema:
         monitor = {"enabled": flag(), "interval": text(empty=False)}
         rule = {"enabled": flag(), "runbookBase": text(), "selector": {"type": ["string", "null"]}}
         rule["thresholds"] = closed(thresholds)
-        boards = {
-            "enabled": flag(),
-            "folder": text(),
-            "gpuHourPrice": {"type": "number", "minimum": 0},
-        }
+        boards = {"enabled": flag(), "folder": text(), "gpuHourPrice": {"type": "number", "minimum": 0}}
         labels = {"labels": pairs()}
         monitoring = {
             "podMonitor": closed(monitor | labels),

@@ -1,7 +1,6 @@
-"""JSON schemas of Tideserve's own settings, from the pydantic models that check them in the application."""
+"""JSON schemas of Tideserve's own settings, from their pydantic models, and which keys are required."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -9,6 +8,39 @@ from pydantic import BaseModel
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
+
+Schema = dict[str, Any]
+
+
+def require(schema: Schema, defaults: Mapping[str, Any]) -> None:
+    """Makes `schema` ask for what the templates count on, in it and in all sections below."""
+    properties = schema.get("properties", {})
+    wanted = [name for name, below in properties.items() if _counted_on(below, defaults.get(name))]
+    if wanted:
+        schema["required"] = wanted
+    for name in wanted:
+        if isinstance(defaults[name], Mapping):
+            require(properties[name], defaults[name])
+
+
+def _counted_on(schema: Schema, default: Any) -> bool:
+    """Numbers, switches, sections, text that may not be empty; not lists, labels or Kubernetes's types."""
+    if "$ref" in schema or default is None or isinstance(default, list):
+        return False
+    if isinstance(default, Mapping):
+        return bool(default) and schema.get("additionalProperties") != {"type": "string"}
+    if isinstance(default, str):
+        return not _may_be_empty(schema)
+    return True
+
+
+def _may_be_empty(schema: Schema) -> bool:
+    if "enum" in schema:
+        return "" in schema["enum"]
+    if "pattern" in schema:
+        return bool(schema["pattern"].startswith("^$|"))
+    return "minLength" not in schema
+
 
 FROM_PROFILE = ("device", "accelerator_type", "gpus_per_replica", "resources")
 """Settings of a model that its GPU profile decides."""

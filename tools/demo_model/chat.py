@@ -1,7 +1,5 @@
 """Chat documents and the one way they become text: the shipped chat template."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Byte-level BPE tokenizer: every UTF-8 string encodes, and decodes to itself."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

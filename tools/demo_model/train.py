@@ -1,23 +1,33 @@
 """Trains the embedded model: `python -m tools.demo_model.train --out DIR`."""
 
-from __future__ import annotations
-
 import argparse
 import math
+import os
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
 from torch.nn import functional
-from transformers import LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from tools.demo_model.batches import batches
 from tools.demo_model.corpus import documents
-from tools.demo_model.export import export
-from tools.demo_model.network import build_config, build_model
-from tools.demo_model.tokenizer import VOCAB_SIZE, train_tokenizer
+from tools.demo_model.tokenizer import (
+    CONTEXT_LENGTH,
+    END_OF_TEXT,
+    TURN_END,
+    VOCAB_SIZE,
+    token_id,
+    train_tokenizer,
+    write_tokenizer,
+)
+
+_ENCODE_BLOCK = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,93 @@ def _step(model: LlamaForCausalLM, optimizer: torch.optim.AdamW, batch: torch.Te
     optimizer.step()
     optimizer.zero_grad()
     return float(loss.detach())
+
+
+def rows(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterator[list[int]]:
+    """Yield rows of `length` tokens; a row's last document is cut where the row is full."""
+    end = token_id(tokenizer, END_OF_TEXT)
+    stream = iter(texts)
+    row: list[int] = []
+    while block := list(islice(stream, _ENCODE_BLOCK)):
+        for encoding in tokenizer.encode_batch_fast(block):
+            row.extend(encoding.ids)
+            row.append(end)
+            if len(row) >= length:
+                yield row[:length]
+                row = []
+
+
+def batches(
+    texts: Iterable[str], tokenizer: Tokenizer, length: int, tokens_per_batch: int
+) -> Iterator[torch.Tensor]:
+    """Yield batches of shape (rows, length) that hold `tokens_per_batch` tokens each."""
+    stream = rows(texts, tokenizer, length)
+    while block := list(islice(stream, tokens_per_batch // length)):
+        yield torch.tensor(block, dtype=torch.long)
+
+
+def build_config(tokenizer: Tokenizer) -> LlamaConfig:
+    """Return the architecture, with the tokenizer's stop tokens."""
+    end_of_text, turn_end = token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, TURN_END)
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=CONTEXT_LENGTH,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=[turn_end, end_of_text],
+        pad_token_id=end_of_text,
+        architectures=["LlamaForCausalLM"],
+    )
+
+
+def build_generation_config(config: LlamaConfig) -> GenerationConfig:
+    """Return the sampling defaults that a server applies when a request names none."""
+    return GenerationConfig(
+        do_sample=True,
+        temperature=0.7,
+        top_p=0.9,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+    )
+
+
+def build_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
+    """Return freshly initialised float32 weights."""
+    torch.manual_seed(seed)
+    model: LlamaForCausalLM = LlamaForCausalLM(config)
+    model.train()
+    return model
+
+
+def export(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
+    """Write bfloat16 weights, configs and tokenizer into `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
+        folder = Path(scratch)
+        _write_weights(model, folder / "model.safetensors")
+        config = model.config.to_dict() | {"dtype": "bfloat16"}
+        type(model.config).from_dict(config).save_pretrained(folder)
+        build_generation_config(model.config).save_pretrained(folder)
+        write_tokenizer(tokenizer, folder)
+        for file in sorted(folder.iterdir()):
+            os.replace(file, out / file.name)
+
+
+def _write_weights(model: LlamaForCausalLM, path: Path) -> None:
+    tied = "lm_head.weight"
+    tensors = {
+        name: tensor.detach().to(torch.bfloat16).contiguous()
+        for name, tensor in model.state_dict().items()
+        if name != tied
+    }
+    save_file(tensors, str(path), metadata={"format": "pt"})
+    path.chmod(0o644)
 
 
 def main() -> None:

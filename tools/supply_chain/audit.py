@@ -4,8 +4,6 @@ Exits with 0 when none is known, with 1 when one is that `requirements/advisorie
 and with 2 when the database could not be asked about every package.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

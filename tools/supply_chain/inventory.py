@@ -5,8 +5,6 @@ by `requirements/licenses.toml` and writes `requirements/licenses.csv`. All else
 needs no network.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import platform

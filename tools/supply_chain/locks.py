@@ -1,7 +1,5 @@
 """The lock files in `requirements/` as data."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

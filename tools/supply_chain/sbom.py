@@ -5,8 +5,6 @@ image knows, its base's digest and the versions of its Debian packages, is left 
 `--image gpu --base-image debian@sha256:… --debian-packages packages.txt`.
 """
 
-from __future__ import annotations
-
 import argparse
 import tomllib
 from collections.abc import Iterable, Mapping

@@ -4,18 +4,12 @@ const SHOWN_AT_ONCE = 100;
 const CARDS = 3; // decisions of one mark whose stories are shown: of the usual length these fill half a screen
 const MARKS_APART = 5; // pixels between two marks, below which the later one is left out
 const MARK_GAP = 3; // pixels between two numbered marks, below which they become one
-const SHAPES = {
-  up: "M0-6L5.500 4H-5.500Z",
-  down: "M0 6L5.500-4H-5.500Z",
-  same: "M0-5L5 0L0 5L-5 0Z",
-  error: "M-4-4L4 4M4-4L-4 4",
-};
+const SHAPES = { up: "M0-6L5.500 4H-5.500Z", down: "M0 6L5.500-4H-5.500Z", same: "M0-5L5 0L0 5L-5 0Z", error: "M-4-4L4 4M4-4L-4 4" };
 const DIRECTIONS = [["", "all"], ["changes", "changes"], ["up", "up"], ["down", "down"], ["error", "errors"]];
 
-function moved(record) {
-  if (record.kind === "error") return "error";
-  const to = record.mode === "advise" ? record.wanted : record.new_target;
-  return to > record.old_target ? "up" : to < record.old_target ? "down" : "same";
+function moved({ kind, mode, wanted, old_target: old, new_target: target }) {
+  const to = mode === "advise" ? wanted : target;
+  return kind === "error" ? kind : to > old ? "up" : to < old ? "down" : "same";
 }
 
 const change = (record) => (record.mode === "advise" ? `${record.old_target} (${record.wanted})` : `${record.old_target} → ${record.new_target}`);
@@ -38,8 +32,7 @@ function story(record) {
   const said = (kind, name, words) => h("p", { class: kind }, name ? h("b", {}, `${name}: `) : null, words);
   return [
     record.counterfactual ? said("counterfactual", "otherwise", record.counterfactual) : null,
-    ...(record.clamps ?? []).map((clamp) => said("held-back", `held back by ${clamp.name}`, clamp.effect)),
-    termTable(record),
+    ...(record.clamps ?? []).map((clamp) => said("held-back", `held back by ${clamp.name}`, clamp.effect)), termTable(record),
     ...(record.notes ?? []).map((note) => said("note", "", note)),
   ].filter(Boolean);
 }
@@ -91,26 +84,16 @@ function mark({ members, x, width, words }, current, on) {
   const chosen = indices.includes(current);
   const kind = moved(members.at(-1).record);
   const attributes = {
-    class: `mark ${kind}${chosen ? " chosen" : ""}`,
-    transform: `translate(${pixel(x)} 9)`,
-    role: "button",
-    tabindex: chosen || (current === null && indices[0] === 0) ? 0 : -1,
-    "data-index": chosen ? current : indices[0],
+    class: `mark ${kind}${chosen ? " chosen" : ""}`, transform: `translate(${pixel(x)} 9)`, role: "button",
+    tabindex: chosen || (current === null && indices[0] === 0) ? 0 : -1, "data-index": chosen ? current : indices[0],
     "aria-label": members.map(({ record }) => `${clock(record.at, true)}, ${change(record)} replicas: ${record.reason}`).join("; "),
-    onpointerenter: () => on.show(...indices),
-    onpointerleave: on.hide,
-    onfocus: () => on.show(...(chosen ? [current] : indices)),
-    onblur: on.hide,
-    onclick: (event) => on.pin(event, ...indices),
+    onpointerenter: () => on.show(...indices), onpointerleave: on.hide,
+    onfocus: () => on.show(...(chosen ? [current] : indices)), onblur: on.hide, onclick: (event) => on.pin(event, ...indices),
   };
   if (!words) return s("g", attributes, s("rect", { class: "reach", x: -7, y: -9, width: 14, height: 18 }), s("path", { d: SHAPES[kind] }));
-  return s(
-    "g",
-    attributes,
-    s("rect", { class: "reach pill", x: -width / 2, y: -8.5, width, height: 17, rx: 8.5 }),
-    s("path", { d: SHAPES[kind], transform: `translate(${pixel(8 - width / 2)} 0) scale(.72)` }),
-    svgText(14 - width / 2, 4, words, { class: "mark-name" }),
-  );
+  const shape = s("path", { d: SHAPES[kind], transform: `translate(${pixel(8 - width / 2)} 0) scale(.72)` });
+  const pill = s("rect", { class: "reach pill", x: -width / 2, y: -8.5, width, height: 17, rx: 8.5 });
+  return s("g", attributes, pill, shape, svgText(14 - width / 2, 4, words, { class: "mark-name" }));
 }
 
 // Every decision as a line that opens to its whole story, and a search through them.
@@ -131,25 +114,23 @@ function decisionList(root, data, store) {
     search.value.toLowerCase().split(/\s+/).every((word) => texts[index].includes(word)) &&
     (!direction.value || moved(record) === direction.value || (direction.value === "changes" && moved(record) !== "same")) &&
     (!binding.value || record.binding === binding.value);
-  const list = () => {
+  const list = (more = 0) => {
+    most += more;
     const all = state.result.decisions;
     const found = [...all.keys()].filter((index) => fits(all[index], index));
     count.textContent = found.length === all.length ? `${whole(all.length)} ${all.length === 1 ? "decision" : "decisions"}` : `${whole(found.length)} of ${whole(all.length)}`;
     nothing.hidden = found.length > 0;
     nothing.textContent = all.length ? "No decision fits." : PAGE.noDecisions;
-    const more = () => {
-      most += 5 * SHOWN_AT_ONCE;
-      list();
-    };
-    const rest = found.length > most ? [h("li", { class: "more" }, button(`${whole(found.length - most)} more`, null, more))] : [];
-    lines.replaceChildren(...found.slice(0, most).map((index) => decisionLine(store, index)), ...rest);
+    lines.replaceChildren(...found.slice(0, most).map((index) => decisionLine(store, index)));
+    if (found.length > most) lines.append(h("li", { class: "more" }, button(`${whole(found.length - most)} more`, null, () => list(5 * SHOWN_AT_ONCE))));
+  };
+  const textOf = (record) => {
+    const terms = (record.terms ?? []).map((term) => `${term.name} ${term.why}`).join(" ");
+    return `${clock(record.at, true)} ${change(record)} ${record.binding} ${record.reason} ${record.counterfactual} ${terms}`.toLowerCase();
   };
   const restart = () => {
     const records = state.result.decisions;
-    texts = records.map((record) => {
-      const terms = (record.terms ?? []).map((term) => `${term.name} ${term.why}`).join(" ");
-      return `${clock(record.at, true)} ${change(record)} ${record.binding} ${record.reason} ${record.counterfactual} ${terms}`.toLowerCase();
-    });
+    texts = records.map(textOf);
     const names = [...new Set(records.map((record) => record.binding))].sort();
     binding.replaceChildren(...[["", "any term"], ...names.map((name) => [name, name])].map(([value, name]) => h("option", { value }, name)));
     // Records that changed nothing come every few seconds, and would drown the few that did.
@@ -162,12 +143,10 @@ function decisionList(root, data, store) {
   store.subscribe((changed) => {
     if (changed.has("result")) restart();
     if (!changed.has("chosen")) return;
-    for (const each of lines.querySelectorAll(".chosen")) each.classList.remove("chosen");
-    const chosen = lines.querySelector(`[data-index="${state.chosen}"]`);
-    if (!chosen) return;
-    chosen.classList.add("chosen");
+    for (const each of lines.children) each.classList.toggle("chosen", each.dataset.index === String(state.chosen));
+    const chosen = lines.querySelector(".chosen");
     // Within the list only: the page must not move under the reader's pointer.
-    lines.scrollTop = chosen.offsetTop - lines.clientHeight / 3;
+    if (chosen) lines.scrollTop = chosen.offsetTop - lines.clientHeight / 3;
   });
 }
 
@@ -181,12 +160,8 @@ function decisionLine(store, index) {
   const ontoggle = () => {
     if (details.open && details.childElementCount === 1) details.append(h("div", { class: "story" }, story(record), button("Show on the timeline", null, seen)));
   };
-  const parts = [
-    h("span", { class: "at" }, when(record)),
-    h("span", { class: `move ${moved(record)}` }, change(record)),
-    chip(record.binding) ?? h("span"),
-    h("span", { class: "reason" }, chip(record.of), record.of ? " " : "", reasonOf(record)),
-  ];
+  const reason = h("span", { class: "reason" }, chip(record.of), record.of ? " " : "", reasonOf(record));
+  const parts = [h("span", { class: "at" }, when(record)), h("span", { class: `move ${moved(record)}` }, change(record)), chip(record.binding) ?? h("span"), reason];
   const details = h("details", { ontoggle }, h("summary", {}, parts));
   return h("li", { "data-index": index, class: store.state.chosen === index ? "chosen" : null }, details);
 }

@@ -51,7 +51,7 @@ function choice(label, options, value, chosen) {
 // Figures to be read at a glance; each is [label, value, note, tone].
 function figures(root, all) {
   const card = ([label, value, note, tone = ""]) => h("div", { class: `figure ${tone}` }, h("dt", {}, label), h("dd", {}, h("b", {}, value), h("span", {}, note)));
-  root.append(h("dl", {}, all.map(card)));
+  root.append(h("dl", {}, all.filter(Boolean).map(card)));
 }
 
 // A row of a table; a cell is its text, or [text, class].
@@ -77,4 +77,27 @@ function place(card, width, x, top) {
   const right = x + 14;
   const left = right + own <= width ? right : Math.max(0, Math.min(x - 14 - own, width - own));
   card.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
+}
+
+// GPU-seconds by what the replicas were doing: one bar a row, all to one scale. A state is [kind, label]; a row is
+// { name, total, parts }, its parts in the order of the states.
+
+function costBars(states, rows) {
+  const wide = 1000;
+  const most = Math.max(...rows.map((row) => row.total));
+  const bar = ({ name, total, parts }) => {
+    let left = 0;
+    const shares = parts.map((value) => percent(total ? value / total : 0));
+    const drawn = parts.map((value, index) => {
+      const [kind, label] = states[index];
+      const long = (wide * value) / most;
+      const title = s("title", {}, `${label}: ${whole(value)} GPU-seconds, ${shares[index]}`);
+      left += long;
+      return s("rect", { class: `part ${kind}`, x: pixel(left - long), width: Math.max(0, pixel(long - 2)), height: 22 }, title);
+    });
+    const label = `${name}: ${states.map(([, state], index) => `${state} ${shares[index]}`).join(", ")}`;
+    const head = h("span", {}, h("b", {}, shortened(name, 40)), h("span", {}, whole(total)));
+    return h("div", { class: "cost" }, head, s("svg", { viewBox: `0 0 ${wide} 22`, preserveAspectRatio: "none", height: 22, role: "img", "aria-label": label }, drawn));
+  };
+  return [h("p", { class: "keys" }, states.map(([kind, label]) => key(`fill ${kind}`, label))), h("div", { class: "bars" }, rows.map(bar))];
 }

@@ -7,8 +7,7 @@
 
 function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const results = (data.results ?? [data]).map(PAGE.prepare);
-  const store = storeOf(results, data.main ?? 0);
+  const store = storeOf((data.results ?? [data]).map(PAGE.prepare), data.main ?? 0);
   const drawn = [];
   const section = ([id, title, draw]) => {
     const root = h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title`, class: id === "headline" ? "unseen" : null }, title));
@@ -17,17 +16,12 @@ function start() {
   };
   const main = document.querySelector("main");
   main.append(...PAGE.sections.map((each) => (Array.isArray(each[0]) ? h("div", { class: "pair" }, each.map(section)) : section(each))));
-  themeButton();
+  // The button's words are the style's, so that they follow the ground in force.
+  const [page, theme] = [document.documentElement, document.getElementById("theme")];
+  theme.addEventListener("click", () => (page.dataset.theme = getComputedStyle(page).getPropertyValue("--ground-offered").includes("Dark") ? "dark" : "light"));
+  theme.hidden = false;
   // In the document, because what is drawn asks how wide it is.
   for (const draw of drawn) draw();
-}
-
-// The button's words are the style's, so that they follow the ground in force.
-function themeButton() {
-  const root = document.documentElement;
-  const own = document.getElementById("theme");
-  own.addEventListener("click", () => (root.dataset.theme = getComputedStyle(root).getPropertyValue("--ground-offered").includes("Dark") ? "dark" : "light"));
-  own.hidden = false;
 }
 
 // What is looked at lives in one place, which tells its listeners of changes once a frame.
@@ -36,9 +30,7 @@ function storeOf(results, main) {
   const changed = new Set();
   const state = { result: results[main], compared: null, from: 0, to: results[main].duration_s, chosen: null };
   const store = {
-    state,
-    results,
-    subscribe: (listener) => listeners.push(listener),
+    state, results, subscribe: (listener) => listeners.push(listener),
     set(patch) {
       if (!changed.size) {
         requestAnimationFrame(() => {
@@ -57,8 +49,7 @@ function storeOf(results, main) {
       const begin = keep || to - from < wide ? Math.min(Math.max(from, 0), duration - wide) : Math.max(from, 0);
       store.set({ from: begin, to: keep ? begin + wide : Math.min(Math.max(to, begin + wide), duration) });
     },
-    all: () => store.look(0, state.result.duration_s),
-    pan: (by) => store.look(state.from + by, state.to + by, true),
+    all: () => store.look(0, state.result.duration_s), pan: (by) => store.look(state.from + by, state.to + by, true),
     // Shows so many times the present span, around the same middle.
     zoom(by) {
       const [middle, half] = [(state.from + state.to) / 2, ((state.to - state.from) * by) / 2];

@@ -36,11 +36,13 @@ function timeline(root, data, store) {
   const hide = () => {
     if (!pinned) card.hidden = crosshair.hidden = true;
   };
-  // Where a decision's mark is: there may be a panel for each model.
-  const panelOf = (record) => {
-    const own = panels.findIndex((panel) => panel.decided && panel.model === record.model);
-    return figures[own >= 0 ? own : Math.max(0, panels.findIndex((panel) => panel.decided))];
+  const unpin = () => {
+    pinned = false;
+    hide();
   };
+  // Where a decision's mark is: there may be a panel for each model.
+  const decided = panels.flatMap((panel, order) => (panel.decided ? [{ model: panel.model, figure: figures[order] }] : []));
+  const panelOf = (record) => (decided.find(({ model }) => model === record.model) ?? decided[0]).figure;
   const on = {
     hide,
     show(...indices) {
@@ -66,7 +68,7 @@ function timeline(root, data, store) {
       const svg = drawing(width, panel.height, { role: "group", "aria-label": `${panel.title} ${panel.unit}`.trim() });
       drawPanel(svg, view, panel);
       if (panel.decided) drawMarks(svg, view, state.chosen, on, panel);
-      const unit = panel.unit ? h("span", { class: "unit" }, panel.unit) : null;
+      const unit = panel.unit && h("span", { class: "unit" }, panel.unit);
       figures[order].replaceChildren(h("figcaption", {}, h("b", {}, panel.title), unit, keysOf(panel).map(([kind, name]) => key(kind, name))), svg);
     });
     axis.replaceChildren(timeAxis(view));
@@ -94,8 +96,7 @@ function timeline(root, data, store) {
   };
   chart.addEventListener("pointerdown", (event) => {
     if (event.button !== 0 || event.target.closest(".mark, .floating")) return;
-    pinned = false;
-    hide();
+    unpin();
     dragged = { from: timeAt(event), x: event.clientX };
     chart.setPointerCapture(event.pointerId);
   });
@@ -116,24 +117,16 @@ function timeline(root, data, store) {
     show(readout(panels, at), x, event.clientY - top + 18, "values");
   });
   chart.addEventListener("pointerup", (event) => {
-    const to = timeAt(event);
-    if (far(event)) store.look(Math.min(dragged.from, to), Math.max(dragged.from, to));
+    if (far(event)) store.look(...[dragged.from, timeAt(event)].sort((a, b) => a - b));
     release();
   });
   chart.addEventListener("pointercancel", release);
   chart.addEventListener("pointerleave", hide);
   chart.addEventListener("dblclick", store.all);
   chart.addEventListener("keydown", (event) => {
-    const act = actOf(store, event);
     const { index } = event.target.dataset;
-    if (event.key === "Escape") {
-      pinned = false;
-      hide();
-    }
-    if (index !== undefined && (event.key === "Enter" || event.key === " ")) {
-      event.preventDefault();
-      on.pin(event, Number(index));
-    }
+    const act = index !== undefined && [" ", "Enter"].includes(event.key) ? () => on.pin(event, Number(index)) : actOf(store, event);
+    if (event.key === "Escape") unpin();
     if (!act) return;
     event.preventDefault();
     act();
@@ -164,18 +157,18 @@ function actOf(store, event) {
 function controls(store) {
   const { results, state } = store;
   const named = results.map((result, index) => [index, shortened(result.policy ?? "", 40)]);
-  const choices = [
-    h("label", {}, "policy ", choice("Policy", named, results.indexOf(state.result), (index) => store.show(results[index]))),
-    h("label", {}, "compare with ", choice("Compare with", [["", "nothing"], ...named], "", (index) => store.set({ compared: results[index] ?? null }))),
-  ];
+  const policy = choice("Policy", named, results.indexOf(state.result), (index) => store.show(results[index]));
+  const other = choice("Compare with", [["", "nothing"], ...named], "", (index) => store.set({ compared: results[index] ?? null }));
+  const choices = results.length > 1 ? [h("label", {}, "policy ", policy), h("label", {}, "compare with ", other)] : [];
   const buttons = [button("−", "Zoom out", () => store.zoom(2)), button("+", "Zoom in", () => store.zoom(0.5)), button("All", "Show all", store.all)];
-  return h("div", { class: "controls" }, results.length > 1 ? choices : [], h("span", { class: "buttons" }, buttons));
+  return h("div", { class: "controls" }, choices, h("span", { class: "buttons" }, buttons));
 }
 
 // All of it in a small strip, with a window on the part in view that can be moved and stretched.
 function overview(root, store) {
   const { state } = store;
-  const grips = [grip("Start of the part in view", (by) => store.look(state.from + by, state.to), state), grip("End of the part in view", (by) => store.look(state.from, state.to + by), state)];
+  const moves = [(at, { to }) => store.look(at, to), (at, { from }) => store.look(from, at)];
+  const grips = ["Start", "End"].map((end, index) => grip(`${end} of the part in view`, (by) => moves[index]([state.from, state.to][index] + by, state), state));
   const [picture, before, after, opening] = ["picture", "shade", "shade", "opening"].map((kind) => h("div", { class: kind }));
   root.append(picture, before, after, opening, ...grips);
   let x = null;
@@ -186,15 +179,12 @@ function overview(root, store) {
     after.style.cssText = `left:${right}px;width:${Math.max(0, x(state.result.duration_s) - right)}px`;
     opening.style.cssText = `left:${left}px;width:${right - left}px`;
     [state.from, state.to].forEach((at, index) => {
-      grips[index].style.left = `${x(at) - GRIP / 2}px`;
-      grips[index].setAttribute("aria-valuenow", Math.round(at));
-      grips[index].setAttribute("aria-valuetext", clock(at, true));
-      grips[index].setAttribute("aria-valuemax", Math.round(state.result.duration_s));
+      const value = { "aria-valuenow": Math.round(at), "aria-valuetext": clock(at, true), "aria-valuemax": Math.round(state.result.duration_s) };
+      filled(grips[index], { ...value, style: `left: ${x(at) - GRIP / 2}px;` }, []);
     });
   };
   const draw = (width) => {
-    const { duration_s: duration } = state.result;
-    const view = viewOf({ ...state, from: 0, to: duration }, width);
+    const view = viewOf({ ...state, from: 0, to: state.result.duration_s }, width);
     x = view.x;
     const { name, values, track } = PAGE.panels(state)[0].layers[0];
     const y = linear(0, Math.max(greatest(values), 1e-9), OVERVIEW_HEIGHT - 7, 3);
@@ -209,8 +199,7 @@ function overview(root, store) {
 
   const timeAt = (event) => x.invert(event.clientX - root.getBoundingClientRect().left);
   dragging(opening, timeAt, (at, begin) => store.look(begin.from + at - begin.at, begin.to + at - begin.at, true), state);
-  dragging(grips[0], timeAt, (at, begin) => store.look(at, begin.to), state);
-  dragging(grips[1], timeAt, (at, begin) => store.look(begin.from, at), state);
+  grips.forEach((each, index) => dragging(each, timeAt, moves[index], state));
   root.addEventListener("click", (event) => {
     if (!event.target.closest(".grip, .opening")) store.pan(timeAt(event) - (state.from + state.to) / 2);
   });

@@ -17,17 +17,10 @@ function holds(root, data) {
   const tone = (phase) => (phase ? `phase tone-${told.indexOf(phase) % 7}` : "phase untold");
   const chart = h("div", { class: "chart-plain" });
   const counted = bars.length < of ? `${whole(bars.length)} of ${whole(of)} requests that were held, from the shortest to the longest wait` : `${whole(of)} requests were held`;
-  root.append(
-    h(
-      "p",
-      { class: "keys" },
-      phases.map((phase) => key(tone(phase), shortened(phaseWords(phase), 40))),
-      key("phase engine", "in the engine, to the first token"),
-      bars.every((bar) => bar.answered) ? null : key(h("b", { class: "no-token" }, "✕"), "ended without a token"),
-    ),
-    chart,
-    help(`${counted}. The bars are seconds from the intended time; the server's comments, which come every few seconds, name the phases.`),
-  );
+  const keys = [...phases.map((phase) => key(tone(phase), shortened(phaseWords(phase), 40))), key("phase engine", "in the engine, to the first token")];
+  if (!bars.every((bar) => bar.answered)) keys.push(key(h("b", { class: "no-token" }, "✕"), "ended without a token"));
+  const words = `${counted}. The bars are seconds from the intended time; the server's comments, which come every few seconds, name the phases.`;
+  root.append(h("p", { class: "keys" }, keys), chart, help(words));
   drawnToWidth(chart, (full) => chart.replaceChildren(drawHolds(full, bars, tone, Object.entries(data.bounds.hold))));
 }
 

@@ -34,8 +34,7 @@ function requests(root, data) {
   const part = count < points.of ? `: ${whole(count)} of ${whole(points.of)} requests, with every extreme and up to 4,000 errors among them` : "";
   root.append(
     h("p", { class: "keys" }, present.map(([name, title, shape]) => key(dot(name, shape), title)), boundKeys(bounds, words).map((each) => key(...each))),
-    chart,
-    help(`TTFT by intended time${part}.`),
+    chart, help(`TTFT by intended time${part}.`),
   );
   let places = [];
   drawnToWidth(chart, (full) => {

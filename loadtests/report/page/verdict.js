@@ -13,8 +13,7 @@ function stamp({ overall, judged, missed }) {
   root.className = `stamp ${overall}`;
   root.append(
     s("svg", { viewBox: "0 0 24 24", width: 30, height: 30, "aria-hidden": "true" }, path("stamp-shape", shape), path("stamp-sign", sign)),
-    h("b", {}, word),
-    h("span", {}, overall === "invalid" ? "its figures cannot be trusted" : said),
+    h("b", {}, word), h("span", {}, overall === "invalid" ? "its figures cannot be trusted" : said),
   );
 }
 
@@ -40,17 +39,15 @@ function headline(root, { figures: found, latencies, bounds, price_per_gpu_hour:
   const rate = (value) => digits(value ?? 0);
   const errors = `${percent(found.error_rate)} of ${whole(found.requests)} requests${bounded ? `, bound ${digits(100 * found.error_bound)}\u00a0%` : ""}`;
   const goodput = `${rate(found.goodput_rps)} good requests/s, ${rate(found.offered_rps)} offered`;
-  const all = [
-    latency("TTFT"),
-    latency("ITL"),
+  figures(root, [
+    latency("TTFT"), latency("ITL"),
     ["Errors", whole(found.errors), errors, bounded ? (found.error_rate < found.error_bound ? "good" : "bad") : ""],
     found.cold > 0 && ["Held for a replica", whole(found.cold), `${median(of("cold wait"))}, longest ${latencyWords(of("cold wait").max)}`],
     found.peaks.length > 0 && ["Peak replicas", found.peaks.map(whole).join(" + "), readyWords(found)],
     known(found.goodput) && ["Goodput", percent(found.goodput), goodput],
     ["Throughput", compact(Math.round(found.output_tokens_per_s ?? 0)), `tokens/s; ${rate(found.answered_rps)} requests/s answered`],
     known(found.gpu_seconds) && ["GPU-seconds", compact(found.gpu_seconds), known(found.dollars) ? `${dollars(found.dollars)} at ${dollars(price)} an hour` : "no price is known"],
-  ];
-  figures(root, all.filter(Boolean));
+  ]);
 }
 
 function readyWords({ peaks, held_to_ready_s: waits }) {

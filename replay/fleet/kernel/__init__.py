@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.fleet.kernel.arrivals import arrive
-from replay.fleet.kernel.reports import report
+from replay.fleet.kernel.histograms import report
 from replay.fleet.kernel.routing import release
 from replay.fleet.kernel.steps import advance
 

@@ -1,7 +1,5 @@
 """Requests that arrive: sent to a replica, held by the ingress, or refused."""
 
-from __future__ import annotations
-
 import math
 
 from replay.fleet.kernel.compiler import entry, inner

@@ -1,7 +1,5 @@
 """How the kernel is compiled: the functions that Python calls, and those that only these call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How the ingress picks a replica for a request, as `ReplicaSet.take` does, and hands it over."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

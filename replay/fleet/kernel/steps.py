@@ -1,7 +1,5 @@
 """The end of an engine step: first tokens, inter-token latencies, and requests that are answered."""
 
-from __future__ import annotations
-
 from replay.fleet.kernel.compiler import entry, inner
 from replay.fleet.kernel.histograms import bin_of, current_slice, log_of, note, window_bin_of
 from replay.fleet.kernel.routing import release

@@ -30,9 +30,7 @@ function frontier(root, data) {
   const dot = (kind) => s("svg", { class: "dot", viewBox: "-9 -9 18 18", "aria-hidden": "true" }, s("g", { class: `point ${kind}` }, pointShape(kind)));
   root.append(
     h("div", { class: "controls" }, oracle ? choose("ratio", "cost as", "ratio to the oracle", "GPU-seconds") : null, choose("nines", "attainment", "by nines", "linear")),
-    h("p", { class: "keys" }, POINT_KINDS.map(([kind, name]) => key(dot(kind), name))),
-    picture,
-    comparison(data),
+    h("p", { class: "keys" }, POINT_KINDS.map(([kind, name]) => key(dot(kind), name))), picture, comparison(data),
   );
   drawnToWidth(picture, draw);
 }
@@ -65,8 +63,7 @@ function frontierChart(width, rows, data, oracle, shown) {
   if (front.length) svg.append(path("front", `${steps.join("")}H${right}`));
   // The goal, its name and the steps of the front, so that no name is written across them.
   const lines = [
-    { left: right - 60, right: width, top: goal - 16, bottom: goal },
-    { left: EDGE.left, right: width, top: goal, bottom: goal },
+    { left: right - 60, right: width, top: goal - 16, bottom: goal }, { left: EDGE.left, right: width, top: goal, bottom: goal },
     ...front.flatMap((point, index) => {
       const next = front[index + 1] ?? { x: width, y: point.y };
       return [{ left: point.x, right: next.x, top: point.y, bottom: point.y }, { left: next.x, right: next.x, top: next.y, bottom: point.y }];

@@ -9,15 +9,14 @@ function headline(root, data) {
   const infeasible = `${percent(result.infeasible)} cannot meet it on any replica`;
   const price = result.price_per_gpu_hour ? `, ${dollars(result.dollars)}` : "";
   const failed = result.failed_starts ? `, ${whole(result.failed_starts)} of them failed` : "";
-  const all = [
+  figures(root, [
     ["SLO attainment", percent(result.attainment), result.requests ? goal : "no requests", result.requests ? (met ? "good" : "bad") : ""],
     [`TTFT within ${seconds(result.targets.ttft_s)}`, percent(result.ttft_ok), result.infeasible > 0 ? infeasible : "of all requests"],
     ["GPU-seconds", compact(result.gpu_seconds), `${digits(result.gpu_seconds / 3600)} GPU-hours${price}`],
     known(result.oracle_ratio) && ["Ratio to the oracle", times(result.oracle_ratio), "GPU-seconds of a clairvoyant schedule"],
     change !== null && ["Versus cheapest peer", `${change < 0 ? "−" : "+"}${Math.abs(change)}\u00a0%`, `GPU-seconds; ${shortened(peer.policy, 28)} at ${percent(peer.attainment)}`, change < 0 ? "good" : ""],
     ["Fleet", `${whole(result.peak)} peak`, `${whole(result.changes)} changes, ${whole(result.starts)} starts${failed}`],
-  ];
-  figures(root, all.filter(Boolean));
+  ]);
 }
 
 function comparison(data) {

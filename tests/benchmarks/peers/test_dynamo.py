@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.dynamo import DynamoPlanner
-from benchmarks.peers.dynamo_engine import Engine, Load
+from benchmarks.peers.dynamo import DynamoPlanner, Engine, Load
 from replay.sample import Sample
 from tests.benchmarks.peers.build import A100_7B, sample
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.comparing.dependence import MOST_MISSED, Dependence
+from loadtests.comparing.blocks import MOST_MISSED, Dependence
 from loadtests.percentiles import Floats
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from loadtests.traces import ArrayTrace, TraceError
-from replay.advice.advise import Compared, Verdict, advise, judge
-from replay.advice.parts import Part, halves
+from replay.advice.advise import Compared, Part, Verdict, advise, halves, judge
 from replay.advice.score import Outcome, Score
 from serve_app.settings.knobs import Knobs
 

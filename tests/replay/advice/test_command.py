@@ -10,8 +10,7 @@ import pytest
 from loadtests.traces import ArrayTrace
 from replay.advice import command
 from replay.advice.advice_text import advice_document, advice_text
-from replay.advice.advise import Advice, Compared, Verdict
-from replay.advice.parts import Part
+from replay.advice.advise import Advice, Compared, Part, Verdict
 from replay.advice.score import Outcome, Score
 from replay.advice.search import Tried
 from replay.inputs import Inputs

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from replay.advice.ladders import DEFAULT, changes, check_names, ladder, matters, with_value
 from replay.advice.score import Outcome, Score, better, within_noise
-from replay.advice.search import Search, Tried
+from replay.advice.search import DEFAULT, Search, Tried, changes, check_names, ladder, matters, with_value
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from replay.capacity.capacity_text import report
 from replay.capacity.fleet_file import (
     Hardware,
     make_profile,
@@ -15,6 +14,7 @@ from replay.capacity.fleet_file import (
     with_knee,
     write_profile,
 )
+from replay.capacity.knee_text import report
 from replay.capacity.measure import Measurement
 from replay.capacity.server import ColdStart, MeasurementError
 from replay.capacity.sweep import Limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replay.laws.schedule import Schedule
+from replay.hindsight.timetable import Schedule
 from tests.benchmarks.peers.build import sample
 
 

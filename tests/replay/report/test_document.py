@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from replay.report import document
-from replay.report.thinning import MOST_POINTS, thinned
+from replay.report.document import MOST_POINTS, thinned
 from tests.replay.report import samples
 
 TOP_LEVEL = {"policy", "attainment", "ttft_ok", "gpu_seconds", "requests", "oracle_ratio"}

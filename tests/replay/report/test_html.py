@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from replay.report import write_html
+from replay.report.document import MOST_POINTS
 from replay.report.html import page
-from replay.report.thinning import MOST_POINTS
 from tests.loadtests.drawing.elements import HOSTILE, Elements
 from tests.replay.report import samples
 

@@ -1,9 +1,38 @@
-"""Seeded choices, and the small grammar helpers that texts share."""
-
-from __future__ import annotations
+"""The texts that documents are made of, seeded choices among them, and small helpers of grammar."""
 
 from collections.abc import Sequence
+from importlib import resources
 from random import Random
+from typing import Any
+
+import yaml
+
+
+def texts(name: str) -> dict[str, Any]:
+    """Return the texts of a file in `texts/`."""
+    file = resources.files(__package__) / "texts" / f"{name}.yaml"
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found
+
+
+CAST = texts("cast")
+KINDS, TRAITS, FEELINGS, OBJECTS, HEROES, HELPERS = (
+    CAST[name].split() for name in ("kinds", "traits", "feelings", "objects", "heroes", "helpers")
+)
+NAMES = [*HEROES, *HELPERS, *CAST["others"].split()]
+"""Helpers' names are never heroes' names, so that a reader can tell the two apart at once."""
+PLACES = tuple(CAST["places"].values())
+CITIES: list[str] = CAST["cities"]
+CAPITALS: dict[str, str] = CAST["capitals"]
+ANSWERS: list[tuple[str, str]] = list(CAST["answers"].items())
+"""Questions with a known answer."""
+LISTS = {name: items.split(", ") for name, items in CAST["lists"].items()}
+_SYLLABLES = CAST["syllables"].split()
+
+
+def nonsense(rng: Random) -> str:
+    """Return a made-up word."""
+    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 3)))
 
 
 def capitalised(text: str) -> str:
@@ -16,11 +45,11 @@ def article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
-def listed(items: Sequence[str], last: str = "and") -> str:
+def listed(items: Sequence[str]) -> str:
     """Join items as a sentence does: "one, two and three"."""
     if len(items) < 2:
         return "".join(items)
-    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+    return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def chance(rng: Random, probability: float) -> bool:
@@ -31,16 +60,6 @@ def chance(rng: Random, probability: float) -> bool:
 def some(rng: Random, items: Sequence[str], low: int, high: int) -> list[str]:
     """Return between `low` and `high` different items in random order."""
     return rng.sample(items, min(len(items), rng.randint(low, high)))
-
-
-def lines(block: str) -> list[str]:
-    """Return the non-empty lines of a text block."""
-    return [line.strip() for line in block.strip().splitlines() if line.strip()]
-
-
-def words(text: str) -> list[str]:
-    """Return the words of a text."""
-    return text.split()
 
 
 def casual(rng: Random, question: str) -> str:
