@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import Any
 
 import psutil
 import yaml
@@ -28,10 +28,8 @@ from serve_app.cli.ray_processes import Cluster, adopt_orphans, reap_orphans, st
 from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
-from serve_app.cluster.placement import engine_environment
 from serve_app.haproxy.environment import haproxy_environment
 from serve_app.haproxy.keeper import signal_on_parents_death
-from serve_app.zygote.python import FOLDER, KEY, start_zygote, zygote_socket
 
 STABLE_S = 300.0
 """A server that was ready for this many seconds has its next end counted as the first again."""
@@ -265,8 +263,6 @@ def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes
     # engines a client of the same terminal then waited up to 10 s for a chunk, against 0.1 s in one session.
     values = haproxy_environment(start.values, folder) if start.local else start.values
     with log.writer() as output:
-        if start.local:
-            values = values | _start_zygotes(start.config, values, folder, output)
         return subprocess.Popen(  # noqa: S603
             command,
             env=values,
@@ -278,21 +274,6 @@ def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes
             # ends with it.
             preexec_fn=lambda: signal_on_parents_death(signal.SIGINT),  # noqa: PLW1509 - one thread
         )
-
-
-def _start_zygotes(
-    config: ConfigFile, values: dict[str, str], folder: Path, output: BinaryIO
-) -> dict[str, str]:
-    """Have vLLM imported beside the start of Ray, for its engines; return what tells Ray's workers where."""
-    variables = {
-        found[KEY]: found
-        for app in config.applications.values()
-        for model in app.settings.models
-        if KEY in (found := engine_environment(model, app.settings.zygote)["env_vars"])
-    }
-    for key, found in variables.items():
-        start_zygote(zygote_socket(str(folder), key), os.getpid(), values | found, output)
-    return {FOLDER: str(folder)}
 
 
 def _show_news(log: ServerLog, progress: Progress) -> None:

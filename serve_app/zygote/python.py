@@ -18,16 +18,12 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import IO
 
 from serve_app.zygote.request import Request, is_own
 
 KEY = "TIDESERVE_ZYGOTE"
 """Names the zygote whose environment a process shares. Without it, no zygote is used."""
-FOLDER = "TIDESERVE_ZYGOTE_FOLDER"
-"""Where zygotes listen, if not beside the raylet."""
 SOCKET = "TIDESERVE_ZYGOTE_SOCKET"
 """Where the zygote of a forked process listens."""
 
@@ -54,8 +50,8 @@ _LOOK_S = 0.02
 def main() -> None:
     """Run Python's command line, in a fork of the zygote if there is one."""
     parent = os.getppid()
-    path, log = _zygote(sys.argv[1:])
-    connection = _connect(path, log) if path else None
+    path, may_start = _zygote_socket(sys.argv[1:])
+    connection = _connect(path, may_start) if path else None
     process = _fork(connection, sys.argv[1:]) if connection is not None else None
     if connection is None or process is None:
         os.environ.pop(SOCKET, None)
@@ -63,40 +59,34 @@ def main() -> None:
     _stand_for(connection, process, parent)
 
 
-def _zygote(arguments: list[str]) -> tuple[str, str]:
-    """Return the zygote's socket, "" for none, and the log of a zygote that this process may start.
+def _zygote_socket(arguments: list[str]) -> tuple[str, bool]:
+    """Return the zygote's socket, "" for none, and whether this process may start the zygote.
 
-    A worker of Ray's may start one, which ends with its raylet; a process that a worker starts may not ("").
+    A worker of Ray's may, and the zygote then ends with its raylet. What a worker starts only uses it.
     """
     if path := os.environ.get(SOCKET):
-        return path, ""
+        return path, False
     key = os.environ.get(KEY)
     raylet = next((word for word in arguments if word.startswith(_RAYLET_SOCKET)), None)
     if not key or raylet is None:
-        return "", ""
-    sockets = os.path.dirname(raylet.removeprefix(_RAYLET_SOCKET))
-    path = zygote_socket(os.environ.get(FOLDER) or sockets, key)
+        return "", False
+    path = os.path.join(os.path.dirname(raylet.removeprefix(_RAYLET_SOCKET)), f"zygote-{key}")
     os.environ[SOCKET] = path
-    return path, os.path.join(os.path.dirname(sockets), "logs", f"zygote-{key}.log")
+    return path, True
 
 
-def zygote_socket(folder: str, key: str) -> str:
-    """Return the path at which the zygote named `key` listens."""
-    return os.path.join(folder, f"zygote-{key}")
-
-
-def _connect(path: str, log: str) -> socket.socket | None:
+def _connect(path: str, may_start: bool) -> socket.socket | None:
     connection = _connected(path)
-    if connection is not None or not log:
+    if connection is not None or not may_start:
         return connection
-    with open(f"{path}.lock", "w") as lock, open(log, "ab") as output:
+    with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of workers that start at once, one starts the zygote
         connection = _connected(path)
         if connection is not None:
             return connection
         with suppress(FileNotFoundError):
             os.unlink(path)
-        zygote = start_zygote(path, os.getppid(), os.environ, output)
+        zygote = _start(path)
         while connection is None and zygote.poll() is None:
             time.sleep(_LOOK_S)
             connection = _connected(path)
@@ -113,21 +103,20 @@ def _connected(path: str) -> socket.socket | None:
     return None
 
 
-def start_zygote(
-    path: str, owner: int, environment: Mapping[str, str], output: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    """Start a zygote that listens at `path` and ends with the process `owner`.
-
-    It has a process group of its own, because Ray ends the group of a worker that dies.
-    """
-    return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", "serve_app.zygote.zygote", path, str(owner), *_IMPORTED],
-        env={**environment, "OPENBLAS_NUM_THREADS": "1"},  # its threads would begin with the import
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        process_group=0,
-    )
+def _start(path: str) -> subprocess.Popen[bytes]:
+    """Start a zygote, in a process group of its own: Ray ends that of a worker that dies."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(path)), "logs")
+    log = os.path.join(folder, f"{os.path.basename(path)}.log") if os.path.isdir(folder) else os.devnull
+    command = [sys.executable, "-m", "serve_app.zygote.zygote", path, str(os.getppid()), *_IMPORTED]
+    with open(log, "ab") as output:
+        return subprocess.Popen(  # noqa: S603
+            command,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # its threads would begin with the import
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,
+        )
 
 
 def _fork(connection: socket.socket, arguments: list[str]) -> int | None:

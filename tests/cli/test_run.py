@@ -229,8 +229,7 @@ def test_it_listens_where_it_is_told_and_else_on_this_machine(
     given = []
 
     def popen(command: list[str], **_: object) -> None:
-        if "serve_app.cli.driver" in command:  # and not the zygote
-            given.append(yaml.safe_load(Path(command[4]).read_text()))
+        given.append(yaml.safe_load(Path(command[4]).read_text()))
 
     monkeypatch.setattr(run.subprocess, "Popen", popen)
 
