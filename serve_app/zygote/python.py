@@ -40,6 +40,8 @@ _IMPORTED = (
     "serve_app.engine.warm_imports",
 )
 """What a zygote imports."""
+_JOB = "RAY_JOB_ID"
+"""Ray reads it and the raylet's process id when it is imported, so a zygote is of one job and one raylet."""
 _RAYLET_SOCKET = "--raylet-name="
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S = 120.0
@@ -66,11 +68,11 @@ def _zygote_socket(arguments: list[str]) -> tuple[str, bool]:
     """
     if path := os.environ.get(SOCKET):
         return path, False
-    key = os.environ.get(KEY)
+    key, job = os.environ.get(KEY), os.environ.get(_JOB)
     raylet = next((word for word in arguments if word.startswith(_RAYLET_SOCKET)), None)
-    if not key or raylet is None:
+    if not key or not job or raylet is None:
         return "", False
-    path = os.path.join(os.path.dirname(raylet.removeprefix(_RAYLET_SOCKET)), f"zygote-{key}")
+    path = os.path.join(os.path.dirname(raylet.removeprefix(_RAYLET_SOCKET)), f"zygote-{key}-{job}")
     os.environ[SOCKET] = path
     return path, True
 

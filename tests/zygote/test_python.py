@@ -121,7 +121,7 @@ def test_workers_that_start_at_once_start_one_zygote(tmp_path: Path, monkeypatch
     program = "import serve_app.zygote.python as it, sys; it._IMPORTED = (sys.argv.pop(1),); it.main()"
     raylet = f"--raylet-name={tmp_path}/sockets/raylet"
     report = f"import os, sys; print(os.getppid(), {MARK!r} in sys.modules)"
-    environment = {**os.environ, command.KEY: "abc"}
+    environment = {**os.environ, command.KEY: "abc", "RAY_JOB_ID": "01"}
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", program, MARK, "-c", report, raylet],
@@ -135,4 +135,4 @@ def test_workers_that_start_at_once_start_one_zygote(tmp_path: Path, monkeypatch
     zygote = int(answers.pop().split()[0])
     assert answers == set()
     psutil.Process(zygote).kill()
-    assert (tmp_path / "logs" / "zygote-abc.log").read_bytes() == b""
+    assert (tmp_path / "logs" / "zygote-abc-01.log").read_bytes() == b""
