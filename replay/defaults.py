@@ -1,7 +1,5 @@
 """The defaults of every replay, and the bounds of its options."""
 
-from __future__ import annotations
-
 from serve_app.settings.knobs import Knobs
 
 KNOBS = Knobs(min_replicas=0, max_replicas=32)

@@ -1,7 +1,5 @@
 """What every test process needs before it imports vLLM, and Ray's key-value store without Ray."""
 
-from __future__ import annotations
-
 import os
 import secrets
 

@@ -1,7 +1,5 @@
 """Reading the documents: fenced blocks, prose, commands, and the anchors of headings."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An `EngineClient` that answers what it is told to, and notes what becomes of its calls."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Ray's key-value store, in memory."""
 
-from __future__ import annotations
-
 
 class StubKv:
     """Keys and values as bytes, lists by prefix. Names and arguments are those of `internal_kv`.

@@ -1,7 +1,5 @@
 """`build`: the deployments of a configuration, as Ray Serve would be told to run them. No cluster."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The documents name only what exists: links, anchors, files, make targets, modules, commands, options."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Have each node on which an engine replica may be placed keep a zygote, before a replica is wanted there."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Turn model settings into vLLM's own argument namespace."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from typing import Any
 

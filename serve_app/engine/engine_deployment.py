@@ -1,7 +1,5 @@
 """The Ray Serve deployment around one engine: one replica, one `AsyncLLM`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """`/generate` on one engine: every token an event of its own, with the time it took."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 vLLM's own figures of a request come with its end, and a generation may last for minutes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What a process of Ray Serve must be spared of vLLM: closed log handlers, and exceptions of its classes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Notice an engine that has sequences and takes no steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 LOOK_INTERVAL_S = 0.5

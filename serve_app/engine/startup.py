@@ -1,7 +1,5 @@
 """Time, log and publish the start-up phases of one engine replica."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

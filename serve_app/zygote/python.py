@@ -7,8 +7,6 @@ the engine core. Where no zygote can be had it becomes plain Python, whose impor
 This module imports only what is needed to ask: it costs 9 MB and 40 ms.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

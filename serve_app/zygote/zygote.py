@@ -5,8 +5,6 @@ It ends with the raylet whose worker started it. If it dies, the processes that 
 ones import for themselves.
 """
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import os

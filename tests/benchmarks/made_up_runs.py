@@ -1,7 +1,5 @@
 """Runs of the autoscaling benchmark without replays. Imports little: worker processes import it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.autoscaling.plan import Job

@@ -4,8 +4,6 @@ The processes, the signals, the load's own process and HTTP are real; what serve
 application takes a minute to start.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

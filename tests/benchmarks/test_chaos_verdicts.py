@@ -1,7 +1,5 @@
 """Rows of the table from traces made by hand: one engine's process beside another's, and what clients saw."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.chaos.engines import Engines, pairs

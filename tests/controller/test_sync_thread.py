@@ -1,7 +1,5 @@
 """The sync's thread: when it has a turn, and what ends it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Statistics as vLLM's front end makes them: its own classes, fed what an engine core would send."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """vLLM's front end, real but for its client of the engine core, which a stub stands in for."""
 
-from __future__ import annotations
-
 import asyncio
 from argparse import Namespace
 from typing import Any

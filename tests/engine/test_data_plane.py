@@ -1,7 +1,5 @@
 """`DataPlane` on loopback with a real client; only the engine is a stub."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

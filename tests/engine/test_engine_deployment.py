@@ -1,7 +1,5 @@
 """The deployment without Ray: its life from start to drain, and what it tells Ray meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Starting and stopping an engine: vLLM's own front end, around a stub of the engine core."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Iterator

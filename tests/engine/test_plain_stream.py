@@ -1,7 +1,5 @@
 """The lean encoder against vLLM's own, byte for byte, on the same engine outputs."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A replica's log while vLLM sets up its own, and what another process receives of vLLM's exceptions."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import pickle

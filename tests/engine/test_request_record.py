@@ -1,7 +1,5 @@
 """The record of a request, on vLLM's own output processor fed what an engine core would send."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

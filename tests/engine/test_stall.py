@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from serve_app.engine.stall import LOOK_INTERVAL_S, NOTICED_AFTER_S, StallDetector
 
 

@@ -1,7 +1,5 @@
 """What clients get from a real HAProxy below our supervisor: its own answers, limits and addresses."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

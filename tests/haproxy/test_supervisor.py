@@ -1,7 +1,5 @@
 """The supervisor with a real HAProxy, driven by the code with which Ray Serve drives it."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import os

@@ -1,7 +1,5 @@
 """One application for most integration tests: a chat model, a model of one sequence, an embedder."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import httpx

@@ -1,7 +1,5 @@
 """A stand-in for the engine deployment where there is no GPU: it only says where Ray put it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ray

@@ -1,7 +1,5 @@
 """What the processes of an application listen on, from `/proc`, and what docs/security.md says of it."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

@@ -1,7 +1,5 @@
 """Reading `/metrics`, which lags by up to two export intervals of a second."""
 
-from __future__ import annotations
-
 import time
 
 import httpx

@@ -1,7 +1,5 @@
 """The policy under test, made to raise while a file exists."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The tests share the application and run in order; each says in what state it leaves the fleet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,7 +1,5 @@
 """`make chaos` in short: two engines, eight streams, and a process killed or stopped under them."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Who reaches what of a running application: its ports and sockets, and Ray without and with the token."""
 
-from __future__ import annotations
-
 import fnmatch
 import importlib.util
 import os

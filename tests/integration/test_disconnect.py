@@ -4,8 +4,6 @@ The model takes one sequence at a time and every request asks for 1,900 tokens; 
 shows that a request was cut, and that a later one is answered shows that its place was free.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import httpx

@@ -1,7 +1,5 @@
 """Whatever a client sends: a 4xx in OpenAI's shape that names the field, and a server that goes on."""
 
-from __future__ import annotations
-
 import uuid
 
 import httpx

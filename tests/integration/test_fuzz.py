@@ -1,7 +1,5 @@
 """Schemathesis over the OpenAPI document: whatever fits the schemas, and what just misses, gets no 5xx."""
 
-from __future__ import annotations
-
 import hypothesis
 import pytest
 import schemathesis

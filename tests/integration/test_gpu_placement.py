@@ -1,7 +1,5 @@
 """Placement on GPUs, on a Ray cluster that only claims to have them; no engine runs."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Hundreds of requests held at zero, on two CPUs that ingress and engines share: real engines, real Ray."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import re

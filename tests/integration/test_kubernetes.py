@@ -1,7 +1,5 @@
 """What the chart installs, as far as it runs without Kubernetes: its application, its metrics, its test."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`tideserve loadtest` with a server of its own: from zero to two replicas and back, and judged."""
 
-from __future__ import annotations
-
 from tests.integration.there_and_back import MODEL, ThereAndBack
 
 

@@ -1,7 +1,5 @@
 """The official client, unmodified, against the real engine through the real proxy."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

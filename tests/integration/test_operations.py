@@ -1,7 +1,5 @@
 """Liveness, readiness, metrics and memory of a running application."""
 
-from __future__ import annotations
-
 import json
 import time
 

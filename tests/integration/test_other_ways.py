@@ -1,7 +1,5 @@
 """The other data plane behind the other proxy, and a model that cannot start beside one that can."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """HAProxy and what looks after it, killed in a running application."""
 
-from __future__ import annotations
-
 import stat
 import time
 from pathlib import Path

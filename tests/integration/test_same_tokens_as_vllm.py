@@ -1,7 +1,5 @@
 """vLLM's own API server and this one, side by side: the same requests, the same token ids."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

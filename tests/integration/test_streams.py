@@ -1,7 +1,5 @@
 """Server-sent events as they come off the wire."""
 
-from __future__ import annotations
-
 import json
 
 import httpx

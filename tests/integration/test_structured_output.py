@@ -1,7 +1,5 @@
 """Structured outputs of honest and of hostile clients, on a real engine."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

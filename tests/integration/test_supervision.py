@@ -1,7 +1,5 @@
 """`tideserve run` when Ray or Serve dies under it. No engine: the model rests at zero."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 The last of the tests of this application in their order: it ends here.
 """
 
-from __future__ import annotations
-
 import psutil
 
 from tests.integration.cluster import Running

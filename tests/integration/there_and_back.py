@@ -1,7 +1,5 @@
 """One run of the chart's application from zero to two replicas and back, under load and a Prometheus."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

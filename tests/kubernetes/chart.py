@@ -1,7 +1,5 @@
 """The chart rendered with the values of a file, once for all tests that look at it."""
 
-from __future__ import annotations
-
 import pickle
 from functools import cache
 from pathlib import Path

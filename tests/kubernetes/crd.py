@@ -1,7 +1,5 @@
 """KubeRay's CRD as a JSON schema without room for unknown fields, as `kubectl --validate=strict` sees it."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

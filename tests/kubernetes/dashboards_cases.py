@@ -1,7 +1,5 @@
 """Situations, as series, and what the dashboards' panels have to show of them, worked out by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

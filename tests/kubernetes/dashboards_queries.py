@@ -1,7 +1,5 @@
 """What Grafana would ask Prometheus for: every query of the chart's dashboards, its variables replaced."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

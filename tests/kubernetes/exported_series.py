@@ -1,7 +1,5 @@
 """Every series there is to ask for, with its labels: those our code registers, and those of Ray's nodes."""
 
-from __future__ import annotations
-
 import ast
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The schemas of Kubernetes's own API, by version, with unknown fields refused."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib import resources

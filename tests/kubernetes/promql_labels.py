@@ -1,7 +1,5 @@
 """The labels of a PromQL expression's results, by its syntax tree, and what is wrong with it on the way."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

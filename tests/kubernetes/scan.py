@@ -1,7 +1,5 @@
 """checkov's scan of rendered manifests and Dockerfiles, all in one process of its own environment."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """An API server of a few objects, as far as `lookup` in a chart's templates asks one."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The autoscaler's container: its first process is a shell of ours, because Ray's monitor ignores SIGTERM."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

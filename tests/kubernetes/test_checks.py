@@ -1,7 +1,5 @@
 """Values that contradict each other, or that the operator would refuse: a sentence instead of objects."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

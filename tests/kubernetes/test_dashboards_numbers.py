@@ -1,7 +1,5 @@
 """The numbers panels show, by Prometheus's own evaluation of their queries."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

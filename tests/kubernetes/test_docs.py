@@ -1,7 +1,5 @@
 """What the documents say of the chart is so: commands render, and values exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

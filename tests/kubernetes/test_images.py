@@ -3,8 +3,6 @@
 No image is built here; docs/kubernetes-images.md says how that is tried.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

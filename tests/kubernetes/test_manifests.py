@@ -1,7 +1,5 @@
 """`k8s/`: the chart for people without Helm."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

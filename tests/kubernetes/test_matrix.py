@@ -1,7 +1,5 @@
 """Every set of values of ours, on every Kubernetes of the chart's range, through strict schemas."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mistakes in values that Helm, and mostly the API server, would let through, and pods would never come."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

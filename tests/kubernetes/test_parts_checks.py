@@ -1,7 +1,5 @@
 """Values that the objects around the RayService cannot work with are refused, in a sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kubernetes.chart import A100, LAPTOP, refusal, rendered

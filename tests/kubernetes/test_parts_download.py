@@ -1,7 +1,5 @@
 """The claim for weights and the Jobs that fill it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

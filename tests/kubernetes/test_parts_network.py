@@ -1,7 +1,5 @@
 """Who may reach the pods, and how long routes keep a request."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from serve_app.settings.knobs import Knobs

@@ -1,7 +1,5 @@
 """Rights, budgets, monitoring, the test pod and the notes."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The RayService: its worker groups, what pods are told, and the Serve configuration in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

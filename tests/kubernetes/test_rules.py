@@ -1,7 +1,5 @@
 """The chart's recording rules and alerts: valid, tested one by one, each alert with its runbook."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What a public scanner says of the chart's manifests and of the images, and why the rest is as it is."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What an upgrade changes: a knob only text that Ray Serve applies to running replicas, an image the pods."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

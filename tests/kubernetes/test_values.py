@@ -1,7 +1,5 @@
 """The values: every one documented, every one in a schema that has room for nothing else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the tests find helm, Prometheus's tools and KubeRay's CRDs, and the marks that skip without them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The stub server in a process of its own, so that its work is not on the clock of the client's loop."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Runs that look as load tests do: a cold burst, steady traffic, no answer, hostile names, three hours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

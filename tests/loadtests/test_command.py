@@ -1,7 +1,5 @@
 """`tideserve loadtest`, against a server whose delays are known."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json

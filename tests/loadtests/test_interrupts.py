@@ -1,7 +1,5 @@
 """What ends a run early."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 

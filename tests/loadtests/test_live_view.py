@@ -1,7 +1,5 @@
 """What a run looks like while it goes on."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

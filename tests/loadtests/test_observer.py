@@ -1,7 +1,5 @@
 """What is seen of an application from beside its load."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 

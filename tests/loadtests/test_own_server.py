@@ -1,7 +1,5 @@
 """A server of a command's own, with a stand-in for `tideserve run`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """From a scenario to its requests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

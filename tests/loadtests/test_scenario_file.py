@@ -1,7 +1,5 @@
 """Reading a scenario's file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

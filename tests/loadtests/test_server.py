@@ -1,7 +1,5 @@
 """What is asked of a server before the first request."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import aiohttp

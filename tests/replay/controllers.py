@@ -1,7 +1,5 @@
 """Controllers and traces for tests of the replay's driver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

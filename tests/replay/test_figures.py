@@ -1,7 +1,5 @@
 """From counts to figures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

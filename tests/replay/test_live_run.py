@@ -1,7 +1,5 @@
 """A live run on CPU engines, recorded by `live_run/record.py`, against its replay."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

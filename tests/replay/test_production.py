@@ -1,7 +1,5 @@
 """The production policy in a replay: the same answers as under Ray, whatever happens to it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Ray's ways with an application's policy, against Ray's own application state."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The fleet over time, in a bounded number of points."""
 
-from __future__ import annotations
-
 from replay.figures import Series
 from tests.replay.fleet.build import fleet, serve
 

@@ -1,7 +1,5 @@
 """The driver: who is asked when, what is counted, and how a replay ends."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small traces whose right answer is plain."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from loadtests.traces import ArrayTrace

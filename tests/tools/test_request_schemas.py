@@ -1,7 +1,5 @@
 """The request schemas written down in the package are those of the installed vLLM."""
 
-from __future__ import annotations
-
 from tools import request_schemas
 
 

@@ -1,7 +1,5 @@
 """A Hugging Face hub in this process: the few routes that its client asks, over real HTTP."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Loading models before replicas need them, from a hub in this process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

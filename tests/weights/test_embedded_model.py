@@ -1,7 +1,5 @@
 """The embedded model's files: size, tokenizer, chat template, and the corpus they came from."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from random import Random

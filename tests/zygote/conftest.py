@@ -1,7 +1,5 @@
 """A real zygote that imports next to nothing, and Python processes that are forked from it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

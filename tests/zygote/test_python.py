@@ -1,7 +1,5 @@
 """`tideserve-python` is Python, forked from a zygote where there is one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The zygote itself: for whom it forks, and when it ends."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

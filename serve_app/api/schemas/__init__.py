@@ -4,8 +4,6 @@ They are vLLM's own models, written down by `python -m tools.request_schemas` so
 ingress need not import vLLM; a test keeps them in step.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import resources
 from typing import Any

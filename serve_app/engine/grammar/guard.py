@@ -1,7 +1,5 @@
 """Let a structured output into the engine core only after it has passed a trial."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

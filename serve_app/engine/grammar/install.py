@@ -1,7 +1,5 @@
 """Put a `GrammarGuard` in front of an engine, instead of the checks that vLLM runs on the event loop."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from typing import Any
 

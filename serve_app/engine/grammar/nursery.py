@@ -4,8 +4,6 @@ It is itself forked from the replica's process, once, so that it has all of vLLM
 (13 s of CPU and 490 MB), and it has one thread, so that forking from it is safe at any time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """The replica's end of the nursery: starts it, again if it has ended, and waits for its answers."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Bound the size of a structured output by counting alone: the first and cheapest check."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ of 2,048, and one of `s ::= s s | "a" | …` the more the longer the text is, wi
 the 34th. So the trial does what the engine core will: it validates, compiles, and then draws tokens.
 """
 
-from __future__ import annotations
-
 import random
 import time
 import warnings

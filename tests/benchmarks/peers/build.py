@@ -1,7 +1,5 @@
 """Samples for tests, with only what a test is about spelled out, and a fleet that obeys."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

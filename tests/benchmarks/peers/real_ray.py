@@ -1,7 +1,5 @@
 """Ray Serve's own autoscaling without a cluster: its handle, its wire format and its controller's state."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import cache
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """AIBrix's APA, by hand."""
 
-from __future__ import annotations
-
 from benchmarks.peers.aibrix_apa import AibrixApa
 from tests.benchmarks.peers.build import drive, sample
 

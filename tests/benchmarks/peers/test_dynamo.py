@@ -5,8 +5,6 @@ token + 50 us a prefill token. With a steady batch b, b * 576 tokens are in the 
 a step, which takes 11.5 ms + b * (0.12 + 0.06912 + 0.2) ms.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

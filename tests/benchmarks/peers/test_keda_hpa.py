@@ -1,7 +1,5 @@
 """HPA with KEDA, by hand."""
 
-from __future__ import annotations
-
 from benchmarks.peers.keda_hpa import HpaKeda
 from tests.benchmarks.peers.build import drive, sample
 

@@ -1,7 +1,5 @@
 """Knative's KPA, by hand. A target of 5 requests is T = 3.5 a replica."""
 
-from __future__ import annotations
-
 from benchmarks.peers.knative_kpa import KnativeKpa
 from tests.benchmarks.peers.build import drive, sample
 

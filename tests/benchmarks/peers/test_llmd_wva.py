@@ -1,7 +1,5 @@
 """llm-d's WVA, both analyzers, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Ray Serve's default policy: by hand, and tick by tick against Ray's own code."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

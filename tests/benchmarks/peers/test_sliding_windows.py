@@ -1,7 +1,5 @@
 """Sliding windows."""
 
-from __future__ import annotations
-
 from benchmarks.peers.sliding_windows import Buckets, Highest, Mean
 
 

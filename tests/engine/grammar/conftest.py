@@ -1,7 +1,5 @@
 """A trial of structured outputs for the embedded model, as its engine has it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

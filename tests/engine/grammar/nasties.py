@@ -1,7 +1,5 @@
 """Structured outputs that only somebody hostile or unlucky sends, by name."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drives requests at a server from a loop of its own, with bodies that script the stub server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

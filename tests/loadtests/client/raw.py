@@ -1,7 +1,5 @@
 """A server that sends exactly the bytes a test gives it, cut as the test cuts them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import resource
 
 from loadtests.client.connection import allow_many_connections

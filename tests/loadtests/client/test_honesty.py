@@ -1,7 +1,5 @@
 """A client that is late says so: what makes a run invalid rather than wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

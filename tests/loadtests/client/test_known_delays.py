@@ -1,7 +1,5 @@
 """The client's figures against those of a server whose delays are known."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The bodies of requests: what they ask for, and that they are made before their time."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Answers that no well-behaved server gives, and what becomes of connections."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import itertools

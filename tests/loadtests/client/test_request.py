@@ -1,7 +1,5 @@
 """One request, from its first attempt to its record."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """A page in a real browser: what it draws, what its console says, and what it looks like."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The elements of a page, and its data."""
 
-from __future__ import annotations
-
 import json
 from html.parser import HTMLParser
 from typing import Any

@@ -1,7 +1,5 @@
 """What PNG files show."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

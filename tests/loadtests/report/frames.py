@@ -3,8 +3,6 @@
 A window of a headless browser is at least 500 pixels wide, and each start takes a second or two.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

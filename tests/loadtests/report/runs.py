@@ -1,7 +1,5 @@
 """What the samples lack for reports: two models, and every way for a request to fail."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

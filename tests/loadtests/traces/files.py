@@ -1,7 +1,5 @@
 """Small traces written by hand, and what reading them comes to."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A trace in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

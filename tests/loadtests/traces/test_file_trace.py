@@ -1,7 +1,5 @@
 """What each format comes to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

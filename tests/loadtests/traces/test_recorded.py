@@ -1,7 +1,5 @@
 """The recorded traces, where they are at hand: counts and totals as they were published."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

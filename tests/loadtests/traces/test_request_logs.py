@@ -1,7 +1,5 @@
 """The request logs of a fleet, replayed as one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

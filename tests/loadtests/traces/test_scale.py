@@ -1,7 +1,5 @@
 """Cutting, stretching, multiplying and thinning."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

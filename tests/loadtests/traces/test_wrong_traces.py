@@ -1,7 +1,5 @@
 """What a trace that cannot be replayed says of itself: file, line, key, value and bound."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

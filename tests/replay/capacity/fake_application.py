@@ -1,7 +1,5 @@
 """An application with one engine replica whose steps follow a known law, as its HTTP API shows it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Iterator

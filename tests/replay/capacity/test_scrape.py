@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from replay.capacity.scrape import arrivals_between, read_scrape, steps_between

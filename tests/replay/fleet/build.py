@@ -1,7 +1,5 @@
 """Small fleets with round numbers, and requests for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One engine replica again, token by token and as plainly as it can be said; slow, for comparison only."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 

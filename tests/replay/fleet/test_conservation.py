@@ -1,7 +1,5 @@
 """Random fleets: nothing is lost, nothing counted twice, and no limit exceeded, at any time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Replicas from the moment they are asked for to the end of their drain, and what they cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from replay.fleet.fleet import Fleet

@@ -1,7 +1,5 @@
 """Requests that wait in the ingress for a replica."""
 
-from __future__ import annotations
-
 import pytest
 
 from replay.fleet.fleet import Fleet

@@ -1,7 +1,5 @@
 """Whole batches at a time, as the kernel takes steps, against one token after the other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

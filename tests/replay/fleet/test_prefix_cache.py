@@ -1,7 +1,5 @@
 """What prompts find of each other in a replica's prefix cache: blocks of 100 tokens."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.replay.fleet.build import fleet, of, profile, serve, total

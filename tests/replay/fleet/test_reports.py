@@ -1,7 +1,5 @@
 """What a simulated replica reports of itself, as `EngineReport` does of a real one."""
 
-from __future__ import annotations
-
 import pytest
 
 from replay.fleet.fleet import Fleet

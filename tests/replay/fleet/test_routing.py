@@ -1,7 +1,5 @@
 """Which replica gets which request: as the ingress has it, in `serve_app.ingress`."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass, field

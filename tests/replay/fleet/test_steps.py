@@ -1,7 +1,5 @@
 """Steps of one engine, by hand: 10 ms a step + 1 ms a sequence + 10 us a KV token + 100 us a prompt token."""
 
-from __future__ import annotations
-
 import pytest
 
 from replay.fleet.layout import E2E, ITL, RATIO, SHORTEST_S, TTFT

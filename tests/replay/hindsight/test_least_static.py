@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from replay.defaults import GOAL
 from replay.hindsight.least_static import least_static, static
 from replay.scenario import scenario

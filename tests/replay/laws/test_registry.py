@@ -1,7 +1,5 @@
 """Baselines by specification, and what must hold of every one of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

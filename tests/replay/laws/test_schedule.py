@@ -1,7 +1,5 @@
 """Replicas by a timetable."""
 
-from __future__ import annotations
-
 import pytest
 
 from replay.hindsight.timetable import Schedule

@@ -1,7 +1,5 @@
 """A fixed number of replicas."""
 
-from __future__ import annotations
-
 from replay.laws.static import Static
 from tests.benchmarks.peers.build import sample
 

@@ -8,8 +8,6 @@ writes to FOLDER what a replay needs and what to hold it against: `requests.json
 `fleet.yaml` there was measured with `tideserve capacity` on the same machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Results that look as a replay's do: a day's rhythm in three hours, bursts, and three policies on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The page in a real browser: that it draws, without an error, and answers a reader's hand."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 pip-audit itself runs here, against a database on this machine that speaks OSV's protocol.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import date

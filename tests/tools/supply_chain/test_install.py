@@ -1,7 +1,5 @@
 """`requirements/install.sh` with stand-ins for Python, pip and uv, which note how they were called."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 import subprocess

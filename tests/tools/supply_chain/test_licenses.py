@@ -1,7 +1,5 @@
 """Licences are read from metadata, or by a person where it leaves them open, and permitted or refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Lock files pin every package to one version and to its files."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A bill of materials says what the locks and the Dockerfile put into an image, and is valid CycloneDX."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
