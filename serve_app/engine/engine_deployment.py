@@ -22,7 +22,7 @@ from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.launch import launch
 from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
-from serve_app.engine.startup import Startup, process_seconds
+from serve_app.engine.startup_phases import Startup, process_seconds
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.request_log import open_request_log

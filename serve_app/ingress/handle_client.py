@@ -13,9 +13,9 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import EVENT_STREAM, EngineReply, EngineRequest
 from serve_app.ingress.admission import Admission
-from serve_app.ingress.frames import first_frames, relay
 from serve_app.ingress.refusals import cannot_start, replicas_busy, unavailable
 from serve_app.ingress.replica_choice import Slot
+from serve_app.ingress.stream_relay import first_frames, relay
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 

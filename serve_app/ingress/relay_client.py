@@ -11,10 +11,10 @@ import aiohttp
 
 from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineReply, EngineRequest
 from serve_app.ingress.admission import Admission
-from serve_app.ingress.frames import first_frames, relay
 from serve_app.ingress.refusals import unavailable
 from serve_app.ingress.relay_faults import NeverBegunError, not_an_answer, raise_if_dead
 from serve_app.ingress.replica_choice import Replica, Slot
+from serve_app.ingress.stream_relay import first_frames, relay
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane_headers import HELD_HEADER, REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from serve_app.policy.capacity_model import KV_FILL
 from serve_app.policy.explanation import Clamp, Explanation, Term, are, counted
 from serve_app.policy.inputs import Inputs, gather
-from serve_app.policy.reasons import assumption_notes, counterfactual, explain_signals, feasibility_notes
+from serve_app.policy.reasons import (
+    assumption_notes,
+    counterfactual,
+    explain_signals,
+    feasibility_notes,
+    main_reason,
+)
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.terms import baseline_terms, load_terms
@@ -63,7 +69,7 @@ def decide(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
         state = replace(state, lowered=(now, state.correction, max(state.demand.recent(now))))
     if snapshot.capacity.pending:
         clamps.append(Clamp("capacity", _pending(snapshot)))
-    binding, reason = _why(strongest, clamps, wanted, target)
+    binding, reason = main_reason(strongest, clamps, wanted, target)
     scheduled = next((term.replicas for term in baseline if term.name == "schedule"), 0)
     explanation = Explanation(
         terms=(*load, *baseline),
@@ -163,15 +169,3 @@ def _pending(snapshot: Snapshot) -> str:
     why = f": {capacity.reason}" if capacity.reason else ""
     since = f"been pending for {capacity.pending_s:.0f} s"
     return f"{capacity.pending} of {snapshot.target} replicas {have} {since}{why}"
-
-
-def _why(strongest: Term, clamps: list[Clamp], wanted: int, target: int) -> tuple[str, str]:
-    """Return the name of what set the target, and a sentence."""
-    why = f"{strongest.name}: {strongest.why}"
-    for clamp in clamps:
-        if clamp.name in ("mode", "signals", "delay", "hold") and target != wanted:
-            return clamp.name, f"{clamp.effect} ({why})"
-    for clamp in clamps:
-        if clamp.name == "bounds":
-            return clamp.effect.partition(" ")[0], f"{clamp.effect} ({why})"
-    return strongest.name, why

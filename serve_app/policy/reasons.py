@@ -1,10 +1,23 @@
-"""A decision in words: what would change it, what is out of reach, and the numbers behind it."""
+"""A decision in words: its reason, what would change it, what is out of reach, and the numbers behind it."""
 
 import math
 
 from serve_app.policy.capacity_model import MOST_REPLICAS, feasibility
+from serve_app.policy.explanation import Clamp, Term
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.terms import most_for_a_queue
+
+
+def main_reason(strongest: Term, clamps: list[Clamp], wanted: int, target: int) -> tuple[str, str]:
+    """Return the name of what set the target, and a sentence."""
+    why = f"{strongest.name}: {strongest.why}"
+    for clamp in clamps:
+        if clamp.name in ("mode", "signals", "delay", "hold") and target != wanted:
+            return clamp.name, f"{clamp.effect} ({why})"
+    for clamp in clamps:
+        if clamp.name == "bounds":
+            return clamp.effect.partition(" ")[0], f"{clamp.effect} ({why})"
+    return strongest.name, why
 
 
 def counterfactual(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:

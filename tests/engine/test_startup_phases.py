@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.engine.startup import Startup, process_seconds
+from serve_app.engine.startup_phases import Startup, process_seconds
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.ingress.frames import first_frames, relay
+from serve_app.ingress.stream_relay import first_frames, relay
 
 END = b"\n\n"
 
