@@ -128,9 +128,10 @@ def test_when_load_ends_zero_is_reached_within_the_delays_whatever_is_forgotten_
     plant.run(300, forget)
     ticks = plant.run(1300, forget)
 
-    drained = max(
+    busy = [
         tick.at for tick in ticks if tick.decision.explanation.signals["running_requests"] > 0 or tick.queued
-    )
+    ]
+    drained = max(busy, default=300.0)
     begins = max([drained, 300.0, *(float(moment) for moment in resets)])
     assert zero_at(ticks) <= begins + max(down_s, zero_s) + 25.0  # a start under way, and its first report
     assert ticks[-1].target == 0
