@@ -44,6 +44,8 @@ _RAYLET_SOCKET = "--raylet-name="
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S = 120.0
 """How long a zygote may take, which may still be importing: 10 s of CPU."""
+_STATUS_S = 5.0
+"""How long after its end a process's status may come."""
 _LOOK_S = 0.02
 
 
@@ -150,19 +152,17 @@ def _stand_for(connection: socket.socket, process: int, parent: int) -> None:
     watched = [each for each in (connection.fileno(), ended, orphaned) if each is not None]
     while True:
         ready, _, _ = select.select(watched, [], [])
-        if connection.fileno() in ready:
+        if connection.fileno() in ready or ended in ready:
+            connection.settimeout(_STATUS_S)
             try:
                 _end_as(_receive(connection)[1])
-            except (OSError, EOFError):  # the zygote has died, and the process goes on
-                watched.remove(connection.fileno())
-                connection.close()
-                if ended is None:
-                    os._exit(1)
+            except (OSError, EOFError):
+                if ended is None or ended in ready:
+                    os._exit(1)  # how the process ended, only the zygote would know
+                watched = [each for each in (ended, orphaned) if each is not None]  # it goes on without
         elif orphaned in ready:
             _signal(process, signal.SIGKILL)
             os._exit(1)
-        elif ended in ready and connection.fileno() < 0:
-            os._exit(1)  # how it ended, only the zygote would know
 
 
 def _opened(process: int) -> int | None:
@@ -180,7 +180,8 @@ def _signal(process: int, number: int) -> None:
 def _end_as(status: int) -> None:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 128 - code)
 

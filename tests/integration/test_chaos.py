@@ -24,6 +24,7 @@ STREAMS = 8
 ATTACKS = (
     Attack("haproxy", "kill"),
     Attack("controller", "kill"),
+    Attack("zygote", "kill"),
     Attack("engine-replica", "kill"),
     Attack("engine-core", "stop"),
     Attack("engine-core", "kill"),
@@ -66,7 +67,7 @@ def test_the_loss_of_a_process_costs_what_it_must(attacked, attack: Attack) -> N
     assert row.back_s is not None, row
 
 
-@pytest.mark.parametrize("role", ["controller", "haproxy"])
+@pytest.mark.parametrize("role", ["controller", "haproxy", "zygote"])
 def test_no_stream_ends_in_an_error_with_a_process_that_serves_none(attacked, role: str) -> None:
     assert attacked[1][role, "kill"].streams.get("told", 0) == 0
 
