@@ -17,11 +17,11 @@ Pair = tuple[int, int]
 
 def pairs(look: Look) -> set[Pair]:
     """Engines that are whole: a replica and its core, neither of them stopped."""
-    replicas = {one.pid for one in look.processes if one.role == ENGINE_REPLICA and one.runs}
+    replicas = {one.group: one.pid for one in look.processes if one.role == ENGINE_REPLICA and one.runs}
     return {
-        (one.parent, one.pid)
+        (replicas[one.group], one.pid)
         for one in look.processes
-        if one.role == ENGINE_CORE and one.runs and one.parent in replicas
+        if one.role == ENGINE_CORE and one.runs and one.group in replicas
     }
 
 

@@ -70,7 +70,8 @@ class Process:
     """One process of the application."""
 
     pid: int
-    parent: int
+    group: int
+    """Its process group: Ray gives each worker one, which its engine core shares."""
     role: str
     node: str
     began: float

@@ -1,6 +1,7 @@
 """The processes of the application, found by their titles below this one, and signals to them."""
 
 import contextlib
+import os
 import signal
 import time
 from collections import Counter
@@ -31,7 +32,7 @@ class Processes:
         """Those that have a role and live now."""
         found: list[Process] = []
         for process in self._tree():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
                 seen = self._seen(process)
                 if seen is not None:
                     found.append(seen)
@@ -81,7 +82,7 @@ class Processes:
                 if role is None:
                     return None
                 self._roles[key] = role
-            return Process(process.pid, process.ppid(), role, node, key[1], status not in _STOPPED)
+            return Process(process.pid, os.getpgid(process.pid), role, node, key[1], status not in _STOPPED)
 
     def _node(self, process: psutil.Process, key: tuple[int, float]) -> str:
         """The node it was first seen on: an orphan has another parent, and the same node."""

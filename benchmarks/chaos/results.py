@@ -103,7 +103,7 @@ def _changes(looks: Sequence[Look]) -> list[dict[str, Any]]:
     """Each look that differs from the one before."""
     changes: list[dict[str, Any]] = []
     for look in looks:
-        found = [[one.role, one.pid, one.parent, one.node, one.runs] for one in look.processes]
+        found = [[one.role, one.pid, one.group, one.node, one.runs] for one in look.processes]
         if not changes or found != changes[-1]["processes"]:
             changes.append({"at_s": look.at_s, "running": strength(look), "processes": found})
     return changes

@@ -15,7 +15,7 @@ def times(begin: float, end: float) -> list[float]:
 
 
 def engine(number: int, *, runs: bool = True, core: bool = True) -> list[Process]:
-    replica = Process(number, 1, "engine-replica", "", float(number), runs)
+    replica = Process(number, number, "engine-replica", "", float(number), runs)
     return [replica, Process(number + 1, number, "engine-core", "", float(number), runs)][: 1 + core]
 
 

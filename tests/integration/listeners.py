@@ -21,6 +21,7 @@ _ROLES = (
     ("ingress replica", "ray::ServeReplica:[^:]+:Ingress"),
     ("engine replica", "ray::ServeReplica:[^:]+:Engine-"),
     ("engine core", "VLLM::EngineCore"),
+    ("zygote", "tideserve::Zygote"),
     ("dashboard agent", "ray::DashboardAgent"),
     ("runtime environment agent", "ray::RuntimeEnvAgent"),
     ("every Ray worker", "ray::"),
