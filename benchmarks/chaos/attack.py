@@ -218,7 +218,7 @@ class Conductor:
         """Whether what was attacked is still missing, and is none of those whose loading needs the cores."""
         role = BY_NAME[event.role]
         loads = (ENGINE_CORE, ENGINE_REPLICA, NODE.name)
-        return role.name not in loads and role.name not in strength(self._observer.look)
+        return role.comes_back and role.name not in loads and role.name not in strength(self._observer.look)
 
     def _end(self, event: Event, back_s: float | None, watched_s: float, *, final: bool = True) -> None:
         trace = self._observer.trace
@@ -264,7 +264,9 @@ class Conductor:
 
 
 def _present(look: Look) -> frozenset[tuple[str, str]]:
-    return frozenset((one.role, one.node) for one in look.processes if one.runs)
+    return frozenset(
+        (one.role, one.node) for one in look.processes if one.runs and BY_NAME[one.role].comes_back
+    )
 
 
 def _age(process: Process) -> float:

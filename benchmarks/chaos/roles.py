@@ -33,6 +33,8 @@ class Role:
     """It has work of its own, so that only time tells a stopped one from a busy one."""
     ends_node: bool = False
     """Ray ends the node, or the cluster, with it: afterwards the server is a new one."""
+    comes_back: bool = True
+    """It is started again at once. The next engine that starts brings a lost zygote back."""
 
     def bounds(self, signal: Signal) -> Bounds:
         """What clients may see when a process of this role gets `signal`."""
@@ -66,7 +68,7 @@ ROLES: tuple[Role, ...] = (
     Role("controller", _title(r"^ray::ServeController\b")),
     Role(ENGINE_REPLICA, _title(r"^ray::ServeReplica:[^:]+:Engine-"), may_hang=True),
     Role(ENGINE_CORE, _title(r"^VLLM::EngineCore"), may_hang=True),
-    Role("zygote", _title(r"^tideserve::Zygote")),
+    Role("zygote", _title(r"^tideserve::Zygote"), comes_back=False),
     Role("tideserve-python", _title(r"/tideserve-python "), may_hang=True),
     Role(HAPROXY, _title(r"^\S*/haproxy .*-f "), serves_connection=True),
     Role("haproxy-supervisor", _title(r"serve_app\.haproxy\.supervisor|/tideserve-front ")),
