@@ -63,12 +63,13 @@ def _title(pattern: str) -> re.Pattern[str]:
 
 
 ENGINE_REPLICA, ENGINE_CORE, INGRESS, HAPROXY = "engine-replica", "engine-core", "ingress", "haproxy"
+ZYGOTE = "zygote"
 
 ROLES: tuple[Role, ...] = (
     Role("controller", _title(r"^ray::ServeController\b")),
     Role(ENGINE_REPLICA, _title(r"^ray::ServeReplica:[^:]+:Engine-"), may_hang=True),
     Role(ENGINE_CORE, _title(r"^VLLM::EngineCore"), may_hang=True),
-    Role("zygote", _title(r"^tideserve::Zygote"), comes_back=False),
+    Role(ZYGOTE, _title(r"^tideserve::Zygote"), comes_back=False),
     Role("tideserve-python", _title(r"/tideserve-python "), may_hang=True),
     Role(HAPROXY, _title(r"^\S*/haproxy .*-f "), serves_connection=True),
     Role("haproxy-supervisor", _title(r"serve_app\.haproxy\.supervisor|/tideserve-front ")),

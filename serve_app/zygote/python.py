@@ -143,15 +143,19 @@ def _receive(connection: socket.socket) -> tuple[int, int]:
 
 def _stand_for(connection: socket.socket, process: int, parent: int) -> None:
     """Wait for `process` and end as it does; end it if the parent of this process dies."""
+    wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wakened)  # else one that comes just before `select` would wait for its end
     for each in _PASSED_ON:
         signal.signal(each, lambda received, _: _signal(process, received))
     for number in (0, 1, 2):
         with suppress(OSError):
             os.close(number)
     ended, orphaned = _opened(process), _opened(parent)
-    watched = [each for each in (connection.fileno(), ended, orphaned) if each is not None]
+    watched = [each for each in (wake, connection.fileno(), ended, orphaned) if each is not None]
     while True:
         ready, _, _ = select.select(watched, [], [])
+        if wake in ready:
+            os.read(wake, 64)
         if connection.fileno() in ready or ended in ready:
             connection.settimeout(_STATUS_S)
             try:
@@ -159,7 +163,7 @@ def _stand_for(connection: socket.socket, process: int, parent: int) -> None:
             except (OSError, EOFError):
                 if ended is None or ended in ready:
                     os._exit(1)  # how the process ended, only the zygote would know
-                watched = [each for each in (ended, orphaned) if each is not None]  # it goes on without
+                watched = [each for each in (wake, ended, orphaned) if each is not None]  # it goes on without
         elif orphaned in ready:
             _signal(process, signal.SIGKILL)
             os._exit(1)

@@ -118,6 +118,7 @@ class Zygote:
 
 def become(request: Request, passed: list[int]) -> None:
     """Turn this fork into the process that `request` describes, and run its program."""
+    setproctitle("tideserve::Fork")
     with suppress(OSError):  # the group's other processes may have ended
         os.setpgid(0, request.group)
     highest = max([*request.descriptors, *passed, 2]) + 1
