@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import psutil
 
 from benchmarks.chaos.observed import Look, Memory, Process
-from benchmarks.chaos.roles import ROLES, ZYGOTE, Signal, role_of
+from benchmarks.chaos.roles import ENGINE_REPLICA, ROLES, ZYGOTE, Signal, role_of
 
 _NUMBERS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -77,8 +77,10 @@ class Processes:
             if status in _GONE:
                 return None
             role = self._roles.get(key)
-            if role in (None, ZYGOTE):
-                role = role_of(process.cmdline())  # Ray's workers get their titles late, and so do forks.
+            if role in (None, ZYGOTE, ENGINE_REPLICA):
+                role = role_of(
+                    process.cmdline()
+                )  # Workers get their titles late; a fork has its parent's first.
                 if role is None:
                     return None
                 self._roles[key] = role

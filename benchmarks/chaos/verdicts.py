@@ -158,12 +158,13 @@ def _is_true(ready: Ready, served: Sequence[float], engines: Engines) -> bool:
 def engines_restarted(looks: Sequence[Look], event: Event, end_s: float) -> int:
     """Engine replicas begun from the event until `end_s`, less one for an engine that was attacked.
 
-    Counted by what begins, because what is thrown away may still drain for long.
+    Counted by what begins, because what is thrown away may still drain for long; and by process groups,
+    because what a replica forks has its title at first.
     """
     before: set[int] = set()
     since: set[int] = set()
     for look in looks:
-        replicas = {one.pid for one in look.processes if one.role == ENGINE_REPLICA}
+        replicas = {one.group for one in look.processes if one.role == ENGINE_REPLICA}
         if look.at_s <= event.at_s:
             before |= replicas
         elif look.at_s <= end_s:
