@@ -118,6 +118,15 @@ EMBEDDED_MODEL = {"HF_HUB_OFFLINE": "1"}
 
 DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
 """The URL of Ray's dashboard for the command line. `serve deploy` reads the same variable."""
+ZYGOTE = "TIDESERVE_ZYGOTE"
+"""Names the zygote whose environment an engine replica shares. Without it, no zygote is used."""
+
+ZYGOTE_SOCKET = "TIDESERVE_ZYGOTE_SOCKET"
+"""Where the zygote of a forked process listens."""
+
+RAY_JOB = "RAY_JOB_ID"
+"""Ray reads it, and the raylet's process id, when it is imported: a zygote is of one job and one raylet."""
+
 API_KEY = "OPENAI_API_KEY"
 """The key that the command line sends to the API. OpenAI's own clients read the same variable."""
 RAY_RESOURCES = "RAY_OVERRIDE_RESOURCES"

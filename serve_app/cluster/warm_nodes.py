@@ -1,7 +1,6 @@
 """Have each node on which an engine replica may be placed keep a zygote, before a replica is wanted there."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -13,8 +12,6 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import engine_environment, resources_on_one_node
 from serve_app.cluster.ray_resources import lacking
 from serve_app.settings.tree import ModelSettings
-
-logger = logging.getLogger("ray.serve")
 
 _PERIOD_S = 10.0
 _WAIT_S = 60.0
@@ -48,9 +45,8 @@ def _warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None
                 )
                 pending[task.remote()] = (node, model.name)
     done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_WAIT_S) if pending else ([], [])
-    for reference in done:
-        ray.get(reference)
-        warmed.add(pending[reference])
+    warmed.update(pending[reference] for reference in done)
+    ray.get(done)  # raises what a task failed with; its replicas would fail alike, so it is not run again
 
 
 def _nothing() -> None:

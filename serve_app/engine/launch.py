@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
+from serve_app import env
 from serve_app.engine.startup_phases import Startup
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
-from serve_app.zygote.python import EXECUTABLE, SOCKET
+from serve_app.zygote.python import EXECUTABLE
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -70,7 +71,7 @@ async def launch(
         from serve_app.engine.serving import Serving  # noqa: PLC0415
         from serve_app.engine.step_metrics import StepStats  # noqa: PLC0415
 
-    if os.environ.get(SOCKET):
+    if os.environ.get(env.ZYGOTE_SOCKET):
         resource_tracker.ensure_running()  # as plain Python, which is all it needs
         multiprocessing.set_executable(EXECUTABLE)  # vLLM spawns the engine core, and this forks it
     stats = StepStats(metrics)

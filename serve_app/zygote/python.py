@@ -4,7 +4,7 @@ It takes Python's command line and stands for the process: it passes signals on,
 ends, which ends with it. Ray starts the worker of an engine replica through it (`py_executable`), and vLLM
 the engine core. Where no zygote can be had it becomes plain Python, whose imports take about ten seconds.
 
-This module imports only what is needed to ask: it costs 9 MB and 40 ms.
+This module imports only what is needed to ask: it costs 7 MB and 0.1 s.
 """
 
 import fcntl
@@ -18,12 +18,8 @@ import sys
 import time
 from contextlib import suppress
 
+from serve_app import env
 from serve_app.zygote.request import Request, is_own
-
-KEY = "TIDESERVE_ZYGOTE"
-"""Names the zygote whose environment a process shares. Without it, no zygote is used."""
-SOCKET = "TIDESERVE_ZYGOTE_SOCKET"
-"""Where the zygote of a forked process listens."""
 
 STATUS = struct.Struct("!ii")
 """What a zygote answers: the new process's id and 0, and at its end its id and `os.waitpid`'s status."""
@@ -38,8 +34,6 @@ _IMPORTED = (
     "serve_app.engine.warm_imports",
 )
 """What a zygote imports."""
-_JOB = "RAY_JOB_ID"
-"""Ray reads it and the raylet's process id when it is imported, so a zygote is of one job and one raylet."""
 _RAYLET_SOCKET = "--raylet-name="
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S = 120.0
@@ -54,9 +48,11 @@ def main() -> None:
     parent = os.getppid()
     path, may_start = _zygote_socket(sys.argv[1:])
     connection = _connect(path, may_start) if path else None
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # what comes before there is a process is for it too
     process = _fork(connection, sys.argv[1:]) if connection is not None else None
     if connection is None or process is None:
-        os.environ.pop(SOCKET, None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        os.environ.pop(env.ZYGOTE_SOCKET, None)
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606
     _stand_for(connection, process, parent)
 
@@ -66,14 +62,14 @@ def _zygote_socket(arguments: list[str]) -> tuple[str, bool]:
 
     A worker of Ray's may, and the zygote then ends with its raylet. What a worker starts only uses it.
     """
-    if path := os.environ.get(SOCKET):
+    if path := os.environ.get(env.ZYGOTE_SOCKET):
         return path, False
-    key, job = os.environ.get(KEY), os.environ.get(_JOB)
+    key, job = os.environ.get(env.ZYGOTE), os.environ.get(env.RAY_JOB)
     raylet = next((word for word in arguments if word.startswith(_RAYLET_SOCKET)), None)
     if not key or not job or raylet is None:
         return "", False
     path = os.path.join(os.path.dirname(raylet.removeprefix(_RAYLET_SOCKET)), f"zygote-{key}-{job}")
-    os.environ[SOCKET] = path
+    os.environ[env.ZYGOTE_SOCKET] = path
     return path, True
 
 
@@ -147,6 +143,7 @@ def _stand_for(connection: socket.socket, process: int, parent: int) -> None:
     signal.set_wakeup_fd(wakened)  # else one that comes just before `select` would wait for its end
     for each in _PASSED_ON:
         signal.signal(each, lambda received, _: _signal(process, received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     for number in (0, 1, 2):
         with suppress(OSError):
             os.close(number)

@@ -9,8 +9,8 @@ import struct
 from dataclasses import asdict, dataclass
 
 _LENGTH = struct.Struct("!I")
-_MOST_DESCRIPTORS = 250
-"""The kernel passes at most 253 descriptors with one message."""
+_MOST_DESCRIPTORS = 253
+"""What the kernel passes with one message; `send` raises OSError for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Request:
         """Describe this process, with all of its open descriptors except `without`."""
         numbers = sorted(int(name) for name in os.listdir("/proc/self/fd"))
         passed = [number for number in numbers if number != without and _is_open(number)]
-        return cls(arguments, dict(os.environ), os.getcwd(), os.getpgrp(), passed[:_MOST_DESCRIPTORS])
+        return cls(arguments, dict(os.environ), os.getcwd(), os.getpgrp(), passed)
 
     def send(self, connection: socket.socket) -> None:
         """Send the request, and with it the descriptors it names."""

@@ -176,7 +176,7 @@ def main() -> None:
     owner = os.pidfd_open(int(process))
     setproctitle(
         "tideserve::Zygote"
-    )  # at once: it needs the memory of the environment as it was at the start
+    )  # first of all: it writes over the environment, which moves when it changes
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     os.chmod(path, 0o600)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.zygote.python import SOCKET
+from serve_app.env import ZYGOTE_SOCKET
 
 MARK = "colorsys"
 """A module that nothing else imports: where it is loaded, the process was forked from the zygote."""
@@ -43,7 +43,7 @@ def python(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
-        environment = {**os.environ, SOCKET: str(tmp_path / "zygote"), "GIVEN": "to the fork"}
+        environment = {**os.environ, ZYGOTE_SOCKET: str(tmp_path / "zygote"), "GIVEN": "to the fork"}
         command = [sys.executable, "-m", "serve_app.zygote.python", *arguments]
         process = subprocess.Popen(  # type: ignore[call-overload]
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from serve_app import env
 from serve_app.zygote import python as command
 from tests.zygote.conftest import MARK, Start
 
@@ -77,8 +78,8 @@ def test_it_ends_as_the_process_ends(python: Start, code: str, status: int) -> N
 
 @needs_zygote
 def test_a_signal_reaches_the_process(python: Start) -> None:
-    code = f"import signal; signal.signal(signal.SIGTERM, lambda *_: exit(9)); {WAITS}"
-    process = python("-c", code)
+    blocked = "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
+    process = python("-c", f"{blocked}; print(flush=True); signal.sigwait([signal.SIGTERM]); os._exit(9)")
     assert process.stdout is not None
     process.stdout.readline()
     process.terminate()
@@ -119,7 +120,7 @@ def test_workers_that_start_at_once_start_one_zygote(tmp_path: Path, monkeypatch
     program = "import serve_app.zygote.python as it, sys; it._IMPORTED = (sys.argv.pop(1),); it.main()"
     raylet = f"--raylet-name={tmp_path}/sockets/raylet"
     report = f"import os, sys; print(os.getppid(), {MARK!r} in sys.modules)"
-    environment = {**os.environ, command.KEY: "abc", "RAY_JOB_ID": "01"}
+    environment = {**os.environ, env.ZYGOTE: "abc", env.RAY_JOB: "01"}
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", program, MARK, "-c", report, raylet],
