@@ -35,7 +35,8 @@ def fake_gpus() -> Iterator[None]:
 
 
 def placed(model: dict[str, Any]) -> dict[str, Any]:
-    args = {"models": [{"name": "m", "model": "org/any", **model}]}
+    # Nothing here imports vLLM, so no zygote has to either.
+    args = {"models": [{"name": "m", "model": "org/any", **model}], "zygote": False}
     settings = load_settings(args)
     application = build_application(settings, knob_defaults(args), FakeGpuEngine)
     serve.run(application, name="placement", route_prefix="/placement")

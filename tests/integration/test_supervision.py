@@ -78,6 +78,8 @@ def test_without_the_gcs_it_ends_at_once_and_says_where_the_log_is(alone: Runnin
 def test_it_comes_back_by_itself_whatever_died_and_ends_when_told_to(restarting: Running) -> None:
     """The agent takes the raylet with it; then Serve is shut down from outside."""
     assert restarting.process is not None
+    # What dies before `tideserve run` itself has seen it ready ends it, as a start that failed.
+    eventually("it is ready by its own account", lambda: "ready after" in restarting.log, 30)
     first = restarting.descendants()
 
     restarting.processes("ray::DashboardAgent")[0].kill()
