@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
 
@@ -20,7 +21,9 @@ from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.generated.serve_pb2 import StatusOverview as StatusOverviewProto
 from ray.serve.scripts import cli
 
+from serve_app.cli.config_file import read_config
 from serve_app.cli.server_log import GONE, PREFIX
+from serve_app.cluster.warm_nodes import warm
 
 _PERIOD_S = 1.0
 _ANSWER_S = 5.0
@@ -77,6 +80,7 @@ def _watch(interrupted: Event) -> None:
     with suppress(Exception):  # a client of a remote Ray does not know the address
         if url := get_dashboard_url():
             _say(f"Ray has started, with its dashboard at http://{url}")
+            Thread(target=warm_at_once, args=(Path(sys.argv[2]),), daemon=True).start()
     started = False
     reported: set[str] = set()
     while not interrupted.wait(_PERIOD_S) and ray.is_initialized():
@@ -90,6 +94,18 @@ def _watch(interrupted: Event) -> None:
         if started and found is not None and not interrupted.is_set():
             _say(found)
             os._exit(GONE)  # the main thread sleeps, and shutting down what is gone would hang
+
+
+def warm_at_once(path: Path) -> None:
+    """Start the nodes' zygotes for the applications of `path`, 10 s before an ingress replica could.
+
+    An application with a `runtime_env` of its own is left to its ingress, whose tasks inherit that.
+    """
+    config = read_config(path)
+    for app in config.document["applications"]:
+        checked = config.applications.get(app.get("name", "default"))
+        if checked and checked.settings.zygote and not app.get("runtime_env"):
+            warm(checked.settings.models, set())
 
 
 def _report_failures(reported: set[str]) -> None:

@@ -21,13 +21,13 @@ _WAIT_S = 60.0
 async def keep_nodes_warm(models: Sequence[ModelSettings]) -> None:
     """Warm each node that joins, as long as the task runs. Where Ray fails to answer, try again later."""
     warmed: set[tuple[str, str]] = set()
-    call = BoundedCall("the zygotes of the nodes", partial(_warm, models, warmed), 0.0)
+    call = BoundedCall("the zygotes of the nodes", partial(warm, models, warmed), 0.0)
     while True:
         await call.get(_WAIT_S)
         await asyncio.sleep(_PERIOD_S)
 
 
-def _warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
+def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
     """Run an empty task in each model's environment, on each node with room for a replica of it.
 
     The worker that Ray starts for the task starts the zygote, and may become the first replica itself.

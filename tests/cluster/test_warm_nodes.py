@@ -67,29 +67,29 @@ def nodes(ray: StubRay) -> list[str]:
 
 def test_a_task_runs_in_the_engines_environment_on_each_node_with_room(ray: StubRay) -> None:
     settings = model(cpus_per_replica=1)
-    warm_nodes._warm([settings], set())
+    warm_nodes.warm([settings], set())
     assert ray.ran == [(node, engine_environment(settings, zygote=True)) for node in (A, B)]
 
 
 def test_a_node_without_the_gpus_is_left_alone_and_one_with_a_part_is_not(ray: StubRay) -> None:
-    warm_nodes._warm([model(device="gpu", tensor_parallel_size=16)], set())
+    warm_nodes.warm([model(device="gpu", tensor_parallel_size=16)], set())
     assert nodes(ray) == [B]
 
 
 def test_each_node_is_warmed_once_and_new_ones_when_they_join(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
-    warm_nodes._warm([model()], warmed)
+    warm_nodes.warm([model()], warmed)
     ray.nodes[C] = SMALL
-    warm_nodes._warm([model()], warmed)
+    warm_nodes.warm([model()], warmed)
     assert nodes(ray) == [A, B, C]
 
 
 def test_a_task_that_did_not_end_in_time_is_run_again(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
     ray.late = {B}
-    warm_nodes._warm([model()], warmed)
+    warm_nodes.warm([model()], warmed)
     ray.late = set()
-    warm_nodes._warm([model()], warmed)
+    warm_nodes.warm([model()], warmed)
     assert nodes(ray) == [A, B, B]
 
 
@@ -97,9 +97,9 @@ def test_a_task_that_failed_is_told_of_and_not_run_again(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
     ray.failing = True
     with pytest.raises(RuntimeError, match="no such module"):
-        warm_nodes._warm([model()], warmed)
+        warm_nodes.warm([model()], warmed)
     ray.failing = False
-    warm_nodes._warm([model()], warmed)
+    warm_nodes.warm([model()], warmed)
     assert nodes(ray) == [A, B]
 
 

@@ -1,6 +1,6 @@
 """One application for most integration tests: a chat model, a model of one sequence, an embedder."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import httpx
 import openai
@@ -15,9 +15,26 @@ NARROW = "one-at-a-time"
 EMBED = "tideserve-embed"
 
 
+LONGEST_FIRST = ("app", "test_chaos", "test_autoscaling", "test_supervision", "there_and_back")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the application go last: idle, it takes half a core from those with one of their own."""
-    items.sort(key=lambda item: "app" in getattr(item, "fixturenames", ()))
+    """Keep the tests of one server together, in one of xdist's processes, the longest first."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(server_of(item)))
+    rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    # vLLM's server starts beside the application if its tests are the first of them.
+    items.sort(key=lambda item: (rank.get(server_of(item), len(rank)), "starting" not in fixtures_of(item)))
+
+
+def fixtures_of(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
+
+
+def server_of(item: pytest.Item) -> str:
+    """The fixture that several modules share, or the module."""
+    shared = {"app", "there_and_back"}.intersection(fixtures_of(item))
+    return shared.pop() if shared else item.path.stem
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ ATTACKS = (
     Attack("engine-core", "stop"),
     Attack("engine-core", "kill"),
 )
-TIMING = Timing(load_s=5, watch_s=5, recovery_s=120, stop_s=8)
+TIMING = Timing(load_s=3, watch_s=3, recovery_s=120, stop_s=8)
 LONGEST_S = 10.0
 """Without an answer. `make chaos` holds it to 2 s on a machine of its own; Ray alone takes 28 to 84 s."""
 
