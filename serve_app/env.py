@@ -75,6 +75,9 @@ ALWAYS = {
     # A replica that fails its health checks is dead or hangs. By default Ray waits for its requests to end,
     # and for as long as a drain may take its replacement cannot have its GPUs.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    # Ray gives up a proxy, and `serve run` with it, after three checks of so many seconds, 5 by default. On a
+    # machine whose cores are busy with an engine's imports, 15 s are too few for HAProxy's manager to start.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "15",
     # Ray answers 500 if a header that it reads is not UTF-8, so such headers are removed first.
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.api.ray_headers:middlewares",
     # Ray runs its workers at niceness 15, below anything else on the node; engines are the node's purpose.

@@ -72,6 +72,7 @@ root, component.
 - {name: RAY_metrics_report_interval_ms, value: "1000"}
 - {name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S, value: "1"}
 - {name: RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS, value: "1"}
+- {name: RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S, value: "15"}
 - {name: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH, value: "serve_app.api.ray_headers:middlewares"}
 - {name: RAY_worker_niceness, value: "0"}
 - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
