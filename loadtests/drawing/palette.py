@@ -67,6 +67,7 @@ _STANDS_FOR = {
     "answered": "ok", "running": "ok", "engine": "ok", "pending": "other", "compared": "other",
     "limit": "ink", "bound": "ink", "cold": "held", "rejected": "starting", "failed": "missed",
     "broken": "wanted", "abandoned": "draining", "untold": "empty",
+    "pass": "ok", "fail": "missed", "invalid": "ink",
     **{f"tone-{order}": name for order, name in enumerate(
         ("starting", "queued", "wanted", "serving", "held", "draining", "other"))},
 }  # fmt: skip

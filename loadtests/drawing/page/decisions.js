@@ -12,52 +12,57 @@ function moved({ kind, mode, wanted, old_target: old, new_target: target }) {
   return kind === "error" ? kind : to > old ? "up" : to < old ? "down" : "same";
 }
 
-const change = (record) => (record.mode === "advise" ? `${record.old_target} (${record.wanted})` : `${record.old_target} → ${record.new_target}`);
+const change = ({ mode, wanted, old_target: old, new_target: target }) => (mode === "advise" ? `${old} (${wanted})` : `${old} → ${target}`);
 // Its time, behind its number where decisions are numbered. (`of` names its model where there are several.)
 const when = (record) => `${record.number ? `${record.number} · ` : ""}${clock(record.at, true)}`;
 const reasonOf = ({ reason, binding }) => (reason.startsWith(`${binding}: `) ? reason.slice(binding.length + 2) : reason);
 
 // What each term asked for, as bars of one scale, the binding one marked.
-function termTable(record) {
-  const terms = [...(record.terms ?? [])].sort((a, b) => b.replicas - a.replicas);
-  if (!terms.length) return null;
+function termTable({ terms: told, binding }) {
+  const terms = [...(told ?? [])].sort((a, b) => b.replicas - a.replicas);
   const most = Math.max(1, ...terms.map((term) => term.replicas));
-  const bar = (term) => h("i", { class: "bar", style: `--share:${(term.replicas / most).toFixed(3)}` });
-  const line = (term) => h("tr", { class: term.name === record.binding ? "binding" : null }, h("td", {}, term.name), h("td", { class: "number" }, bar(term), whole(term.replicas)), h("td", {}, term.why));
-  const head = h("thead", {}, h("tr", {}, h("th", {}, "term"), h("th", { class: "number" }, "asks for"), h("th", {}, "because")));
-  return h("table", { class: "terms" }, head, h("tbody", {}, terms.map(line)));
+  const line = ({ name, replicas, why }) => {
+    const bar = h("i.bar", { style: `--share:${(replicas / most).toFixed(3)}` });
+    return h("tr", { class: name === binding ? "binding" : null }, h("td", name), h("td.number", bar, whole(replicas)), h("td", why));
+  };
+  const head = h("thead", h("tr", h("th", "term"), h("th.number", "asks for"), h("th", "because")));
+  return terms.length > 0 && h("table.terms", head, h("tbody", terms.map(line)));
 }
 
 function story(record) {
-  const said = (kind, name, words) => h("p", { class: kind }, name ? h("b", {}, `${name}: `) : null, words);
+  const said = (kind, name, words) => h(`p.${kind}`, name && h("b", `${name}: `), words);
   return [
-    record.counterfactual ? said("counterfactual", "otherwise", record.counterfactual) : null,
-    ...(record.clamps ?? []).map((clamp) => said("held-back", `held back by ${clamp.name}`, clamp.effect)), termTable(record),
-    ...(record.notes ?? []).map((note) => said("note", "", note)),
-  ].filter(Boolean);
+    record.counterfactual && said("counterfactual", "otherwise", record.counterfactual),
+    ...(record.clamps ?? []).map((clamp) => said("held-back", `held back by ${clamp.name}`, clamp.effect)),
+    termTable(record), ...(record.notes ?? []).map((note) => said("note", "", note)),
+  ];
 }
 
 // Decisions that are marked together, one below the other.
 function decisionCards(records) {
-  const card = (record) => h("div", {}, h("p", { class: "card-head" }, h("b", {}, change(record)), chip(record.binding), chip(record.of), h("span", {}, when(record))), h("p", {}, reasonOf(record)), story(record));
-  const more = records.length > CARDS ? h("p", { class: "note" }, `and ${records.length - CARDS} more, in the list below`) : null;
-  return h("div", {}, records.slice(0, CARDS).map(card), more);
+  const card = (record) => {
+    const head = [h("b", change(record)), chip(record.binding), chip(record.of), h("span", when(record))];
+    return h("div", h("p.card-head", head), h("p", reasonOf(record)), story(record));
+  };
+  const more = records.length - CARDS;
+  return h("div", records.slice(0, CARDS).map(card), more > 0 && h("p.note", `and ${more} more, in the list below`));
 }
 
-// Adds the marks of the decisions in view, of the panel's model where there are several. Only one of them is a tab stop; arrow
+// Adds the marks of the decisions in view, of the panel's model where there are several. One of them is a tab stop; arrow
 // keys lead to the others. Numbered decisions have pills; where some are numbered, those that changed nothing have ticks.
 function drawMarks(svg, view, current, on, panel) {
   const groups = [];
-  const { decisions, numbered } = view.result;
+  const { decisions, numbered, models } = view.result;
+  const elsewhere = ({ model }) => model !== panel.model && models?.some((each) => each.model === model);
   let previous = -Infinity;
   decisions.forEach((record, index) => {
-    if (record.at < view.from || record.at > view.to || (panel.model !== undefined && record.model !== panel.model && view.result.models.some((model) => model.model === record.model))) return;
+    if (record.at < view.from || record.at > view.to || elsewhere(record)) return;
     const x = view.x(record.at);
     const chosen = index === current;
     if (chosen) svg.append(path("chosen-at", `M${pixel(x)} 18V${panel.height}`));
     if (record.number) {
       svg.append(path("decided-at", `M${pixel(x)} 20V${panel.height}`));
-      groups.push(merged({ members: [{ record, index, x }] }, groups, view));
+      groups.push(merged([{ record, index, x }], groups, view));
     } else if (chosen || x - previous >= MARKS_APART) {
       previous = x;
       if (numbered) svg.append(path(`beat${chosen ? " chosen" : ""}`, `M${pixel(x)} 19v6`, `${clock(record.at)}: ${record.reason}`));
@@ -67,72 +72,74 @@ function drawMarks(svg, view, current, on, panel) {
   for (const group of groups) svg.append(mark(group, current, on));
 }
 
-// The group together with those before it that it would touch, which are taken from `groups`.
-function merged(group, groups, view) {
-  const [first, last] = [group.members[0], group.members.at(-1)];
-  group.words = first === last ? `${first.record.number}` : `${first.record.number}–${last.record.number}`;
-  group.width = 18 + 6.8 * group.words.length;
-  group.x = Math.min(Math.max((first.x + last.x) / 2, GUTTER + group.width / 2 - 8), view.width + PAGE.margin - group.width / 2);
+// A group of numbered decisions, together with those before it that it would touch, which are taken from `groups`.
+function merged(members, groups, view) {
+  const [first, last] = [members[0], members.at(-1)];
+  const words = [...new Set([first.record.number, last.record.number])].join("–");
+  const width = 18 + 6.8 * words.length;
+  const x = Math.min(Math.max((first.x + last.x) / 2, GUTTER + width / 2 - 8), view.width + PAGE.margin - width / 2);
   const before = groups.at(-1);
-  if (!before || before.x + before.width / 2 + MARK_GAP <= group.x - group.width / 2) return group;
-  groups.pop();
-  return merged({ members: [...before.members, ...group.members] }, groups, view);
+  if (!before || before.x + before.width / 2 + MARK_GAP <= x - width / 2) return { members, words, width, x };
+  return merged([...groups.pop().members, ...members], groups, view);
 }
 
 function mark({ members, x, width, words }, current, on) {
   const indices = members.map(({ index }) => index);
   const chosen = indices.includes(current);
   const kind = moved(members.at(-1).record);
+  const told = members.map(({ record }) => `${clock(record.at, true)}, ${change(record)} replicas: ${record.reason}`);
   const attributes = {
     class: `mark ${kind}${chosen ? " chosen" : ""}`, transform: `translate(${pixel(x)} 9)`, role: "button",
     tabindex: chosen || (current === null && indices[0] === 0) ? 0 : -1, "data-index": chosen ? current : indices[0],
-    "aria-label": members.map(({ record }) => `${clock(record.at, true)}, ${change(record)} replicas: ${record.reason}`).join("; "),
-    onpointerenter: () => on.show(...indices), onpointerleave: on.hide,
+    "aria-label": told.join("; "), onpointerenter: () => on.show(...indices), onpointerleave: on.hide,
     onfocus: () => on.show(...(chosen ? [current] : indices)), onblur: on.hide, onclick: (event) => on.pin(event, ...indices),
   };
-  if (!words) return s("g", attributes, s("rect", { class: "reach", x: -7, y: -9, width: 14, height: 18 }), s("path", { d: SHAPES[kind] }));
-  const shape = s("path", { d: SHAPES[kind], transform: `translate(${pixel(8 - width / 2)} 0) scale(.72)` });
-  const pill = s("rect", { class: "reach pill", x: -width / 2, y: -8.5, width, height: 17, rx: 8.5 });
-  return s("g", attributes, pill, shape, svgText(14 - width / 2, 4, words, { class: "mark-name" }));
+  if (!words) return s("g", attributes, s("rect.reach", { x: -7, y: -9, width: 14, height: 18 }), s("path", { d: SHAPES[kind] }));
+  const left = -width / 2;
+  const shape = s("path", { d: SHAPES[kind], transform: `translate(${pixel(8 + left)} 0) scale(.72)` });
+  const pill = s("rect.reach.pill", { x: left, y: -8.5, width, height: 17, rx: 8.5 });
+  return s("g", attributes, pill, shape, svgText("mark-name", 14 + left, 4, words));
 }
 
 // Every decision as a line that opens to its whole story, and a search through them.
 function decisionList(root, data, store) {
   const { state } = store;
-  const search = h("input", { type: "search", placeholder: "search reasons, terms, times…", "aria-label": "Search the decisions", oninput: () => list() });
-  const direction = choice("Direction", DIRECTIONS, "", () => list());
-  const binding = choice("Binding term", [], "", () => list());
-  const count = h("span", { class: "count", "aria-live": "polite" });
-  const lines = h("ol", { class: "decision-list" });
+  const again = () => list();
+  const search = h("input", { type: "search", placeholder: "search reasons, terms, times…", "aria-label": "Search the decisions", oninput: again });
+  const direction = choice("Direction", DIRECTIONS, "", again);
+  const binding = choice("Binding term", [], "", again);
+  const count = h("span.count", { "aria-live": "polite" });
+  const lines = h("ol.decision-list");
   const nothing = notice("");
-  const bar = h("div", { class: "controls" }, search, direction, binding, count);
+  const bar = h("div.controls", search, direction, binding, count);
   root.append(bar, lines, nothing);
   let texts = [];
   let most = SHOWN_AT_ONCE;
 
   const fits = (record, index) =>
     search.value.toLowerCase().split(/\s+/).every((word) => texts[index].includes(word)) &&
-    (!direction.value || moved(record) === direction.value || (direction.value === "changes" && moved(record) !== "same")) &&
-    (!binding.value || record.binding === binding.value);
+    ["", moved(record), moved(record) !== "same" && "changes"].includes(direction.value) &&
+    ["", record.binding].includes(binding.value);
   const list = (more = 0) => {
     most += more;
     const all = state.result.decisions;
     const found = [...all.keys()].filter((index) => fits(all[index], index));
-    count.textContent = found.length === all.length ? `${whole(all.length)} ${all.length === 1 ? "decision" : "decisions"}` : `${whole(found.length)} of ${whole(all.length)}`;
+    const every = `${whole(all.length)} ${all.length === 1 ? "decision" : "decisions"}`;
+    count.textContent = found.length === all.length ? every : `${whole(found.length)} of ${whole(all.length)}`;
     nothing.hidden = found.length > 0;
     nothing.textContent = all.length ? "No decision fits." : PAGE.noDecisions;
     lines.replaceChildren(...found.slice(0, most).map((index) => decisionLine(store, index)));
-    if (found.length > most) lines.append(h("li", { class: "more" }, button(`${whole(found.length - most)} more`, null, () => list(5 * SHOWN_AT_ONCE))));
+    if (found.length > most) lines.append(h("li.more", button(`${whole(found.length - most)} more`, null, () => list(5 * SHOWN_AT_ONCE))));
   };
   const textOf = (record) => {
-    const terms = (record.terms ?? []).map((term) => `${term.name} ${term.why}`).join(" ");
-    return `${clock(record.at, true)} ${change(record)} ${record.binding} ${record.reason} ${record.counterfactual} ${terms}`.toLowerCase();
+    const terms = (record.terms ?? []).flatMap(({ name, why }) => [name, why]);
+    return [clock(record.at, true), change(record), record.binding, record.reason, record.counterfactual, ...terms].join(" ").toLowerCase();
   };
   const restart = () => {
     const records = state.result.decisions;
     texts = records.map(textOf);
     const names = [...new Set(records.map((record) => record.binding))].sort();
-    binding.replaceChildren(...[["", "any term"], ...names.map((name) => [name, name])].map(([value, name]) => h("option", { value }, name)));
+    binding.replaceChildren(h("option", { value: "" }, "any term"), ...names.map((value) => h("option", { value }, value)));
     // Records that changed nothing come every few seconds, and would drown the few that did.
     const changed = records.filter((record) => moved(record) !== "same").length;
     direction.value = changed && changed < records.length ? "changes" : "";
@@ -158,10 +165,10 @@ function decisionLine(store, index) {
     document.getElementById("timeline").scrollIntoView({ block: "start", behavior: "smooth" });
   };
   const ontoggle = () => {
-    if (details.open && details.childElementCount === 1) details.append(h("div", { class: "story" }, story(record), button("Show on the timeline", null, seen)));
+    if (details.childElementCount === 1) details.append(h("div.story", story(record), button("Show on the timeline", null, seen)));
   };
-  const reason = h("span", { class: "reason" }, chip(record.of), record.of ? " " : "", reasonOf(record));
-  const parts = [h("span", { class: "at" }, when(record)), h("span", { class: `move ${moved(record)}` }, change(record)), chip(record.binding) ?? h("span"), reason];
-  const details = h("details", { ontoggle }, h("summary", {}, parts));
+  const parts = [h("span.at", when(record)), h(`span.move.${moved(record)}`, change(record)), chip(record.binding) || h("span")];
+  const reason = h("span.reason", chip(record.of), record.of && " ", reasonOf(record));
+  const details = h("details", { ontoggle }, h("summary", parts, reason));
   return h("li", { "data-index": index, class: store.state.chosen === index ? "chosen" : null }, details);
 }

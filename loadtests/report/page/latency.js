@@ -14,11 +14,13 @@ function tickWords(value) {
 }
 
 // 1, 2 and 5 times each power of ten, of which the ends and the marks of a logarithmic axis are.
-const LADDER = Array.from({ length: 20 }, (_, index) => index - 10).flatMap((power) => [1, 2, 5].map((step) => Number(`${step}e${power}`)));
-const roundLog = (value, up) => (up ? LADDER.find((each) => each >= value * 0.9999) : LADDER.findLast((each) => each <= value * 1.0001));
+const POWERS = Array.from({ length: 20 }, (_, index) => index - 10);
+const LADDER = POWERS.flatMap((power) => [1, 2, 5].map((step) => Number(`${step}e${power}`)));
+const roundedDown = (value) => LADDER.findLast((each) => each <= value * 1.0001);
+const roundedUp = (value) => LADDER.find((each) => each >= value * 0.9999);
 
 // Marks of a logarithmic axis, as fine as `count` allows.
-function logTicks(low, high, count) {
+function logTicks({ low, high }, count) {
   const within = LADDER.filter((tick) => tick >= low * 0.9999 && tick <= high * 1.0001);
   if (within.length <= count) return within;
   const decades = within.filter((tick) => tick.toExponential().startsWith("1e"));
@@ -29,24 +31,27 @@ function logTicks(low, high, count) {
 // The least and the most of `values` and of the bounds near them: an axis that had to reach a bound of two minutes
 // would leave a line to answers of 20 ms.
 function reachOf(values, bounds) {
-  const numbers = values.filter((value) => typeof value === "number" && value > 0);
-  const ends = (all) => [all.reduce((a, b) => Math.min(a, b), Infinity), all.reduce((a, b) => Math.max(a, b), 0)];
-  const [least, most] = ends(numbers);
-  const all = [...numbers, ...bounds.filter((bound) => !numbers.length || (bound <= most * REACH && bound >= least / REACH))];
-  return all.length ? ends(all) : [0.02, 0.5];
+  const numbers = values.filter((value) => value > 0);
+  const [least, most] = [Math.min(...numbers) / REACH, Math.max(...numbers) * REACH];
+  const near = numbers.length ? bounds.filter((bound) => bound >= least && bound <= most) : bounds;
+  const all = [...numbers, ...near];
+  return all.length ? [Math.min(...all), Math.max(...all)] : [0.02, 0.5];
 }
 
-// A logarithmic axis that has room for all `values` and for the bounds near them, with a lane on top for what never came.
+// An arrow for a value beyond the ends of an axis.
+const beyondOf = (value, { low, high }, [below, above]) => (value > high ? above : value < low ? below : "");
+
+// A logarithmic axis with room for all `values` and for the bounds near them, and a lane on top for what never came.
 function latencyAxis(svg, view, height, values, bounds, count) {
   const [least, most] = reachOf(values, Object.values(bounds));
-  const low = roundLog(least * 0.85, false);
-  const high = Math.max(roundLog(most * 1.1, true), low * 10);
+  const low = roundedDown(least * 0.85);
+  const high = Math.max(roundedUp(most * 1.1), low * 10);
   const never = values.some(isNever);
   const scale = logarithmic(low, high, height - 1, never ? NEVER_LANE + 4 : 8);
-  for (const tick of logTicks(low, high, count)) gridLine(svg, view, scale(tick), tickWords(tick));
+  for (const tick of logTicks(scale, count)) gridLine(svg, view, scale(tick), tickWords(tick));
   if (never) {
-    svg.append(s("rect", { class: "never-lane", x: GUTTER, y: 0, width: view.width - GUTTER, height: NEVER_LANE - 4 }));
-    svg.append(svgText(GUTTER - 7, 11, "never", { class: "tick never-name", "text-anchor": "end" }));
+    svg.append(s("rect.never-lane", { x: GUTTER, y: 0, width: view.width - GUTTER, height: NEVER_LANE - 4 }));
+    svg.append(svgText("tick never-name", GUTTER - 7, 11, "never", "end"));
   }
   return Object.assign((value) => (isNever(value) ? (NEVER_LANE - 4) / 2 : scale(value)), { low, high });
 }
@@ -55,28 +60,26 @@ function latencyAxis(svg, view, height, values, bounds, count) {
 // behind the name says that the bound lies beyond the axis.
 function drawBounds(svg, view, height, bounds, y) {
   let next = height - 1 + BOUND_LABEL;
-  const labels = Object.entries(bounds)
-    .sort(([, a], [, b]) => a - b)
-    .map(([name, value]) => ({ name, value, label: (next = Math.min(y(value) + 4, next - BOUND_LABEL)) }));
+  const rising = Object.entries(bounds).sort(([, a], [, b]) => a - b);
+  const labels = rising.map(([name, value]) => [name, value, (next = Math.min(y(value) + 4, next - BOUND_LABEL))]);
   let before = 9 - BOUND_LABEL;
-  for (const { name, value, label } of labels.reverse()) {
-    before = Math.max(label, before + BOUND_LABEL);
-    const title = `${named(name)} below ${seconds(value)}`;
-    const beyond = value > y.high ? "↑" : value < y.low ? "↓" : "";
-    if (!beyond) svg.append(path(`bound ${name}`, `M${GUTTER} ${pixel(y(value))}H${view.width}`, title));
-    svg.append(s("text", { x: view.width + 5, y: before, class: "bound-name" }, `${named(name)}${beyond}`, beyond && s("title", {}, title)));
+  for (const [name, value, at] of labels.reverse()) {
+    before = Math.max(at, before + BOUND_LABEL);
+    const words = `${named(name)} below ${seconds(value)}`;
+    const beyond = beyondOf(value, y, ["↓", "↑"]);
+    if (!beyond) svg.append(path(`bound ${name}`, `M${GUTTER} ${pixel(y(value))}H${view.width}`, words));
+    const text = svgText("bound-name", view.width + 5, before, `${named(name)}${beyond}`);
+    if (beyond) text.append(titled(words));
+    svg.append(text);
   }
 }
 
-// The bounds of a latency: those of warm requests where all have none.
-function boundsOf({ bounds }, kind) {
-  const ofWarm = kind === "ttft" && !Object.keys(bounds.ttft).length;
-  return ofWarm ? { bounds: bounds.warm, words: "of warm requests " } : { bounds: bounds[kind], words: "" };
-}
-
-function boundKeys(bounds, words) {
-  const told = Object.entries(bounds).map(([name, value]) => `${named(name)} < ${seconds(value)}`);
-  return told.length ? [["bound", `bounds ${words}${told.join(", ")}`]] : [];
+// The bounds of a latency, and their key: those of warm requests where all have none.
+function boundsOf({ bounds: { warm, ...all } }, kind) {
+  const ofWarm = kind === "ttft" && !Object.keys(all.ttft).length;
+  const bounds = ofWarm ? warm : all[kind];
+  const told = Object.entries(bounds).map(([name, value]) => `${named(name)} < ${seconds(value)}`).join(", ");
+  return { bounds, keys: told ? [["bound", `bounds ${ofWarm ? "of warm requests " : ""}${told}`]] : [] };
 }
 
 // Cumulative distributions: the share of requests, or of gaps, that were at most so slow. The axis of shares widens
@@ -86,50 +89,60 @@ const CURVES_HEIGHT = 250;
 const SHARES = [0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999];
 const tail = (share) => -Math.log10(1 - Math.min(share, 0.999999));
 
+function firstTokens(root, { curves, bounds: { ttft, warm } }) {
+  distribution(root, curves.ttft, { all: ttft, warm }, "ttft", "No request was sent.");
+}
+
+function gaps(root, { curves, bounds }) {
+  distribution(root, curves.itl, { all: bounds.itl }, "itl", "No answer had two pieces.");
+}
+
 function distribution(root, curves, bounds, kind, empty) {
   if (!curves.length) return root.append(notice(empty));
-  const words = (curve) => `${curve.name}, ${compact(curve.count)}${curve.never ? ` (${whole(curve.never)} never)` : ""}`;
-  const title = h("span", {}, `share of ${kind === "ttft" ? "requests" : "gaps"} that were as fast, %`);
-  const chart = h("div", { class: "chart-plain" });
-  root.append(h("p", { class: "keys" }, title, curves.map((curve) => key(`curve ${kind} ${curve.name}`, words(curve)))), chart);
+  const words = ({ name, count, never }) => `${name}, ${compact(count)}${never ? ` (${whole(never)} never)` : ""}`;
+  const keys = curves.map((curve) => key(`curve ${kind} ${curve.name}`, words(curve)));
+  const title = h("span", `share of ${kind === "ttft" ? "requests" : "gaps"} that were as fast, %`);
   const limits = Object.entries(bounds).flatMap(([name, set]) => Object.entries(set).map(([which, value]) => ({ name, which, value })));
-  drawnToWidth(chart, (full) => chart.replaceChildren(drawCurves(full, curves, limits, kind)));
+  plainChart(root, [title, ...keys], (full) => [drawCurves(full, curves, limits, kind)]);
 }
 
 function drawCurves(full, curves, limits, kind) {
   const width = full - 12;
-  const svg = drawing(full, CURVES_HEIGHT + 22, { role: "img", "aria-label": `Distribution of ${kind.toUpperCase()}` });
+  const svg = drawing(full, CURVES_HEIGHT + 22, image(`Distribution of ${named(kind)}`));
   const [least, greatestValue] = reachOf(curves.flatMap((curve) => curve.value_s), limits.map(({ value }) => value));
-  const low = roundLog(least, false);
-  const x = logarithmic(low, Math.max(roundLog(greatestValue, true), low * 2), GUTTER, width);
+  const low = roundedDown(least);
+  const x = logarithmic(low, Math.max(roundedUp(greatestValue), low * 2), GUTTER, width);
   const most = Math.min(Math.max(2.3, ...curves.map((curve) => tail(curve.share.at(-1) ?? 0))), 4.2);
   const y = linear(0, most, CURVES_HEIGHT - 1, 8);
   for (const share of SHARES) if (tail(share) <= most) gridLine(svg, { width }, y(tail(share)), digits(100 * share, 4));
-  for (const tick of logTicks(x.low, x.high, Math.floor((width - GUTTER) / 58))) {
-    gridColumn(svg, x(tick), 8, CURVES_HEIGHT, tickWords(tick), x(tick) > width - 20 ? { "text-anchor": "end", x: width + 8 } : {});
+  for (const tick of logTicks(x, Math.floor((width - GUTTER) / 58))) {
+    gridColumn(svg, x(tick), 8, CURVES_HEIGHT, tickWords(tick), x(tick) > width - 20 ? width + 8 : null);
   }
-  for (const curve of curves) {
-    const shown = curve.value_s.filter((_, index) => tail(curve.share[index]) <= most);
-    svg.append(path(`line curve ${kind} ${curve.name}`, shown.map((value, index) => `${index ? "L" : "M"}${pixel(x(value))} ${pixel(y(tail(curve.share[index])))}`).join("")));
+  for (const { name, value_s: values, share } of curves) {
+    const shown = values.filter((_, index) => tail(share[index]) <= most);
+    const points = shown.map((value, index) => `${index ? "L" : "M"}${pixel(x(value))} ${pixel(y(tail(share[index])))}`);
+    svg.append(path(`line curve ${kind} ${name}`, points.join("")));
   }
   const others = [];
   for (const { name, which, value } of limits) {
-    const at = { left: x(value), top: y(tail(Number(which.slice(1)) / 100)), beyond: value > x.high ? " →" : value < x.low ? " ←" : "" };
-    others.push(drawLimit(svg, at, `${name === "all" ? "" : `${name} `}${named(which)} < ${seconds(value)}`, width, others));
+    const top = y(tail(Number(which.slice(1)) / 100));
+    const words = `${name === "all" ? "" : `${name} `}${named(which)} < ${seconds(value)}`;
+    others.push(drawLimit(svg, x(value), top, beyondOf(value, x, [" ←", " →"]), words, width, others));
   }
   return svg;
 }
 
 // A curve that keeps its bound passes above this mark, on its left; so the words stand below it, or to its right, and
 // lower if there are others. A bound beyond the axis has an arrow for a mark.
-function drawLimit(svg, { left, top, beyond }, words, width, others) {
+function drawLimit(svg, left, top, beyond, words, width, others) {
   const before = left > GUTTER + (width - GUTTER) * 0.55;
   const long = 6.4 * (words.length + beyond.length); // pixels, about
   const gap = beyond ? 0 : 8;
-  const from = before ? left - gap - long : left + gap;
+  const start = before ? left - gap : left + gap;
+  const from = before ? start - long : start;
   let at = top + (before && !beyond ? 15 : 4);
   while (others.some((other) => Math.abs(other.at - at) < 12 && from < other.to && from + long > other.from)) at += 12;
   if (!beyond) svg.append(path("limit-dot", `M${pixel(left - 3)} ${pixel(top)}a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z`, words));
-  svg.append(svgText(before ? left - gap : left + gap, at, `${words}${beyond}`, { class: "limit-name", "text-anchor": before ? "end" : "start" }));
+  svg.append(svgText("limit-name", start, at, `${words}${beyond}`, before ? "end" : "start"));
   return { at, from, to: from + long };
 }

@@ -8,12 +8,12 @@ const STAMPS = {
 
 function stamp({ overall, judged, missed }) {
   const [word, sign, shape] = STAMPS[overall];
-  const said = judged ? `${whole(judged - missed)} of ${whole(judged)} bounds kept` : "no bound was judged";
+  const kept = judged ? `${whole(judged - missed)} of ${whole(judged)} bounds kept` : "no bound was judged";
   const root = document.getElementById("stamp");
   root.className = `stamp ${overall}`;
   root.append(
-    s("svg", { viewBox: "0 0 24 24", width: 30, height: 30, "aria-hidden": "true" }, path("stamp-shape", shape), path("stamp-sign", sign)),
-    h("b", {}, word), h("span", {}, overall === "invalid" ? "its figures cannot be trusted" : said),
+    s("svg", { viewBox: "0 0 24 24", width: 30, height: 30, ...decorative }, path("stamp-shape", shape), path("stamp-sign", sign)),
+    h("b", word), h("span", overall === "invalid" ? "its figures cannot be trusted" : kept),
   );
 }
 
@@ -23,7 +23,7 @@ function reasons(root, { verdict }) {
   if (root.hidden) return;
   root.className = "alarm";
   for (const name of ["headline", "checks"]) document.getElementById(name).classList.add("void");
-  root.append(h("ul", {}, verdict.invalid.map((reason) => h("li", {}, reason))));
+  root.append(h("ul", verdict.invalid.map((reason) => h("li", reason))));
 }
 
 function headline(root, { figures: found, latencies, bounds, price_per_gpu_hour: price }) {
@@ -33,45 +33,52 @@ function headline(root, { figures: found, latencies, bounds, price_per_gpu_hour:
     const bound = bounds[name.toLowerCase()].p99;
     const { count, p99 } = of(name) ?? {};
     const tone = !known(bound) || p99 === undefined ? "" : !isNever(p99) && p99 < bound ? "good" : "bad";
-    return [`${name} P99`, count ? latencyWords(p99) : NOTHING, `${median(of(name))}${known(bound) ? `, bound ${seconds(bound)}` : ""}`, tone];
+    const note = `${median(of(name))}${known(bound) ? `, bound ${seconds(bound)}` : ""}`;
+    return [`${name} P99`, count ? latencyWords(p99) : NOTHING, note, tone];
   };
-  const bounded = known(found.error_bound);
+  const { error_rate: errors, error_bound: most, cold, peaks, goodput } = found;
+  const bounded = known(most);
   const rate = (value) => digits(value ?? 0);
-  const errors = `${percent(found.error_rate)} of ${whole(found.requests)} requests${bounded ? `, bound ${digits(100 * found.error_bound)}\u00a0%` : ""}`;
-  const goodput = `${rate(found.goodput_rps)} good requests/s, ${rate(found.offered_rps)} offered`;
+  const bound = bounded ? `, bound ${digits(100 * most)}\u00a0%` : "";
+  const tone = bounded ? (errors < most ? "good" : "bad") : "";
+  const cost = known(found.dollars) ? `${dollars(found.dollars)} at ${dollars(price)} an hour` : "no price is known";
+  const wait = of("cold wait");
   figures(root, [
     latency("TTFT"), latency("ITL"),
-    ["Errors", whole(found.errors), errors, bounded ? (found.error_rate < found.error_bound ? "good" : "bad") : ""],
-    found.cold > 0 && ["Held for a replica", whole(found.cold), `${median(of("cold wait"))}, longest ${latencyWords(of("cold wait").max)}`],
-    found.peaks.length > 0 && ["Peak replicas", found.peaks.map(whole).join(" + "), readyWords(found)],
-    known(found.goodput) && ["Goodput", percent(found.goodput), goodput],
+    ["Errors", whole(found.errors), `${percent(errors)} of ${whole(found.requests)} requests${bound}`, tone],
+    cold > 0 && ["Held for a replica", whole(cold), `${median(wait)}, longest ${latencyWords(wait.max)}`],
+    peaks.length > 0 && ["Peak replicas", peaks.map(whole).join(" + "), readyWords(found)],
+    known(goodput) && ["Goodput", percent(goodput), `${rate(found.goodput_rps)} good requests/s, ${rate(found.offered_rps)} offered`],
     ["Throughput", compact(Math.round(found.output_tokens_per_s ?? 0)), `tokens/s; ${rate(found.answered_rps)} requests/s answered`],
-    known(found.gpu_seconds) && ["GPU-seconds", compact(found.gpu_seconds), known(found.dollars) ? `${dollars(found.dollars)} at ${dollars(price)} an hour` : "no price is known"],
+    known(found.gpu_seconds) && ["GPU-seconds", compact(found.gpu_seconds), cost],
   ]);
 }
 
 function readyWords({ peaks, held_to_ready_s: waits }) {
   if (!Math.max(...peaks)) return "no replica was ever ready";
-  const waited = waits.filter(known);
-  return waited.length ? `first ready ${seconds(Math.max(...waited))} after the first hold` : "no request had to wait for one";
+  const longest = Math.max(...waits.filter(known));
+  return known(longest) ? `first ready ${seconds(longest)} after the first hold` : "no request had to wait for one";
 }
 
 // A bar of a value against its bound, which is a line at half of the width; what is beyond twice the bound is cut.
 function against({ over: share, exact, ok }) {
-  if (share === null || share === undefined || exact) return h("span", { class: "against none" });
+  if (share === null || share === undefined || exact) return h("span.against.none");
   const over = isNever(share) ? Infinity : share;
   const title = isNever(share) ? "never" : `${digits(over)} times its bound`;
-  return h("span", { class: `against${ok ? "" : " missed-bound"}`, title }, h("i", { style: `width:${(Math.min(over, 2) * 50).toFixed(1)}%` }), h("b", {}));
+  const bar = h("i", { style: `width:${(Math.min(over, 2) * 50).toFixed(1)}%` });
+  return h("span", { class: `against${ok ? "" : " missed-bound"}`, title }, bar, h("b"));
 }
 
 function checks(root, rows, empty) {
   const judged = (check) => {
-    const [word, kind] = check.ok === null ? ["not judged", "unjudged"] : check.ok ? ["✓ kept", "good"] : ["✗ missed", "bad"];
-    const sign = check.exact ? "=" : check.least ? "≥" : check.name.startsWith("slos.") ? "<" : "≤";
-    const part = (name, text) => h("span", { class: `check-${name}` }, text);
-    return h("li", { class: kind, title: check.words }, part("name", check.name), part("value", check.value), against(check), part("bound", `${sign} ${check.bound}`), part("word", word));
+    const { ok, exact, least, name, value, bound, words } = check;
+    const [word, kind] = ok === null ? ["not judged", "unjudged"] : ok ? ["✓ kept", "good"] : ["✗ missed", "bad"];
+    const sign = exact ? "=" : least ? "≥" : name.startsWith("slos.") ? "<" : "≤";
+    const part = (which, text) => h(`span.check-${which}`, text);
+    const parts = [part("name", name), part("value", value), against(check), part("bound", `${sign} ${bound}`), part("word", word)];
+    return h("li", { class: kind, title: words }, parts);
   };
-  root.append(rows.length ? h("ul", { class: "checks" }, rows.map(judged)) : notice(empty));
+  root.append(rows.length ? h("ul.checks", rows.map(judged)) : notice(empty));
 }
 
 function client(root, { client: { rows, cpu_share: share, processes } }) {

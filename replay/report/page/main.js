@@ -1,11 +1,12 @@
 // A replay's page, and the panels of its timeline.
 
 const PAGE = {
-  hours: true, margin: 0, markLane: 20, leastSpan: 30, seenAround: 450,
+  hours: true, margin: 0, markLane: 20, leastSpan: 30, seenAround: 450, prepare, panels,
   nothing: "Nothing was replayed: the trace has no requests.",
-  noDecisions: "There are no decision records of this policy; the production policy writes them.", prepare, panels,
+  noDecisions: "There are no decision records of this policy; the production policy writes them.",
   // The minutes that missed the targets.
-  troubled: ({ windows }) => windows.attained.flatMap((met, index) => (windows.requests[index] > 0 && !met ? [[60 * index, 60 * index + 60]] : [])),
+  troubled: ({ windows: { attained, requests } }) =>
+    attained.flatMap((met, index) => (requests[index] > 0 && !met ? [[60 * index, 60 * index + 60]] : [])),
   sections: [
     ["headline", "Headline figures", headline],
     ["timeline", "Timeline", timeline],
@@ -16,13 +17,14 @@ const PAGE = {
   ],
 };
 
-// Tracks for the timeline, and what it draws that the result does not hold: requests in engines, and latencies over targets.
+// Tracks for the timeline, and what it draws beside the result: requests in engines, and latencies over targets.
 function prepare(result) {
   const { timeline, windows, targets } = result;
-  const over = (values, target) => values.map((value, index) => (windows.requests[index] > 0 && value > 0 ? value / target : null));
+  const { requests, seconds: length } = windows;
+  const over = (values, target) => values.map((value, index) => (requests[index] > 0 && value > 0 ? value / target : null));
   return {
     ...result, track: { at_s: timeline.at_s, end_s: (timeline.at_s.at(-1) ?? 0) + timeline.interval_s },
-    minutes: { at_s: windows.requests.map((_, index) => index * windows.seconds), end_s: windows.requests.length * windows.seconds },
+    minutes: { at_s: requests.map((_, index) => index * length), end_s: requests.length * length },
     waiting: timeline.queued.map((queued, index) => queued - timeline.held[index]),
     over: { ttft: over(windows.ttft_p95_s, targets.ttft_s), itl: over(windows.itl_p95_s, targets.itl_s) },
   };
@@ -31,47 +33,41 @@ function prepare(result) {
 function panels({ result, compared }) {
   const { timeline, track, targets } = result;
   const count = (name, more) => ({ name, label: name, track, values: timeline[name], shape: "line", ...more });
-  const other = compared && { name: "compared", label: `ready, ${shortened(compared.policy, 24)}`, track: compared.track, values: compared.timeline.ready, shape: "line" };
-  const rate = count("arrivals", { values: timeline.arrivals_rps, shape: "both", keyless: true, read: (index) => `${digits(timeline.arrivals_rps[index])}/s` });
+  const rates = timeline.arrivals_rps;
+  const rate = count("arrivals", { values: rates, shape: "both", keyless: true, read: (index) => `${digits(rates[index])}/s` });
+  const beside = ({ policy, track: own, timeline: { ready } }) =>
+    ({ name: "compared", label: `ready, ${shortened(policy, 24)}`, track: own, values: ready, shape: "line" });
+  const replicas = { height: 216, whole: true, ticks: 5, decided: true, keys: [["decision", "decision"]] };
+  const waiting = stacked([
+    count("held", { label: "held, no replica is ready", said: "held", seldom: true }),
+    count("queued", { label: "queued in engines", said: "queued", values: result.waiting }),
+  ]);
+  const lines = [count("queued", { label: null }), count("held", { label: null, seldom: true })];
+  const layers = replicaLayers(track, timeline, ["ready", "starting", "draining"], compared ? [beside(compared)] : []);
   return [
     { title: "Arrivals", unit: "requests/s", height: 84, layers: [rate] },
-    {
-      title: "Replicas", unit: "", height: 216, whole: true, ticks: 5, decided: true, keys: [["decision", "decision"]],
-      layers: [
-        ...stacked([count("ready", { shape: "area" }), count("starting", { shape: "area", seldom: true }), count("draining", { shape: "area", seldom: true })]),
-        count("ready", { label: null }), ...(other ? [other] : []), count("wanted"), count("target"),
-      ],
-    },
-    {
-      title: "Waiting", unit: "requests", height: 84, whole: true,
-      layers: [
-        ...stacked([
-          count("held", { label: "held, no replica is ready", said: "held", shape: "area", seldom: true }),
-          count("queued", { label: "queued in engines", said: "queued", shape: "area", values: result.waiting }),
-        ]),
-        count("queued", { label: null }), count("held", { label: null, seldom: true }),
-      ],
-    },
+    { title: "Replicas", unit: "", ...replicas, layers },
+    { title: "Waiting", unit: "requests", height: 84, whole: true, layers: [...waiting, ...lines] },
     { title: "Latency over its target", unit: "by the minute", height: 104, ...latencies(result, targets) },
     { title: "SLO", unit: "by the minute", height: compared ? 70 : 44, layers: [], ...attainment(result, compared) },
   ];
 }
 
-function latencies({ over, windows, minutes }, targets) {
-  const line = (name, label, values, target) => ({
-    name, label: `${label} P${targets.percentile}`, track: minutes, values: over[name], shape: "line",
+function latencies({ over, windows: { requests, ttft_p95_s: ttft, itl_p95_s: itl }, minutes }, targets) {
+  const line = (name, values, target) => ({
+    name, label: `${name.toUpperCase()} P${targets.percentile}`, track: minutes, values: over[name], shape: "line",
     over: (index) => values[index] > target,
-    read: (index) => (windows.requests[index] > 0 ? `${seconds(values[index])} ${values[index] > target ? "✗" : "✓"}` : null),
+    read: (index) => requests[index] > 0 ? `${seconds(values[index])} ${values[index] > target ? "✗" : "✓"}` : null,
   });
   return {
     beyond: 1, keys: [["limit", "target"]],
-    layers: [line("ttft", "TTFT", windows.ttft_p95_s, targets.ttft_s), line("itl", "ITL", windows.itl_p95_s, targets.itl_s)],
+    layers: [line("ttft", ttft, targets.ttft_s), line("itl", itl, targets.itl_s)],
     heading(at) {
       const index = lastUpTo(minutes.at_s, at);
-      return windows.requests[index] > 0 ? `minute ${clock(minutes.at_s[index])}: ${whole(windows.requests[index])} requests` : null;
+      return requests[index] > 0 && `minute ${clock(minutes.at_s[index])}: ${whole(requests[index])} requests`;
     },
     axis(svg, view, panel, layers) {
-      const worst = Math.max(2, ...layers.map(({ values, span }) => greatest(values, span.first, span.last)));
+      const worst = Math.max(2, ...layers.map(({ seen }) => greatest(seen)));
       const y = logarithmic(0.1, 10 ** Math.ceil(Math.log10(worst) - 0.3), panel.height - 1, 8);
       for (let tick = y.low; tick <= y.high * 1.001; tick *= 10) gridLine(svg, view, y(tick), `${digits(tick, 1)}×`);
       return y;
@@ -83,17 +79,18 @@ function latencies({ over, windows, minutes }, targets) {
 // A strip of minutes, a second one of the policy beside it, and a diamond for each minute with cold waits.
 function attainment(result, compared) {
   const keys = [["ok", "attained"], ["missed", "missed"], ["empty", "no requests"], ["cold", "cold waits"]];
+  if (compared) keys.push(["none", `lower strip: ${shortened(compared.policy, 24)}`]);
   const { requests, attained, cold, rejected } = result.windows;
   return {
-    keys: compared ? [...keys, ["none", `lower strip: ${shortened(compared.policy, 24)}`]] : keys,
+    keys,
     reads(at) {
       const index = lastUpTo(result.minutes.at_s, at);
-      if (!(requests[index] > 0)) return [];
-      const met = attained[index] > 0;
-      const rows = [[met ? "ok" : "missed", "SLO", met ? "attained" : "missed", !met]];
-      if (cold[index] > 0) rows.push(["cold", "held for a cold start", whole(cold[index])]);
-      if (rejected[index] > 0) rows.push(["missed", "rejected", whole(rejected[index]), true]);
-      return rows;
+      const slo = attained[index] > 0 ? ["ok", "SLO", "attained"] : ["missed", "SLO", "missed", true];
+      return [
+        requests[index] > 0 && slo,
+        cold[index] > 0 && ["cold", "held for a cold start", whole(cold[index])],
+        rejected[index] > 0 && ["missed", "rejected", whole(rejected[index]), true],
+      ].filter((row) => row && requests[index] > 0);
     },
     draw(svg, view) {
       strip(svg, view, result, 2);
@@ -117,7 +114,7 @@ function strip(svg, view, result, top) {
     if (right <= left) continue;
     const gap = right - left > 4 ? 1 : 0.2;
     const [y, height] = { missed: [top, 22], ok: [top + 6, 12], empty: [top + 11, 3] }[kind];
-    svg.append(s("rect", { class: `minute ${kind}`, x: pixel(left), y, width: Math.max(pixel(right - left - gap), 0.8), height }));
+    svg.append(s(`rect.minute.${kind}`, { x: pixel(left), y, width: Math.max(pixel(right - left - gap), 0.8), height }));
   }
 }
 
