@@ -167,5 +167,5 @@ class Engine:
     async def _look_for_stalls(self) -> None:
         report = self._engine.report
         while True:
-            self._stall.look(report.steps_taken, report.unfinished, time.monotonic())
+            self._stall.look(report.steps.taken, report.unfinished, time.monotonic())
             await asyncio.sleep(LOOK_INTERVAL_S)

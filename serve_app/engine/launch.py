@@ -90,7 +90,8 @@ async def launch(
         with startup.phase("warm_up"):
             await _warm_up(client, model)
         # Only now, so that the warm-up is in no signal and no log.
-        report = stats.report = EngineReport.of(llm)
+        report = EngineReport.of(llm)
+        stats.steps = report.steps
         if request_log is not None:
             watch_sequences(llm.output_processor)
             client.request_log = request_log

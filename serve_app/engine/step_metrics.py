@@ -8,7 +8,7 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from serve_app.engine.engine_report import EngineReport
+from serve_app.engine.engine_steps import EngineSteps
 from serve_app.engine.milestones import Reached
 from serve_app.telemetry.engine_metrics import EngineMetrics
 
@@ -18,13 +18,13 @@ logger = logging.getLogger("ray.serve")
 class StepStats(StatLoggerBase):  # type: ignore[misc]
     """The logger that vLLM calls after every engine step: adds the step to the metrics and the report.
 
-    `report` is None until the warm-up is over.
+    `steps` is None until the warm-up is over.
     """
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
         self._failed = False
-        self.report: EngineReport | None = None
+        self.steps: EngineSteps | None = None
 
     def factory(self, vllm_config: VllmConfig, engine_index: int = 0) -> StepStats:
         """Return this logger. vLLM calls it to build a logger per engine, and a replica has one engine."""
@@ -39,8 +39,8 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
     ) -> None:
         """Add one step's statistics. Never raises."""
         try:
-            if self.report is not None:
-                self._export_milestones(self.report.step(scheduler_stats, iteration_stats))
+            if self.steps is not None:
+                self._export_milestones(self.steps.add(scheduler_stats, iteration_stats))
             self._export(scheduler_stats, iteration_stats)
         except Exception:
             # Raised, it would end vLLM's output loop, and every stream of this replica with it. A step
