@@ -1,7 +1,5 @@
 """The memory that request bodies may take in one ingress replica, shared among its clients and models."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from serve_app.api.errors import body_memory_full
@@ -29,17 +27,13 @@ class BodyMemory:
         self.used_bytes = 0
         self.by_group: Counter[str] = Counter()
 
-    def share(self, api_key: str | None) -> BodyShare:
-        """A share for one request with `api_key`, if keys are needed. `release` it in the end."""
-        return BodyShare(self, _UNREAD if api_key is None else api_key)
-
 
 class BodyShare:
-    """The bytes of one request's body."""
+    """The bytes of one request's body, with its `api_key` if keys are needed. `release` it in the end."""
 
-    def __init__(self, memory: BodyMemory, group: str) -> None:
+    def __init__(self, memory: BodyMemory, api_key: str | None) -> None:
         self._memory = memory
-        self._groups = [group]
+        self._groups = [_UNREAD if api_key is None else api_key]
         self._bytes = 0
 
     def expect(self, length: int) -> None:

@@ -6,7 +6,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from serve_app.api.body import check_structure, peek, read_body
-from serve_app.api.body_memory import BodyMemory
+from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, no_such_model
@@ -30,12 +30,13 @@ class Endpoints:
             raise no_such_model(name, self.models)
         return self.models[name]
 
-    def openai(self, operation: Operation, *, streamable: bool) -> Callable[[Request], Awaitable[Response]]:
+    def openai(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
         """The endpoint of `operation`, whose body only the engine replica validates."""
+        streamable = operation in ("chat_completions", "completions")
 
         def read(body: bytes) -> tuple[ApiModel, bool]:
             seen = peek(body)
-            return self.find(seen.model), streamable and seen.wants_stream
+            return self.find(seen.model), streamable and seen.stream is True
 
         async def endpoint(request: Request) -> Response:
             return await self.answer(request, operation, read)
@@ -47,7 +48,7 @@ class Endpoints:
     ) -> Response:
         """The engine's answer. `read` tells which model a body is for, and whether it asks for a stream."""
         state = http.state
-        share = self._memory.share(getattr(state, "api_key", None))
+        share = BodyShare(self._memory, getattr(state, "api_key", None))
         try:
             body = await read_body(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
             await check_structure(body)

@@ -24,7 +24,7 @@ def openai_router(endpoints: Endpoints) -> APIRouter:
     for path, operation, summary in _PATHS:
         router.add_api_route(
             path,
-            endpoints.openai(operation, streamable=operation in ("chat_completions", "completions")),
+            endpoints.openai(operation),
             methods=["POST"],
             name=operation,
             operation_id=operation,

@@ -24,10 +24,7 @@ class EngineReport:
     Build it after the warm-up, whose requests are then not counted.
 
     Args:
-        requests: vLLM's states of the requests it holds, by id; the very mapping it keeps.
-        kv_cache_tokens: Tokens the whole KV cache holds.
-        most_tokens_a_step: Tokens of one sequence in one step, more than one with speculative decoding.
-        clock: Seconds that never go back.
+        kv_cache_tokens: Tokens the whole KV cache holds. The others are those of `EngineSteps`.
     """
 
     def __init__(

@@ -9,7 +9,6 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
 from serve_app.engine.engine_steps import EngineSteps
-from serve_app.engine.milestones import Reached
 from serve_app.telemetry.engine_metrics import EngineMetrics
 
 logger = logging.getLogger("ray.serve")
@@ -40,7 +39,12 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         """Add one step's statistics. Never raises."""
         try:
             if self.steps is not None:
-                self._export_milestones(self.steps.add(scheduler_stats, iteration_stats))
+                reached = self.steps.add(scheduler_stats, iteration_stats)
+                for queue_s, prefill_s in reached.first_tokens:
+                    self._metrics.queue_wait.observe(queue_s)
+                    self._metrics.prefill.observe(prefill_s)
+                for seconds in reached.hundred_tokens_s:
+                    self._metrics.hundred_tokens.observe(seconds)
             self._export(scheduler_stats, iteration_stats)
         except Exception:
             # Raised, it would end vLLM's output loop, and every stream of this replica with it. A step
@@ -72,14 +76,6 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         for request in iteration_stats.finished_requests:
             metrics.e2e.observe(request.e2e_latency)
             metrics.requests.inc(1, tags={"finish_reason": str(request.finish_reason)})
-
-    def _export_milestones(self, reached: Reached) -> None:
-        metrics = self._metrics
-        for queue_s, prefill_s in reached.first_tokens:
-            metrics.queue_wait.observe(queue_s)
-            metrics.prefill.observe(prefill_s)
-        for seconds in reached.hundred_tokens_s:
-            metrics.hundred_tokens.observe(seconds)
 
     def log_engine_initialized(self) -> None:
         """Do nothing: the replica logs its own start-up line."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.models import Traffic
-from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, IngressSignals, ingress_key
+from serve_app.wire.signals import IngressSignals
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
     from serve_app.ingress.held_requests import HeldRequests
@@ -89,14 +88,3 @@ class IngressCounters(Traffic):
             held_bytes=self._held.body_bytes,
             oldest_held_s=self._held.oldest_s(),
         )
-
-
-def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:
-    """What an ingress replica tells Ray: flat numbers, every model's signals and the requests it carries."""
-    flat = {ONGOING_REQUESTS: 0.0}
-    for counters in models:
-        signals = counters.signals()
-        flat[ONGOING_REQUESTS] += max(0, counters.open_requests - counters.held_requests)
-        for name in INGRESS_FIELDS:
-            flat[ingress_key(counters.deployment, name)] = float(getattr(signals, name))
-    return flat

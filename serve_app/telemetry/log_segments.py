@@ -6,6 +6,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import ray
+
+from serve_app.settings.tree import RequestLogSettings
+
 _SEGMENTS = 8
 
 
@@ -85,6 +89,23 @@ class LogSegments:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def request_log_segments(
+    settings: RequestLogSettings, app: str, deployment: str, replica: str
+) -> LogSegments | None:
+    """Return the files of a replica's request log, or None if it is switched off.
+
+    By default they are in Ray Serve's log folder of this node, which log shippers and `ray logs` know.
+    """
+    if not settings.enabled:
+        return None
+    if settings.directory is not None:
+        folder = Path(settings.directory)
+    else:
+        context = ray.get_runtime_context()
+        folder = Path(context.get_temp_dir(), context.get_session_name(), "logs", "serve")
+    return LogSegments(folder, ("requests", app, deployment), replica, settings.max_bytes)
 
 
 def _plain(name: str) -> str:

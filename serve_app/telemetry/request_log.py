@@ -4,12 +4,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
-import ray
 
-from serve_app.settings.tree import RequestLogSettings
 from serve_app.telemetry.log_segments import LogSegments
 from serve_app.wire.request_line import RequestLine
 
@@ -77,20 +74,3 @@ class RequestLog:
             logger.error("request log: %d lines lost: %s", self._lost, reason)
             self._told_at = now
             self._lost = 0
-
-
-def open_request_log(
-    settings: RequestLogSettings, app: str, deployment: str, replica: str
-) -> RequestLog | None:
-    """Return the request log of a replica, or None if it is switched off. The first line makes the file.
-
-    By default it is in Ray Serve's log folder of this node, which log shippers and `ray logs` know.
-    """
-    if not settings.enabled:
-        return None
-    if settings.directory is not None:
-        folder = Path(settings.directory)
-    else:
-        context = ray.get_runtime_context()
-        folder = Path(context.get_temp_dir(), context.get_session_name(), "logs", "serve")
-    return RequestLog(LogSegments(folder, ("requests", app, deployment), replica, settings.max_bytes))

@@ -1,9 +1,12 @@
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from serve_app.telemetry.log_segments import LogSegments
+from serve_app.settings import RequestLogSettings
+from serve_app.telemetry import log_segments
+from serve_app.telemetry.log_segments import LogSegments, request_log_segments
 
 BLOCK = b"x" * 99 + b"\n"
 
@@ -120,3 +123,27 @@ def test_a_folder_that_cannot_be_made_is_the_callers_to_hear(tmp_path: Path) -> 
 
     with pytest.raises(OSError, match="file"):
         segments(tmp_path / "file" / "folder").append(BLOCK)
+
+
+def test_the_settings_say_where_and_whether(tmp_path: Path) -> None:
+    where = ("tideserve", "Engine-tide", "abc123")
+    assert request_log_segments(RequestLogSettings(enabled=False), *where) is None
+
+    log = request_log_segments(RequestLogSettings(directory=str(tmp_path)), *where)
+
+    assert log is not None
+    log.append(BLOCK)
+    assert names(tmp_path) == ["requests.tideserve.Engine-tide.abc123.0001.jsonl"]
+
+
+def test_by_default_it_is_beside_the_logs_of_ray_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = SimpleNamespace(get_temp_dir=lambda: str(tmp_path), get_session_name=lambda: "session_1")
+    monkeypatch.setattr(log_segments.ray, "get_runtime_context", lambda: context)
+
+    log = request_log_segments(RequestLogSettings(), "tideserve", "Engine-tide", "abc123")
+
+    assert log is not None
+    log.append(BLOCK)
+    assert len(names(tmp_path / "session_1/logs/serve")) == 1

@@ -2,17 +2,14 @@
 
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from loadtests.traces import open_trace
-from serve_app.settings import RequestLogSettings
-from serve_app.telemetry import request_log
 from serve_app.telemetry.log_segments import LogSegments
-from serve_app.telemetry.request_log import MOST_WAITING_BYTES, RequestLog, open_request_log
+from serve_app.telemetry.request_log import MOST_WAITING_BYTES, RequestLog
 from serve_app.wire.request_line import RequestLine
 
 
@@ -129,29 +126,3 @@ async def test_lines_that_wait_for_a_slow_disk_are_bounded(caplog: pytest.LogCap
 
     assert sum(len(data) for data in disk.written) <= MOST_WAITING_BYTES
     assert "lines lost: more than 16777216 bytes wait for the disk" in caplog.text
-
-
-async def test_the_settings_say_where_and_whether(tmp_path: Path) -> None:
-    assert open_request_log(RequestLogSettings(enabled=False), "tideserve", "Engine-tide", "abc123") is None
-    settings = RequestLogSettings(directory=str(tmp_path))
-
-    log = open_request_log(settings, "tideserve", "Engine-tide", "abc123")
-
-    assert log is not None
-    log.add(line())
-    await log.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["requests.tideserve.Engine-tide.abc123.0001.jsonl"]
-
-
-async def test_by_default_it_is_beside_the_logs_of_ray_serve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = SimpleNamespace(get_temp_dir=lambda: str(tmp_path), get_session_name=lambda: "session_1")
-    monkeypatch.setattr(request_log.ray, "get_runtime_context", lambda: context)
-
-    log = open_request_log(RequestLogSettings(), "tideserve", "Engine-tide", "abc123")
-
-    assert log is not None
-    log.add(line())
-    await log.close()
-    assert len(list((tmp_path / "session_1/logs/serve").iterdir())) == 1
