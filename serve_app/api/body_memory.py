@@ -10,16 +10,12 @@ _UNREAD = "other requests that are being read"
 class BodyMemory:
     """Counts the bytes of bodies that are being read, and of those whose requests have no answer yet.
 
-    No group of requests may have more than what is free beside it (dynamic thresholds: Choudhury and Hahne,
-    "Dynamic queue length thresholds for shared-memory packet switches", 1998). So one alone gets half of
-    the limit, two get a third each, n of them 1/(n + 1), and a newcomer always finds that much free. A
-    request belongs to the group of its API key, where keys are needed, and to the group of its model. Until
-    its body has told the model, a request without a key belongs to the group of those that are being read.
-
-    For one event loop.
-
-    Args:
-        limit_bytes: Bound on all bodies together.
+    All of them may have `limit_bytes`, and no group of requests more than what is free beside it (dynamic
+    thresholds: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
+    1998). So one alone gets half of the limit, two get a third each, n of them 1/(n + 1), and a newcomer
+    always finds that much free. A request belongs to the group of its API key, where keys are needed, and to
+    the group of its model. Until its body has told the model, a request without a key belongs to the group
+    of those that are being read. For one event loop.
     """
 
     def __init__(self, limit_bytes: int) -> None:

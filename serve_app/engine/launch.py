@@ -80,7 +80,7 @@ async def launch(
         config = engine_args(namespace).create_engine_config()
     with startup.phase("weights_and_kv_cache"):
         llm = AsyncLLM.from_vllm_config(
-            config, stat_loggers=[stats.factory], disable_log_stats=namespace.disable_log_stats
+            config, stat_loggers=[lambda *_: stats], disable_log_stats=namespace.disable_log_stats
         )
     try:
         with startup.phase("serving_layer"):

@@ -1,10 +1,7 @@
 """vLLM's step statistics, taken in process and turned into metrics and signals."""
 
-from __future__ import annotations
-
 import logging
 
-from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
@@ -24,10 +21,6 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         self._metrics = metrics
         self._failed = False
         self.steps: EngineSteps | None = None
-
-    def factory(self, vllm_config: VllmConfig, engine_index: int = 0) -> StepStats:
-        """Return this logger. vLLM calls it to build a logger per engine, and a replica has one engine."""
-        return self
 
     def record(
         self,

@@ -118,7 +118,7 @@ class Ingress:
         return ingress_report(self._counters)
 
     def _holds(self) -> bool:
-        return any(counters.held_requests for counters in self._counters)
+        return any(len(counters.held) for counters in self._counters)
 
     async def _publish_held(self) -> None:
         while True:
@@ -132,7 +132,7 @@ def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:
     flat = {ONGOING_REQUESTS: 0.0}
     for counters in models:
         signals = counters.signals()
-        flat[ONGOING_REQUESTS] += max(0, counters.open_requests - counters.held_requests)
+        flat[ONGOING_REQUESTS] += max(0, counters.open_requests - len(counters.held))
         for name in INGRESS_FIELDS:
             flat[ingress_key(counters.deployment, name)] = float(getattr(signals, name))
     return flat

@@ -82,12 +82,6 @@ def test_prefix_cache_lookups_are_counted() -> None:
     assert metrics.prefix_hits.values == [48]
 
 
-def test_vllm_gets_the_one_logger_there_is_for_every_engine_it_asks_for() -> None:
-    stats = StepStats(Metrics())
-
-    assert stats.factory(None, 0) is stats
-
-
 def reporting(metrics: Any) -> tuple[StepStats, EngineReport, StubCore]:
     core = StubCore()
     stats = StepStats(metrics)
