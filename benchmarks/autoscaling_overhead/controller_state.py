@@ -63,7 +63,6 @@ class Reports:
             kv_cache_usage_ratio=0.1,
             kv_cache_tokens=200_000,
             prompt_tokens_total=2000.0 * passed,
-            generation_tokens_total=256.0 * passed,
             finished_requests_total=2.0 * passed,
             finished_prompt_tokens_total=2000.0 * passed,
             finished_generation_tokens_total=256.0 * passed,

@@ -73,7 +73,6 @@ REPLICA = np.dtype(
         # since the start
         ("busy_s", "f8"),
         ("prefilled", "f8"),
-        ("generated", "f8"),
         ("finished", "f8"),
         ("finished_prompt", "f8"),
         ("finished_output", "f8"),

@@ -19,12 +19,7 @@ class Peek(msgspec.Struct):
 
     model: str | None = None
     stream: Any = None
-    """Any JSON value: the engine replica decides whether it is valid."""
-
-    @property
-    def wants_stream(self) -> bool:
-        """Whether the client asked for a stream, and may be sent comments while it waits."""
-        return self.stream is True
+    """Any JSON value, since the engine replica decides whether it is valid; only `true` asks for a stream."""
 
 
 _peek = msgspec.json.Decoder(Peek)
@@ -34,8 +29,6 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
     """The whole body.
 
     Args:
-        request: The request to read.
-        max_bytes: Bound on the body's size.
         timeout_s: Seconds it may take, and one more for each `SLOWEST_BYTES_PER_S` bytes received: a client
             that trickles a body would keep its connection and its memory for as long as it likes.
         share: Takes its bytes as they come; the caller releases them.

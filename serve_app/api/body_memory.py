@@ -1,7 +1,5 @@
 """The memory that request bodies may take in one ingress replica, shared among its clients and models."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from serve_app.api.errors import body_memory_full
@@ -12,16 +10,12 @@ _UNREAD = "other requests that are being read"
 class BodyMemory:
     """Counts the bytes of bodies that are being read, and of those whose requests have no answer yet.
 
-    No group of requests may have more than what is free beside it (dynamic thresholds: Choudhury and Hahne,
-    "Dynamic queue length thresholds for shared-memory packet switches", 1998). So one alone gets half of
-    the limit, two get a third each, n of them 1/(n + 1), and a newcomer always finds that much free. A
-    request belongs to the group of its API key, where keys are needed, and to the group of its model. Until
-    its body has told the model, a request without a key belongs to the group of those that are being read.
-
-    For one event loop.
-
-    Args:
-        limit_bytes: Bound on all bodies together.
+    All of them may have `limit_bytes`, and no group of requests more than what is free beside it (dynamic
+    thresholds: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
+    1998). So one alone gets half of the limit, two get a third each, n of them 1/(n + 1), and a newcomer
+    always finds that much free. A request belongs to the group of its API key, where keys are needed, and to
+    the group of its model. Until its body has told the model, a request without a key belongs to the group
+    of those that are being read. For one event loop.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -29,17 +23,13 @@ class BodyMemory:
         self.used_bytes = 0
         self.by_group: Counter[str] = Counter()
 
-    def share(self, api_key: str | None) -> BodyShare:
-        """A share for one request with `api_key`, if keys are needed. `release` it in the end."""
-        return BodyShare(self, _UNREAD if api_key is None else api_key)
-
 
 class BodyShare:
-    """The bytes of one request's body."""
+    """The bytes of one request's body, with its `api_key` if keys are needed. `release` it in the end."""
 
-    def __init__(self, memory: BodyMemory, group: str) -> None:
+    def __init__(self, memory: BodyMemory, api_key: str | None) -> None:
         self._memory = memory
-        self._groups = [group]
+        self._groups = [_UNREAD if api_key is None else api_key]
         self._bytes = 0
 
     def expect(self, length: int) -> None:

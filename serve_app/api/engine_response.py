@@ -126,8 +126,8 @@ class EngineResponse(Response):
         else:
             kind = ERROR_EVENT if status >= HTTPStatus.BAD_REQUEST else b""
             # A line break would end the event's data; in JSON it can only stand between two tokens.
-            await self._send_part(kind + b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE)
-            await self._send_part(b"", more=False)
+            event = kind + b"data: " + body.replace(b"\n", b" ") + b"\n\n"
+            await self._send_part(event + DONE, more=False)
         self._request.outcome = status_outcome(status)
         if status < HTTPStatus.BAD_REQUEST:
             self._first_byte()
@@ -135,13 +135,15 @@ class EngineResponse(Response):
     async def _send_failure(self) -> None:
         # The status has been sent; a stream that just stopped would look complete to many clients.
         logger.exception("request %s: failed within its stream", self._request.request_id)
-        await self._send_part(stream_failed().last_frames())
-        await self._send_part(b"", more=False)
+        await self._send_part(stream_failed().last_frames(), more=False)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         if not self._started:
             self._started = True
-            await self._send({"type": "http.response.start", "status": status, "headers": _raw(headers)})
+            raw = [
+                (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+            ]
+            await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _send_part(self, body: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -182,7 +184,3 @@ def stream_outcome(before: bytes, last: bytes) -> Outcome:
     rest = last[: -len(DONE)] or before
     start = rest.rfind(b"\n\n", 0, -2)
     return "error" if rest.startswith(ERROR_EVENT, start + 2 if start >= 0 else 0) else "ok"
-
-
-def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

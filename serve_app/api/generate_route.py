@@ -5,9 +5,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
 
+from serve_app.api.endpoints import Endpoints
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.models import ApiModel
-from serve_app.api.openai import Endpoints
 from serve_app.api.schemas import generate_schema
 
 

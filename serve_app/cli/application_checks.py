@@ -11,9 +11,9 @@ from typing import Any
 from serve_app import env
 from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.settings.live_knobs import read_user_config
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import ENGINE_PREFIX
+from serve_app.settings.user_config import read_user_config
 from serve_app.wire.names import INGRESS
 
 IMPORT_PATH = "serve_app.app:build"

@@ -18,7 +18,7 @@ from serve_app.cli.knob_changes import (
 )
 from serve_app.settings import knob_defaults, load_settings
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.settings.live_knobs import read_user_config
+from serve_app.settings.user_config import read_user_config
 
 _POLL_S = 0.25
 _TIMEOUT_S = 120.0

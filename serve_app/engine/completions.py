@@ -39,7 +39,6 @@ class Completions:
     """vLLM's handlers of completions behind this API's bounds.
 
     Args:
-        serving: The mounted handlers.
         max_sequences: Bound on `n` times the number of prompts of one request.
     """
 

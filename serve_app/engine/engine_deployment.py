@@ -25,7 +25,8 @@ from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
 from serve_app.engine.startup_phases import Startup, process_seconds
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
-from serve_app.telemetry.request_log import open_request_log
+from serve_app.telemetry.log_segments import request_log_segments
+from serve_app.telemetry.request_log import RequestLog
 from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
 
 logger = logging.getLogger("ray.serve")
@@ -59,7 +60,8 @@ class Engine:
             self._model.name, partial(publish_phase, *self._replica), durations={"process": process}
         )
         self._stop.push_async_callback(self._forget_phase)
-        log = open_request_log(RequestLogSettings.model_validate(request_log), *self._replica)
+        segments = request_log_segments(RequestLogSettings.model_validate(request_log), *self._replica)
+        log = None if segments is None else RequestLog(segments)
         if log is not None:
             self._stop.push_async_callback(log.close)
 
@@ -167,5 +169,5 @@ class Engine:
     async def _look_for_stalls(self) -> None:
         report = self._engine.report
         while True:
-            self._stall.look(report.steps_taken, report.unfinished, time.monotonic())
+            self._stall.look(report.steps.taken, report.unfinished, time.monotonic())
             await asyncio.sleep(LOOK_INTERVAL_S)

@@ -80,7 +80,7 @@ async def launch(
         config = engine_args(namespace).create_engine_config()
     with startup.phase("weights_and_kv_cache"):
         llm = AsyncLLM.from_vllm_config(
-            config, stat_loggers=[stats.factory], disable_log_stats=namespace.disable_log_stats
+            config, stat_loggers=[lambda *_: stats], disable_log_stats=namespace.disable_log_stats
         )
     try:
         with startup.phase("serving_layer"):
@@ -90,7 +90,8 @@ async def launch(
         with startup.phase("warm_up"):
             await _warm_up(client, model)
         # Only now, so that the warm-up is in no signal and no log.
-        report = stats.report = EngineReport.of(llm)
+        report = EngineReport.of(llm)
+        stats.steps = report.steps
         if request_log is not None:
             watch_sequences(llm.output_processor)
             client.request_log = request_log

@@ -81,7 +81,7 @@ async def plain_chat_stream(
     role = _encode(serving.get_chat_request_role(request))
     include_usage = request.stream_options is not None and bool(request.stream_options.include_usage)
     fingerprint = serving.system_fingerprint
-    stamp = b"" if include_usage or fingerprint is None else b',"system_fingerprint":' + _encode(fingerprint)
+    stamp = b"" if fingerprint is None else b',"system_fingerprint":' + _encode(fingerprint)
     generated = [0] * choices
     finished = [False] * choices
     prompt_tokens = 0
@@ -118,7 +118,7 @@ async def plain_chat_stream(
                     before[i]
                     + text
                     + b'},"logprobs":null,"finish_reason":%b,"stop_reason":%b,"token_ids":null}]%b}\n\n'
-                    % (_encode(reason), _encode(output.stop_reason), stamp)
+                    % (_encode(reason), _encode(output.stop_reason), b"" if include_usage else stamp)
                 )
             if frames:
                 yield b"".join(frames)
@@ -129,8 +129,7 @@ async def plain_chat_stream(
                 prompt_tokens + total,
                 total,
             )
-            last = b"" if fingerprint is None else b',"system_fingerprint":' + _encode(fingerprint)
-            yield head + usage + last + b"}\n\n"
+            yield head + usage + stamp + b"}\n\n"
     except Exception as error:
         yield f"data: {serving.create_streaming_error_response(error)}\n\n".encode()
     yield DONE

@@ -1,15 +1,11 @@
 """vLLM's step statistics, taken in process and turned into metrics and signals."""
 
-from __future__ import annotations
-
 import logging
 
-from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from serve_app.engine.engine_report import EngineReport
-from serve_app.engine.milestones import Reached
+from serve_app.engine.engine_steps import EngineSteps
 from serve_app.telemetry.engine_metrics import EngineMetrics
 
 logger = logging.getLogger("ray.serve")
@@ -18,17 +14,13 @@ logger = logging.getLogger("ray.serve")
 class StepStats(StatLoggerBase):  # type: ignore[misc]
     """The logger that vLLM calls after every engine step: adds the step to the metrics and the report.
 
-    `report` is None until the warm-up is over.
+    `steps` is None until the warm-up is over.
     """
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
         self._failed = False
-        self.report: EngineReport | None = None
-
-    def factory(self, vllm_config: VllmConfig, engine_index: int = 0) -> StepStats:
-        """Return this logger. vLLM calls it to build a logger per engine, and a replica has one engine."""
-        return self
+        self.steps: EngineSteps | None = None
 
     def record(
         self,
@@ -39,8 +31,13 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
     ) -> None:
         """Add one step's statistics. Never raises."""
         try:
-            if self.report is not None:
-                self._export_milestones(self.report.step(scheduler_stats, iteration_stats))
+            if self.steps is not None:
+                reached = self.steps.add(scheduler_stats, iteration_stats)
+                for queue_s, prefill_s in reached.first_tokens:
+                    self._metrics.queue_wait.observe(queue_s)
+                    self._metrics.prefill.observe(prefill_s)
+                for seconds in reached.hundred_tokens_s:
+                    self._metrics.hundred_tokens.observe(seconds)
             self._export(scheduler_stats, iteration_stats)
         except Exception:
             # Raised, it would end vLLM's output loop, and every stream of this replica with it. A step
@@ -72,14 +69,6 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         for request in iteration_stats.finished_requests:
             metrics.e2e.observe(request.e2e_latency)
             metrics.requests.inc(1, tags={"finish_reason": str(request.finish_reason)})
-
-    def _export_milestones(self, reached: Reached) -> None:
-        metrics = self._metrics
-        for queue_s, prefill_s in reached.first_tokens:
-            metrics.queue_wait.observe(queue_s)
-            metrics.prefill.observe(prefill_s)
-        for seconds in reached.hundred_tokens_s:
-            metrics.hundred_tokens.observe(seconds)
 
     def log_engine_initialized(self) -> None:
         """Do nothing: the replica logs its own start-up line."""

@@ -29,7 +29,6 @@ class Admission:
     """Finds slots for the requests of one model.
 
     Args:
-        model: The model's settings.
         held: Holds the requests that no replica can take now.
         knobs: The model's knobs, as they are now.
     """

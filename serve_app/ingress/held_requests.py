@@ -87,7 +87,6 @@ class HeldRequests:
     For the event loop of the ingress alone, from the constructor on.
 
     Args:
-        model: The model's settings.
         handle: Its engine deployment.
         knobs: The model's knobs, as they are now.
         progress: What to tell the clients that wait.

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -23,13 +24,14 @@ from serve_app.ingress.observer import ServeObserver
 from serve_app.ingress.relay_client import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
-from serve_app.ingress.request_counters import IngressCounters, ingress_report
+from serve_app.ingress.request_counters import IngressCounters
 from serve_app.ingress.stored_state import stored_state
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.wire.ingress_reports import keep_report
+from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
 
 _PUBLISH_S = 1.0
 
@@ -72,7 +74,9 @@ class Ingress:
         self._tasks = [
             asyncio.create_task(self._publish_held()),
             asyncio.create_task(heartbeats.run()),
-            asyncio.create_task(keep_report(app, replica, self._holds, self._report)),
+            asyncio.create_task(
+                keep_report(app, replica, self._holds, partial(ingress_report, self._counters))
+            ),
         ]
         if self._settings.zygote:
             self._tasks.append(asyncio.create_task(keep_nodes_warm(models)))
@@ -111,16 +115,24 @@ class Ingress:
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Ray tells the autoscaling policy of this replica, twice a second: `IngressSignals`."""
-        return self._report()
-
-    def _report(self) -> dict[str, float]:
         return ingress_report(self._counters)
 
     def _holds(self) -> bool:
-        return any(counters.held_requests for counters in self._counters)
+        return any(len(counters.held) for counters in self._counters)
 
     async def _publish_held(self) -> None:
         while True:
             for counters in self._counters:
                 counters.publish_held()
             await asyncio.sleep(_PUBLISH_S)
+
+
+def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:
+    """What an ingress replica tells Ray: flat numbers, every model's signals and the requests it carries."""
+    flat = {ONGOING_REQUESTS: 0.0}
+    for counters in models:
+        signals = counters.signals()
+        flat[ONGOING_REQUESTS] += max(0, counters.open_requests - len(counters.held))
+        for name in INGRESS_FIELDS:
+            flat[ingress_key(counters.deployment, name)] = float(getattr(signals, name))
+    return flat

@@ -34,7 +34,6 @@ class RelayClient:
     """Reaches a model's engine replicas over the ports they open.
 
     Args:
-        model: The model's settings.
         admission: Finds replicas, and holds requests while there is none.
     """
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.models import Traffic
-from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, IngressSignals, ingress_key
+from serve_app.wire.signals import IngressSignals
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
     from serve_app.ingress.held_requests import HeldRequests
@@ -26,14 +25,13 @@ class IngressCounters(Traffic):
     Args:
         deployment: The model's engine deployment.
         held: Its held requests, of any operation.
-        metrics: Where to publish.
     """
 
     def __init__(self, deployment: str, held: HeldRequests, metrics: IngressMetrics) -> None:
         self.deployment = deployment
         self.open_requests = 0
         """Of any operation."""
-        self._held = held
+        self.held = held
         self._metrics = metrics
         self._arrivals = self._arrived_bytes = 0
 
@@ -67,36 +65,20 @@ class IngressCounters(Traffic):
         if request.held_s > COLD_AFTER_S:
             self._metrics.cold_wait.observe(request.held_s)
 
-    @property
-    def held_requests(self) -> int:
-        """How many of the open requests wait for a replica."""
-        return len(self._held)
-
     def publish_held(self) -> None:
         """Publish how many requests are held, and for how long the first of them has been.
 
         To be called once a second: Ray forgets a gauge that is not set for two.
         """
-        self._metrics.held.set(len(self._held))
-        self._metrics.oldest_held.set(self._held.oldest_s())
+        self._metrics.held.set(len(self.held))
+        self._metrics.oldest_held.set(self.held.oldest_s())
 
     def signals(self) -> IngressSignals:
         """Return everything counted so far."""
         return IngressSignals(
             arrivals_total=self._arrivals,
             arrived_bytes_total=self._arrived_bytes,
-            held_requests=len(self._held),
-            held_bytes=self._held.body_bytes,
-            oldest_held_s=self._held.oldest_s(),
+            held_requests=len(self.held),
+            held_bytes=self.held.body_bytes,
+            oldest_held_s=self.held.oldest_s(),
         )
-
-
-def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:
-    """What an ingress replica tells Ray: flat numbers, every model's signals and the requests it carries."""
-    flat = {ONGOING_REQUESTS: 0.0}
-    for counters in models:
-        signals = counters.signals()
-        flat[ONGOING_REQUESTS] += max(0, counters.open_requests - counters.held_requests)
-        for name in INGRESS_FIELDS:
-            flat[ingress_key(counters.deployment, name)] = float(getattr(signals, name))
-    return flat

@@ -15,8 +15,6 @@ class EngineGauges:
     waiting_requests: int
     running_tokens: int
     waiting_tokens: int
-    oldest_waiting_s: float
-    """Age of the oldest request that the engine has not begun; 0 if none waits."""
     kv_cache_usage_ratio: float
 
 

@@ -25,7 +25,6 @@ class EngineSignals:
     running_tokens: float = 0.0
     waiting_tokens: float = 0.0
     """Prompt tokens not yet prefilled."""
-    oldest_waiting_s: float = 0.0
     ongoing_requests: float = 0.0
     """Open on the data plane: what a drain would wait for."""
     kv_cache_usage_ratio: float = 0.0
@@ -34,11 +33,9 @@ class EngineSignals:
 
     prompt_tokens_total: float = 0.0
     """Prompt tokens prefilled, those found in the prefix cache not counted."""
-    generation_tokens_total: float = 0.0
     finished_requests_total: float = 0.0
     finished_prompt_tokens_total: float = 0.0
     finished_generation_tokens_total: float = 0.0
-    preemptions_total: float = 0.0
 
     steps: float = 0.0
     """Engine steps since the last report; 0 when idle. The means below are over these."""

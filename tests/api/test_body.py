@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from serve_app.api.body import SLOWEST_BYTES_PER_S, peek, read_body
-from serve_app.api.body_memory import BodyMemory
+from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
 
 
@@ -30,26 +30,6 @@ def refused(body: bytes) -> ApiError:
 )
 def test_the_model_is_read_off_a_body(body: bytes, model: str | None) -> None:
     assert peek(body).model == model
-
-
-@pytest.mark.parametrize(
-    ("stream", "wants_stream"),
-    [
-        (b"true", True),
-        (b"false", False),
-        (b"null", False),
-        # What these mean, if anything, is for the engine to say; nobody is sent comments on a guess.
-        (b"1", False),
-        (b'"true"', False),
-        (b'{"a":[1]}', False),
-    ],
-)
-def test_whether_a_stream_is_asked_for_is_read_off_a_body(stream: bytes, wants_stream: bool) -> None:
-    assert peek(b'{"model":"a","stream":' + stream + b"}").wants_stream is wants_stream
-
-
-def test_without_a_word_no_stream_is_asked_for() -> None:
-    assert not peek(b'{"model":"a"}').wants_stream
 
 
 @pytest.mark.parametrize(
@@ -132,7 +112,7 @@ class Upload:
 def read(upload: Upload, max_bytes: int, length: bytes | None = None) -> bytes:
     headers = [] if length is None else [(b"content-length", length)]
     request = Request({"type": "http", "method": "POST", "headers": headers}, upload.receive)
-    return asyncio.run(read_body(request, max_bytes, 60.0, BodyMemory(1 << 30).share(None)))
+    return asyncio.run(read_body(request, max_bytes, 60.0, BodyShare(BodyMemory(1 << 30), None)))
 
 
 def test_a_body_is_read_to_its_end() -> None:
@@ -204,7 +184,7 @@ def read_slowly(gap_s: float, *chunks: bytes) -> tuple[bytes, float]:
         assert isinstance(clock, Clock)
         upload = SlowUpload(clock, gap_s, *chunks)
         request = Request({"type": "http", "method": "POST", "headers": []}, upload.receive)
-        return runner.run(read_body(request, 1 << 30, 20.0, BodyMemory(1 << 32).share(None))), clock.now
+        return runner.run(read_body(request, 1 << 30, 20.0, BodyShare(BodyMemory(1 << 32), None))), clock.now
 
 
 def test_a_body_that_trickles_is_refused_and_its_connection_closed() -> None:

@@ -12,7 +12,7 @@ from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, stalled
 
 def taken(memory: BodyMemory, client: str | None, model: str, size: int) -> BodyShare:
     """The share of a request whose body has been read."""
-    share = memory.share(client)
+    share = BodyShare(memory, client)
     share.grow(size)
     share.belongs_to(model)
     return share
@@ -63,12 +63,12 @@ def test_one_key_s_flood_over_all_models_leaves_room_to_another_key() -> None:
 
 def test_bodies_that_are_read_count_as_they_come() -> None:
     memory = BodyMemory(1000)
-    reading = [memory.share(None) for _ in range(5)]
+    reading = [BodyShare(memory, None) for _ in range(5)]
     for share in reading:
         share.grow(100)
 
     with pytest.raises(ApiError) as caught:
-        memory.share(None).grow(1)
+        BodyShare(memory, None).grow(1)
     assert memory.used_bytes == 500
     assert caught.value.status == 429
     assert caught.value.code == "body_memory_full"
@@ -77,10 +77,10 @@ def test_bodies_that_are_read_count_as_they_come() -> None:
 def test_a_declared_length_reserves_nothing() -> None:
     memory = BodyMemory(1000)
     for _ in range(100):
-        memory.share(None).expect(400)
+        BodyShare(memory, None).expect(400)
 
     with pytest.raises(ApiError, match="max_body_memory_bytes = 1000"):
-        memory.share(None).expect(501)
+        BodyShare(memory, None).expect(501)
     assert memory.used_bytes == 0
 
 

@@ -62,6 +62,28 @@ async def test_the_time_spent_before_the_engine_is_handed_on(
     assert server.chat.requests[0].arrived == 100.0
 
 
+@pytest.mark.parametrize(
+    ("stream", "wants_stream"),
+    [
+        (b',"stream":true', True),
+        (b',"stream":false', False),
+        (b',"stream":null', False),
+        (b"", False),
+        # What these mean, if anything, is for the engine to say; nobody is sent comments on a guess.
+        (b',"stream":1', False),
+        (b',"stream":"true"', False),
+        (b',"stream":{"a":[1]}', False),
+    ],
+)
+async def test_whether_a_stream_is_asked_for_is_read_off_a_body(
+    server: Server, stream: bytes, wants_stream: bool
+) -> None:
+    for path in ("/v1/chat/completions", "/v1/embeddings"):
+        await server.http.post(path, content=b'{"model":"tide"' + stream + b"}")
+
+    assert [request.wants_stream for request in server.chat.requests] == [wants_stream, False]
+
+
 async def test_a_stream_is_relayed_as_server_sent_events(server: Server) -> None:
     server.chat.answer = frames(b"data: {}\n\n", DONE)
 

@@ -14,8 +14,8 @@ from serve_app.cli.knob_changes import (
     value_text,
 )
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.settings.live_knobs import read_user_config
 from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.user_config import read_user_config
 
 BERLIN = {"timezone": "Europe/Berlin", "days": ["mon"]}
 WINDOW = {"start": "08:00", "end": "18:00", "min_replicas": 2}

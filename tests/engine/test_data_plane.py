@@ -13,13 +13,8 @@ import pytest
 from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine import data_plane
-from serve_app.engine.data_plane import (
-    HELD_HEADER,
-    REQUEST_ID_HEADER,
-    TOKEN_HEADER,
-    WAITED_HEADER,
-    DataPlane,
-)
+from serve_app.engine.data_plane import DataPlane
+from serve_app.wire.data_plane_headers import HELD_HEADER, REQUEST_ID_HEADER, TOKEN_HEADER, WAITED_HEADER
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
@@ -240,7 +235,7 @@ async def test_a_straggler_during_the_drain_is_served_and_waited_for(monkeypatch
             nonlocal looks
             looks += 1
             if looks == 3:
-                port.plane.open_requests += 1  # as `_serve` does when a request comes in
+                port.plane.open_requests += 1  # as `serve` does when a request comes in
             if looks == 6:
                 async with port.post() as reply:
                     assert reply.status == 200

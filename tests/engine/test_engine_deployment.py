@@ -158,7 +158,7 @@ async def test_the_ingress_is_told_where_the_data_plane_is(replica: Replica) -> 
 
 async def test_the_policy_is_told_of_the_engine_and_steps_are_counted(replica: Replica) -> None:
     replica.running.core.add("a", prompt=7)
-    replica.running.report.step(scheduled(prefill=7, elapsed_ms=20.0), None)
+    replica.running.report.steps.add(scheduled(prefill=7, elapsed_ms=20.0), None)
 
     told = await replica.engine.record_autoscaling_stats()
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from vllm.v1.metrics.stats import SchedulerStats
 
-from serve_app.engine.engine_report import EngineReport, step_seconds
+from serve_app.engine.engine_report import EngineReport
 from serve_app.engine.milestones import Reached
 from serve_app.telemetry.engine_metrics import EngineGauges
 from serve_app.wire.signals import ENGINE_FIELDS, EngineSignals
@@ -15,20 +15,17 @@ KV_CACHE_TOKENS = 4000
 
 
 class Reporting:
-    """A core and its report, on clocks that go where the test sets them."""
+    """A core and its report, on a clock that goes where the test sets it."""
 
     def __init__(self, core: StubCore | None = None) -> None:
         self.core = core or StubCore()
         self.now = 1000.0
-        self.wall = 100.0
-        self.report = EngineReport(
-            self.core.requests, KV_CACHE_TOKENS, clock=lambda: self.now, wall=lambda: self.wall
-        )
+        self.report = EngineReport(self.core.requests, KV_CACHE_TOKENS, clock=lambda: self.now)
 
     def step(self, at: float, *names: str, scheduler: SchedulerStats | None = None, **how: Any) -> None:
         """A step that ends at `at` by the core's clock, which the front end's follows."""
         self.now = 1000.0 + at
-        self.report.step(scheduler or SchedulerStats(), self.core.step(at, *names, **how))
+        self.report.steps.add(scheduler or SchedulerStats(), self.core.step(at, *names, **how))
 
     def take(self) -> EngineSignals:
         return self.report.take(0)
@@ -52,14 +49,14 @@ def test_a_replica_that_has_done_nothing_reports_zeros_and_its_size() -> None:
 
 def test_the_queue_is_as_of_now() -> None:
     replica = Reporting()
-    replica.core.add("a", prompt=30, arrived=99.0)
-    replica.core.add("b", prompt=70, arrived=98.0)
+    replica.core.add("a", prompt=30)
+    replica.core.add("b", prompt=70)
     replica.step(0.5, "a", scheduler=scheduled(num_running_reqs=1, kv_cache_usage=0.5))
 
     signals = replica.take()
 
     assert (signals.running_requests, signals.running_tokens) == (1, 31)
-    assert (signals.waiting_requests, signals.waiting_tokens, signals.oldest_waiting_s) == (1, 70, 2.0)
+    assert (signals.waiting_requests, signals.waiting_tokens) == (1, 70)
     assert signals.kv_cache_usage_ratio == 0.5
 
 
@@ -75,7 +72,6 @@ def test_totals_count_what_was_computed_generated_and_finished() -> None:
     signals = replica.take()
 
     assert signals.prompt_tokens_total == 36 + 40
-    assert signals.generation_tokens_total == 4
     assert signals.finished_requests_total == 2
     assert signals.finished_prompt_tokens_total == 140
     assert signals.finished_generation_tokens_total == 4
@@ -90,18 +86,8 @@ def test_an_embedding_finishes_with_its_prompt_and_generates_nothing() -> None:
 
     assert (signals.finished_requests_total, signals.finished_prompt_tokens_total) == (1, 12)
     assert signals.prompt_tokens_total == 12
-    assert (signals.generation_tokens_total, signals.finished_generation_tokens_total) == (0, 0)
+    assert signals.finished_generation_tokens_total == 0
     assert (signals.ttft_count, signals.itl_count) == (1, 0)
-
-
-def test_preemptions_add_up() -> None:
-    replica = Reporting()
-    for number in (1, 2):
-        iteration = replica.core.step(0.1)
-        iteration.num_preempted_reqs = number
-        replica.report.step(SchedulerStats(), iteration)
-
-    assert replica.take().preemptions_total == 3
 
 
 def test_steps_are_reported_as_means_and_then_forgotten() -> None:
@@ -129,7 +115,7 @@ def test_a_long_prompt_is_several_steps_of_which_only_the_last_has_a_result() ->
     replica.core.add("a", prompt=6000)
     for at in (0.1, 0.3):
         replica.now = 1000.0 + at
-        replica.report.step(scheduled(prefill=2000, elapsed_ms=100.0), None)
+        replica.report.steps.add(scheduled(prefill=2000, elapsed_ms=100.0), None)
     replica.step(0.6, "a", scheduler=scheduled(prefill=2000, elapsed_ms=1.0))
 
     signals = replica.take()
@@ -153,7 +139,7 @@ def test_the_time_nothing_was_to_be_done_is_in_no_step() -> None:
 def test_a_step_for_nobody_does_not_count() -> None:
     replica = Reporting()
 
-    replica.report.step(scheduled(batch=1, elapsed_ms=5.0), None)
+    replica.report.steps.add(scheduled(batch=1, elapsed_ms=5.0), None)
 
     assert replica.take().steps == 0
 
@@ -161,15 +147,14 @@ def test_a_step_for_nobody_does_not_count() -> None:
 def test_what_a_step_does_not_say_is_left_out() -> None:
     replica = Reporting()
     replica.core.add("a")
-    replica.report.step(scheduled(dummy=True), None)
-    replica.report.step(SchedulerStats(), None)
-    replica.report.step(None, replica.core.step(0.2, "a"))
-    replica.report.step(None, None)
+    replica.report.steps.add(scheduled(dummy=True), None)
+    replica.report.steps.add(SchedulerStats(), None)
+    replica.report.steps.add(None, replica.core.step(0.2, "a"))
+    replica.report.steps.add(None, None)
 
     signals = replica.take()
 
-    assert signals.steps == 0
-    assert signals.generation_tokens_total == 1
+    assert (signals.steps, signals.ttft_count) == (0, 1)
 
 
 def test_latencies_are_percentiles_of_the_last_half_minute() -> None:
@@ -196,7 +181,6 @@ def test_latencies_are_percentiles_of_the_last_half_minute() -> None:
     later = replica.take()
 
     assert (later.ttft_count, later.itl_count, later.ttft_queue_p95_s, later.itl_p99_s) == (0, 0, 0, 0)
-    assert later.generation_tokens_total == 200
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(131_072, 131_072.0), (None, 0.0)])
@@ -220,17 +204,17 @@ def test_an_engines_report_has_its_requests_and_the_size_of_its_cache(
 
 def test_what_requests_reach_is_told_in_the_step_in_which_they_do() -> None:
     replica = Reporting()
-    replica.core.add("a", queued=1.0, arrived=replica.wall)
+    replica.core.add("a", queued=1.0, arrived=100.0)
     replica.core.schedule("a", 1.25)
 
-    first = replica.report.step(SchedulerStats(), replica.core.step(1.5, "a"))
-    between = [replica.report.step(SchedulerStats(), replica.core.step(2.0, "a")) for _ in range(98)]
+    first = replica.report.steps.add(SchedulerStats(), replica.core.step(1.5, "a"))
+    between = [replica.report.steps.add(SchedulerStats(), replica.core.step(2.0, "a")) for _ in range(98)]
     last = replica.core.step(9.0, "a", finished=("a",))
-    last.iteration_timestamp = replica.wall + 2.75
+    last.iteration_timestamp = 100.0 + 2.75
 
     assert first == ([(0.25, 0.25)], [])
     assert set(map(str, between)) == {str(Reached([], []))}
-    assert replica.report.step(SchedulerStats(), last) == ([], [2.75])
+    assert replica.report.steps.add(SchedulerStats(), last) == ([], [2.75])
 
 
 def test_an_engine_with_speculative_decoding_is_looked_at_as_often_as_its_steps_may_be_long() -> None:
@@ -244,20 +228,16 @@ def test_an_engine_with_speculative_decoding_is_looked_at_as_often_as_its_steps_
     report = EngineReport.of(llm)
     core.add("a")
     core.schedule("a", 0.1)
-    report.step(None, core.step(0.5, "a"))
+    report.steps.add(None, core.step(0.5, "a"))
 
-    assert len(report.step(None, core.step(0.6, "a", tokens=99)).hundred_tokens_s) == 1
+    assert len(report.steps.add(None, core.step(0.6, "a", tokens=99)).hundred_tokens_s) == 1
 
 
-def gauges(core: StubCore, wall: float = 100.0, **scheduler: Any) -> EngineGauges:
+def gauges(core: StubCore, **scheduler: Any) -> EngineGauges:
     """The gauges of a report whose last step said `scheduler`."""
-    report = EngineReport(core.requests, KV_CACHE_TOKENS, wall=lambda: wall)
-    report.step(SchedulerStats(**scheduler), None)
+    report = EngineReport(core.requests, KV_CACHE_TOKENS)
+    report.steps.add(SchedulerStats(**scheduler), None)
     return report.gauges()
-
-
-def waiting(core: StubCore, running: int = 0) -> float:
-    return gauges(core, num_running_reqs=running).oldest_waiting_s
 
 
 def test_what_runs_and_what_waits_is_read_with_its_tokens() -> None:
@@ -267,71 +247,14 @@ def test_what_runs_and_what_waits_is_read_with_its_tokens() -> None:
     core.step(1.0, "a", tokens=10)
     core.step(1.1, "b", tokens=5)
 
-    assert gauges(core, wall=0.0, num_running_reqs=2, kv_cache_usage=0.25) == EngineGauges(
+    assert gauges(core, num_running_reqs=2, kv_cache_usage=0.25) == EngineGauges(
         running_requests=2,
         waiting_requests=2,
         running_tokens=165,
         waiting_tokens=8003,
-        oldest_waiting_s=0.0,
         kv_cache_usage_ratio=0.25,
     )
 
 
 def test_an_idle_engine_is_empty_whatever_its_last_step_said() -> None:
-    assert gauges(StubCore(), num_running_reqs=7, kv_cache_usage=0.9) == EngineGauges(0, 0, 0, 0, 0.0, 0.0)
-
-
-def test_the_oldest_that_waits_is_the_first_the_engine_has_not_begun() -> None:
-    core = StubCore()
-    for name, arrived in (("a", 90.0), ("c", 97.0), ("b", 94.0)):
-        core.add(name, arrived=arrived)
-
-    assert waiting(core, running=0) == 10.0
-    assert waiting(core, running=1) == 6.0
-    assert waiting(core, running=2) == 3.0
-    assert waiting(core, running=3) == 0.0
-
-
-def test_those_that_generate_do_not_wait() -> None:
-    core = StubCore()
-    core.add("a", arrived=10.0)
-    core.add("b", arrived=95.0)
-    core.step(1.0, "a")
-
-    assert waiting(core, running=1) == 5.0
-
-
-def test_a_preempted_request_does_not_hide_that_others_wait() -> None:
-    core = StubCore()
-    for name in ("a", "b", "c"):
-        core.add(name, arrived=98.0)
-    core.step(1.0, "a", "b")
-
-    assert waiting(core, running=1) == 2.0
-
-
-def test_a_clock_that_was_set_back_makes_no_age_below_zero() -> None:
-    core = StubCore()
-    core.add("a", arrived=100.5)
-
-    assert waiting(core) == 0.0
-
-
-def test_a_step_takes_what_it_added_to_the_streams() -> None:
-    assert step_seconds([0.02], 0.5, 0.4, 300.0) == 0.02
-
-
-def test_a_sequence_that_was_preempted_does_not_lengthen_the_step() -> None:
-    assert step_seconds([0.02, 9.0, 0.02], None, None, 1.0) == 0.02
-
-
-def test_a_step_without_decodes_takes_the_time_since_the_one_before() -> None:
-    assert step_seconds([], 0.07, 0.4, 1.0) == 0.07
-
-
-def test_after_a_pause_a_step_takes_as_long_as_the_prefill_it_was() -> None:
-    assert step_seconds([], None, 0.04, 1.0) == 0.04
-
-
-def test_of_the_first_prefill_step_of_several_vllms_own_figure_is_taken() -> None:
-    assert step_seconds((), None, None, 12.5) == pytest.approx(0.0125)
+    assert gauges(StubCore(), num_running_reqs=7, kv_cache_usage=0.9) == EngineGauges(0, 0, 0, 0, 0.0)

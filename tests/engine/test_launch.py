@@ -57,14 +57,14 @@ async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.Mo
     assert engine.guard is not None
     start.request_log.add.assert_not_called()
     signals = engine.report.take(0)
-    assert (signals.finished_requests_total, signals.generation_tokens_total) == (0, 0)  # not the warm-up's
+    assert (signals.finished_requests_total, signals.ttft_count) == (0, 0)  # not the warm-up's
 
     async with engine.client.call(
         EngineRequest("generate", b'{"prompt":"sea","max_tokens":3}', "r-1")
     ) as reply:
         assert json.loads(reply.body)["finish_reason"] == "length"
     signals = engine.report.take(0)
-    assert (signals.finished_requests_total, signals.generation_tokens_total) == (1, 3)
+    assert (signals.finished_requests_total, signals.finished_generation_tokens_total) == (1, 3)
     (line,) = [call.args[0] for call in start.request_log.add.call_args_list]
     assert (line.request_id, line.output_tokens) == ("r-1", 3)
 

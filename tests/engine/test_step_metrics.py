@@ -82,16 +82,11 @@ def test_prefix_cache_lookups_are_counted() -> None:
     assert metrics.prefix_hits.values == [48]
 
 
-def test_vllm_gets_the_one_logger_there_is_for_every_engine_it_asks_for() -> None:
-    stats = StepStats(Metrics())
-
-    assert stats.factory(None, 0) is stats
-
-
 def reporting(metrics: Any) -> tuple[StepStats, EngineReport, StubCore]:
     core = StubCore()
     stats = StepStats(metrics)
-    report = stats.report = EngineReport(core.requests, 1000)
+    report = EngineReport(core.requests, 1000)
+    stats.steps = report.steps
     return stats, report, core
 
 
@@ -112,7 +107,8 @@ def test_before_there_is_a_report_steps_are_metrics_only() -> None:
     stats = StepStats(metrics)
     stats.record(scheduled(prefill=10), core.step(0.1, "warm-up", finished=("warm-up",)))
 
-    report = stats.report = EngineReport(core.requests, 1000)
+    report = EngineReport(core.requests, 1000)
+    stats.steps = report.steps
 
     assert metrics.completion_tokens.values == [1]
     assert report.take(0) == EngineSignals(kv_cache_tokens=1000)
@@ -154,4 +150,4 @@ def test_a_failure_does_not_reach_vllm_and_is_said_once(caplog: pytest.LogCaptur
 
     assert len(caplog.records) == 1
     assert caplog.records[0].exc_info is not None
-    assert report.take(0).generation_tokens_total == 3  # what can be taken, is
+    assert report.take(0).itl_count == 2  # what can be taken, is

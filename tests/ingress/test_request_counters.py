@@ -7,7 +7,8 @@ import pytest
 from serve_app.api.engine_client import OUTCOMES, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
-from serve_app.ingress.request_counters import IngressCounters, ingress_report
+from serve_app.ingress.ingress_deployment import ingress_report
+from serve_app.ingress.request_counters import IngressCounters
 from serve_app.telemetry import series as made
 from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.wire.signals import INGRESS_FIELDS, IngressSignals

@@ -49,7 +49,7 @@ def test_histograms_have_the_boundaries_made_for_them(metrics: EngineMetrics) ->
 
 
 def test_a_reading_and_the_limits_go_to_the_gauges_of_their_names(metrics: EngineMetrics) -> None:
-    metrics.set_gauges(EngineGauges(1, 2, 30, 40, oldest_waiting_s=1.5, kv_cache_usage_ratio=0.5))
+    metrics.set_gauges(EngineGauges(1, 2, 30, 40, kv_cache_usage_ratio=0.5))
     metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
 
     assert {name: series.values[0][0] for name, series in SERIES.items() if series.values} == {

@@ -12,8 +12,7 @@ NOW = 1000.0
 
 def window_of(*values: float) -> LatencyWindow:
     window = LatencyWindow(30.0)
-    for value in values:
-        window.observe(value, NOW)
+    window.observe(values, NOW)
     return window
 
 
@@ -74,7 +73,7 @@ def test_the_bounds_themselves_have_a_bucket(value: float) -> None:
 def test_observations_leave_when_they_are_older_than_the_window() -> None:
     window = LatencyWindow(30.0)
     for second in range(60):
-        window.observe(1.0 if second < 30 else 0.1, float(second))
+        window.observe([1.0 if second < 30 else 0.1], float(second))
 
     assert 25 <= window.count(59.9) <= 30
     assert window.percentile(100, 59.9) == pytest.approx(0.1, rel=0.05)
@@ -92,7 +91,7 @@ def test_nothing_leaves_early_and_nothing_is_left_after_a_window(later: float, l
 
 def test_a_window_that_was_empty_for_long_begins_anew() -> None:
     window = window_of(5.0)
-    window.observe(0.1, NOW + 1e6)
+    window.observe([0.1], NOW + 1e6)
 
     assert window.count(NOW + 1e6) == 1
     assert window.percentile(50, NOW + 1e6) == pytest.approx(0.1, rel=0.05)
@@ -100,7 +99,7 @@ def test_a_window_that_was_empty_for_long_begins_anew() -> None:
 
 def test_a_clock_that_goes_back_loses_nothing() -> None:
     window = window_of(0.1)
-    window.observe(0.1, NOW - 100.0)
+    window.observe([0.1], NOW - 100.0)
 
     assert window.count(NOW) == 2
     assert window.count(NOW - 100.0) == 2

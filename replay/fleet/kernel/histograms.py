@@ -8,7 +8,6 @@ from replay.fleet.kernel.compiler import entry, inner
 from replay.fleet.layout import (
     BINS,
     ITL_PART,
-    NONE,
     RATIO,
     SHORTEST_S,
     SLICE_S,
@@ -30,30 +29,23 @@ def report(m: Memory, slots: Ints, now: float, reports: Floats) -> None:
         rep = m.replicas[r]
         out = reports[k]
         current_slice(m, r, now)
-        # Preempted ones do not count as waiting for their first token.
-        q = rep.head
-        while q != NONE and m.requests[q].generated:
-            q = m.requests[q].next
         steps = max(rep.steps, 1.0)
         out[0] = rep.batch_size
         out[1] = rep.waiting
         out[2] = rep.context + rep.batch_size - rep.prefilling + rep.recompute_tokens
         out[3] = rep.waiting_tokens
-        out[4] = now - m.requests[q].last_at if q != NONE else 0.0
-        out[5] = rep.in_flight
-        out[6] = rep.kv_used / m.rules[0].kv_cache_tokens
-        out[7] = m.rules[0].kv_cache_tokens
-        out[8] = rep.prefilled
-        out[9] = rep.generated
-        out[10] = rep.finished
-        out[11] = rep.finished_prompt
-        out[12] = rep.finished_output
-        out[13] = rep.preemptions
-        out[14] = rep.steps
-        out[15] = rep.sum_s / steps
-        out[16] = rep.sum_batch / steps
-        out[17] = rep.sum_prefill / steps
-        out[18] = rep.sum_kv / steps
+        out[4] = rep.in_flight
+        out[5] = rep.kv_used / m.rules[0].kv_cache_tokens
+        out[6] = m.rules[0].kv_cache_tokens
+        out[7] = rep.prefilled
+        out[8] = rep.finished
+        out[9] = rep.finished_prompt
+        out[10] = rep.finished_output
+        out[11] = rep.steps
+        out[12] = rep.sum_s / steps
+        out[13] = rep.sum_batch / steps
+        out[14] = rep.sum_prefill / steps
+        out[15] = rep.sum_kv / steps
         read_percentiles(m, r, out)
         rep.steps = rep.sum_s = rep.sum_batch = rep.sum_prefill = rep.sum_kv = 0.0
 
@@ -108,11 +100,11 @@ def read_percentiles(m: Memory, r: int, out: Floats) -> None:
     """Write, for each part of latency, the number observed in the last 30 s and its percentiles."""
     for part in range(3):
         percents = _ITL_PERCENTILES if part == ITL_PART else _PERCENTILES
-        first = 29 if part == ITL_PART else 20 + 4 * part
+        first = 26 if part == ITL_PART else 17 + 4 * part
         count = below = 0.0
         for b in range(WINDOW_BINS):
             count += m.recent[r, part, SLICES, b]
-        out[28 if part == ITL_PART else 19] = count
+        out[25 if part == ITL_PART else 16] = count
         done = 0
         for b in range(WINDOW_BINS):
             here = m.recent[r, part, SLICES, b]

@@ -121,7 +121,6 @@ def update_batch(m: Memory, r: int, t: float, at: int) -> None:
                 count_first_token(m, r, q, t, at)
             request.generated += 1
             request.ends = rep.taken + request.output - request.generated
-            rep.generated += 1
             rep.context += request.prompt + request.generated - 1
         if request.ends > rep.taken:
             rep.next_end = min(rep.next_end, request.ends)
@@ -142,7 +141,6 @@ def end_step(m: Memory, r: int) -> None:
     t = rep.step_end
     at = current_slice(m, r, t)
     rep.taken += 1
-    rep.generated += rep.step_decodes
     rep.context += rep.step_decodes
     if rep.prefilling or rep.taken == rep.next_end:
         update_batch(m, r, t, at)

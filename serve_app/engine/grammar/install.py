@@ -1,24 +1,21 @@
 """Put a `GrammarGuard` in front of an engine, instead of the checks that vLLM runs on the event loop."""
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from vllm.entrypoints.generate.base import protocol
 from vllm.exceptions import VLLMValidationError
-from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams, check_json_nesting
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.engine.grammar.guard import GrammarGuard, trial_work
+from serve_app.engine.grammar.guarded_generate import guard_generate
 from serve_app.engine.grammar.trial import Trial
 from serve_app.settings.tree import StructuredOutputSettings
 
 _validate = SamplingParams._validate_structured_outputs
 _validate_tag = protocol.validate_structural_tag_payload
-
-_DEAD_END = "no text that matches this structured output begins as the text generated so far does"
 
 
 def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGuard:
@@ -35,32 +32,7 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
     guard = GrammarGuard(trial_work(make), bounds)
     freeze_gc_heap()  # a collection writes to every object, and 150 MiB would no longer be shared
     guard.start()
-    stock = llm.generate
-
-    async def guarded(
-        prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
-    ) -> AsyncGenerator[RequestOutput, None]:
-        assert sampling_params.structured_outputs is not None
-        await guard.admit(sampling_params.structured_outputs)
-        outputs = stock(prompt, sampling_params, *args, **kwargs)
-        try:
-            async for output in outputs:
-                # The core ends a request with "error" if its grammar accepts no token. vLLM reports a server
-                # error, but the grammar is the client's, with a dead end that the trial did not meet.
-                if any(completion.finish_reason == "error" for completion in output.outputs):
-                    raise VLLMValidationError(_DEAD_END, parameter="structured_outputs")
-                yield output
-        finally:
-            await outputs.aclose()
-
-    def generate(
-        prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
-    ) -> AsyncGenerator[RequestOutput, None]:
-        # Other requests keep vLLM's own generator: one more would cost time per token.
-        start = stock if sampling_params.structured_outputs is None else guarded
-        return start(prompt, sampling_params, *args, **kwargs)
-
-    llm.generate = generate
+    guard_generate(llm, guard)
     SamplingParams._validate_structured_outputs = _already_validated
     protocol.validate_structural_tag_payload = _tag_not_compiled
     return guard

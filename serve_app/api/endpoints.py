@@ -1,0 +1,65 @@
+"""What every endpoint of an engine operation does: read the body within bounds, find the model, answer."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from serve_app.api.body import check_structure, peek, read_body
+from serve_app.api.body_memory import BodyMemory, BodyShare
+from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_response import EngineResponse
+from serve_app.api.errors import ApiError, no_such_model
+from serve_app.api.models import ApiModel
+from serve_app.settings.tree import HttpSettings
+
+
+class Endpoints:
+    """Answers requests for the models of one application, within the bounds on their bodies."""
+
+    def __init__(self, served: Sequence[ApiModel], bounds: HttpSettings) -> None:
+        self.models = {model.name: model for model in served}
+        self._bounds = bounds
+        self._memory = BodyMemory(bounds.max_body_memory_bytes)
+
+    def find(self, name: str | None) -> ApiModel:
+        """The model called `name`; the only model, if none is named. Raises ApiError 404 or 400."""
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if name is None or name not in self.models:
+            raise no_such_model(name, self.models)
+        return self.models[name]
+
+    def openai(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of `operation`, whose body only the engine replica validates."""
+        streamable = operation in ("chat_completions", "completions")
+
+        def read(body: bytes) -> tuple[ApiModel, bool]:
+            seen = peek(body)
+            return self.find(seen.model), streamable and seen.stream is True
+
+        async def endpoint(request: Request) -> Response:
+            return await self.answer(request, operation, read)
+
+        return endpoint
+
+    async def answer(
+        self, http: Request, operation: Operation, read: Callable[[bytes], tuple[ApiModel, bool]]
+    ) -> Response:
+        """The engine's answer. `read` tells which model a body is for, and whether it asks for a stream."""
+        state = http.state
+        share = BodyShare(self._memory, getattr(state, "api_key", None))
+        try:
+            body = await read_body(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
+            await check_structure(body)
+            model, wants_stream = read(body)
+            request = EngineRequest(operation, body, state.request_id, state.arrived, wants_stream)
+            try:
+                share.belongs_to(model.name)
+            except ApiError as error:
+                model.traffic.rejected(request, error)
+                raise
+            return EngineResponse(model.engine, request, model.traffic, share.release)
+        except BaseException:
+            share.release()
+            raise
