@@ -33,12 +33,6 @@ def put_document(kind: str, app: str, document: Any) -> None:
     write(_key(kind, app), zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 1))
 
 
-def get_document(kind: str, app: str) -> Any | None:
-    """Return the document, or None while none has been written."""
-    data = internal_kv._internal_kv_get(_key(kind, app), namespace=NAMESPACE)
-    return None if data is None else json.loads(zlib.decompress(data))
-
-
 def read_document(kind: str, app: str, parse: Callable[[Any], _T]) -> _T | None:
     """Return the parsed document; None while there is none that can be read.
 

@@ -1,61 +1,13 @@
-"""A small HTTP server for commands that talk to one, and one that plays Ray's dashboard."""
+"""What plays Ray's dashboard."""
 
 import copy
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 from ray.serve.schema import ServeDeploySchema
 
-Answer = tuple[int, Any]
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, answer: Callable[[str, str, bytes], Answer], keys: list[str | None]) -> None:
-        self.answer, self.keys = answer, keys
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def _handle(self) -> None:
-        assert isinstance(self.server, _Server)
-        self.server.keys.append(self.headers["Authorization"])
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status, reply = self.server.answer(self.command, self.path, body)
-        data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-        self.send_response(status)
-        if 300 <= status < 400:
-            self.send_header("Location", str(reply))
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    do_GET = do_PUT = _handle  # noqa: N815
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def serving(
-    answer: Callable[[str, str, bytes], Answer], keys: list[str | None] | None = None
-) -> Iterator[str]:
-    """The URL of a server that answers (method, path, body) with (status, JSON or bytes).
-
-    It appends the `Authorization` of each request to `keys`, and redirects to the body of a 3xx.
-    """
-    with _Server(answer, [] if keys is None else keys) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+from tests.http_server import Answer
 
 
 @dataclass

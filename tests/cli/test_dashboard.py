@@ -9,7 +9,8 @@ from ray.serve.schema import ServeDeploySchema
 
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.dashboard import Dashboard, choose, default_address, redeployment, rollout
-from tests.cli.rest import Answer, application, details, entry, serving
+from tests.cli.rest import application, details, entry
+from tests.http_server import Answer, serving
 
 KNOBS = {"autoscaling": {"a": {"max_replicas": 3}}}
 WHERE = "http://head:8265"

@@ -9,8 +9,8 @@ import pytest
 from serve_app.cli.decision_text import DecisionsDocument
 from serve_app.cli.explain import _follow
 from serve_app.cli.main import main
-from tests.cli.rest import Answer, serving
 from tests.cli.test_decision_text import record as decided
+from tests.http_server import Answer, serving
 
 
 def record(seq: int, at: float = 1000.0, **given: Any) -> dict[str, Any]:

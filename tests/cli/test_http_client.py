@@ -3,7 +3,7 @@ import pytest
 from serve_app import env
 from serve_app.cli.http_client import authorization, error_words, fetch, proxy_for
 from serve_app.settings import SettingsError
-from tests.cli.rest import serving
+from tests.http_server import serving
 
 
 def test_the_key_is_a_bearer_token() -> None:

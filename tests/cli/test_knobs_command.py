@@ -7,7 +7,8 @@ from serve_app.cli import knobs_command as knobs
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.knobs_command import _wait
 from serve_app.cli.main import main
-from tests.cli.rest import FakeRay, application, details, entry, serving
+from tests.cli.rest import FakeRay, application, details, entry
+from tests.http_server import serving
 
 GIVEN = {"autoscaling": {"tiny": {"max_replicas": 2}}}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serve_app.cli import http_client, progress
-from tests.cli.rest import serving
+from tests.http_server import serving
 
 
 @pytest.mark.parametrize(

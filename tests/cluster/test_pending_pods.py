@@ -1,16 +1,14 @@
-import json
 import logging
 import socket
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from serve_app.cluster import pending_pods
 from serve_app.cluster.pending_pods import PendingPods, why_pods_wait
+from tests.http_server import serving
 
 client = pytest.importorskip("kubernetes.client")
 
@@ -71,60 +69,45 @@ def test_gpus_of_limits_and_of_init_containers_count(containers: str) -> None:
     assert why_pods_wait([limited]) == f"pod a: {NO_ROOM}"
 
 
-class ApiServer(ThreadingHTTPServer):
-    daemon_threads = True
+class ApiServer:
+    """Gives one answer, and keeps the paths that were asked for."""
 
     def __init__(self) -> None:
-        self.answer: tuple[int, Any] = (200, {"items": []})
+        self.reply: tuple[int, Any] = (200, {"items": []})
         self.asked: list[str] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = ""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        assert isinstance(self.server, ApiServer)
-        self.server.asked.append(self.path)
-        status, body = self.server.answer
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: object) -> None:
-        pass
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        self.asked.append(path)
+        return self.reply
 
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
+    server = ApiServer()
+    with serving(server.answer) as server.url:
         yield server
-        server.shutdown()
-        thread.join()
 
 
-def reader(port: int, timeout_s: float = 3.0) -> PendingPods:
+def reader(url: str, timeout_s: float = 3.0) -> PendingPods:
     configuration = client.Configuration()
-    configuration.host = f"http://127.0.0.1:{port}"
+    configuration.host = url
     configuration.retries = False
     return PendingPods(client.CoreV1Api(client.ApiClient(configuration)), "tide", timeout_s)
 
 
 def test_pending_pods_of_the_namespace_are_read(server: ApiServer) -> None:
-    server.answer = (200, {"items": [pod("a", 1)]})
+    server.reply = (200, {"items": [pod("a", 1)]})
 
-    assert reader(server.server_port).read() == f"pod a: {NO_ROOM}"
+    assert reader(server.url).read() == f"pod a: {NO_ROOM}"
     assert server.asked == ["/api/v1/namespaces/tide/pods?fieldSelector=status.phase%3DPending"]
 
 
 def test_what_the_role_does_not_allow_is_told_once_and_never_raised(
     server: ApiServer, logged: pytest.LogCaptureFixture
 ) -> None:
-    server.answer = (403, {"kind": "Status", "reason": "Forbidden", "message": "pods is forbidden"})
-    pods = reader(server.server_port)
+    server.reply = (403, {"kind": "Status", "reason": "Forbidden", "message": "pods is forbidden"})
+    pods = reader(server.url)
 
     assert (pods.read(), pods.read()) == (PROBLEM, "")
     assert [record.message for record in logged.records] == [
@@ -136,21 +119,22 @@ def test_what_the_role_does_not_allow_is_told_once_and_never_raised(
     "answer", [(500, {"message": "etcd is gone"}), (200, b"<html>"), (200, {"kind": "Status"})]
 )
 def test_an_answer_that_is_no_list_is_told_and_not_raised(server: ApiServer, answer: tuple[int, Any]) -> None:
-    server.answer = answer
+    server.reply = answer
 
-    assert reader(server.server_port).read().startswith("cannot list pods in namespace tide: ")
+    assert reader(server.url).read().startswith("cannot list pods in namespace tide: ")
 
 
 def test_a_server_that_is_not_there_is_told_and_not_raised() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
-    assert reader(port).read().startswith("cannot list pods in namespace tide: NewConnectionError")
+    assert reader(url).read().startswith("cannot list pods in namespace tide: NewConnectionError")
 
 
 def test_a_server_that_does_not_answer_is_waited_for_only_so_long() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert "ReadTimeoutError" in reader(silent.getsockname()[1], timeout_s=0.05).read()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert "ReadTimeoutError" in reader(url, timeout_s=0.05).read()
 
 
 def test_outside_a_cluster_there_is_nothing_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,17 @@
 """vLLM's front end, real but for its client of the engine core, which a stub stands in for."""
 
 import asyncio
+import gc
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from vllm.config import VllmConfig
+from vllm.entrypoints.generate.base import protocol
+from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import (
     EngineCoreEvent,
     EngineCoreEventType,
@@ -75,6 +81,19 @@ class StubEngineCore:
 def put_in_place(core: StubEngineCore, monkeypatch: Any) -> None:
     """Have vLLM's front end take `core` where it would start an engine core's process."""
     monkeypatch.setattr(EngineCoreClient, "make_async_mp_client", lambda **_: core)
+
+
+@contextmanager
+def vllm_restored() -> Iterator[None]:
+    """Undo what `guard_grammars` does for good: it replaces functions of vLLM, and freezes the heap."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for owner, name in (
+            (SamplingParams, "_validate_structured_outputs"),
+            (protocol, "validate_structural_tag_payload"),
+        ):
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+        yield
+    gc.unfreeze()
 
 
 def configured(**model: Any) -> tuple[ModelSettings, Namespace, VllmConfig]:

@@ -11,7 +11,7 @@ import pytest
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
-from serve_app.engine import engine_deployment
+from serve_app.engine import data_plane, engine_deployment
 from serve_app.engine.engine_deployment import ACCEPTED, Engine
 from serve_app.engine.engine_report import EngineReport
 from serve_app.settings import ModelSettings, RequestLogSettings
@@ -59,6 +59,7 @@ class Replica:
         monkeypatch.setattr(engine_deployment.serve, "get_replica_context", lambda: context)
         monkeypatch.setattr(engine_deployment.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
         monkeypatch.setattr(engine_deployment, "launch", self._launch)
+        monkeypatch.setattr(data_plane, "_DRAIN_CHECK_S", 0.0)
         monkeypatch.setattr(engine_deployment, "publish_phase", self._publish)
         monkeypatch.setattr(engine_deployment, "forget_phase", lambda *place: self.phases.append(place))
         # Ray removes `__del__` from the class once it has called it; Python would call it again.

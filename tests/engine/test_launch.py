@@ -1,34 +1,25 @@
 """Starting and stopping an engine: vLLM's own front end, around a stub of the engine core."""
 
-import gc
 import json
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from vllm.entrypoints.generate.base import protocol
-from vllm.sampling_params import SamplingParams
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.startup_phases import Startup
 from serve_app.settings import ModelSettings
-from tests.engine.stub_engine_core import MODEL, StubEngineCore, put_in_place
+from tests.engine.stub_engine_core import MODEL, StubEngineCore, put_in_place, vllm_restored
 
 PHASES = ["imports", "configuration", "weights_and_kv_cache", "serving_layer", "warm_up"]
 
 
 @pytest.fixture(autouse=True)
-def _vllms_own_checks_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What guards grammars replaces functions of vLLM for good, and freezes the heap."""
-    for owner, name in (
-        (SamplingParams, "_validate_structured_outputs"),
-        (protocol, "validate_structural_tag_payload"),
-    ):
-        monkeypatch.setattr(owner, name, getattr(owner, name))
-    yield
-    gc.unfreeze()
+def _vllms_own_checks_afterwards() -> Iterator[None]:
+    with vllm_restored():
+        yield
 
 
 class Start:

@@ -1,7 +1,9 @@
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray.serve._private.haproxy as ray_haproxy
@@ -10,10 +12,21 @@ from serve_app.haproxy.environment import write_launcher
 from tests.haproxy.proxy import Proxy, holders_of, own_address, replica
 
 
+class ImpatientAsyncio:
+    """asyncio, but Ray looks every 20 ms whether HAProxy is up, instead of every 0.5 s."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.02))
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Of one HAProxy, no process of which is left behind, whatever comes of the test."""
     monkeypatch.setattr(ray_haproxy, "RAY_SERVE_HAPROXY_BINARY_PATH", str(write_launcher(tmp_path)))
+    monkeypatch.setattr(ray_haproxy, "asyncio", ImpatientAsyncio())
     yield tmp_path
     for pid in holders_of(tmp_path):
         os.kill(pid, signal.SIGKILL)

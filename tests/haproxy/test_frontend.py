@@ -115,13 +115,17 @@ async def test_headers_and_bodies_that_never_end_are_cut_off(
         async with Proxy(folder) as proxy:
             await proxy.deploy(port)
             head = b"POST / HTTP/1.1\r\nHost: a\r\n"
-            for sent in (head, head + b"Content-Length: 9\r\n\r\n{"):
-                with socket.create_connection(("127.0.0.1", proxy.port), timeout=20) as slow:
-                    slow.sendall(sent)
-                    answer = await asyncio.to_thread(read_to_the_end, slow)
-                assert answer.startswith(b"HTTP/1.1 408 ")
+            with ExitStack() as connections:
+                slow = [
+                    connections.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=20))
+                    for _ in range(2)
+                ]
+                for one, sent in zip(slow, (head, head + b"Content-Length: 9\r\n\r\n{"), strict=True):
+                    one.sendall(sent)
+                answers = [await asyncio.to_thread(read_to_the_end, one) for one in slow]
+            assert [answer[:13] for answer in answers] == [b"HTTP/1.1 408 "] * 2
             # Of headers it says so in HTML: its parser answers before any of its own error files is known.
-            assert error_of(answer.partition(b"\r\n\r\n")[2])["code"] == "request_timeout"
+            assert error_of(answers[1].partition(b"\r\n\r\n")[2])["code"] == "request_timeout"
 
 
 def answered(address: str, port: int) -> socket.socket | None:

@@ -11,7 +11,7 @@ import pytest
 import ray.serve._private.haproxy as ray_haproxy
 
 from serve_app import env
-from tests.haproxy.proxy import Proxy, Replica, free_port, gone, holders_of
+from tests.haproxy.proxy import Proxy, Replica, free_port, gone, holders_of, shorten
 
 pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
 
@@ -81,6 +81,7 @@ async def test_either_process_of_the_supervisor_may_be_killed(serving: Proxy, wh
 
 async def test_a_supervisor_that_hangs_makes_room_and_its_streams_end(serving: Proxy) -> None:
     stream = open_stream(serving)
+    shorten(serving.folder, "sockets", "_WAIT_S", 0.2)
     for pid in (serving.front, serving.keeper):
         os.kill(pid, signal.SIGSTOP)
     await serving.next_manager()
@@ -110,6 +111,7 @@ async def test_a_configuration_that_haproxy_refuses_leaves_the_last_one_in_force
 
 
 async def test_a_port_that_somebody_else_has_is_named(folder: Path) -> None:
+    shorten(folder, "supervisor", "_PORT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(RuntimeError, match=f"127.0.0.1 port {port}: Address already"):

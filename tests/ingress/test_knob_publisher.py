@@ -10,7 +10,7 @@ from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.settings import ModelSettings, SettingsError
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.live_knobs import LiveKnobs
-from serve_app.wire.documents import DECISIONS, KNOBS, STATUS, get_document, put_document
+from serve_app.wire.documents import DECISIONS, KNOBS, STATUS, put_document, read_document
 from serve_app.wire.served_models import ServedApplication, read_served
 from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv
@@ -58,7 +58,7 @@ def replica(clock: Clock) -> Replica:
 
 def told() -> ServedApplication:
     """What the policy reads."""
-    return read_served(get_document(KNOBS, "shop"))
+    return read_document(KNOBS, "shop", read_served)
 
 
 def set_to(**knobs: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes
     assert served.ingress == IngressKnobs(max_replicas=2)
     assert served.ingress_resources == {"CPU": 0.5}
     assert served.rejected == ""
-    assert get_document(KNOBS, "shop")["at"] == clock.now
+    assert read_document(KNOBS, "shop", dict)["at"] == clock.now
 
 
 @pytest.mark.parametrize("user_config", [None, {}])

@@ -1,12 +1,12 @@
 """An API server of a few objects, as far as `lookup` in a chart's templates asks one."""
 
-import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
+from tests.http_server import Answer, serving
+
+_MISSING = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
 _KINDS = {
     "v1": [("configmaps", "ConfigMap", True), ("secrets", "Secret", True),
            ("persistentvolumeclaims", "PersistentVolumeClaim", True)],
@@ -17,43 +17,16 @@ _KINDS = {
 }  # fmt: skip
 
 
-@contextmanager
-def api_server(objects: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def api_server(objects: Mapping[str, Mapping[str, Any]]) -> AbstractContextManager[str]:
     """Serves `objects`, by path below the group such as `namespaces/llm/secrets/keys`. Yields its address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0].strip("/")
-            found = _discovery(path)
-            if found is None:
-                below = path.split("/", 2 if path.startswith("api/") else 3)[-1]
-                found = objects.get(below)
-            missing = {
-                "kind": "Status",
-                "apiVersion": "v1",
-                "status": "Failure",
-                "reason": "NotFound",
-                "code": 404,
-            }
-            body = json.dumps(missing if found is None else found).encode()
-            self.send_response(404 if found is None else 200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(method: str, url: str, body: bytes) -> Answer:
+        path = url.partition("?")[0].strip("/")
+        below = path.split("/", 2 if path.startswith("api/") else 3)[-1]
+        found = _discovery(path) or objects.get(below)
+        return (404, _MISSING) if found is None else (200, found)
 
-        def log_message(self, *args: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return serving(answer)
 
 
 def _discovery(path: str) -> Mapping[str, Any] | None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.tools import CHART, PROJECT, helm
+from tests.kubernetes.chart import LAPTOP, ray_service
+from tests.kubernetes.tools import CHART, PROJECT
 from tools.supply_chain.dockerfile import Dockerfile, ignored, read_ignore_file
 
 FILES = {
@@ -27,12 +28,8 @@ def image(request: pytest.FixtureRequest) -> Dockerfile:
 @pytest.fixture(scope="module")
 def pod() -> dict[str, Any]:
     """A pod of the laptop's chart, whose container is the image's."""
-    values = str(CHART / "ci/laptop-values.yaml")
-    done = helm("template", "t", str(CHART), "--values", values, "--show-only", "templates/rayservice.yaml")
-    assert done.returncode == 0, done.stderr
-    spec: dict[str, Any] = yaml.safe_load(done.stdout)["spec"]["rayClusterConfig"]["headGroupSpec"][
-        "template"
-    ]["spec"]
+    template = ray_service(LAPTOP)["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]
+    spec: dict[str, Any] = template["spec"]
     return spec
 
 

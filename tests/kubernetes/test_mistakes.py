@@ -1,18 +1,38 @@
 """Mistakes in values that Helm, and mostly the API server, would let through, and pods would never come."""
 
+import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.kubernetes.chart import A100, refusal, rendered
+from tests.kubernetes.chart import A100, LAPTOP, documents, refusal, rendered
 from tests.kubernetes.tools import CHART
 
-MISTAKES: dict[str, list[dict[str, str]]] = yaml.safe_load(
-    (Path(__file__).parent / "mistakes.yaml").read_text(encoding="utf-8")
-)
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """Arguments of `--set-json`, and the beginning of what must be said of them."""
+
+    sets: list[str]
+    says: str = ""
+
+    def keys(self) -> set[str]:
+        """What it is about: CPUs and memory of pods, for one, are compared with each other."""
+        keys = [setting.partition("=")[0] for setting in self.sets]
+        return {next((about for of, about in TOGETHER if re.match(of, key)), key) for key in keys}
+
+
+_TABLE = yaml.safe_load((Path(__file__).parent / "mistakes.yaml").read_text(encoding="utf-8"))
+MISTAKES: dict[str, list[Mistake]] = {
+    kind: [
+        Mistake([given] if isinstance(given := each["set"], str) else given, each["says"]) for each in table
+    ]
+    for kind, table in _TABLE.items()
+}
 FINE = [
     'image.repository="tideserve"',
     'image.repository="localhost:5000/team/tideserve"',
@@ -44,60 +64,99 @@ FINE = [
 ]
 
 
-def _place(mistake: dict[str, str]) -> str:
-    """What a mistake is about: CPUs and memory of pods are compared with each other."""
-    key = mistake["set"].partition("=")[0]
-    if re.match(r"(app\.ingress|ingressWorkers\.(resources|maxWorkers))\b", key):
-        return "the ingress's sizes"
-    if key in ("extraVolumes", "extraVolumeMounts"):
-        return "volumes"
-    if key in ("priorityClass", "engineWorkers.priorityClassName"):
-        return "the priority of engines"
-    if key in ("nameOverride", "fullnameOverride"):
-        return "the name"
-    return ".".join(key.split(".")[:3])
+TOGETHER = (
+    (r"(app\.ingress|ingressWorkers\.(resources|maxWorkers|minWorkers))\b", "the ingress's sizes"),
+    (r"extraVolume(Mount)?s$", "volumes"),
+    (r"(priorityClass|engineWorkers\.priorityClassName)\b", "the priority of engines"),
+    (r"(nameOverride|fullnameOverride)$", "the name"),
+    (r"(preStopSeconds|terminationGracePeriodSeconds)$", "the time to end"),
+    (r"models\.llama-8b\.(autoscaling|max_ongoing_requests)\b", "models.llama-8b.autoscaling"),
+    (r"(models\.llama-8b\.(gpuProfile|tensor_parallel_size)|gpuProfiles\.a100-80gb)\b", "the GPU profile"),
+    (r"models\.(tiny|e)\b", "models.tiny"),
+    (r"serviceAccount\b", "models.accounts"),
+    (r"modelCache\b", "models.cache"),
+)
+"""Keys whose values are compared with each other, and what they are about."""
 
 
-def _together(mistakes: list[dict[str, str]]) -> list[list[dict[str, str]]]:
+def _together(mistakes: list[Mistake]) -> list[list[Mistake]]:
     """Groups whose keys do not lie within each other: all problems are told at once."""
-    groups: list[list[dict[str, str]]] = []
+    groups: list[tuple[set[str], list[Mistake]]] = []
     for mistake in mistakes:
-        key = _place(mistake)
-        for group in groups:
-            others = [_place(other) for other in group]
-            if not any(f"{key}.".startswith(f"{o}.") or f"{o}.".startswith(f"{key}.") for o in others):
+        keys = mistake.keys()
+        for taken, group in groups:
+            if not any(
+                f"{k}.".startswith(f"{o}.") or f"{o}.".startswith(f"{k}.") for k in keys for o in taken
+            ):
+                taken.update(keys)
                 group.append(mistake)
                 break
         else:
-            groups.append([mistake])
-    return groups
+            groups.append((keys, [mistake]))
+    return [group for _, group in groups]
+
+
+def said_of(kind: str, mistakes: list[Mistake]) -> str:
+    sets = [setting for mistake in mistakes for setting in mistake.sets]
+    return " ".join(refusal(LAPTOP if kind == "laptop" else A100, *sets).split())
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_every_mistake_is_refused_with_its_key_its_value_and_the_bound(kind: str) -> None:
-    silent: list[str] = []
+    silent: list[list[str]] = []
     for group in _together(MISTAKES[kind]):
-        said = refusal(A100, *(mistake["set"] for mistake in group))
-        silent += [mistake["set"] for mistake in group if mistake["says"] not in said]
+        said = said_of(kind, group)
+        silent += [mistake.sets for mistake in group if mistake.says not in said]
     assert silent == []
 
 
-def test_a_mistake_alone_is_refused_too() -> None:
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_alone_is_refused_too(kind: str) -> None:
     """One of each kind: together, one might be refused for another's sake."""
-    for mistakes in MISTAKES.values():
-        assert mistakes[0]["says"] in refusal(A100, mistakes[0]["set"])
+    mistake = MISTAKES[kind][0]
+    assert mistake.says in said_of(kind, [mistake])
 
 
 def test_what_kubernetes_takes_is_taken() -> None:
-    for group in _together([{"set": setting} for setting in FINE]):
-        assert rendered(A100, *(fine["set"] for fine in group))
+    for group in _together([Mistake([setting]) for setting in FINE]):
+        assert rendered(A100, *(setting for fine in group for setting in fine.sets))
+
+
+EMPTY = [
+    "app.http=null",
+    "extraEnv=null",
+    "head.tolerations=null",
+    "ingress.annotations=null",
+    "ingressWorkers.nodeSelector=null",
+    "monitoring.dashboards.labels=null",
+    "monitoring.dashboards.folder=null",
+    "networkPolicy.clients=null",
+    "podSecurityContext=null",
+    "securityContext=null",
+]
+
+
+def test_null_is_as_good_as_empty_where_a_value_may_be_empty() -> None:
+    documents(CHART / "ci/everything-values.yaml", *EMPTY)
+
+
+def test_a_name_may_have_47_characters() -> None:
+    assert "the name" in refusal(A100, release="r" * 40)
+    of_47 = refusal(A100, f"fullnameOverride={json.dumps('a' * 47)}", 'image.repository=""')
+    assert "may have 47" not in of_47
+
+
+def test_a_claim_for_one_node_serves_one_pod() -> None:
+    one = [
+        "gpuProfiles.cpu.maxWorkers=1",
+        "models.tiny.autoscaling.max_replicas=1",
+        'modelCache={"type":"pvc","pvc":{"accessMode":"ReadWriteOnce"}}',
+    ]
+    assert "accessModes: [ReadWriteOnce]" in rendered(LAPTOP, *one)
 
 
 def test_the_table_has_mistakes_of_every_part_of_the_values() -> None:
     values: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    hit = {
-        mistake["set"].partition(".")[0].partition("=")[0] for kind in MISTAKES.values() for mistake in kind
-    }
-    switches = {"fastDataPath", "initializingTimeoutSeconds", "rbac", "podDisruptionBudget"}
-    times = {"preStopSeconds", "terminationGracePeriodSeconds", "service"}
-    assert values.keys() - hit - switches - times == set()
+    mistakes = [mistake for kind in MISTAKES.values() for mistake in kind]
+    hit = {re.split("[.=]", setting)[0] for mistake in mistakes for setting in mistake.sets}
+    assert values.keys() - hit == {"fastDataPath", "initializingTimeoutSeconds"}

@@ -13,7 +13,7 @@ from serve_app import env
 from serve_app.cli import explain
 from serve_app.cli.ask import command as ask
 from tests.kubernetes import kubernetes_api
-from tests.kubernetes.chart import LAPTOP, documents, of_kind, ray_service
+from tests.kubernetes.chart import ALL_VALUES, LAPTOP, documents, of_kind, ray_service
 from tests.kubernetes.stub_api_server import api_server
 from tests.kubernetes.tools import CHART, helm
 
@@ -23,22 +23,12 @@ HOST_PATH = CHART / "ci/host-path-values.yaml"
 
 def test_only_the_head_has_rights_and_only_what_it_asks_for() -> None:
     [role] = of_kind("Role", LAPTOP)
-    [everywhere] = of_kind("ClusterRole", LAPTOP)
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
-    assert everywhere["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
-    for kind in ("RoleBinding", "ClusterRoleBinding"):
-        [binding] = of_kind(kind, LAPTOP)
-        [subject] = binding["subjects"]
-        assert (subject["name"], subject["namespace"]) == ("demo-tideserve-head", "llm")
-
-
-def test_releases_of_two_namespaces_have_cluster_roles_of_their_own() -> None:
-    names = set()
-    for release, namespace in (("a-tideserve", "team"), ("tideserve", "team-a")):
-        done = helm("template", release, str(CHART), "--namespace", namespace, "--values", str(LAPTOP))
-        found = [document for document in yaml.safe_load_all(done.stdout) if document]
-        names |= {document["metadata"]["name"] for document in found if document["kind"] == "ClusterRole"}
-    assert len(names) == 2
+    [binding] = of_kind("RoleBinding", LAPTOP)
+    [subject] = binding["subjects"]
+    assert (subject["name"], subject["namespace"]) == ("demo-tideserve-head", "llm")
+    kinds = {found["kind"] for values in ALL_VALUES for found in documents(values)}
+    assert not kinds & {"ClusterRole", "ClusterRoleBinding"}
 
 
 def test_workers_have_an_account_without_a_token() -> None:
@@ -50,7 +40,7 @@ def test_workers_have_an_account_without_a_token() -> None:
 
 def test_no_rights_and_no_accounts_where_they_are_not_wanted() -> None:
     kinds = {found["kind"] for found in documents(HOST_PATH)}
-    assert not kinds & {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    assert not kinds & {"ServiceAccount", "Role", "RoleBinding"}
 
 
 def test_budgets_count_pods_because_a_ray_cluster_has_no_scale() -> None:
@@ -187,9 +177,8 @@ def test_names_that_look_like_numbers_stay_text() -> None:
 
 
 def test_whatever_belongs_to_a_namespace_says_so() -> None:
-    everywhere = {"ClusterRole", "ClusterRoleBinding", "PriorityClass"}
     for found in documents(EVERYTHING, "extraObjects=[]"):
-        assert (found["metadata"].get("namespace") == "llm") is (found["kind"] not in everywhere)
+        assert (found["metadata"].get("namespace") == "llm") is (found["kind"] != "PriorityClass")
 
 
 def test_extra_objects_are_templates() -> None:

@@ -3,7 +3,6 @@
 import copy
 from typing import Any
 
-import pytest
 from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.version import DeploymentVersion
 
@@ -34,28 +33,27 @@ def differing(before: Any, after: Any, path: str = "") -> set[str]:
     return set() if before == after else {path}
 
 
-def changed(setting: str) -> set[str]:
-    """What an upgrade with one more setting changes, by kind and path."""
-    before, after = documents(A100), documents(A100, setting)
+def changed(*settings: str) -> set[str]:
+    """What an upgrade with these settings changes, by kind and path."""
+    before, after = documents(A100), documents(A100, *settings)
     named = [{f"{d['kind']} {d['metadata']['name']}": d for d in side} for side in (before, after)]
     return differing(*named)
 
 
-@pytest.mark.parametrize("setting", KNOBS)
-def test_a_knob_changes_the_serve_configuration_alone(setting: str) -> None:
-    assert changed(setting) == {"/RayService demo-tideserve/spec/serveConfigV2"}
+def test_knobs_change_the_serve_configuration_alone() -> None:
+    assert changed(*KNOBS) == {"/RayService demo-tideserve/spec/serveConfigV2"}
 
 
-@pytest.mark.parametrize("setting", KNOBS)
-def test_in_it_a_knob_changes_nothing_that_ray_serve_restarts_replicas_for(setting: str) -> None:
-    found = differing(serve_config(A100), serve_config(A100, setting))
-    assert found
-    assert all(path.startswith("/applications/0/deployments/0/user_config/") for path in found)
+def test_in_it_knobs_change_nothing_that_ray_serve_restarts_replicas_for() -> None:
+    found = differing(serve_config(A100), serve_config(A100, *KNOBS))
+    user_config = "/applications/0/deployments/0/user_config"
+    model = f"{user_config}/autoscaling/llama-3.1-8b-instruct"
+    names = ("max_replicas", "min_replicas", "ttft_target_s", "mode", "schedules")
+    assert found == {f"{user_config}/ingress/max_replicas", *(f"{model}/{name}" for name in names)}
 
 
-@pytest.mark.parametrize("setting", KNOBS)
-def test_ray_serve_calls_it_a_lightweight_update(setting: str) -> None:
-    before, after = (version(serve_config(A100, *sets)) for sets in ((), (setting,)))
+def test_ray_serve_calls_it_a_lightweight_update() -> None:
+    before, after = (version(serve_config(A100, *sets)) for sets in ((), KNOBS))
     assert before.requires_actor_reconfigure(after)
     assert not before.requires_actor_restart(after)
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import close_session, constants
+from huggingface_hub.utils import _http
 
 from serve_app.weights import download
 from tests.weights.fake_hub import COMMIT, FakeHub
@@ -131,9 +132,11 @@ def test_a_hub_that_fails_is_worth_another_try(load: Load) -> None:
 
 
 def test_a_hub_that_fails_after_its_list_does_not_pass_for_a_load(
-    tmp_path: Path, load: Load, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its client then returns the folder of what is there, which is the index of the weights."""
+    # The client asks five times more, and would wait for 23 s between them.
+    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda _: None))
     fake = FakeHub({"org/model": WHOLE})
     fake.tells = 3  # the list of files, and for the size the revision and its files
 

@@ -1,8 +1,7 @@
 {{/*
 Named objects that the cluster does not have, as a YAML list of sentences: pods that name them do not start. Helm asks
 the cluster at install and upgrade only, and a question that may not be asked would fail the release: so it begins with a
-ConfigMap that every namespace has, and asks for what belongs to no namespace only where the chart's own ClusterRole
-needs such rights of the installer anyway.
+ConfigMap that every namespace has, and `rbac.nodeAwareness: false` leaves out what belongs to no namespace.
 */}}
 {{- define "tideserve.missing" -}}
 {{- $missing := list -}}

@@ -81,7 +81,6 @@ async def test_the_hostile_and_the_malformed_are_refused_and_the_rest_is_let_in(
         ({"json": properties(1_001)}, "structured_output.max_properties"),
         ({"regex": "a" * 65_537}, "structured_output.max_bytes"),
         ({"choice": ["\u00e9" * 40_000]}, "structured_output.max_bytes"),
-        (ENDLESS, "structured_output.max_compile_s"),
         ({"json": {"type": "array", "uniqueItems": True}}, "structured_output.backend"),
     ],
 )
@@ -92,11 +91,15 @@ async def test_a_refusal_names_the_setting_that_bounds(
         await admit(guard, fields)
 
 
-async def test_a_compile_just_beyond_its_time_is_refused(make_trial: Callable[[], Trial]) -> None:
-    guard = GrammarGuard(trial_work(make_trial), StructuredOutputSettings(max_compile_s=0.001))
+@pytest.mark.parametrize("fields", [FINE["a long string"], ENDLESS], ids=["just beyond", "endless"])
+async def test_a_compile_beyond_its_time_is_refused(
+    make_trial: Callable[[], Trial], monkeypatch: pytest.MonkeyPatch, fields: dict
+) -> None:
+    monkeypatch.setattr(guard_module, "_WALK_S", 0.3)
+    guard = GrammarGuard(with_endless(make_trial), StructuredOutputSettings(max_compile_s=0.001))
     try:
-        with pytest.raises(VLLMValidationError, match=r"more than 0\.001 s"):
-            await admit(guard, FINE["a long string"])
+        with pytest.raises(VLLMValidationError, match=r"more than 0\.001 s.*structured_output.max_compile_s"):
+            await admit(guard, fields)
     finally:
         guard.stop()
 

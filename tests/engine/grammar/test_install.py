@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-from vllm.entrypoints.generate.base import protocol
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
@@ -14,6 +13,7 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from serve_app.engine.grammar.install import guard_grammars
 from serve_app.engine.grammar.trial import Trial
 from serve_app.settings.tree import StructuredOutputSettings
+from tests.engine.stub_engine_core import vllm_restored
 
 HOSTILE_TAG = {"type": "structural_tag", "format": {"type": "regex", "pattern": "(.?){500}a{500}"}}
 
@@ -44,19 +44,20 @@ class Llm:
             self.closed = True
 
 
-@pytest.fixture
-async def llm(make_trial: Callable[[], Trial], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Llm]:
-    validate, validate_tag = (
-        SamplingParams._validate_structured_outputs,
-        protocol.validate_structural_tag_payload,
-    )
+@pytest.fixture(scope="module")
+async def guarded(make_trial: Callable[[], Trial]) -> AsyncIterator[Llm]:
+    """Of all tests here, because a frozen heap is one that was collected first, which takes 0.7 s."""
     made = Llm(make_trial())
-    guard = guard_grammars(made, StructuredOutputSettings())
-    yield made
-    guard.stop()
-    gc.unfreeze()
-    SamplingParams._validate_structured_outputs = validate
-    protocol.validate_structural_tag_payload = validate_tag
+    with vllm_restored():
+        guard = guard_grammars(made, StructuredOutputSettings())
+        yield made
+        guard.stop()
+
+
+@pytest.fixture
+def llm(guarded: Llm) -> Llm:
+    guarded.closed, guarded.finish_reason = False, "stop"
+    return guarded
 
 
 async def test_a_structured_output_reaches_the_engine_after_its_trial(llm: Llm) -> None:

@@ -6,13 +6,12 @@ pip-audit itself runs here, against a database on this machine that speaks OSV's
 import json
 from collections.abc import Iterator
 from datetime import date
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
+from tests.http_server import serving
 from tools.supply_chain import audit
 from tools.supply_chain.audit import ACCEPTED as ACCEPTED_HERE
 from tools.supply_chain.audit import (
@@ -42,42 +41,25 @@ VULNERABLE = {
 }
 
 
-class Database(ThreadingHTTPServer):
+class Database:
     """Knows one advisory, of `demo`."""
 
-    asked: list[dict[str, Any]]
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.url = ""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1/query"
-
-
-class _Answer(BaseHTTPRequestHandler):
-    server: Database
-
-    def do_POST(self) -> None:
-        query = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(query)
-        body = {"vulns": [VULNERABLE]} if query["package"]["name"] == "demo" else {}
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: pytest shows what it prints."""
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        query = json.loads(body)
+        self.asked.append(query)
+        return 200, {"vulns": [VULNERABLE]} if query["package"]["name"] == "demo" else {}
 
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Database]:
-    with Database(("127.0.0.1", 0), _Answer) as server:
-        server.asked = []
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    database = Database()
+    with serving(database.answer) as address:
+        database.url = f"{address}/v1/query"
+        yield database
 
 
 def lock(folder: Path, *pins: str) -> str:
