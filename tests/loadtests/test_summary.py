@@ -1,20 +1,13 @@
 from dataclasses import fields, replace
-from typing import Any
-
-import pytest
-
-from loadtests.percentiles import NEVER
-from loadtests.record import OUTCOMES
-from loadtests.summary import Latencies, summarize
-from tests.loadtests import samples
-from tests.loadtests.samples import error, record
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from loadtests.columns import Columns
 from loadtests.percentiles import NEVER
-from loadtests.summary import MOST_WINDOWS, width_s, windows
+from loadtests.record import OUTCOMES
+from loadtests.summary import MOST_WINDOWS, Latencies, summarize, width_s, windows
 from tests.loadtests import samples
 from tests.loadtests.samples import error, record
 

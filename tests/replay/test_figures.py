@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from replay.figures import percentiles, windows_of
+from replay.figures import Series, percentiles, windows_of
 from replay.fleet import layout
-from tests.replay.fleet.build import fleet
-
-from replay.figures import Series
 from tests.replay.fleet.build import fleet, serve
 
 

@@ -1,10 +1,7 @@
 import io
 
-from replay.status_line import StatusLine
-import io
-
 from replay.run import replay
-from replay.status_line import ProgressBar
+from replay.status_line import ProgressBar, StatusLine
 from tests.replay.traffic import steady
 
 
@@ -25,11 +22,6 @@ def test_a_terminal_gets_one_line_written_over_and_a_file_a_line_for_each_load()
     assert screen.getvalue().count("\n") == 1
     assert screen.getvalue().endswith("\r\x1b[Ky; 7 s left\n")
     assert file.getvalue() == "x\ny\n"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_without_a_terminal_there_is_a_line_for_each_run() -> None:

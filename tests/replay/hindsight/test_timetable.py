@@ -2,11 +2,7 @@ import numpy as np
 import pytest
 
 from loadtests.traces.trace import Ints
-from replay.hindsight.timetable import Timetable, ahead, filled, seconds
-
-import pytest
-
-from replay.hindsight.timetable import Schedule
+from replay.hindsight.timetable import Schedule, Timetable, ahead, filled, seconds
 from tests.benchmarks.peers.build import sample
 
 
