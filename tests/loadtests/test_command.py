@@ -76,15 +76,6 @@ def test_a_run_that_keeps_its_bounds_passes_and_leaves_a_report(
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_a_missed_bound_fails(stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = scenario(tmp_path, slos={**LENIENT, "ttft_ms": {"p50": 20}})
-
-    assert run(path, stub, tmp_path / "out") == 3
-
-    assert "Failed: 1 of" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("without_pictures")
 def test_an_overloaded_client_declares_its_run_invalid(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,11 +103,15 @@ def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_a_closed_loop_is_run_for_its_time(stub: Stub, tmp_path: Path) -> None:
-    path = scenario(tmp_path, arrivals=[], closed={"streams": 3, "for_s": 0.6})
+def test_a_closed_loop_is_run_for_its_time_and_a_missed_bound_fails(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slos = {**LENIENT, "ttft_ms": {"p50": 20}}
+    path = scenario(tmp_path, arrivals=[], closed={"streams": 3, "for_s": 0.6}, slos=slos)
 
-    assert run(path, stub, tmp_path / "out") == 0
+    assert run(path, stub, tmp_path / "out") == 3
 
+    assert "Failed: 1 of" in capsys.readouterr().out
     requests = json.loads((tmp_path / "out" / "run.json").read_text())["requests"]
     assert 6 <= len(requests) <= 12  # 180 ms each
 
