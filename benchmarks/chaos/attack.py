@@ -16,15 +16,12 @@ from benchmarks.chaos.processes import go_on, send, strength
 from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HAPROXY, NODE, Signal
 
 _POLL_S = 0.1
-_STEADY_S = 2.0
-"""So long is it at full strength before it counts as recovered."""
 _RECENT_S = 1.0
 _STREAM_S = 40.0
 """Streams under way when an event is over end within this, or hang."""
 _FULL_S = 300.0
 """A server is at full strength after its start within this."""
 _OPEN_S = 30.0
-_BASELINE_S = 1.0
 
 
 class Server(Protocol):
@@ -73,6 +70,10 @@ class Timing:
     """And for no longer; a server that has not recovered by then is replaced."""
     stop_s: float = 10.0
     """A stopped process is continued after this."""
+    steady_s: float = 2.0
+    """So long is it at full strength before it counts as recovered."""
+    baseline_s: float = 1.0
+    """Before an event, all streams are open for so long."""
 
 
 class Conductor:
@@ -98,7 +99,7 @@ class Conductor:
             await self.full_strength()
             self._observer.open()
             await self._until(lambda: self._observer.streaming >= self._observer.job.streams, _OPEN_S)
-            await asyncio.sleep(_BASELINE_S)
+            await asyncio.sleep(self._timing.baseline_s)
             event = self._attack(attack)
             if event is None:
                 self._say(f"no process of role {attack.role}: skipped")
@@ -250,7 +251,7 @@ class Conductor:
         def steady() -> bool:
             nonlocal since
             since = (since or time.monotonic()) if self._well() else None
-            return since is not None and time.monotonic() - since >= _STEADY_S
+            return since is not None and time.monotonic() - since >= self._timing.steady_s
 
         return steady
 

@@ -93,18 +93,27 @@ def slow_share(step: StepTime, mix: Mix, itl_target_s: float, rate: float) -> fl
     seconds of the target remain beside decoding, and the mean prompt takes `prefill`. Such steps interrupt
     decoding `rate` times per second, and a second has (1 - rate * prefill) / decode decoding steps.
     """
-    work_s = step.work_s(mix)
-    if rate * work_s >= _MAX_UTILISATION:
-        return 1.0
-    batch = rate * mix.output_tokens * step.base_s / (1.0 - rate * work_s)
-    decode_s = step.decode_s(batch, batch * mix.context_tokens)
-    prefill_s = step.prefill_s(mix)
-    left = itl_target_s - decode_s
-    if left <= 0:
-        return 1.0
-    long_share = math.exp(-left / prefill_s) if prefill_s > 0 else 0.0
-    decoding_share = 1.0 - rate * prefill_s
-    return min(1.0, long_share * rate * decode_s / decoding_share) if decoding_share > 0 else 1.0
+    return _slow_share(step, mix, itl_target_s)(rate)
+
+
+def _slow_share(step: StepTime, mix: Mix, itl_target_s: float) -> Callable[[float], float]:
+    """Return `slow_share` as a function of the rate alone: `itl_rps` tries seventeen rates."""
+    work_s, prefill_s = step.work_s(mix), step.prefill_s(mix)
+    output_tokens, context_tokens, base_s = mix.output_tokens, mix.context_tokens, step.base_s
+
+    def share(rate: float) -> float:
+        if rate * work_s >= _MAX_UTILISATION:
+            return 1.0
+        batch = rate * output_tokens * base_s / (1.0 - rate * work_s)
+        decode_s = step.decode_s(batch, batch * context_tokens)
+        left = itl_target_s - decode_s
+        if left <= 0:
+            return 1.0
+        long_share = math.exp(-left / prefill_s) if prefill_s > 0 else 0.0
+        decoding_share = 1.0 - rate * prefill_s
+        return min(1.0, long_share * rate * decode_s / decoding_share) if decoding_share > 0 else 1.0
+
+    return share
 
 
 def itl_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, interference: float) -> float:
@@ -127,7 +136,8 @@ def itl_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, inte
     if not limited:
         return high
     late = (1.0 - knobs.ttft_percentile / 100.0) / interference
-    return _largest(high, lambda rate: slow_share(step, mix, knobs.itl_target_s, rate) <= late)
+    share = _slow_share(step, mix, knobs.itl_target_s)
+    return _largest(high, lambda rate: share(rate) <= late)
 
 
 def ttft_rps(step: StepTime, mix: Mix, knobs: Knobs, most_rps: float, replicas: float) -> float:

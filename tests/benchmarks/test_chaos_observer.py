@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import psutil
 import pytest
@@ -45,7 +46,7 @@ while True:  # What supervises restarts it.
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:
     leader = subprocess.Popen([sys.executable, "-IS", "-c", APPLICATION, TITLED])
     tree = psutil.Process(leader.pid)
@@ -124,53 +125,43 @@ class Server:
     async def restore(self, event: Event) -> None: ...
 
 
-async def attacked(stub: Stub, processes: Processes, *attacks: Attack) -> Trace:
+@asynccontextmanager
+async def conducted(stub: Stub, processes: Processes) -> AsyncIterator[tuple[Conductor, Trace]]:
     await full(processes)
     trace = Trace()
+    timing = Timing(load_s=0.3, watch_s=0.5, recovery_s=20.0, stop_s=0.5, steady_s=0.3, baseline_s=0.2)
     async with observing(processes, Job(stub.url, {}, MODEL, 4, TOKENS), trace) as observer:
-        timing = Timing(load_s=0.5, watch_s=1.0, recovery_s=20.0, stop_s=0.5)
-        await Conductor(Server(), observer, timing, random.Random(0), print).sequence(attacks)
-    return trace
+        yield Conductor(Server(), observer, timing, random.Random(1), print), trace
 
 
-async def test_a_process_that_is_supervised_comes_back_and_streams_are_whole(
+async def test_one_event_after_the_other_on_an_application_that_has_recovered(
     stub: Stub, processes: Processes
 ) -> None:
-    (row,) = rows(await attacked(stub, processes, Attack("dashboard-agent", "kill")))
-    assert row.back_s is not None
-    assert row.streams["whole"] >= 4
-    assert set(row.streams) == {"whole"}
-    assert (row.failed, row.health_failed, row.engines_restarted) == (0, 0, 0)
-    assert row.goals["cut"]
+    async with conducted(stub, processes) as (conductor, trace):
+        await conductor.sequence([Attack("dashboard-agent", "kill"), Attack("gcs", "kill")])
+        stub.cut = True
+        await conductor.sequence([Attack("controller", "stop")])
+    killed, stopped = rows(trace)  # no process of role gcs: skipped
 
+    assert killed.back_s is not None
+    assert killed.streams["whole"] >= 4
+    assert set(killed.streams) == {"whole"}
+    assert (killed.failed, killed.health_failed, killed.engines_restarted) == (0, 0, 0)
+    assert killed.goals["cut"]
 
-async def test_a_stopped_process_is_continued(stub: Stub, processes: Processes) -> None:
-    trace = await attacked(stub, processes, Attack("controller", "stop"))
-    (row,) = rows(trace)
-    assert row.back_s is not None
-    assert row.back_s >= 0.4
+    assert stopped.back_s is not None
+    assert stopped.back_s >= 0.4
     assert strength(processes.look())["controller"] == 1
-
-
-async def test_streams_that_end_without_done_are_cut(stub: Stub, processes: Processes) -> None:
-    stub.cut = True
-    (row,) = rows(await attacked(stub, processes, Attack("controller", "stop")))
-    assert row.streams["cut"] >= 4
-    assert "cut" in row.missed
-
-
-async def test_what_has_no_process_is_skipped(stub: Stub, processes: Processes) -> None:
-    assert (await attacked(stub, processes, Attack("gcs", "kill"))).events == []
+    assert stopped.streams["cut"] >= 4
+    assert "cut" in stopped.missed
 
 
 async def test_at_random_every_event_lasts_until_the_next(stub: Stub, processes: Processes) -> None:
-    await full(processes)
-    trace = Trace()
-    async with observing(processes, Job(stub.url, {}, MODEL, 4, TOKENS), trace) as observer:
-        conductor = Conductor(Server(), observer, Timing(stop_s=0.2), random.Random(1), print)
+    async with conducted(stub, processes) as (conductor, trace):
         attacks = [Attack("dashboard-agent", "kill"), Attack("controller", "stop")]
-        await conductor.at_random(attacks, minutes=0.06, pause_s=(0.1, 0.3))
+        await conductor.at_random(attacks, minutes=0.03, pause_s=(0.1, 0.3))
     found = rows(trace)
+
     assert len(found) >= 2
     assert trace.ends_s[:-1] == [event.at_s for event in trace.events[1:]]
     assert sum(row.streams.get("whole", 0) for row in found) >= 4

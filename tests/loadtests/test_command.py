@@ -3,16 +3,17 @@
 import errno
 import gzip
 import json
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 
 from loadtests import command as loadtest
+from loadtests import runner
 from serve_app.cli.main import main
 from tests.loadtests.client.driving import Stub
 
@@ -33,6 +34,12 @@ def scenario(folder: Path, *arrivals: dict[str, Any], **more: Any) -> Path:
     path = folder / "twenty.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+@pytest.fixture(autouse=True)
+def begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handful of short prompts is drawn in no time."""
+    monkeypatch.setattr(runner, "_LEAD_S", 0.2)
 
 
 @pytest.fixture
@@ -69,15 +76,6 @@ def test_a_run_that_keeps_its_bounds_passes_and_leaves_a_report(
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_a_missed_bound_fails(stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = scenario(tmp_path, slos={**LENIENT, "ttft_ms": {"p50": 20}})
-
-    assert run(path, stub, tmp_path / "out") == 3
-
-    assert "Failed: 1 of" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("without_pictures")
 def test_an_overloaded_client_declares_its_run_invalid(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,32 +103,40 @@ def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_a_closed_loop_is_run_for_its_time(stub: Stub, tmp_path: Path) -> None:
-    path = scenario(tmp_path, arrivals=[], closed={"streams": 3, "for_s": 0.6})
+def test_a_closed_loop_is_run_for_its_time_and_a_missed_bound_fails(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slos = {**LENIENT, "ttft_ms": {"p50": 20}}
+    path = scenario(tmp_path, arrivals=[], closed={"streams": 3, "for_s": 0.6}, slos=slos)
 
-    assert run(path, stub, tmp_path / "out") == 0
+    assert run(path, stub, tmp_path / "out") == 3
 
+    assert "Failed: 1 of" in capsys.readouterr().out
     requests = json.loads((tmp_path / "out" / "run.json").read_text())["requests"]
     assert 6 <= len(requests) <= 12  # 180 ms each
 
 
-def test_an_interrupted_run_closes_its_streams_and_is_invalid(stub: Stub, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_pictures")
+def test_an_interrupted_run_closes_its_streams_and_is_invalid(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     steady = {"shape": "steady", "for_s": 60, "rate": 10}
     kinds = [{"kind": "long", "output_tokens": 2000}, {"kind": "short", "output_tokens": 2}]
     path = scenario(tmp_path, steady, requests=kinds)
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "serve_app.cli.main", "loadtest", str(path), "--url", stub.url]
     served = len(stub.log.read_text().splitlines())
-    with subprocess.Popen(
-        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        stub.wait_for(served + 4)  # short ones: long ones are open by then
-        process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=30)
 
-    assert process.returncode == 4, told
-    assert "it was interrupted" in " ".join(told.split())
-    requests = json.loads((out / "run.json").read_text())["requests"]
+    def interrupt() -> None:
+        stub.wait_for(served + 4)  # short ones: long ones are open by then
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = Thread(target=interrupt)
+    thread.start()
+
+    assert run(path, stub, tmp_path / "out") == 4
+
+    thread.join()
+    assert "it was interrupted" in " ".join(capsys.readouterr().out.split())
+    requests = json.loads((tmp_path / "out" / "run.json").read_text())["requests"]
     assert {"long", "short"} == {request["kind"] for request in requests}
     stub.wait_for(served + len(requests))
 

@@ -7,7 +7,8 @@ from loadtests.fleet import Fleet, fleets
 from loadtests.record import Record, Sample
 from loadtests.scenario import Scenario
 from tests.loadtests import samples
-from tests.loadtests.samples import MODEL, error, record
+from tests.loadtests.made_up_server import MODEL
+from tests.loadtests.samples import error, record
 
 
 def look(at_s: float, ready: int, **fields: Any) -> Sample:

@@ -8,7 +8,8 @@ from loadtests.record import Record, Run, Sample
 from loadtests.summary import summarize
 from loadtests.verdicts import Verdict, Verdicts, judge
 from tests.loadtests import samples
-from tests.loadtests.samples import MODEL, error, record
+from tests.loadtests.made_up_server import MODEL
+from tests.loadtests.samples import error, record
 
 NOTHING: dict[str, Any] = {"ttft_ms": None, "itl_ms": None, "hundred_tokens_s": None, "error_rate": None}
 

@@ -43,7 +43,7 @@ def missing(ticks: list[Tick]) -> float:
 )
 def test_a_constant_load_gets_a_constant_fleet(rate: float, prompt: int, output: int, step: StepTime) -> None:
     plant = FakePlant(knobs(), lambda _: rate, prompt=prompt, output=output, step=step, replicas=2)
-    plant.run(1600)
+    plant.run(900)
 
     later = plant.run(1800)
 
@@ -68,7 +68,7 @@ def test_a_constant_load_of_any_kind_on_any_hardware_settles(
     plant = FakePlant(
         knobs(max_replicas=40), lambda _: rate, prompt=prompt, output=output, step=step, replicas=2
     )
-    plant.run(1500)
+    plant.run(900)
 
     later = plant.run(1200)
 
@@ -183,7 +183,7 @@ def test_an_infeasible_ttft_target_gets_no_more_replicas_than_a_loose_one(replic
 @pytest.mark.parametrize(("step", "replicas"), [(TWICE_AS_FAST, 1), (A100, 2), (HALF_AS_FAST, 4)])
 def test_hardware_the_prior_is_wrong_about_gets_what_it_needs(step: StepTime, replicas: int) -> None:
     plant = FakePlant(knobs(itl_target_s=0.05), lambda _: 4.0, prompt=500, step=step, replicas=2)
-    plant.run(1200)
+    plant.run(900)
 
     later = plant.run(600)
 

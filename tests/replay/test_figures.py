@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from replay.figures import percentiles, windows_of
+from replay.figures import Series, percentiles, windows_of
 from replay.fleet import layout
-from tests.replay.fleet.build import fleet
+from tests.replay.fleet.build import fleet, serve
 
 
 def test_percentiles_are_true_to_a_hundredth() -> None:
@@ -67,3 +67,44 @@ def test_without_the_cold_a_minute_is_judged_by_the_rest() -> None:
 def test_the_minute_of_the_last_arrival_is_the_last() -> None:
     made = fleet()
     assert [len(windows_of(made, 95.0, end)[1]) for end in (0.0, 59.9, 60.0, 61.0)] == [1, 1, 2, 2]
+
+
+def test_points_stay_bounded_and_evenly_spaced_however_long_it_takes() -> None:
+    made = fleet(1)
+    series = Series()
+    for second in range(0, 20_000, 2):
+        made.now = float(second)
+        if made.now >= series.next_at:
+            series.note(made, None)
+    timeline = series.timeline()
+
+    assert 1000 <= len(timeline.at_s) <= 2000
+    assert timeline.interval_s == 16.0
+    assert set(timeline.at_s[1:] - timeline.at_s[:-1]) == {16.0}
+    assert timeline.at_s[0] == 0.0
+    assert timeline.at_s[-1] >= 20_000 - 32
+
+
+def test_rates_are_of_the_time_between_two_points() -> None:
+    made = fleet(1)
+    series = Series()
+    series.note(made, 3)
+    serve(made, *[(0.5 * number, 10, 1) for number in range(8)], until=4.0)
+    series.note(made, None)
+    timeline = series.timeline()
+
+    assert timeline.arrivals_rps.tolist() == [0.0, 2.0]
+    assert (timeline.wanted.tolist(), timeline.target.tolist()) == ([3.0, 1.0], [1.0, 1.0])
+
+
+def test_what_waits_is_what_is_held_and_what_engines_queue() -> None:
+    held = fleet(0)
+    serve(held, (0.0, 10, 1), (0.1, 10, 1), until=1.0)
+    queued = fleet(1)
+    serve(queued, *[(0.0, 10, 1000)] * 6, until=1.0)
+    series = Series()
+    series.note(held, None)
+    series.note(queued, None)
+
+    assert series.timeline().held.tolist() == [2.0, 0.0]
+    assert series.timeline().queued.tolist() == [2.0, 2.0]

@@ -3,38 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from loadtests.comparing.blocks import Cells, circular_blocks
 from loadtests.comparing.resampling import Draws, freedom_of, interval, percentiles_of, student_95
 from loadtests.percentiles import NEVER, percentile
-
-
-def test_blocks_draw_every_cell_equally_often_the_first_and_last_included() -> None:
-    cells = Cells(count=20, width_s=1.0, block=5)
-
-    weights = circular_blocks(np.random.default_rng(1), cells, 4000)
-
-    assert weights.shape == (4000, 20)
-    assert (weights.sum(axis=1) == 20).all()
-    assert weights.mean(axis=0) == pytest.approx(np.ones(20), abs=0.08)
-
-
-def test_the_cells_of_a_block_are_drawn_together() -> None:
-    weights = circular_blocks(np.random.default_rng(1), Cells(count=30, width_s=1.0, block=10), 4000)
-
-    near = np.corrcoef(weights[:, 3], weights[:, 4])[0, 1]
-    far = np.corrcoef(weights[:, 3], weights[:, 18])[0, 1]
-    assert near > 0.8
-    assert far < 0
-
-
-def test_one_burst_is_one_block_however_many_requests_it_has() -> None:
-    cells = Cells(count=40, width_s=1.0, block=4)
-    burst, even = np.zeros(40), np.ones(40)
-    burst[2] = 30
-
-    assert cells.spread(burst) == 1.0
-    assert cells.spread(even) == 10.0
-    assert cells.spread(np.zeros(40)) == 0.0
 
 
 @pytest.mark.parametrize("size", [30, 900, 20_000])

@@ -2,11 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import selectors
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from threading import Event, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -15,6 +14,7 @@ from serve_app.api.api_keys import OPEN_PATHS
 from serve_app.policy.capacity_model import StepTime
 from serve_app.settings.knobs import Knobs
 
+T = TypeVar("T")
 LAW = StepTime(0.004, 0.00005, 2e-8, 2e-5)
 STEPS = 200.0
 _ANSWER = b'data: {"choices":[{"text":"a"}]}\n\n' * 2 + b"data: [DONE]\n\n"
@@ -139,7 +139,7 @@ class FakeApplication:
                 self.model,
                 "engine-1",
                 llm_kv_cache_tokens=131_072,
-                llm_max_num_seqs=64,
+                llm_max_num_seqs=16,
                 llm_max_num_batched_tokens=2048,
                 llm_running_requests=self.busy,
                 llm_waiting_requests=0,
@@ -159,22 +159,48 @@ def exposition(model: str, replica: str, **values: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-@contextmanager
-def running(app: FakeApplication) -> Iterator[str]:
-    """The URL of `app`, served in a thread; at the end its streams are given a moment to notice theirs."""
-    started, stop = Event(), Event()
-    url: list[str] = []
-    thread = Thread(target=lambda: asyncio.run(_serve(app, url, started, stop)))
-    thread.start()
-    assert started.wait(10.0)
-    try:
-        yield url[0]
-    finally:
-        stop.set()
-        thread.join()
+class _OwnTime(selectors.DefaultSelector):
+    """Where a loop would wait for its next timer, it sets the clock to it instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if not timeout or timeout < 0:
+            return super().select(timeout)
+        # What is on its way between two sockets of this process arrives within this.
+        events = super().select(min(timeout, 0.0005))
+        if not events:
+            self.passed_s += timeout
+        return events
 
 
-async def _serve(app: FakeApplication, url: list[str], started: Event, stop: Event) -> None:
+def _loop_with_its_own_time() -> asyncio.AbstractEventLoop:
+    selector = _OwnTime()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.passed_s  # type: ignore[method-assign]
+    return loop
+
+
+def runs(app: FakeApplication, port: int) -> Callable[[Coroutine[Any, Any, T]], T]:
+    """`asyncio.run` with `app` served at `port` by the same loop.
+
+    The first run has a clock of its own, which is never late: the steps of the sweep. The second one, the
+    open loop, keeps real time.
+    """
+    factories = iter((_loop_with_its_own_time, asyncio.new_event_loop))
+
+    def run(main: Coroutine[Any, Any, T]) -> T:
+        with asyncio.Runner(loop_factory=next(factories)) as runner:
+            return runner.run(_beside(app, port, main))
+
+    return run
+
+
+async def _beside(app: FakeApplication, port: int, main: Coroutine[Any, Any, T]) -> T:
+    """`main`; at its end the streams of `app` are given a moment to notice theirs."""
+
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path not in OPEN_PATHS and request.headers.get("Authorization") != f"Bearer {app.api_key}":
@@ -186,14 +212,13 @@ async def _serve(app: FakeApplication, url: list[str], started: Event, stop: Eve
     # A client that leaves cancels its request, as the application's ingress does.
     runner = web.AppRunner(api, handler_cancellation=True, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    url.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    started.set()
-    await asyncio.to_thread(stop.wait)
-    for _ in range(100):
-        if not app.open_streams:
-            break
-        await asyncio.sleep(0.01)
-    app.left_open = app.open_streams
-    await runner.cleanup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        return await main
+    finally:
+        for _ in range(100):
+            if not app.open_streams:
+                break
+            await asyncio.sleep(0.01)
+        app.left_open = app.open_streams
+        await runner.cleanup()

@@ -1,7 +1,10 @@
 import os
 import signal
+import socket
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from replay.profile_files import load_profile, load_starting_values
 from serve_app import env
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
-from tests.replay.capacity.fake_application import LAW, FakeApplication, running
+from tests.replay.capacity.fake_application import LAW, FakeApplication, runs
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +30,17 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_BOUNDS_S", (0.1, 3600.0))
 
 
+def command(app: FakeApplication, out: Path, *more: str) -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port: int = free.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capacity, "asyncio", SimpleNamespace(run=runs(app, port)))
+        argv = ["capacity", "--url", f"http://127.0.0.1:{port}", "--out", str(out), "--duration", "0.8"]
+        return main([*argv, *more])
+
+
 def run(app: FakeApplication, out: Path, *more: str) -> int:
-    with running(app) as url:
-        return main(["capacity", "--url", url, "--out", str(out), "--duration", "0.8", "--no-knee", *more])
+    return command(app, out, "--no-knee", *more)
 
 
 def failure(app: FakeApplication, out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
@@ -52,7 +63,7 @@ def test_the_law_of_the_replica_is_found_told_and_written(
     assert (profile.name, profile.gpu, profile.gpus, profile.price_per_gpu_hour) == ("mine", "X1", 2, 1.5)
     assert (profile.kv_cache_tokens, profile.max_num_seqs, profile.max_num_batched_tokens) == (
         131_072,
-        64,
+        16,
         2048,
     )
     assert profile.cold_start_s == (22.0, 24.0)
@@ -61,13 +72,7 @@ def test_the_law_of_the_replica_is_found_told_and_written(
     assert "requests/s of 512 + 128 tokens" in printed.out
     assert f"{out}: written" in printed.out
     assert "load 1/" in printed.err
-
-
-def test_requests_have_the_lengths_of_the_sweep_and_run_to_their_end(tmp_path: Path) -> None:
-    app = FakeApplication()
-
-    assert run(app, tmp_path / "mine.yaml", "--duration", "1.5") == 0
-
+    # The requests have the lengths of the sweep and run to their end.
     assert {len(body["prompt"]) for body in app.bodies} == {32, 248, 1920}
     assert {body["max_tokens"] for body in app.bodies} == {4, 128}
     assert all(body["ignore_eos"] and body["stream"] for body in app.bodies)
@@ -146,16 +151,17 @@ def test_ctrl_c_closes_the_streams_and_writes_nothing(
 
 
 def look(app: FakeApplication, out: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
-    """As `run`, with rates of a third of a second."""
+    """With rates of a third of a second, and no more than four of them, however busy the machine is."""
     monkeypatch.setattr(capacity, "_STEP_BOUNDS_S", (0.1, 600.0))
     monkeypatch.setattr(knee, "_FEWEST", 2)
     monkeypatch.setattr(knee, "_LAG_S", 60.0)  # a busy machine is no concern of these tests
     monkeypatch.setattr(knee, "_LONGEST", 1.0)
     monkeypatch.setattr(knee, "_MOST_GROWTHS", 1)
+    monkeypatch.setattr(knee, "_MOST_HALVINGS", 1)
+    monkeypatch.setattr(knee, "_RESOLUTION", 2.0)
     monkeypatch.setattr(open_loop, "_LEAD_S", 0.05)
-    with running(app) as url:
-        argv = ["capacity", "--url", url, "--out", str(out), "--duration", "0.8", "--step-seconds", "0.3"]
-        return main([*argv, *more])
+    monkeypatch.setattr(open_loop, "_LEAST_GRACE_S", 1.0)
+    return command(app, out, "--step-seconds", "0.3", *more)
 
 
 def test_a_knee_is_looked_for_told_drawn_and_written_with_what_the_policy_begins_with(
