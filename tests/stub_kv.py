@@ -1,5 +1,14 @@
 """Ray's key-value store, in memory."""
 
+from typing import Any
+
+from serve_app.wire.documents import read_document
+
+
+def stored(kind: str, app: str) -> Any:
+    """Return the document as it is in the store."""
+    return read_document(kind, app, lambda document: document)
+
 
 class StubKv:
     """Keys and values as bytes, lists by prefix. Names and arguments are those of `internal_kv`.

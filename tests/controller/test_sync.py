@@ -11,11 +11,11 @@ from serve_app.controller.mailbox import ColdStarts, Learned
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, get_document, put_document
+from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, put_document
 from serve_app.wire.ingress_reports import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
 from serve_app.wire.served_models import ServedApplication, ServedModel
-from tests.stub_kv import StubKv
+from tests.stub_kv import StubKv, stored
 
 START = 1_700_000_000.0
 TIDE = "Engine-tide"
@@ -214,16 +214,16 @@ def test_the_status_is_written_when_it_changes_and_every_ten_seconds(sync: Sync,
     sync.outbox.status = {"policy_errors": 0, "models": {}}  # a new one, and the same
     sync._turn(START + 10.0)
     assert written(kv, STATUS) == 1
-    assert get_document(STATUS, "shop") == {"at": START + 0.5, "policy_errors": 0, "models": {}}
+    assert stored(STATUS, "shop") == {"at": START + 0.5, "policy_errors": 0, "models": {}}
 
     sync._turn(START + 10.5)
     assert written(kv, STATUS) == 2
-    assert get_document(STATUS, "shop")["at"] == START + 10.5
+    assert stored(STATUS, "shop")["at"] == START + 10.5
 
     sync.outbox.status = {"policy_errors": 1, "models": {}}
     sync._turn(START + 11.0)
     assert written(kv, STATUS) == 3
-    assert get_document(STATUS, "shop")["policy_errors"] == 1
+    assert stored(STATUS, "shop")["policy_errors"] == 1
 
 
 def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones(
@@ -238,7 +238,7 @@ def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones
     sync._turn(START + 1.0)
 
     assert written(kv, DECISIONS) == 2
-    assert get_document(DECISIONS, "shop") == [{"seq": 1}, {"seq": 2}]
+    assert stored(DECISIONS, "shop") == [{"seq": 1}, {"seq": 2}]
 
 
 def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: Sync, kv: StubKv) -> None:
@@ -249,7 +249,7 @@ def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: 
     sync._turn(START)
     sync._turn(START + 9.5)
     assert written(kv, LEARNED) == 1
-    assert get_document(LEARNED, "shop") == {
+    assert stored(LEARNED, "shop") == {
         "states": {TIDE: json.loads(json.dumps(state.document()))},
         "cold_starts": {TIDE: [["r1", {"imports": 8.0}]]},
     }

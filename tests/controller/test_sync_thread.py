@@ -9,10 +9,10 @@ import pytest
 from serve_app.controller import sync as sync_module
 from serve_app.controller.sync import Sync
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.wire.documents import DECISIONS, KNOBS, get_document, put_document
+from serve_app.wire.documents import DECISIONS, KNOBS, put_document
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from tests.stub_engine import LIMIT_S
-from tests.stub_kv import StubKv
+from tests.stub_kv import StubKv, stored
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_thread_reads_at_once_and_writes_when_it_is_told_to(sync: Sync, turn
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
     turns.next()
 
-    assert get_document(DECISIONS, "shop") == [{"seq": 1}]
+    assert stored(DECISIONS, "shop") == [{"seq": 1}]
 
 
 def test_a_store_that_is_gone_is_logged_once_and_the_thread_goes_on(

@@ -22,13 +22,13 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import series
 from serve_app.wire import ingress_reports as held_requests
-from serve_app.wire.documents import KNOBS, get_document
+from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
 from serve_app.wire.signals import INGRESS_FIELDS
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames, stalled
-from tests.stub_kv import StubKv
+from tests.stub_kv import StubKv, stored
 from tests.telemetry.stub_metric import StubMetric
 
 FIRST, DONE = b'data: {"n":1}\n\n', b"data: [DONE]\n\n"
@@ -195,7 +195,7 @@ async def test_knobs_are_in_force_with_the_next_request_and_published(deployed: 
     assert "max_held_requests = 0" in reply.json()["error"]["message"]
     knobs = (await deployed.http.get("/autoscaling/knobs")).json()
     assert knobs["models"]["tide"]["max_held_requests"] == 0
-    assert read_served(get_document(KNOBS, "shop")).models["Engine-tide"].knobs.max_held_requests == 0
+    assert read_served(stored(KNOBS, "shop")).models["Engine-tide"].knobs.max_held_requests == 0
 
 
 async def test_invalid_knobs_leave_those_before_in_force_and_are_shown(deployed: Deployed) -> None:

@@ -13,7 +13,7 @@ from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.wire.documents import DECISIONS, KNOBS, STATUS, put_document, read_document
 from serve_app.wire.served_models import ServedApplication, read_served
 from tests.stub_engine import LIMIT_S
-from tests.stub_kv import StubKv
+from tests.stub_kv import StubKv, stored
 
 MODELS = {
     "tide": ModelSettings(name="tide", accelerator_type="H100"),
@@ -79,7 +79,7 @@ async def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes
     assert served.ingress == IngressKnobs(max_replicas=2)
     assert served.ingress_resources == {"CPU": 0.5}
     assert served.rejected == ""
-    assert read_document(KNOBS, "shop", dict)["at"] == clock.now
+    assert stored(KNOBS, "shop")["at"] == clock.now
 
 
 @pytest.mark.parametrize("user_config", [None, {}])

@@ -14,13 +14,9 @@ from serve_app.wire.documents import (
     put_document,
     read_document,
 )
-from tests.stub_kv import StubKv
+from tests.stub_kv import StubKv, stored
 
 pytestmark = pytest.mark.usefixtures("kv")
-
-
-def as_it_is(document: Any) -> Any:
-    return document
 
 
 KINDS = (KNOBS, STATUS, DECISIONS, LEARNED)
@@ -32,18 +28,18 @@ KINDS = (KNOBS, STATUS, DECISIONS, LEARNED)
 def test_what_was_put_is_what_is_got(document: object) -> None:
     put_document(STATUS, "shop", document)
 
-    assert read_document(STATUS, "shop", as_it_is) == document
+    assert stored(STATUS, "shop") == document
 
 
 def test_nothing_written_is_none_and_not_an_empty_document() -> None:
-    assert read_document(STATUS, "shop", as_it_is) is None
+    assert stored(STATUS, "shop") is None
 
 
 def test_a_document_replaces_the_one_before() -> None:
     put_document(STATUS, "shop", {"at": 1, "old": True})
     put_document(STATUS, "shop", {"at": 2})
 
-    assert read_document(STATUS, "shop", as_it_is) == {"at": 2}
+    assert stored(STATUS, "shop") == {"at": 2}
 
 
 def test_kinds_and_applications_are_kept_apart() -> None:
@@ -51,7 +47,7 @@ def test_kinds_and_applications_are_kept_apart() -> None:
         for app in ("shop", "shop2"):
             put_document(kind, app, [kind, app])
 
-    found = [read_document(kind, app, as_it_is) for kind in KINDS for app in ("shop", "shop2")]
+    found = [stored(kind, app) for kind in KINDS for app in ("shop", "shop2")]
     assert found == [[kind, app] for kind in KINDS for app in ("shop", "shop2")]
 
 
