@@ -34,7 +34,8 @@ test: setup-dev lint
 	@echo '== pytest: the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtests/client
 	@echo '== pytest: integration tests'
-	@$(BIN)/python -m pytest tests/integration
+	@# Two servers at once: one starts or waits while the other is asked.
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder tests/integration
 
 lint: setup-dev
 	@echo '== ruff'

@@ -1,10 +1,13 @@
 """One application for most integration tests: a chat model, a model of one sequence, an embedder."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.integration.cluster import Running, application, engine_settings
 from tests.integration.there_and_back import ThereAndBack
@@ -15,26 +18,35 @@ NARROW = "one-at-a-time"
 EMBED = "tideserve-embed"
 
 
-LONGEST_FIRST = ("app", "test_chaos", "test_autoscaling", "test_supervision", "there_and_back")
+SERVERS = {
+    "test_supervision": "supervision",
+    "test_chaos": "chaos",
+    "test_autoscaling": "autoscaling",
+    "test_kubernetes": "there_and_back",
+    "test_loadtest": "there_and_back",
+    "test_held_requests": "held_requests",
+    "test_other_ways": "other_ways",
+    "test_gpu_placement": "gpu_placement",
+}
+"""The servers of modules, except of those that ask `app`. After it the longest, but for the second: no engine
+of it starts beside the three of `app`."""
+
+
+class OneServer(LoadScopeScheduling):
+    """Keeps the modules that ask the same server in one of xdist's processes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SERVERS.get(Path(nodeid.partition("::")[0]).stem, "app")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneServer:
+    return OneServer(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of one server together, in one of xdist's processes, the longest first."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(server_of(item)))
-    rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
-    # vLLM's server starts beside the application if its tests are the first of them.
-    items.sort(key=lambda item: (rank.get(server_of(item), len(rank)), "starting" not in fixtures_of(item)))
-
-
-def fixtures_of(item: pytest.Item) -> Sequence[str]:
-    return getattr(item, "fixturenames", ())
-
-
-def server_of(item: pytest.Item) -> str:
-    """The fixture that several modules share, or the module."""
-    shared = {"app", "there_and_back"}.intersection(fixtures_of(item))
-    return shared.pop() if shared else item.path.stem
+    """Those of `app` first, and of these the ones beside which vLLM's own server starts."""
+    order = ["test_same_tokens_as_vllm", "", *SERVERS]
+    items.sort(key=lambda item: order.index(item.path.stem if item.path.stem in order else ""))
 
 
 @pytest.fixture(scope="session")

@@ -402,7 +402,8 @@ def test_each_change_is_one_structured_line_in_the_log(fleet: Running) -> None:
         for line in log.read_text(errors="replace").splitlines()
         if "autoscaling decision " in line
     ]
-    records = [json.loads(line) for line in lines]
+    # A file for each controller: on a busy machine Ray's may have been restarted.
+    records = sorted(map(json.loads, lines), key=lambda record: record["at"])
     moves = [(record["old_target"], record["new_target"]) for record in records if record["mode"] == "act"]
     assert moves[:2] == [(0, 3), (3, 1)]
     assert all(record["reason"] and record["counterfactual"] and record["terms"] for record in records)

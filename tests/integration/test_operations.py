@@ -1,6 +1,9 @@
 """Liveness, readiness, metrics and memory of a running application."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 
 import httpx
@@ -171,3 +174,12 @@ def test_every_request_is_in_the_log_of_its_replica(app: Running, client: openai
     assert [(line["outcome"], line["output_tokens"], line["model"]) for line in found] == [
         ("completed", 11, NARROW)
     ]
+
+
+def test_the_command_of_helm_test_streams_an_answer(app: Running) -> None:
+    command = [sys.executable, "-m", "serve_app.cli.main", "ask", "--url", app.url, "--timeout", "60"]
+    env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 10
+    assert "TTFT" in done.stderr
