@@ -102,10 +102,9 @@ def warm_at_once(path: Path) -> None:
     An application with a `runtime_env` of its own is left to its ingress, whose tasks inherit that.
     """
     config = read_config(path)
-    for app in config.document["applications"]:
-        checked = config.applications.get(app.get("name", "default"))
-        if checked and checked.settings.zygote and not app.get("runtime_env"):
-            warm(checked.settings.models, set())
+    own = {app.get("name", "default") for app in config.document["applications"] if app.get("runtime_env")}
+    settings = [app.settings for name, app in config.applications.items() if name not in own]
+    warm([model for each in settings if each.zygote for model in each.models], set())
 
 
 def _report_failures(reported: set[str]) -> None:
