@@ -1,12 +1,15 @@
-"""What every test process needs before it imports vLLM, and Ray's key-value store without Ray."""
+"""What every test process needs before it imports Ray and vLLM, and Ray's key-value store without Ray."""
 
 import os
 import secrets
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
-from tests.stub_kv import StubKv
+if TYPE_CHECKING:
+    from tests.stub_kv import StubKv
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
@@ -14,6 +17,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 # Two workers with a thread for each core would wait for each other, and waiting threads of numpy's spin.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Every cluster of the tests asks for this token; none is written into anybody's home.
+assert "ray" not in sys.modules, "Ray reads its authentication mode once, when it is imported"
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
@@ -23,8 +27,10 @@ settings.load_profile("suite")
 
 
 @pytest.fixture
-def kv(monkeypatch: pytest.MonkeyPatch) -> StubKv:
+def kv(monkeypatch: pytest.MonkeyPatch) -> "StubKv":
     """What stands in for Ray's key-value store, under documents and phases."""
+    from tests.stub_kv import StubKv  # it imports Ray
+
     store = StubKv()
     monkeypatch.setattr("serve_app.wire.documents.internal_kv", store)
     monkeypatch.setattr("serve_app.wire.documents._unreadable", {})
