@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
 
 import ray
+from ray._private import parameter
 from ray._private.worker import get_dashboard_url
 from ray.serve._private.application_state import StatusOverview
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
@@ -68,10 +70,21 @@ def main() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupt)
+    take_any_agent_port()
     # To a file, Python would write it in blocks; the file is read while the server starts.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     Thread(target=_watch, args=(interrupted,), daemon=True).start()
     cli()
+
+
+def take_any_agent_port() -> None:
+    """Have a Ray that this process starts choose the port of its dashboard agent's HTTP server.
+
+    It is 52365 otherwise, and no variable changes it. The agent of a second cluster on the machine tries for
+    3 s to get it, in which it takes no metrics, and then does without that server, so without jobs.
+    """
+    own = partial(parameter.RayParams, dashboard_agent_listen_port=0)
+    parameter.RayParams = own  # type: ignore[assignment,misc]
 
 
 def _watch(interrupted: Event) -> None:

@@ -1,12 +1,13 @@
 from collections.abc import Sequence
 
 import yaml
+from ray._private import parameter
 from ray.serve._private.application_state import ApplicationStatusInfo, StatusOverview
 from ray.serve._private.common import DeploymentStatus, DeploymentStatusInfo, DeploymentStatusTrigger
 from ray.serve.schema import ApplicationStatus
 
 from serve_app.cli import driver
-from serve_app.cli.driver import failures, warm_at_once
+from serve_app.cli.driver import failures, take_any_agent_port, warm_at_once
 from serve_app.settings.tree import ModelSettings
 
 
@@ -46,6 +47,16 @@ def test_each_failure_is_printed_once_until_it_is_over(monkeypatch, capsys) -> N
         lines.append(capsys.readouterr().err.count("could not be deployed"))
 
     assert lines == [1, 0, 1, 0, 1]
+
+
+def test_a_second_cluster_s_dashboard_agent_does_not_ask_for_the_first_one_s_port(monkeypatch) -> None:
+    assert parameter.RayParams().dashboard_agent_listen_port == 52365
+    monkeypatch.setattr(parameter, "RayParams", parameter.RayParams)
+    take_any_agent_port()
+
+    started = parameter.RayParams(num_cpus=2)
+    assert started.dashboard_agent_listen_port == 0
+    assert started.num_cpus == 2
 
 
 def test_nodes_are_warmed_at_once_for_what_the_driver_s_own_tasks_can_stand_for(
