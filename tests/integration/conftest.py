@@ -1,13 +1,10 @@
 """One application for most integration tests: a chat model, a model of one sequence, an embedder."""
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.integration.cluster import Running, application, engine_settings
 from tests.integration.there_and_back import ThereAndBack
@@ -18,35 +15,23 @@ NARROW = "one-at-a-time"
 EMBED = "tideserve-embed"
 
 
-SERVERS = {
-    "test_supervision": "supervision",
-    "test_chaos": "chaos",
-    "test_autoscaling": "autoscaling",
-    "test_kubernetes": "there_and_back",
-    "test_loadtest": "there_and_back",
-    "test_held_requests": "held_requests",
-    "test_other_ways": "other_ways",
-    "test_gpu_placement": "gpu_placement",
-}
-"""The servers of modules, except of those that ask `app`. After it the longest, but for the second: no engine
-of it starts beside the three of `app`."""
-
-
-class OneServer(LoadScopeScheduling):
-    """Keeps the modules that ask the same server in one of xdist's processes."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return SERVERS.get(Path(nodeid.partition("::")[0]).stem, "app")
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneServer:
-    return OneServer(config, log)
+ORDER = [
+    "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
+    "",  # the others that ask `app`
+    "test_supervision",
+    "test_chaos",
+    "test_autoscaling",
+    "test_kubernetes",
+    "test_loadtest",
+    "test_held_requests",
+    "test_other_ways",
+    "test_gpu_placement",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those of `app` first, and of these the ones beside which vLLM's own server starts."""
-    order = ["test_same_tokens_as_vllm", "", *SERVERS]
-    items.sort(key=lambda item: order.index(item.path.stem if item.path.stem in order else ""))
+    """Sort the modules so that no server runs longer than its tests."""
+    items.sort(key=lambda item: ORDER.index(item.path.stem if item.path.stem in ORDER else ""))
 
 
 @pytest.fixture(scope="session")
