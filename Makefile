@@ -34,7 +34,7 @@ test: setup-dev lint
 	@echo '== pytest: the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtests/client
 	@echo '== pytest: integration tests'
-	@# One server at a time fills two cores; two at once took 1,025 s where one took 908 s.
+	@# One server at a time: beside another, its metrics now and then come later than the tests wait.
 	@$(BIN)/python -m pytest tests/integration
 
 lint: setup-dev
