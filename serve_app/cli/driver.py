@@ -83,8 +83,7 @@ def take_any_agent_port() -> None:
     It is 52365 otherwise, and no variable changes it. The agent of a second cluster on the machine tries for
     3 s to get it, in which it takes no metrics, and then does without that server, so without jobs.
     """
-    own = partial(parameter.RayParams, dashboard_agent_listen_port=0)
-    parameter.RayParams = own  # type: ignore[assignment,misc]
+    parameter.RayParams = partial(parameter.RayParams, dashboard_agent_listen_port=0)
 
 
 def _watch(interrupted: Event) -> None:
