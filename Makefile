@@ -4,9 +4,10 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/nu
 BIN := .venv/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-hashes
 SCENARIO ?= zero-to-n-to-zero
+GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test lint loadtest chaos bench-policy chart setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test lint loadtest chaos bench-policy gpu-proof chart setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -14,6 +15,7 @@ help:
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
 	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
+	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
 	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
 	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv), and list licences'
 	@echo 'make licenses                           check the licences of the locked packages, and list them'
@@ -53,6 +55,10 @@ chaos: setup
 
 bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)
+
+# Installs nothing: on a machine with a GPU, GPU_PYTHON has vLLM for it.
+gpu-proof:
+	@PYTHONPATH=$(CURDIR) exec $(GPU_PYTHON) -m benchmarks.gpu_proof $(ARGS)
 
 chart: setup-dev
 	@$(BIN)/python -m tools.chart

@@ -53,10 +53,13 @@ def parse(argv: list[str]) -> Options:
         parser.error(f"--requests: {len(requests)} numbers for {len(concurrency)} concurrencies")
     if given.rounds < 1 or given.warmup < 0 or given.max_tokens < 2:
         parser.error("--rounds must be at least 1, --warmup at least 0, --max-tokens at least 2 (for ITL)")
-    if not (given.model / "config.json").exists():
+    folder = Path(given.model)
+    if folder.is_dir() and not (folder / "config.json").exists():
         parser.error(f"--model: no config.json in {given.model}")
+    if not folder.is_dir() and (folder.is_absolute() or given.model.count("/") != 1):
+        parser.error(f"--model: {given.model} is neither a folder nor a Hugging Face id")
     values = vars(given) | {"servers": servers, "concurrency": concurrency, "requests": requests}
-    values["model"] = given.model.resolve()
+    values["model"] = folder.resolve() if folder.is_dir() else given.model
     values["engine"] = Engine(**{field.name: values.pop(field.name) for field in fields(Engine)})
     values["extra_env"] = _environment(parser, values.pop("env"))
     return Options(**values)
@@ -114,13 +117,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--tideserve-config", type=Path, help="a Serve configuration in place of the generated one")
     engine = parser.add_argument_group("engine arguments, the same for every server").add_argument
-    engine("--model", type=Path, default=_MODEL)
+    engine("--model", default=str(_MODEL), help="a folder, or a Hugging Face id")
     engine("--served-model-name", default="tideserve-tiny")
     engine("--max-model-len", type=int, default=2048)
     engine("--max-num-seqs", type=int, default=64)
     engine("--dtype", default="bfloat16")
     engine("--enforce-eager", action=argparse.BooleanOptionalAction, default=True)
-    engine("--kv-cache-gib", type=int, default=1)
+    engine("--kv-cache-gib", type=int, default=1, help="on the CPU only")
+    engine("--device", choices=("cpu", "gpu"), default="cpu")
+    engine("--load-format", default="auto", help="of vLLM; `dummy` makes weights up")
     return parser
 
 

@@ -75,6 +75,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, required=True)
     parser.add_argument("--max-num-seqs", type=int, required=True)
     parser.add_argument("--dtype", required=True)
+    parser.add_argument("--load-format", default="auto")
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--check", action="store_true")
@@ -97,6 +98,7 @@ def configure(arguments: argparse.Namespace) -> Any:
                 "max_num_seqs": arguments.max_num_seqs,
                 "dtype": arguments.dtype,
                 "enforce_eager": arguments.enforce_eager,
+                "load_format": arguments.load_format,
             },
             "deployment_config": {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1}},
         }

@@ -21,13 +21,17 @@ _UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 class Engine:
     """What every server gives to vLLM."""
 
-    model: Path
+    model: Path | str
+    """A folder, or a Hugging Face id."""
     served_model_name: str
     max_model_len: int
     max_num_seqs: int
     dtype: str
     enforce_eager: bool
     kv_cache_gib: int
+    """On the CPU only; on a GPU all take what vLLM finds free."""
+    device: str = "cpu"
+    load_format: str = "auto"
 
     def cli(self) -> list[str]:
         """As arguments of vLLM's own command line."""
@@ -35,16 +39,18 @@ class Engine:
             *("--model", str(self.model), "--served-model-name", self.served_model_name),
             *("--max-model-len", str(self.max_model_len), "--max-num-seqs", str(self.max_num_seqs)),
             *("--dtype", self.dtype),
+            *("--load-format", self.load_format),
             *(["--enforce-eager"] if self.enforce_eager else []),
         ]
 
     def env(self) -> dict[str, str]:
         """As environment variables."""
-        return {
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": str(self.kv_cache_gib),
-            "VLLM_NO_USAGE_STATS": "1",
-        }
+        values = {"VLLM_NO_USAGE_STATS": "1"}
+        if self.device == "cpu":
+            values["VLLM_CPU_KVCACHE_SPACE"] = str(self.kv_cache_gib)
+        if Path(self.model).exists():
+            values["HF_HUB_OFFLINE"] = "1"
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +123,24 @@ def _missing(module: str) -> str | None:
     return f"{module} is not installed beside {sys.executable}"
 
 
-def _tideserve() -> Path:
-    return Path(sys.executable).parent / "tideserve"
-
-
 def tideserve_config(engine: Engine) -> dict[str, object]:
     """A Serve configuration with the benchmark's engine arguments and Tideserve's defaults otherwise.
 
     One replica, fixed, as with the other servers.
     """
-    model = {
+    model: dict[str, object] = {
         "name": engine.served_model_name,
         "model": str(engine.model),
-        "device": "cpu",
+        "device": engine.device,
+        "accelerator_type": None,
         "dtype": engine.dtype,
         "max_model_len": engine.max_model_len,
         "max_num_seqs": engine.max_num_seqs,
         "enforce_eager": engine.enforce_eager,
-        "kv_cache_memory_bytes": engine.kv_cache_gib << 30,
+        "engine_args": {"load_format": engine.load_format},
     }
+    if engine.device == "cpu":
+        model["kv_cache_memory_bytes"] = engine.kv_cache_gib << 30
     knobs = {engine.served_model_name: {"min_replicas": 1, "max_replicas": 1}}
     application = {
         "name": "tideserve",
@@ -155,13 +160,11 @@ def _tideserve_command(setup: Setup, port: int) -> list[str]:
     if config is None:
         config = setup.work / "tideserve.yaml"
         config.write_text(json.dumps(tideserve_config(setup.engine), indent=2))  # JSON is YAML too.
-    return [str(_tideserve()), "run", str(config), "--port", str(port)]
+    return [sys.executable, "-m", "serve_app.cli.main", "run", str(config), "--port", str(port)]
 
 
 def _tideserve_why_not(setup: Setup) -> str | None:
-    if not _tideserve().exists():
-        return f"{_tideserve()} does not exist: install this repository into the environment"
-    return None
+    return _missing("vllm") or _missing("ray")
 
 
 def ray_env(setup: Setup, folder: Path) -> dict[str, str]:

@@ -1,0 +1,70 @@
+"""`python -m benchmarks.gpu_proof`: see README.md beside this file."""
+
+import signal
+import sys
+from types import FrameType
+
+from benchmarks.common.progress import say
+from benchmarks.common.supervise import TERM_S
+from benchmarks.gpu_proof.bench import Bench
+from benchmarks.gpu_proof.hardware import look
+from benchmarks.gpu_proof.options import Options, parse
+from benchmarks.gpu_proof.page import write_page
+from benchmarks.gpu_proof.proof import SMOKE, STAGES, prove, titles
+from benchmarks.gpu_proof.stage import RefusedError
+from benchmarks.gpu_proof.store import Store
+from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
+
+_INTERRUPTED = 130
+
+
+def main(argv: list[str]) -> int:
+    """0 when no stage failed, 1 when one did, 2 when the proof cannot begin, 130 when interrupted."""
+    options = parse(argv, tuple(stage.name for stage in STAGES), SMOKE)
+    for which in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(which, _interrupt)
+    adopt_orphans()
+    try:
+        bench = _begin(options)
+    except RefusedError as error:
+        for reason in error.reasons:
+            print(f"gpu-proof: {reason}", file=sys.stderr)
+        return 2
+    try:
+        well = prove(bench)
+    except KeyboardInterrupt:
+        say(f"interrupted; {options.out} has what was measured, and the next run goes on from there")
+        return _INTERRUPTED
+    finally:
+        stop_descendants(TERM_S)
+        document = bench.store.write_document(titles())
+        say(f"{write_page(document, options.out)}: written")
+    return 0 if well else 1
+
+
+def _begin(options: Options) -> Bench:
+    """Look at the machine and open the folder. Raises RefusedError."""
+    machine = look(options.device)
+    if options.device == "cpu":
+        say("a rehearsal on the CPU: none of its figures is a GPU's")
+    gpus = [gpu["name"] for gpu in machine["gpus"]]
+    identity = {
+        "device": options.device,
+        "gpu": f"{len(gpus)} x {gpus[0]}" if gpus else "none",
+        "model": options.random_weights or options.model or "embedded",
+        "weights": "written" if options.checkpoint else "made up" if options.random_weights else "its own",
+        "processor": machine["processor"],
+        "versions": ", ".join(f"{k} {v}" for k, v in machine["versions"].items() if k != "commit"),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    store = Store(options.out, identity)
+    store.write_machine(machine)
+    return Bench(options, store, machine, say)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

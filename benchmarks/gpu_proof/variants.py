@@ -1,0 +1,56 @@
+"""Stages `quantization` and `tensor-parallel`: the step time of the model run in other ways."""
+
+from typing import Any
+
+from benchmarks.gpu_proof.bench import Bench, plain
+from benchmarks.gpu_proof.first_token import first_token_s
+from benchmarks.gpu_proof.stage import CannotError
+from benchmarks.gpu_proof.step_time import law, sweep
+from serve_app.cli.command_error import CommandError
+
+_USUAL_S, _LEAST_S = 45.0, 20.0
+_FIRST_TOKEN_S = 120.0
+_FP8 = (8, 9)
+"""The least compute capability with fp8 in its tensor cores; an earlier GPU has it for weights alone."""
+
+
+def quantization(bench: Bench) -> dict[str, Any]:
+    """Measure the step time with each quantization that needs no prepared weights."""
+    if not bench.on_gpu:
+        raise CannotError("vLLM quantizes to fp8 on GPUs only")
+    capability = tuple(bench.machine["gpus"][0]["capability"])
+    found = _measure(bench, quantization="fp8")
+    found["tensor_cores"] = capability >= _FP8
+    return {
+        "fp8": found,
+        "left out": "awq, gptq and bitsandbytes, which need weights that were prepared for them",
+    }
+
+
+def tensor_parallel(bench: Bench) -> dict[str, Any]:
+    """Measure the step time with the model on two GPUs, and on all of them."""
+    gpus = len(bench.machine["gpus"])
+    if gpus < 2:
+        raise CannotError(f"it takes two GPUs, and there {'is one' if gpus == 1 else 'is none'}")
+    return {
+        str(ranks): _measure(bench, tensor_parallel_size=ranks)
+        for ranks in sorted({2, 1 << (gpus.bit_length() - 1)})
+    }
+
+
+def _measure(bench: Bench, **changes: Any) -> dict[str, Any]:
+    """The law of a variant and its steps beside the plain model's; the reason where vLLM refuses it."""
+    try:
+        url = bench.url(bench.model(**changes))
+    except CommandError as error:
+        return {"refused": str(error)}
+    _, fitted = sweep(url, bench.seconds(_USUAL_S, _LEAST_S))
+    found = law(fitted)
+    before = bench.figures("step-time")["law"]["coefficients"]
+    return {
+        "law": found,
+        "ratios": {
+            name: plain(value / before[name]) for name, value in found["coefficients"].items() if before[name]
+        },
+        "first_token_s": plain(first_token_s(url, _FIRST_TOKEN_S)),
+    }
