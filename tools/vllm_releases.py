@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+_SERVING = "vllm.entrypoints."
 ENGINE = Path(__file__).parents[1] / "serve_app/engine"
 
 # By class or function: as the engine imports it, or with its module where the engine only gets to hold it.
@@ -37,10 +38,10 @@ CALLED = {
     "OpenAIServingChat.get_chat_request_role": "request",
     "OpenAIServingChat._raise_if_error": "finish_reason request_id",
     "OpenAIServingChat.create_streaming_error_response": "message",
-    "vllm.entrypoints.openai.completion.serving.OpenAIServingCompletion.create_completion": "request raw_request",
-    "vllm.entrypoints.serve.tokenize.serving.ServingTokenization.create_tokenize": "request raw_request",
-    "vllm.entrypoints.serve.tokenize.serving.ServingTokenization.create_detokenize": "request raw_request",
-    "vllm.entrypoints.pooling.embed.serving.ServingEmbedding.__call__": "request raw_request",
+    f"{_SERVING}openai.completion.serving.OpenAIServingCompletion.create_completion": "request raw_request",
+    f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_tokenize": "request raw_request",
+    f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_detokenize": "request raw_request",
+    f"{_SERVING}pooling.embed.serving.ServingEmbedding.__call__": "request raw_request",
     "StructuredOutputBackend.compile_grammar": "request_type grammar_spec",
     "StructuredOutputBackend.allocate_token_bitmask": "max_num_seqs",
     "StructuredOutputGrammar.fill_bitmask": "bitmask batch_index",
@@ -62,9 +63,9 @@ MEMBERS = {
     "AsyncEngineArgs": (
         "model revision tokenizer dtype quantization tensor_parallel_size gpu_memory_utilization "
         "kv_cache_memory_bytes max_model_len max_num_batched_tokens max_num_seqs enable_prefix_caching "
-        "enforce_eager scheduling_policy trust_remote_code reasoning_parser served_model_name disable_log_stats "
-        "enable_logging_iteration_details enable_log_requests structured_outputs_config runner convert "
-        "distributed_executor_backend"
+        "enforce_eager scheduling_policy trust_remote_code reasoning_parser served_model_name "
+        "disable_log_stats enable_logging_iteration_details enable_log_requests structured_outputs_config "
+        "runner convert distributed_executor_backend"
     ),
     "make_arg_parser:BaseFrontendArgs": "tool_call_parser chat_template enable_auto_tool_choice",
     "StructuredOutputsConfig": "backend disable_any_whitespace",
@@ -82,7 +83,8 @@ MEMBERS = {
         "num_generation_tokens arrival_time queued_ts scheduled_ts first_token_ts first_token_latency"
     ),
     "vllm.v1.metrics.stats.FinishedRequestStats": (
-        "finish_reason e2e_latency num_prompt_tokens num_generation_tokens queued_time prefill_time decode_time"
+        "finish_reason e2e_latency num_prompt_tokens num_generation_tokens queued_time prefill_time "
+        "decode_time"
     ),
     "SchedulerStats": "num_running_reqs kv_cache_usage prefix_cache_stats",
     "vllm.v1.metrics.stats.PrefixCacheStats": "queries hits",
@@ -186,10 +188,12 @@ class Release:
         if tree is None:
             return False
         bound = {alias.asname or alias.name for node in _imports(tree) for alias in node.names}
-        assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        return name in bound | assigned or bool(
-            self._module(f"{module}.{name}") or self._defined(module, name)
-        )
+        bound |= {
+            node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        return name in bound or bool(self._module(f"{module}.{name}") or self._defined(module, name))
 
     def _defined(self, module: str, name: str) -> tuple[str, _Node] | None:
         """Return the class or function that `module` has as `name`, and the module that defines it."""
@@ -213,7 +217,7 @@ class Release:
         return ".".join([*parts[: len(parts) - node.level + package], *filter(None, [node.module])])
 
     def _find(self, name: str) -> tuple[str, _Node] | None:
-        """Return what an entry of the tables names: `Imported`, `Imported:Neighbour` or `vllm.module.Name`."""
+        """Return what an entry of the tables names: `Imported`, `Imported:Neighbour`, `vllm.module.Name`."""
         if name.startswith("vllm."):
             module, _, last = name.rpartition(".")
             return self._defined(module, last)
@@ -228,9 +232,8 @@ class Release:
             found = waiting.pop(0)
             if found is not None and isinstance(found[1], ast.ClassDef):
                 yield found[1]
-                for base in found[1].bases:
-                    base = base.value if isinstance(base, ast.Subscript) else base
-                    waiting.append(self._defined(found[0], getattr(base, "id", "")))
+                bases = (base.value if isinstance(base, ast.Subscript) else base for base in found[1].bases)
+                waiting += [self._defined(found[0], getattr(base, "id", "")) for base in bases]
 
     def _call_problems(self, name: str, given: list[str], exactly: bool) -> Iterator[str]:
         owner, _, method = name.rpartition(".")
@@ -282,7 +285,7 @@ def _imports(tree: ast.Module) -> list[ast.ImportFrom]:
 def _members(scope: ast.ClassDef) -> Iterator[str]:
     """Yield the names of a class's methods, fields and constants, and of what its methods set on `self`."""
     for node in ast.walk(scope):
-        if isinstance(node, _Node | ast.alias):
+        if isinstance(node, _Node):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr

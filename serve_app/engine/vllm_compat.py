@@ -5,7 +5,7 @@ What has moved is looked up here. Everything else that an engine uses is at the 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from importlib import import_module
@@ -102,17 +102,22 @@ class _GracefulHTTPError(_find("GenerationError")):  # type: ignore[misc]
         self.status_code = http_status
 
 
+def _nested(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, dict | list)]
+
+
 def _check_json_nesting(spec: Any, *, structural_tag: bool = False) -> None:
     """Refuse JSON that is nested deeper than 64 levels, or 80 in a structural tag, as vLLM 0.32 does."""
     try:
-        level = [loads(spec) if isinstance(spec, str) else spec or {}]
+        level = _nested([loads(spec) if isinstance(spec, str) else spec])
     except RecursionError:
         raise VLLMValidationError(_TOO_DEEP) from None
     except ValueError:
         return  # for the backend to refuse
     for _ in range(80 if structural_tag else 64):
-        children = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
-        level = [child for child in children if isinstance(child, dict | list)]
+        level = _nested(
+            child for node in level for child in (node if isinstance(node, list) else node.values())
+        )
     if level:
         raise VLLMValidationError(_TOO_DEEP)
 

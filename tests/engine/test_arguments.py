@@ -121,6 +121,12 @@ def test_steps_come_with_what_they_carried_and_no_logger_prints_them() -> None:
     assert values["disable_log_stats"] is True  # vLLM adds the logger that would print them where it is False
 
 
+def test_a_release_that_only_logs_what_steps_carried_is_not_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_app.engine.arguments.STEP_DETAILS", False)
+
+    assert overrides()["enable_logging_iteration_details"] is False
+
+
 def test_the_namespace_is_vllms_own_with_ours_on_top() -> None:
     namespace = vllm_namespace(
         ModelSettings(name="tide", device="cpu", engine_args={"response_role": "tide", "seed": 7})
