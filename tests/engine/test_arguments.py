@@ -1,16 +1,18 @@
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 import pytest
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs
 
 from serve_app.engine.arguments import _PASSED, engine_args, vllm_namespace, vllm_overrides
+from serve_app.engine.vllm_compat import make_arg_parser
 from serve_app.settings import ModelSettings
 from serve_app.settings.load import OWNED, known_arguments
 from serve_app.weights import embedded_model_path
 
-VLLMS = {field.name for field in fields(AsyncEngineArgs)} | {field.name for field in fields(BaseFrontendArgs)}
+_FRONTEND = vars(import_module(make_arg_parser.__module__))["BaseFrontendArgs"]
+VLLMS = {field.name for owner in (AsyncEngineArgs, _FRONTEND) for field in fields(owner)}
 
 
 def overrides(**model: Any) -> dict[str, Any]:

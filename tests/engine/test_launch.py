@@ -116,5 +116,5 @@ async def test_a_release_of_vllm_that_was_not_checked_is_warned_of_and_named_if_
 
     unchecked = f"vLLM {__version__} has not been checked with this engine, which is made for 9.0 to 9.7."
     assert caplog.messages[0] == f"model tide: {unchecked}"
-    assert "does not report the batch of a step" in caplog.messages[1]
+    assert any("does not report the batch of a step" in message for message in caplog.messages)
     assert start.documents[-1]["reason"].endswith(f"({unchecked})")

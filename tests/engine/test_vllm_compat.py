@@ -4,17 +4,22 @@ import inspect
 import json
 import re
 import sys
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import check_json_nesting
 
 from serve_app.engine import vllm_compat
 from serve_app.engine.arguments import _PASSED, vllm_overrides
-from serve_app.engine.vllm_compat import _check_json_nesting, _GracefulHTTPError, create_error_response
+from serve_app.engine.vllm_compat import (
+    _check_json_nesting,
+    _GracefulHTTPError,
+    check_json_nesting,
+    create_error_response,
+)
 from serve_app.settings import ModelSettings
 from tools import vllm_releases
 from tools.vllm_releases import CALLED, MEMBERS, OPTIONAL, REPLACED, places
@@ -175,7 +180,7 @@ def test_json_is_refused_at_the_depth_at_which_vllm_refuses_it(tag: bool) -> Non
 
 
 def test_an_error_with_a_status_keeps_it_where_vllm_has_none_of_that_kind() -> None:
-    response = create_error_response(_GracefulHTTPError("8 wait", 429))  # type: ignore[arg-type]
+    response = create_error_response(_GracefulHTTPError("8 wait", HTTPStatus.TOO_MANY_REQUESTS))
 
     assert (response.error.code, response.error.message) == (429, "8 wait")
 
