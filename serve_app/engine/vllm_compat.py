@@ -19,8 +19,8 @@ from vllm.v1.metrics.stats import SchedulerStats
 CHECKED = ((0, 24), (0, 33))
 """The first and the last release whose sources have been checked. The tests run with the locked one."""
 _PLAIN = ((0, 28), (0, 32))
-"""The releases whose chat streams `plain_stream` reproduces byte for byte. Before, a handler does not tell
-whether it has a reasoning parser; after, it makes a stream in another way."""
+"""The releases whose chat streams `plain_stream` reproduces, byte for byte. An older handler does not tell
+whether it has a reasoning parser; a newer one makes streams in another way."""
 
 MOVED = {
     "make_arg_parser": (
@@ -115,9 +115,7 @@ def _check_json_nesting(spec: Any, *, structural_tag: bool = False) -> None:
     except ValueError:
         return  # for the backend to refuse
     for _ in range(80 if structural_tag else 64):
-        level = _nested(
-            child for node in level for child in (node if isinstance(node, list) else node.values())
-        )
+        level = _nested(x for node in level for x in (node if isinstance(node, list) else node.values()))
     if level:
         raise VLLMValidationError(_TOO_DEEP)
 
@@ -127,7 +125,6 @@ check_json_nesting: Any = _find("check_json_nesting", _check_json_nesting)
 STEP_DETAILS = "iteration_details" in SchedulerStats.__dataclass_fields__
 """Whether a step's statistics tell its batch. Before 0.26, vLLM logged a line per step instead."""
 PLAIN_STREAMS = _PLAIN[0] <= _RELEASE <= _PLAIN[1]
-"""Whether `plain_stream` may take the place of vLLM's own chat streams."""
 
 
 def unchecked() -> str:
