@@ -99,7 +99,7 @@ class _GracefulHTTPError(_find("GenerationError")):  # type: ignore[misc]
 
     def __init__(self, message: str, http_status: HTTPStatus) -> None:
         super().__init__(message)
-        self.status_code = http_status
+        self.status_code = self.http_status = http_status
 
 
 def _nested(values: Iterable[Any]) -> list[Any]:
