@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 from pydantic import ValidationError
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.errors import ApiError
+from serve_app.engine.vllm_compat import ErrorResponse, create_error_response
 from serve_app.settings.settings_error import shown
 
 logger = logging.getLogger("ray.serve")

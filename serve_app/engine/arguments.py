@@ -5,9 +5,9 @@ from typing import Any
 
 from vllm.config import StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from serve_app.engine.vllm_compat import STEP_DETAILS, make_arg_parser
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path
 
@@ -49,7 +49,7 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
     values["disable_log_stats"] = True
     # A step's statistics then tell its batch and its prefill tokens. Only the default loggers, which are
     # off, would print them, one line per step.
-    values["enable_logging_iteration_details"] = True
+    values["enable_logging_iteration_details"] = STEP_DETAILS
     values["enable_log_requests"] = False
     values["structured_outputs_config"] = StructuredOutputsConfig(
         backend=model.structured_output.backend,

@@ -9,13 +9,13 @@ from starlette.datastructures import State
 from starlette.requests import Request
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import unsupported_feature
 from serve_app.engine.api_errors import from_response
 from serve_app.engine.bounds import check_token_ids, reject
 from serve_app.engine.serving import Serving
+from serve_app.engine.vllm_compat import ErrorResponse
 
 _chat: TypeAdapter[ChatCompletionRequest] = TypeAdapter(ChatCompletionRequest)
 _completion: TypeAdapter[CompletionRequest] = TypeAdapter(CompletionRequest)

@@ -65,7 +65,7 @@ class EngineSteps:
         now = self._clock()
         since_last_s = None if self._last_step_at is None else now - self._last_step_at
         self._last_step_at = now if self._requests else None
-        details = scheduler.iteration_details
+        details = getattr(scheduler, "iteration_details", None)  # vLLM has them since 0.26
         # With asynchronous scheduling the core has begun one more step before it sees that the last request
         # has ended, and that step is for no request.
         if details is None or details.is_dummy or (iteration is None and not self._requests):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from serve_app.engine.engine_report import EngineReport
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
+
+logger = logging.getLogger("ray.serve")
 
 _SHUTDOWN_TIMEOUT_S = 10.0
 
@@ -56,20 +59,27 @@ async def launch(
     """Load `model` and answer one token before calling it ready.
 
     Raises:
+        ImportError: the installed vLLM lacks something that the engine needs.
         ValueError: vLLM's, for an argument it cannot accept.
         RuntimeError: vLLM's, when the engine core does not come up.
     """
     with startup.phase("imports"):
         # These imports take seconds, torch's among them: only the process of an engine makes them, and here.
-        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+        from serve_app.engine.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
 
-        from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
-        from serve_app.engine.engine_report import EngineReport  # noqa: PLC0415
-        from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
-        from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
-        from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
-        from serve_app.engine.serving import Serving  # noqa: PLC0415
-        from serve_app.engine.step_metrics import StepStats  # noqa: PLC0415
+        with named_if_missing():
+            from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+
+            from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
+            from serve_app.engine.engine_report import EngineReport  # noqa: PLC0415
+            from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
+            from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
+            from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
+            from serve_app.engine.serving import Serving  # noqa: PLC0415
+            from serve_app.engine.step_metrics import StepStats  # noqa: PLC0415
+    startup.hint = unchecked()
+    for sentence in filter(None, (startup.hint, *lacking())):
+        logger.warning("model %s: %s", model.name, sentence)
 
     if os.environ.get(env.ZYGOTE_SOCKET):
         resource_tracker.ensure_running()  # as plain Python, which is all it needs

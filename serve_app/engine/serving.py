@@ -6,10 +6,10 @@ from argparse import Namespace
 from dataclasses import dataclass
 
 from starlette.datastructures import State
-from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.engine.plain_stream import prefer_plain_streams
+from serve_app.engine.vllm_compat import PLAIN_STREAMS, init_app_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,6 @@ class Serving:
         state = State()
         await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
         chat = getattr(state, "openai_serving_chat", None)
-        if chat is not None:
+        if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
         return cls(engine, state)

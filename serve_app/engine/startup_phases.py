@@ -42,6 +42,8 @@ class Startup:
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
     durations: dict[str, float] = field(default_factory=dict)
+    hint: str = ""
+    """What may explain a failure, told with its reason."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
 
@@ -54,7 +56,7 @@ class Startup:
             yield
         except BaseException as error:
             self.failed = True
-            self._tell("failed", during=name, reason=f"{type(error).__name__}: {error}"[:2000])
+            self._tell("failed", during=name, reason=self._reason(error))
             raise
         self.durations[name] = self.durations.get(name, 0.0) + self.clock() - started
         logger.info("model %s: phase %s took %.2f s", self.model, name, self.durations[name])
@@ -64,6 +66,10 @@ class Startup:
         self._tell("ready")
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.durations.items())
         logger.info("model %s: ready after %.2f s (%s)", self.model, sum(self.durations.values()), spent)
+
+    def _reason(self, error: BaseException) -> str:
+        reason = f"{type(error).__name__}: {error}"[:2000]
+        return f"{reason} ({self.hint})" if self.hint else reason
 
     def _tell(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations, **more}

@@ -1,6 +1,5 @@
 """What the process of an engine and its core import while they start, for a zygote to import before."""
 
-import vllm.entrypoints.launchers.api_server.app_state
 import vllm.v1.engine.async_llm
 import vllm.v1.engine.core  # noqa: F401
 

@@ -25,7 +25,7 @@ KNOBS = "knobs"
 """The key of a profile's knobs; the rest of a profile is model settings."""
 PROFILES = ("lowest-latency", "balanced", "lowest-cost")
 _ENGINE = ("engine/arg_utils.py", ("EngineArgs", "AsyncEngineArgs"))
-_FRONTEND = ("entrypoints/launchers/cli_args.py", ("BaseFrontendArgs",))
+_FRONTEND = ("entrypoints/*/cli_args.py", ("BaseFrontendArgs",))
 
 OWNED = frozenset(ModelSettings.model_fields) | {
     "served_model_name",
@@ -117,7 +117,8 @@ def known_arguments() -> frozenset[str] | None:
     root = Path(spec.origin).parent
     names: set[str] = set()
     for file, classes in (_ENGINE, _FRONTEND):
-        for node in ast.parse((root / file).read_text(encoding="utf-8")).body:
+        sources = (path.read_text(encoding="utf-8") for path in root.glob(file))
+        for node in (node for source in sources for node in ast.parse(source).body):
             if isinstance(node, ast.ClassDef) and node.name in classes:
                 names |= {
                     item.target.id

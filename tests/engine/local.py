@@ -11,6 +11,7 @@ from serve_app.api.errors import ApiError
 from serve_app.engine import request_record
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.serving import Serving
+from serve_app.engine.vllm_compat import ErrorResponse
 from serve_app.settings import ModelSettings
 from serve_app.wire.request_line import RequestLine
 
@@ -19,6 +20,9 @@ TOKEN = 'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 USAGE = 'data: {"choices":[],"usage":{"completion_tokens":2}}\n\n'
 DONE = "data: [DONE]\n\n"
 FAILED = 'data: {"error": {"message": "gone wrong", "type": "x", "code": 500, "param": null}}\n\n'
+
+
+ErrorInfo: Any = ErrorResponse.model_fields["error"].annotation
 
 
 class Frames:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from vllm.config import VllmConfig
-from vllm.entrypoints.generate.base import protocol
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import (
     EngineCoreEvent,
@@ -23,6 +22,7 @@ from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.metrics.stats import PrefillStats
 
 from serve_app.engine.arguments import engine_args, vllm_namespace
+from serve_app.engine.vllm_compat import structural_tag_module
 from serve_app.settings import ModelSettings
 
 MODEL = {"name": "tide", "device": "cpu", "enforce_eager": True, "max_model_len": 256}
@@ -89,7 +89,7 @@ def vllm_restored() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         for owner, name in (
             (SamplingParams, "_validate_structured_outputs"),
-            (protocol, "validate_structural_tag_payload"),
+            (structural_tag_module, "validate_structural_tag_payload"),
         ):
             monkeypatch.setattr(owner, name, getattr(owner, name))
         yield

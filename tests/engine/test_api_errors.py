@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.exceptions import VLLMNotFoundError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -18,6 +17,7 @@ from serve_app.engine.api_errors import (
     from_response,
     from_validation,
 )
+from tests.engine.local import ErrorInfo, ErrorResponse
 
 CHAT = TypeAdapter(ChatCompletionRequest)
 

@@ -1,16 +1,18 @@
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 import pytest
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs
 
 from serve_app.engine.arguments import _PASSED, engine_args, vllm_namespace, vllm_overrides
+from serve_app.engine.vllm_compat import make_arg_parser
 from serve_app.settings import ModelSettings
 from serve_app.settings.load import OWNED, known_arguments
 from serve_app.weights import embedded_model_path
 
-VLLMS = {field.name for field in fields(AsyncEngineArgs)} | {field.name for field in fields(BaseFrontendArgs)}
+_FRONTEND = vars(import_module(make_arg_parser.__module__))["BaseFrontendArgs"]
+VLLMS = {field.name for owner in (AsyncEngineArgs, _FRONTEND) for field in fields(owner)}
 
 
 def overrides(**model: Any) -> dict[str, Any]:
@@ -119,6 +121,12 @@ def test_steps_come_with_what_they_carried_and_no_logger_prints_them() -> None:
 
     assert values["enable_logging_iteration_details"] is True
     assert values["disable_log_stats"] is True  # vLLM adds the logger that would print them where it is False
+
+
+def test_a_release_that_only_logs_what_steps_carried_is_not_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_app.engine.arguments.STEP_DETAILS", False)
+
+    assert overrides()["enable_logging_iteration_details"] is False
 
 
 def test_the_namespace_is_vllms_own_with_ours_on_top() -> None:

@@ -1,11 +1,13 @@
 """Starting and stopping an engine: vLLM's own front end, around a stub of the engine core."""
 
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from vllm import __version__
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.launch import RunningEngine, launch
@@ -100,3 +102,19 @@ async def test_an_argument_that_vllm_refuses_starts_nothing(monkeypatch: pytest.
 
     assert start.documents[-1]["during"] == "configuration"
     assert core.stopped_within_s is None
+
+
+async def test_a_release_of_vllm_that_was_not_checked_is_warned_of_and_named_if_the_start_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Start(StubEngineCore(), monkeypatch)
+    monkeypatch.setattr("serve_app.engine.vllm_compat.CHECKED", ((9, 0), (9, 7)))
+    monkeypatch.setattr("serve_app.engine.vllm_compat.STEP_DETAILS", False)
+
+    with caplog.at_level(logging.WARNING, "ray.serve"), pytest.raises(ValueError, match="float5"):
+        await start.run(engine_args={"kv_cache_dtype": "float5"})
+
+    unchecked = f"vLLM {__version__} has not been checked with this engine, which is made for 9.0 to 9.7."
+    assert caplog.messages[0] == f"model tide: {unchecked}"
+    assert any("does not report the batch of a step" in message for message in caplog.messages)
+    assert start.documents[-1]["reason"].endswith(f"({unchecked})")

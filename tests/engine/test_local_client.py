@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.engine_client import Operation
-from tests.engine.local import CHAT, DONE, FAILED, TOKEN, USAGE, Frames, Local
+from tests.engine.local import CHAT, DONE, FAILED, TOKEN, USAGE, ErrorInfo, ErrorResponse, Frames, Local
 
 
 def refused_by_vllm(status: int) -> ErrorResponse:

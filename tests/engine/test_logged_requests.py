@@ -4,10 +4,9 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from vllm.entrypoints.serve.engine.protocol import ErrorInfo
 
 from serve_app.api.errors import ApiError
-from tests.engine.local import DONE, FAILED, TOKEN, Frames, Local
+from tests.engine.local import DONE, FAILED, TOKEN, ErrorInfo, Frames, Local
 
 
 def logged(local: Local) -> list[tuple[int | None, str]]:

@@ -9,6 +9,7 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import CompletionOutput, RequestOutput
 
 from serve_app.engine.plain_stream import is_plain, plain_chat_stream
+from serve_app.engine.serving import Serving
 
 TEXTS = ["The", " tide", "", " naïve — 海 🌊", '\n"quoted" \\ \t\x01', " </script>", " end"]
 
@@ -124,3 +125,14 @@ def test_what_needs_more_takes_vllms_own_path(fields: dict) -> None:
 
 def test_a_reasoning_model_takes_vllms_own_path() -> None:
     assert not is_plain(serving(_include_reasoning_tokens_details=True), request())
+
+
+@pytest.mark.parametrize("reproduced", [True, False])
+async def test_vllms_own_streams_stay_in_a_release_whose_are_not_reproduced(
+    reproduced: bool, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_app.engine.serving.PLAIN_STREAMS", reproduced)
+
+    mounted = await Serving.mount(serving.engine, serving.state.args)
+
+    assert ("chat_completion_stream_generator" in vars(mounted.state.openai_serving_chat)) is reproduced

@@ -113,6 +113,17 @@ def test_a_reason_without_end_is_cut() -> None:
     assert len(told.documents[-1]["reason"]) == 2000
 
 
+def test_a_hint_follows_the_reason_of_a_failure() -> None:
+    told = Told()
+    startup = told.startup()
+    startup.hint = "vLLM 0.99.0 has not been checked."
+
+    with pytest.raises(OSError, match="gone"), startup.phase("weights_and_kv_cache"):
+        raises(OSError("gone"))()
+
+    assert told.documents[-1]["reason"] == "OSError: gone (vLLM 0.99.0 has not been checked.)"
+
+
 def test_readiness_is_one_log_line_with_every_phase(caplog: pytest.LogCaptureFixture) -> None:
     told = Told()
     startup = told.startup()

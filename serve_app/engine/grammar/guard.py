@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from http import HTTPStatus
 
 import msgspec
-from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.structured_output.utils import choice_as_grammar
 
@@ -18,6 +18,7 @@ from serve_app.engine.grammar.nursery import Answer, Work
 from serve_app.engine.grammar.nursery_client import NurseryClient, NurseryEndedError
 from serve_app.engine.grammar.size import check_size
 from serve_app.engine.grammar.trial import Passed, Trial
+from serve_app.engine.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 
 _AT_ONCE = 4

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from vllm.entrypoints.generate.base import protocol
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import SamplingParams, check_json_nesting
+from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -12,10 +11,10 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from serve_app.engine.grammar.guard import GrammarGuard, trial_work
 from serve_app.engine.grammar.guarded_generate import guard_generate
 from serve_app.engine.grammar.trial import Trial
+from serve_app.engine.vllm_compat import check_json_nesting, structural_tag_module
 from serve_app.settings.tree import StructuredOutputSettings
 
 _validate = SamplingParams._validate_structured_outputs
-_validate_tag = protocol.validate_structural_tag_payload
 
 
 def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGuard:
@@ -34,7 +33,7 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
     guard.start()
     guard_generate(llm, guard)
     SamplingParams._validate_structured_outputs = _already_validated
-    protocol.validate_structural_tag_payload = _tag_not_compiled
+    structural_tag_module.validate_structural_tag_payload = _tag_not_compiled
     return guard
 
 

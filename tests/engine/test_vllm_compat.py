@@ -1,0 +1,191 @@
+"""The installed vLLM against the list of what the engine relies on, and the engine in other releases."""
+
+import inspect
+import json
+import re
+import sys
+from http import HTTPStatus
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm.exceptions import VLLMValidationError
+
+from serve_app.engine import vllm_compat
+from serve_app.engine.arguments import _PASSED, vllm_overrides
+from serve_app.engine.vllm_compat import (
+    _check_json_nesting,
+    _GracefulHTTPError,
+    check_json_nesting,
+    create_error_response,
+)
+from serve_app.settings import ModelSettings
+from tools import vllm_releases
+from tools.vllm_releases import CALLED, MEMBERS, OPTIONAL, REPLACED, places
+
+
+def imported(entry: str) -> Any:
+    """The class or function that an entry of the list names, imported."""
+    if entry.startswith("vllm."):
+        module, _, name = entry.rpartition(".")
+        return getattr(import_module(module), name)
+    name, _, neighbour = entry.partition(":")
+    for path in places()[name]:
+        try:
+            module = import_module(path)
+        except ModuleNotFoundError:
+            continue
+        return getattr(module, neighbour or name)
+    raise AssertionError(entry)
+
+
+def function(entry: str) -> inspect.Signature:
+    owner, _, method = entry.rpartition(".")
+    found = inspect.signature(getattr(imported(owner), method) if owner else imported(entry))
+    return found.replace(
+        parameters=[item for item in found.parameters.values() if item.name not in ("self", "cls")]
+    )
+
+
+@pytest.mark.parametrize("name", sorted(places()))
+def test_what_the_engine_imports_is_there(name: str) -> None:
+    assert imported(name) is not None
+
+
+@pytest.mark.parametrize("entry", CALLED)
+def test_what_the_engine_calls_takes_what_it_is_given(entry: str) -> None:
+    function(entry).bind(**dict.fromkeys(CALLED[entry].split()))
+
+
+@pytest.mark.parametrize("entry", REPLACED)
+def test_what_the_engine_replaces_has_the_parameters_of_the_replacement(entry: str) -> None:
+    assert list(function(entry).parameters) == REPLACED[entry].split()
+
+
+@pytest.mark.parametrize("entry", sorted(MEMBERS.keys() | OPTIONAL.keys()))
+def test_what_the_engine_reads_is_there(entry: str) -> None:
+    owner = imported(entry)
+    scopes = [scope for scope in getattr(owner, "__mro__", ()) if scope.__module__.startswith("vllm.")]
+    source = "".join(map(inspect.getsource, scopes))
+    for name in f"{MEMBERS.get(entry, '')} {OPTIONAL.get(entry, '')}".split():
+        assert hasattr(owner, name) or re.search(rf"\n +(self\.)?{name}(:| =)", source), name
+
+
+def test_every_argument_that_the_engine_sets_is_on_the_list() -> None:
+    known = set(f"{MEMBERS['AsyncEngineArgs']} {MEMBERS['make_arg_parser:BaseFrontendArgs']}".split())
+
+    assert set(_PASSED) <= known
+    assert set(vllm_overrides(ModelSettings(name="tide", device="cpu", task="embed"))) <= known
+
+
+def test_the_installed_release_is_checked_and_lacks_nothing() -> None:
+    assert vllm_compat.unchecked() == ""
+    assert vllm_compat.lacking() == []
+
+
+@pytest.mark.parametrize(
+    ("release", "named"), [((0, 23), True), ((0, 24), False), ((0, 33), False), ((1, 0), True)]
+)
+def test_a_release_outside_of_those_that_were_checked_is_named(
+    release: tuple[int, int], named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_compat, "_RELEASE", release)
+    monkeypatch.setattr(vllm_compat, "__version__", "0.99.0")
+
+    assert vllm_compat.unchecked() == named * (
+        "vLLM 0.99.0 has not been checked with this engine, which is made for 0.24 to 0.33."
+    )
+
+
+def test_what_an_older_release_lacks_is_told_in_a_sentence_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_compat, "__version__", "0.24.0")
+    monkeypatch.setattr(vllm_compat, "PLAIN_STREAMS", False)
+    monkeypatch.setattr(vllm_compat, "STEP_DETAILS", False)
+
+    assert vllm_compat.lacking() == [
+        "vLLM 0.24.0 encodes chat streams itself, which takes more CPU per token; "
+        "the engine's own encoder is made for 0.28 to 0.32.",
+        "vLLM 0.24.0 does not report the batch of a step, as 0.26 and later do, "
+        "so the autoscaling policy cannot learn how long steps take.",
+    ]
+
+
+def test_what_has_moved_is_found_at_its_older_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = ("vllm.nowhere.at_all", "vllm.outputs", "vllm.exceptions")
+    monkeypatch.setitem(vllm_compat.MOVED, "VLLMValidationError", newer)
+
+    assert vllm_compat._find("VLLMValidationError") is VLLMValidationError
+
+
+def test_what_is_nowhere_is_refused_with_the_release_and_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vllm_compat.MOVED, "Tide", ("vllm.nowhere", "vllm.outputs"))
+    monkeypatch.setattr(vllm_compat, "__version__", "0.19.0")
+
+    with pytest.raises(ImportError) as caught:
+        vllm_compat._find("Tide")
+
+    assert str(caught.value) == (
+        "vLLM 0.19.0 lacks what the engine needs: Tide in vllm.nowhere or vllm.outputs. "
+        "It runs with 0.24 to 0.33."
+    )
+    assert vllm_compat._find("Tide", otherwise=1) == 1
+
+
+def test_an_import_of_the_engine_that_vllm_cannot_fulfil_is_refused_in_the_same_way() -> None:
+    with pytest.raises(
+        ImportError, match=r"^vLLM \S+ lacks what the engine needs: .*Tide.* runs with 0\.24 to"
+    ):
+        with vllm_compat.named_if_missing():
+            from vllm.outputs import Tide  # noqa: F401
+
+
+def test_a_package_that_is_missing_besides_is_no_fault_of_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_more.py").write_text("import tide_that_is_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(vllm_compat.MOVED, "Tide", ("needs_more",))
+
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'tide_that_is_not_installed'$"):
+        vllm_compat._find("Tide")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'tide_that_is_not_installed'$"):
+        with vllm_compat.named_if_missing():
+            import needs_more  # noqa: F401
+    assert "needs_more" not in sys.modules
+
+
+def nested(levels: int) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for level in range(levels - 1):
+        document = {"a": [document], "b": "text"} if level % 2 else {"a": document, "b": 1}
+    return document
+
+
+@pytest.mark.parametrize("tag", [False, True])
+def test_json_is_refused_at_the_depth_at_which_vllm_refuses_it(tag: bool) -> None:
+    def refused(check: Any, document: Any) -> bool:
+        try:
+            check(document, structural_tag=tag)
+        except VLLMValidationError:
+            return True
+        return False
+
+    documents = [nested(levels) for levels in range(1, 90)]
+    given = [None, "", "{", "[" * 100_000, "3", *documents, *(json.dumps(document) for document in documents)]
+    verdicts = [refused(_check_json_nesting, document) for document in given]
+
+    assert verdicts == [refused(check_json_nesting, document) for document in given]
+    assert set(verdicts) == {True, False}
+
+
+def test_an_error_with_a_status_keeps_it_where_vllm_has_none_of_that_kind() -> None:
+    response = create_error_response(_GracefulHTTPError("8 wait", HTTPStatus.TOO_MANY_REQUESTS))
+
+    assert (response.error.code, response.error.message) == (429, "8 wait")
+
+
+def test_the_list_of_what_is_imported_has_what_has_moved() -> None:
+    assert vllm_compat.MOVED.items() <= places().items()
+    assert places()["AsyncLLM"] == ("vllm.v1.engine.async_llm",)
+    assert vllm_releases.ENGINE.is_dir()
