@@ -24,7 +24,7 @@ _AT_ZERO = {"min_replicas": 0, "max_replicas": 1}
 
 
 def cold_start(bench: Bench) -> dict[str, Any]:
-    """Measure first and second starts, with an empty and a filled compile cache.
+    """Measure first and second starts, with an empty and a filled compile cache; eager ones have none.
 
     Each of ours is the wait of a request that comes while the application runs without replicas; each of
     vLLM's is from the start of its server's process.
@@ -34,7 +34,7 @@ def cold_start(bench: Bench) -> dict[str, Any]:
     for way, eager in ways.items():
         for system, measure in (("tideserve", _ours), ("vllm serve", _bare)):
             cache = bench.cache(f"{system.split()[0]}-{way}")
-            for which in ("first", "second"):
+            for which in ("first",) if eager else ("first", "second"):
                 bench.say(f"{system}, {way}, {which} start")
                 figures.setdefault(system, {}).setdefault(way, {})[which] = measure(bench, eager, cache)
     if not bench.on_gpu:
