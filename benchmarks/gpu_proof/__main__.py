@@ -9,9 +9,9 @@ from benchmarks.common.supervise import TERM_S
 from benchmarks.gpu_proof.bench import Bench
 from benchmarks.gpu_proof.hardware import look
 from benchmarks.gpu_proof.options import Options, parse
+from benchmarks.gpu_proof.outcome import RefusedError
 from benchmarks.gpu_proof.page import write_page
 from benchmarks.gpu_proof.proof import SMOKE, STAGES, prove, titles
-from benchmarks.gpu_proof.stage import RefusedError
 from benchmarks.gpu_proof.store import Store
 from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_proof.options import Options
-from benchmarks.gpu_proof.stage import CannotError, NeedError
+from benchmarks.gpu_proof.outcome import CannotError, NeedError
 from benchmarks.gpu_proof.store import Store
 from loadtests.own_server import own_server
 

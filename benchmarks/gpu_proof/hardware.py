@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.gpu_proof.stage import RefusedError
+from benchmarks.gpu_proof.outcome import RefusedError
 from loadtests.machine import machine, versions
 
 _LEAST_CAPABILITY = (7, 5)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_proof.bench import Bench
+from benchmarks.gpu_proof.outcome import CannotError
 from benchmarks.gpu_proof.random_weights import make, parameters
-from benchmarks.gpu_proof.stage import CannotError
 from serve_app.settings.tree import EMBEDDED
 from serve_app.weights import embedded_model_path
 

@@ -2,19 +2,21 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from benchmarks.common.server_process import ServerError as ProcessError
 from benchmarks.gpu_proof.bench import Bench
 from benchmarks.gpu_proof.capacity import capacity
 from benchmarks.gpu_proof.cold_start import cold_start
 from benchmarks.gpu_proof.model import find_model
+from benchmarks.gpu_proof.outcome import CannotError, NeedError, Outcome, State
 from benchmarks.gpu_proof.overhead import overhead
 from benchmarks.gpu_proof.prefill_groups import prefill_groups
 from benchmarks.gpu_proof.prefix_cache import prefix_cache
 from benchmarks.gpu_proof.replayed import replayed
 from benchmarks.gpu_proof.slo import slo
-from benchmarks.gpu_proof.stage import CannotError, NeedError, Outcome, Stage, State
 from benchmarks.gpu_proof.step_time import step_time
 from benchmarks.gpu_proof.variants import quantization, tensor_parallel
 from loadtests.server import ServerError
@@ -22,6 +24,23 @@ from replay.capacity.server import MeasurementError
 from replay.fit import FitError
 from serve_app.cli.command_error import CommandError
 from serve_app.settings.settings_error import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One part of the proof."""
+
+    name: str
+    title: str
+    measure: Callable[[Bench], dict[str, Any]]
+    """Returns figures as plain data, with times in seconds and rates per second.
+
+    Raises:
+        CannotError: where the machine or the model lacks what the stage is about.
+    """
+    needs: tuple[str, ...] = ()
+    """Stages whose figures it reads."""
+
 
 STAGES = (
     Stage("model", "The model", find_model),

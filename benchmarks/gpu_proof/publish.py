@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks import REPOSITORY
 from benchmarks.common.markdown import table
+from benchmarks.gpu_proof.outcome import RefusedError
 from benchmarks.gpu_proof.pictures import pictures
 from benchmarks.gpu_proof.sections import Section, sections
-from benchmarks.gpu_proof.stage import RefusedError
 from benchmarks.gpu_proof.store import read_document
 from replay.capacity.fleet_file import write_profile
 from replay.profile import Profile

@@ -3,7 +3,7 @@
 from typing import Any
 
 from benchmarks.gpu_proof.bench import Bench, plain
-from benchmarks.gpu_proof.stage import CannotError
+from benchmarks.gpu_proof.outcome import CannotError
 from loadtests.traces import TraceError, open_trace
 from replay.profile import Profile
 from replay.run import replay

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_proof.stage import Outcome, RefusedError
+from benchmarks.gpu_proof.outcome import Outcome, RefusedError
 
 IDENTITY = "identity.json"
 DOCUMENT = "proof.json"

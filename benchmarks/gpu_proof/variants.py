@@ -4,7 +4,7 @@ from typing import Any
 
 from benchmarks.gpu_proof.bench import Bench, plain
 from benchmarks.gpu_proof.first_token import first_token_s
-from benchmarks.gpu_proof.stage import CannotError
+from benchmarks.gpu_proof.outcome import CannotError
 from benchmarks.gpu_proof.step_time import law, sweep
 from serve_app.cli.command_error import CommandError
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from benchmarks.gpu_proof.bench import Bench
 from benchmarks.gpu_proof.options import Options, parse
-from benchmarks.gpu_proof.stage import Outcome, Stage
+from benchmarks.gpu_proof.outcome import Outcome
+from benchmarks.gpu_proof.proof import Stage
 from benchmarks.gpu_proof.store import Store
 
 IDENTITY = {"device": "cpu", "gpu": "none", "model": "embedded", "processor": "a processor"}

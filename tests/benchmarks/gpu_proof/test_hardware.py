@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks.gpu_proof import hardware
 from benchmarks.gpu_proof.hardware import look
-from benchmarks.gpu_proof.stage import RefusedError
+from benchmarks.gpu_proof.outcome import RefusedError
 
 L4 = {"name": "NVIDIA L4", "capability": [8, 9], "memory_bytes": 24 << 30, "multiprocessors": 58}
 

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_proof.outcome import Outcome
 from benchmarks.gpu_proof.page import write_page
 from benchmarks.gpu_proof.proof import titles
 from benchmarks.gpu_proof.sections import sections
-from benchmarks.gpu_proof.stage import Outcome
 from benchmarks.gpu_proof.store import Store
 from tests.benchmarks.gpu_proof.proofs import IDENTITY, done
 

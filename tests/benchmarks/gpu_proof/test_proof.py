@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_proof.proof import SMOKE, STAGES, prove
-from benchmarks.gpu_proof.stage import CannotError, NeedError, Stage
+from benchmarks.gpu_proof.outcome import CannotError, NeedError
+from benchmarks.gpu_proof.proof import SMOKE, STAGES, Stage, prove
 from replay.capacity.server import MeasurementError
 from tests.benchmarks.gpu_proof.proofs import bench, done
 

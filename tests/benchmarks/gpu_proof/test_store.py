@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from benchmarks.gpu_proof.stage import Outcome, RefusedError
+from benchmarks.gpu_proof.outcome import Outcome, RefusedError
 from benchmarks.gpu_proof.store import DOCUMENT, Store, read_document
 from tests.benchmarks.gpu_proof.proofs import IDENTITY, done
 

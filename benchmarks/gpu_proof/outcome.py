@@ -1,11 +1,7 @@
-"""A stage of the proof, and how it can end."""
+"""How a stage of the proof, or the proof itself, can end."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from benchmarks.gpu_proof.bench import Bench
+from typing import Any, Literal
 
 State = Literal["done", "cannot", "failed"]
 
@@ -24,22 +20,6 @@ class CannotError(Exception):
 
 class NeedError(Exception):
     """A stage needs the figures of another one, which are still to be measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One part of the proof."""
-
-    name: str
-    title: str
-    measure: Callable[["Bench"], dict[str, Any]]
-    """Returns figures as plain data, with times in seconds and rates per second.
-
-    Raises:
-        CannotError: where the machine or the model lacks what the stage is about.
-    """
-    needs: tuple[str, ...] = ()
-    """Stages whose figures it reads."""
 
 
 @dataclass(frozen=True, slots=True)
