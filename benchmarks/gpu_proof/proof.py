@@ -4,7 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from subprocess import SubprocessError
 from typing import Any
+
+from httpx import HTTPError
 
 from benchmarks.common.server_process import ServerError as ProcessError
 from benchmarks.gpu_proof.bench import Bench
@@ -59,7 +62,7 @@ STAGES = (
 SMOKE = ("model", "step-time")
 _FAILURES = (
     NeedError, CommandError, MeasurementError, FitError, SettingsError, ServerError, ProcessError,
-    RuntimeError, OSError,
+    HTTPError, SubprocessError, RuntimeError, OSError,
 )  # fmt: skip
 """What the measuring parts raise: a stage that fails does not end the proof."""
 

@@ -1,5 +1,7 @@
+import subprocess
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks.gpu_proof.outcome import CannotError, NeedError
@@ -109,6 +111,18 @@ def test_only_the_stages_that_were_asked_for_are_measured(tmp_path) -> None:
     prove(running, stages)
 
     assert (first.times, second.times) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "error", [httpx.ReadError("the server died"), subprocess.TimeoutExpired("benchmark", 1800.0)]
+)
+def test_a_server_that_dies_and_a_benchmark_that_hangs_fail_their_stage_alone(tmp_path, error) -> None:
+    after = Counted({})
+    stages = (Stage("first", "", Counted(error)), Stage("second", "", after))
+    running = bench(tmp_path, stages)
+
+    assert not prove(running, stages)
+    assert (running.store.outcome("first").why, after.times) == (str(error), 1)
 
 
 def test_an_error_of_our_own_code_is_not_taken_for_a_failed_measurement(tmp_path) -> None:
