@@ -136,7 +136,7 @@ def scenario(
         itl_target_s=knobs.itl_target_s,
         cold_start_s=cold_start_s,
         seed=seed,
-        routing=routing,
+        routing="tokens" if routing == "grouped" and not knobs.prefill_groups else routing,
         max_held=knobs.max_held_requests,
         start_failures=start_failures,
         capacity=capacity,

@@ -54,7 +54,9 @@ class Admission:
                 503 if no slot is found in time, or the engines cannot start.
         """
         prompt_tokens = estimated_prompt_tokens(request, self._most_prompt_tokens)
-        budget_s = PREFILL_BUDGET_SHARE * self._knobs().ttft_target_s if request.wants_stream else 0.0
+        knobs = self._knobs()
+        grouped = request.wants_stream and knobs.prefill_groups
+        budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         if not self.held.cold:
             slot = self.replicas.take(self._limit, prompt_tokens, budget_s, self._batch)
             if slot is not None:

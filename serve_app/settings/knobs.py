@@ -153,6 +153,8 @@ class Knobs(ClosedModel):
     """The assumed speed of a replica until its steps and a start have been measured. None: an A100's
     steps."""
 
+    prefill_groups: bool = True
+    """Send streams so that engines prefill several prompts in one step; otherwise to the least load."""
     max_held_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
     """Requests that each ingress replica holds while no engine replica is up; others get 429."""
     cold_wait_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0

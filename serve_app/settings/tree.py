@@ -18,6 +18,10 @@ ENGINE_PREFIX = "Engine-"
 EMBEDDED = "embedded"
 """The value of `model` for the demonstration model that is part of the package."""
 Backend = Literal["xgrammar", "guidance", "outlines", "lm-format-enforcer", "auto"]
+Quantization = Literal[
+    "awq", "gptq", "bitsandbytes", "fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"
+]
+"""The first three need weights that were prepared for them; vLLM makes the others while it loads."""
 _COMPACT = ("xgrammar", "guidance")
 _COMPILE_S = 10.0
 """A string of `maxLength` 1,000 takes 5.4 s with a vocabulary of 128,000."""
@@ -122,7 +126,7 @@ class ModelSettings(ClosedModel):
     placement_group_strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "STRICT_PACK"
 
     dtype: Literal["auto", "float16", "bfloat16", "float32", "half", "float"] = "auto"
-    quantization: Literal["awq", "gptq", "fp8", "bitsandbytes"] | None = None
+    quantization: Quantization | None = None
     tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     kv_cache_memory_bytes: Annotated[int, Field(ge=1 << 20)] | None = None

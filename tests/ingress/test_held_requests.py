@@ -38,6 +38,16 @@ async def test_with_a_replica_at_hand_nothing_is_held_and_nobody_asked() -> None
     assert asyncio.all_tasks() == tasks
 
 
+@pytest.mark.parametrize("grouped", [True, False])
+async def test_only_streams_join_prefill_groups_and_none_without_the_knob(grouped: bool) -> None:
+    queue = Queue(prefill_groups=grouped)
+    queue.up("a")
+
+    slots = [await queue.admission.take(request(wants_stream=stream)) for stream in (True, False)]
+
+    assert [slot.group >= 0 for slot in slots] == [grouped, False]
+
+
 async def test_a_burst_asks_ray_once_and_leaves_together_when_a_replica_is_there() -> None:
     queue = Queue()
     tasks = await queue.held_requests(24)

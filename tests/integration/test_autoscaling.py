@@ -258,6 +258,7 @@ CHANGED = [
     "forecast_window_s=900",
     'schedules=[{start: "00:00", end: "00:01", min_replicas: 1}]',
     "starting_values=@l4",
+    "prefill_groups=false",
     "max_held_requests=999",
     "cold_wait_timeout_s=599",
     "keep_alive_interval_s=2",

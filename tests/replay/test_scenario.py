@@ -52,6 +52,13 @@ def test_conditions_come_from_the_knobs_and_the_profile() -> None:
     assert (conditions.max_held, conditions.seed, conditions.block_tokens) == (7, 3, 0)
 
 
+def test_without_prefill_groups_the_simulated_ingress_has_none() -> None:
+    knobs = Knobs(prefill_groups=False)
+
+    assert scenario(steady(), knobs=knobs).conditions.routing == "tokens"
+    assert scenario(steady(), knobs=knobs, routing="two-choices").conditions.routing == "two-choices"
+
+
 def test_knobs_that_only_advise_act_in_a_replay() -> None:
     assert scenario(steady(), knobs=Knobs(mode="advise")).knobs.mode == "act"
 
