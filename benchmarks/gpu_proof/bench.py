@@ -92,8 +92,9 @@ class Bench:
         }
         if not self.on_gpu:
             settings["kv_cache_memory_bytes"] = _CPU_KV_CACHE_BYTES
-        if place["load_format"] != "auto":
-            settings["engine_args"] = {"load_format": place["load_format"]}
+        engine_args = {} if place["load_format"] == "auto" else {"load_format": place["load_format"]}
+        if engine_args := engine_args | changes.pop("engine_args", {}):
+            settings["engine_args"] = engine_args
         return settings | changes
 
     def url(self, model: Mapping[str, Any], knobs: Mapping[str, Any] | None = None) -> str:

@@ -2,27 +2,26 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_proof.bench import plain
+from benchmarks.gpu_proof.bench import NAME, plain
+from loadtests.client import drive as client
+from loadtests.client.prompts import Target
 from loadtests.columns import Columns
 from loadtests.percentiles import Percentiles
 from loadtests.planned import Planned
-from loadtests.progress import Progress
-from loadtests.record import Run
-from loadtests.runner import Order, run
+from loadtests.record import Record, Run, Timekeeping
 from loadtests.scenario import Scenario
 from loadtests.summary import summarize
 from loadtests.verdicts import judge
 
-
-class _NoView:
-    def show(self, progress: Progress) -> None:
-        """Show nothing: a load takes a minute at most, and the stage has said what it is."""
+_LEAD_S = 0.5
+"""From planning a load to its first request, in which the client draws prompts and opens its session."""
 
 
 def at_times(
@@ -30,7 +29,7 @@ def at_times(
 ) -> tuple[Planned, ...]:
     """Return a request for each of `times`, seconds; their prompts begin with the same `shared_tokens`."""
     return tuple(
-        Planned(index, at_s, "proof", None, "completions", prompt_tokens, output_tokens, shared_tokens)
+        Planned(index, at_s, NAME, None, "completions", prompt_tokens, output_tokens, shared_tokens)
         for index, at_s in enumerate(sorted(times))
     )
 
@@ -42,20 +41,35 @@ def poisson(rate: float, for_s: float, seed: int, together: int = 1) -> list[flo
     return [at for _ in range(groups) for at in [draw.uniform(0.0, for_s)] * together]
 
 
-def drive(url: str, planned: Sequence[Planned], for_s: float, seed: int) -> Run:
-    """Send requests at their times, and return what came of each.
-
-    Raises:
-        ServerError: if the server cannot take such requests.
-    """
+def drive(url: str, planned: Sequence[Planned], for_s: float) -> Run:
+    """Send requests at their times to the proof's model, and return what came of each."""
     document = {
-        "name": "proof",
-        "seed": seed,
+        "name": NAME,
         "arrivals": [{"shape": "steady", "for_s": for_s, "rate": max(len(planned) / for_s, 1e-3)}],
-        "requests": [{"kind": "proof"}],
+        "requests": [{"kind": NAME}],
     }
-    order = Order(Scenario.model_validate(document), tuple(planned), for_s, url)
-    return asyncio.run(run(order, _NoView()))
+    scenario = Scenario.model_validate(document)
+    # Of a seed that came twice, the replica would find the prompts in its prefix cache.
+    target = Target(url=url, headers={}, model=NAME, seed=time.time_ns())
+    records: list[Record] = []
+    began = time.time() + _LEAD_S
+
+    async def send() -> Timekeeping:
+        begin = time.monotonic() + _LEAD_S
+        return await client.drive(planned, target, scenario.client, begin, records.append, asyncio.Event())
+
+    kept = asyncio.run(send())
+    return Run(
+        scenario=scenario.model_dump(mode="json"),
+        scenario_hash=scenario.digest(),
+        url=url,
+        began=began,
+        duration_s=time.time() - began,
+        records=tuple(sorted(records, key=lambda record: record.index)),
+        samples=(),
+        decisions=(),
+        timekeeping=kept,
+    )
 
 
 def figures(done: Run) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from benchmarks.gpu_proof.replayed import replayed
 from benchmarks.gpu_proof.slo import slo
 from benchmarks.gpu_proof.step_time import step_time
 from benchmarks.gpu_proof.variants import quantization, tensor_parallel
+from loadtests.client.request import SpoiledError
 from loadtests.server import ServerError
 from replay.capacity.server import MeasurementError
 from replay.fit import FitError
@@ -62,7 +63,7 @@ STAGES = (
 SMOKE = ("model", "step-time")
 _FAILURES = (
     NeedError, CommandError, MeasurementError, FitError, SettingsError, ServerError, ProcessError,
-    HTTPError, SubprocessError, RuntimeError, OSError,
+    SpoiledError, HTTPError, SubprocessError, RuntimeError, OSError,
 )  # fmt: skip
 """What the measuring parts raise: a stage that fails does not end the proof."""
 

@@ -109,15 +109,19 @@ def parameters(shape: str) -> int:
     return int(config["num_hidden_layers"] * layer + embeddings + hidden)
 
 
-def make(shape: str, folder: Path, *, checkpoint: bool) -> Path:
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+"""The `quantization_config` of checkpoints with weights of four bits, as AutoAWQ writes it."""
+
+
+def make(shape: str, folder: Path, *, checkpoint: bool = False, awq: bool = False) -> Path:
     """Write a model folder, with `checkpoint` including weights, and return it. What is there is kept.
 
-    Without weights, vLLM's `load_format: dummy` makes them up while it starts.
+    Without weights, vLLM's `load_format: dummy` makes them up while it starts, with `awq` those of four bits.
 
     Raises:
         OSError: if the folder cannot be written, or the disk has no room for the weights.
     """
-    model = folder / (f"{shape}-checkpoint" if checkpoint else shape)
+    model = folder / f"{shape}{'-checkpoint' * checkpoint}{'-awq' * awq}"
     if (model / "config.json").exists():
         return model
     part = folder / f"{model.name}.part"
@@ -131,7 +135,8 @@ def make(shape: str, folder: Path, *, checkpoint: bool) -> Path:
         if free < needed * 1.1:
             raise OSError(0, f"{needed / 1e9:.1f} GB of weights do not fit into {free / 1e9:.1f} GB of disk")
         _write_weights(SHAPES[shape], part)
-    (part / "config.json").write_text(json.dumps(SHAPES[shape], indent=1), encoding="utf-8")
+    config = {**SHAPES[shape], **({"quantization_config": AWQ} if awq else {})}
+    (part / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     part.rename(model)
     return model
 

@@ -147,14 +147,20 @@ def _scaled(at: Figures, scale: float) -> list[str]:
 def _prefill_groups(found: Figures) -> _Read:
     rows = [
         [
-            f"{row['rps']:.3g}", str(row["together"]), _percent(row["late_tokens"]),
+            row["how"], f"{row['rps']:.3g}", _percent(row["late_tokens"]),
             _ms(row["latencies_s"]["ITL"]["p95"]), _ms(row["latencies_s"]["TTFT"]["p50"]),
             _ms(row["latencies_s"]["TTFT"]["p95"]),
         ]
         for row in found["rows"]
     ]  # fmt: skip
     text = [f"A token is late if it comes more than {found['itl_target_s'] * 1e3:g} ms after the one before."]
-    return text, [Table(("requests/s", "at a time", "late tokens", "ITL P95", "TTFT P50", "TTFT P95"), rows)]
+    if "replicas" in found:
+        on, off = (found["capacity_rps"][how] for how in ("on", "off"))
+        text.append(
+            f"The largest rate tried at which {found['replicas']} replicas have at most 5 % of late tokens: "
+            f"{_rate(on)} with prefill groups, {_rate(off)} without."
+        )
+    return text, [Table(("load", "requests/s", "late tokens", "ITL P95", "TTFT P50", "TTFT P95"), rows)]
 
 
 def _prefix_cache(found: Figures) -> _Read:
@@ -222,6 +228,10 @@ def _replay(found: Figures) -> _Read:
     minutes = f"{found['replayed_s'] / 60:g}"
     text = [f"Simulated with the measured fleet file: the first {minutes} minutes of each window."]
     return text, [Table(("window, policy", "GPU-seconds", "attained"), rows)]
+
+
+def _rate(rps: float | None) -> str:
+    return "none" if rps is None else f"{rps:.3g} requests/s"
 
 
 def _ms(seconds: float | None) -> str:

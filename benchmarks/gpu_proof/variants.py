@@ -5,26 +5,37 @@ from typing import Any
 from benchmarks.gpu_proof.bench import Bench, plain
 from benchmarks.gpu_proof.first_token import first_token_s
 from benchmarks.gpu_proof.outcome import CannotError
+from benchmarks.gpu_proof.random_weights import make
 from benchmarks.gpu_proof.step_time import law, sweep
 from serve_app.cli.command_error import CommandError
 
-_USUAL_S, _LEAST_S = 45.0, 20.0
+_USUAL_S, _LEAST_S = 30.0, 16.0
 _FIRST_TOKEN_S = 120.0
-_FP8 = (8, 9)
-"""The least compute capability with fp8 in its tensor cores; an earlier GPU has it for weights alone."""
+_MXFP8 = (10, 0)
+"""The least compute capability with mxfp8 in its tensor cores."""
 
 
 def quantization(bench: Bench) -> dict[str, Any]:
-    """Measure the step time with each quantization that needs no prepared weights."""
+    """Measure the step time with each quantization that the device has and that needs no prepared weights."""
+    found = {name: _measure(bench, **changes) for name, changes in _quantizations(bench).items()}
+    if bench.options.random_weights is None:
+        found["left out"] = "awq, gptq and bitsandbytes, which need weights that were prepared for them"
+    return found
+
+
+def _quantizations(bench: Bench) -> dict[str, dict[str, Any]]:
     if not bench.on_gpu:
-        raise CannotError("vLLM quantizes to fp8 on GPUs only")
-    capability = tuple(bench.machine["gpus"][0]["capability"])
-    found = _measure(bench, quantization="fp8")
-    found["tensor_cores"] = capability >= _FP8
-    return {
-        "fp8": found,
-        "left out": "awq, gptq and bitsandbytes, which need weights that were prepared for them",
+        return {"fp8_per_channel": {"quantization": "fp8_per_channel"}}
+    ways: dict[str, dict[str, Any]] = {
+        "fp8": {"quantization": "fp8"},
+        "KV cache of fp8": {"engine_args": {"kv_cache_dtype": "fp8"}},
     }
+    if tuple(bench.machine["gpus"][0]["capability"]) >= _MXFP8:
+        ways["mxfp8"] = {"quantization": "mxfp8"}
+    if (shape := bench.options.random_weights) is not None:
+        model = make(shape, bench.store.folder.resolve() / "models", awq=True)
+        ways["awq, 4 bits"] = {"model": str(model), "engine_args": {"load_format": "dummy"}}
+    return ways
 
 
 def tensor_parallel(bench: Bench) -> dict[str, Any]:

@@ -45,7 +45,8 @@ MEASURED: dict[str, dict[str, Any]] = {
     },
     "slo": {"largest_rate_that_meets_it": None, "tried": [{"rps": 6.2, **LOADED}], "table": {}},
     "prefill-groups": {
-        "itl_target_s": 0.025, "rows": [{"rps": 3.0, "together": 4, "late_tokens": 0.07, **LOADED}],
+        "itl_target_s": 0.025, "rows": [{"rps": 3.0, "how": "4 together", "late_tokens": 0.07, **LOADED}],
+        "replicas": 2, "capacity_rps": {"on": 12.5, "off": None},
         "left out": "the pick",
     },
     "prefix-cache": {
@@ -113,11 +114,11 @@ def test_a_rehearsal_warns_and_a_proof_does_not(whole, tmp_path) -> None:
 
 
 def test_what_could_not_be_measured_is_said(tmp_path) -> None:
-    ended = Outcome("quantization", "cannot", "vLLM quantizes to fp8 on GPUs only", "2026-01-02T", 0.0, {})
+    ended = Outcome("tensor-parallel", "cannot", "it takes two GPUs", "2026-01-02T", 0.0, {})
     failed = Outcome("slo", "failed", "nothing answers", "2026-01-02T", 0.0, {})
     found = {section.stage: section.text for section in sections(document(tmp_path, [ended, failed]))}
     assert found == {
-        "quantization": ["Not measured: vLLM quantizes to fp8 on GPUs only."],
+        "tensor-parallel": ["Not measured: it takes two GPUs."],
         "slo": ["Failed: nothing answers."],
     }
 
@@ -126,6 +127,7 @@ def test_a_latency_that_never_came_and_a_stage_left_out_in_part_are_said(whole) 
     found = {section.stage: section for section in sections(whole)}
     assert found["slo"].tables[0].rows[0][1:4] == ["50/150/never ms", "50/150/never ms", "-"]
     assert found["prefill-groups"].text[-1] == "Left out: the pick."
+    assert found["prefill-groups"].text[1].endswith("12.5 requests/s with prefill groups, none without.")
     assert found["tensor-parallel"].text == ["2: vLLM refused it: heads do not divide"]
 
 

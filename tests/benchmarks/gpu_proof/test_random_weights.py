@@ -4,7 +4,7 @@ import pytest
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.gpu_proof.random_weights import SHAPES, make, parameters
+from benchmarks.gpu_proof.random_weights import AWQ, SHAPES, make, parameters
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_written_checkpoint_is_what_transformers_loads(tmp_path) -> None:
 
 
 def test_without_weights_there_is_a_configuration_and_a_tokenizer(tmp_path) -> None:
-    folder = make("llama-3.1-8b", tmp_path, checkpoint=False)
+    folder = make("llama-3.1-8b", tmp_path)
 
     assert AutoConfig.from_pretrained(folder).num_hidden_layers == 32
     assert (folder / "tokenizer.json").exists()
@@ -35,10 +35,10 @@ def test_without_weights_there_is_a_configuration_and_a_tokenizer(tmp_path) -> N
 
 def test_what_is_there_is_kept_and_what_was_cut_off_is_made_anew(tmp_path) -> None:
     (tmp_path / "tiny.part").mkdir()
-    folder = make("tiny", tmp_path, checkpoint=False)
+    folder = make("tiny", tmp_path)
     before = (folder / "config.json").stat().st_mtime_ns
 
-    assert make("tiny", tmp_path, checkpoint=False) == folder
+    assert make("tiny", tmp_path) == folder
     assert (folder / "config.json").stat().st_mtime_ns == before
     assert not (tmp_path / "tiny.part").exists()
 
@@ -51,3 +51,11 @@ def test_weights_that_do_not_fit_are_refused_before_the_first_byte(tmp_path, mon
 
 def test_every_shape_s_tokens_are_in_the_tokenizer_s_vocabulary() -> None:
     assert all(shape["vocab_size"] >= 2048 for shape in SHAPES.values())
+
+
+def test_weights_of_four_bits_are_another_model(tmp_path) -> None:
+    plain, quantized = make("tiny", tmp_path), make("tiny", tmp_path, awq=True)
+    assert json.loads((quantized / "config.json").read_text()) == {
+        **json.loads((plain / "config.json").read_text()),
+        "quantization_config": AWQ,
+    }
