@@ -25,7 +25,7 @@ _TARGETS = {
 """The GPU's are the product's defaults; the CPU's are such that a rehearsal on two cores finds a capacity."""
 
 
-_TOKENS = {"gpu": (512, 128), "cpu": (64, 16)}
+_TOKENS = {"gpu": (512, 128), "cpu": (32, 8)}
 """Of a prompt and an answer: the GPU's are what the policy assumes before it has seen any, and the CPU's such
 that a rehearsal has a hundred requests in some seconds."""
 
@@ -92,6 +92,7 @@ class Bench:
         }
         if not self.on_gpu:
             settings["kv_cache_memory_bytes"] = _CPU_KV_CACHE_BYTES
+            settings["cpus_per_replica"] = 0.4  # so that two fit beside the ingress on two cores
         engine_args = {} if place["load_format"] == "auto" else {"load_format": place["load_format"]}
         if engine_args := engine_args | changes.pop("engine_args", {}):
             settings["engine_args"] = engine_args
