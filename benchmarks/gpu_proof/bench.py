@@ -85,6 +85,7 @@ class Bench:
             "model": place["model"],
             "device": self.options.device,
             "accelerator_type": None,
+            "load_format": place["load_format"],
             "dtype": "bfloat16",
             "max_model_len": _GPU_CONTEXT if self.on_gpu else _CPU_CONTEXT,
             "max_num_seqs": 256 if self.on_gpu else 32,
@@ -93,9 +94,6 @@ class Bench:
         if not self.on_gpu:
             settings["kv_cache_memory_bytes"] = _CPU_KV_CACHE_BYTES
             settings["cpus_per_replica"] = 0.4  # so that two fit beside the ingress on two cores
-        engine_args = {} if place["load_format"] == "auto" else {"load_format": place["load_format"]}
-        if engine_args := engine_args | changes.pop("engine_args", {}):
-            settings["engine_args"] = engine_args
         return settings | changes
 
     def url(self, model: Mapping[str, Any], knobs: Mapping[str, Any] | None = None) -> str:

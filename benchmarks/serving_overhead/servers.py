@@ -137,7 +137,7 @@ def tideserve_config(engine: Engine) -> dict[str, object]:
         "max_model_len": engine.max_model_len,
         "max_num_seqs": engine.max_num_seqs,
         "enforce_eager": engine.enforce_eager,
-        "engine_args": {"load_format": engine.load_format},
+        "load_format": engine.load_format,
     }
     if engine.device == "cpu":
         model["kv_cache_memory_bytes"] = engine.kv_cache_gib << 30

@@ -23,6 +23,7 @@ _PASSED = (
     "tokenizer",
     "dtype",
     "quantization",
+    "load_format",
     "tensor_parallel_size",
     "gpu_memory_utilization",
     "kv_cache_memory_bytes",

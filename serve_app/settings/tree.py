@@ -22,6 +22,12 @@ Quantization = Literal[
     "awq", "gptq", "bitsandbytes", "fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"
 ]
 """The first three need weights that were prepared for them; vLLM makes the others while it loads."""
+LoadFormat = Literal[
+    "auto", "safetensors", "pt", "npcache", "mistral", "dummy", "sharded_state", "tensorizer",
+    "fastsafetensors", "instanttensor", "runai_streamer", "runai_streamer_sharded",
+]  # fmt: skip
+_ONTO_GPUS = ("fastsafetensors", "instanttensor", "runai_streamer", "runai_streamer_sharded")
+"""What these save is the way from the disk to a GPU."""
 _COMPACT = ("xgrammar", "guidance")
 _COMPILE_S = 10.0
 """A string of `maxLength` 1,000 takes 5.4 s with a vocabulary of 128,000."""
@@ -127,6 +133,7 @@ class ModelSettings(ClosedModel):
 
     dtype: Literal["auto", "float16", "bfloat16", "float32", "half", "float"] = "auto"
     quantization: Quantization | None = None
+    load_format: LoadFormat = "auto"
     tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     kv_cache_memory_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
@@ -186,6 +193,8 @@ class ModelSettings(ClosedModel):
             raise ValueError(
                 f"tensor_parallel_size = {self.tensor_parallel_size} must be 1 with device = 'cpu'"
             )
+        if self.device == "cpu" and self.load_format in _ONTO_GPUS:
+            raise ValueError(f"load_format = {self.load_format!r} loads onto GPUs, and device = 'cpu'")
         if self.gpus_per_replica is None:
             return self
         gpus, ranks = f"gpus_per_replica = {self.gpus_per_replica}", self.tensor_parallel_size

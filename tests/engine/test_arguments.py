@@ -43,6 +43,7 @@ def test_what_is_set_is_passed() -> None:
         "tokenizer": "org/tokenizer",
         "dtype": "bfloat16",
         "quantization": "fp8",
+        "load_format": "fastsafetensors",
         "tensor_parallel_size": 2,
         "gpu_memory_utilization": 0.8,
         "kv_cache_memory_bytes": 1 << 30,

@@ -46,7 +46,8 @@ def test_a_value_out_of_its_range_is_refused(settings: type[Any], key: str, valu
     [
         ("model", ""), ("device", "tpu"), ("cpus_per_replica", -1),
         ("placement_group_strategy", "TIGHT"), ("dtype", "int3"), ("quantization", "zip"),
-        ("tensor_parallel_size", 0), ("tensor_parallel_size", 1025), ("gpu_memory_utilization", 0),
+        ("load_format", "gguf"), ("tensor_parallel_size", 0), ("tensor_parallel_size", 1025),
+        ("gpu_memory_utilization", 0),
         ("gpu_memory_utilization", 1.01), ("gpu_memory_utilization", NAN),
         ("kv_cache_memory_bytes", (1 << 20) - 1), ("max_model_len", 15), ("max_num_batched_tokens", 15),
         ("max_num_seqs", 0), ("scheduling_policy", "random"), ("task", "dance"),
@@ -111,6 +112,10 @@ def test_settings_cannot_be_changed_once_checked() -> None:
             {"device": "cpu", "tensor_parallel_size": 2},
             "tensor_parallel_size = 2 must be 1 with device = 'cpu'",
         ),
+        (
+            {"device": "cpu", "load_format": "fastsafetensors"},
+            "load_format = 'fastsafetensors' loads onto GPUs, and device = 'cpu'",
+        ),
         ({"device": "cpu", "gpus_per_replica": 1}, "gpus_per_replica = 1 has no meaning with device = 'cpu'"),
         (
             {"gpus_per_replica": 2, "tensor_parallel_size": 4},
@@ -118,7 +123,7 @@ def test_settings_cannot_be_changed_once_checked() -> None:
         ),
     ],
 )
-def test_a_replica_has_one_gpu_a_rank_and_none_on_a_cpu(given: dict[str, Any], problem: str) -> None:
+def test_what_a_device_has_not_is_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError) as error:
         ModelSettings.model_validate({"name": "a", **given})
 
