@@ -1,8 +1,9 @@
-"""Have each node on which an engine replica may be placed keep a zygote, before a replica is wanted there."""
+"""Have each node on which an engine replica may be placed keep a zygote, and the weights in memory."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import ray
 from ray._private import state
@@ -11,7 +12,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import engine_environment, resources_on_one_node
 from serve_app.cluster.ray_resources import lacking
-from serve_app.settings.tree import ModelSettings
+from serve_app.settings.tree import EMBEDDED, ModelSettings
+from serve_app.weights.page_cache import prefetch
 
 _PERIOD_S = 10.0
 _WAIT_S = 60.0
@@ -30,23 +32,31 @@ async def keep_nodes_warm(models: Sequence[ModelSettings]) -> None:
 def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
     """Run an empty task in each model's environment, on each node with room for a replica of it.
 
-    The worker that Ray starts for the task starts the zygote, and may become the first replica itself.
+    The worker that Ray starts for the task starts the zygote, and may become the first replica itself. A
+    second task, which nothing waits for, has the node's kernel read the weights.
     """
     pending = {}
     for node, total in state.total_resources_per_node().items():
         for model in models:
             if (node, model.name) not in warmed and not lacking(total, resources_on_one_node(model)):
-                there = NodeAffinitySchedulingStrategy(node, soft=False)
-                task = ray.remote(_nothing).options(
-                    num_cpus=0,
-                    max_retries=0,
-                    runtime_env=engine_environment(model, zygote=True),
-                    scheduling_strategy=there,
-                )
-                pending[task.remote()] = (node, model.name)
+                pending[_run(_nothing, node, model)] = (node, model)
     done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_WAIT_S) if pending else ([], [])
-    warmed.update(pending[reference] for reference in done)
+    for node, model in (pending[reference] for reference in done):
+        warmed.add((node, model.name))
+        if model.model != EMBEDDED and model.load_format != "dummy":
+            _run(prefetch, node, model, model.model, model.revision)
     ray.get(done)  # raises what a task failed with; its replicas would fail alike, so it is not run again
+
+
+def _run(function: Callable[..., Any], node: str, model: ModelSettings, *arguments: Any) -> Any:
+    """Run `function` on a node in the environment of the model's engines; return Ray's reference to it."""
+    remote = ray.remote(function).options(
+        num_cpus=0,
+        max_retries=0,
+        runtime_env=engine_environment(model, zygote=True),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+    )
+    return remote.remote(*arguments)
 
 
 def _nothing() -> None:

@@ -22,6 +22,7 @@ class StubRay:
         self.ran: list[tuple[str, Any]] = []
         self.late: set[str] = set()
         self.failing = False
+        self.read: list[tuple[str, Any]] = []
 
     def remote(self, _: object) -> "StubRay":
         return self
@@ -32,7 +33,10 @@ class StubRay:
 
         class Task:
             @staticmethod
-            def remote() -> tuple[str, int]:
+            def remote(*arguments: Any) -> tuple[str, int]:
+                if arguments:
+                    self.read.append((node, arguments))
+                    return node, 0
                 self.ran.append((node, runtime_env))
                 return node, len(self.ran)
 
@@ -101,6 +105,12 @@ def test_a_task_that_failed_is_told_of_and_not_run_again(ray: StubRay) -> None:
     ray.failing = False
     warm_nodes.warm([model()], warmed)
     assert nodes(ray) == [A, B]
+
+
+def test_a_warm_node_reads_the_weights_and_the_embedded_ones_need_none(ray: StubRay) -> None:
+    ray.late = {B}
+    warm_nodes.warm([model(name="ours"), model(model="org/8b", revision="v2")], set())
+    assert ray.read == [(A, ("org/8b", "v2"))]
 
 
 def test_replicas_share_a_zygote_if_their_environment_is_the_same() -> None:
