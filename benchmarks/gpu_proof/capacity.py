@@ -14,7 +14,7 @@ from replay.capacity.sweep import Limits
 from replay.profile import Profile
 from serve_app.policy.capacity_model import Mix, capacity_rps
 
-_USUAL_STEP_S, _LEAST_STEP_S = 12.0, 2.0
+_USUAL_STEP_S, _LEAST_STEP_S = 10.0, 2.0
 _WORDS = (
     "The tide rises and falls twice a day; every harbour has learned to live with it. Who built the pier?"
 )

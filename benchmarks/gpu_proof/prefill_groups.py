@@ -14,7 +14,7 @@ from benchmarks.gpu_proof.loads import at_times, drive, figures, late_share, poi
 from benchmarks.gpu_proof.search import largest_rate
 from serve_app.ingress.replica_choice import GROUP_REQUESTS
 
-_USUAL_S, _LEAST_S = 20.0, 3.0
+_USUAL_S, _LEAST_S = 15.0, 3.0
 _SHARE = 0.8
 """Of the capacity: the rate at which alone and together, on and off, are compared."""
 _LATE_SHARE = 0.05

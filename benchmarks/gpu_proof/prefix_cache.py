@@ -8,7 +8,7 @@ from benchmarks.gpu_proof.loads import at_times, drive, figures, poisson
 
 _TIMES, _SHARED = 2, 0.94
 """The prompts are twice as long as in other loads; of a shared one, this share is the same in all."""
-_USUAL_S, _LEAST_S = 20.0, 3.0
+_USUAL_S, _LEAST_S = 15.0, 3.0
 _SHARE = 0.25
 """Of the capacity for prompts half as long, so that no request waits in a queue."""
 

@@ -8,7 +8,7 @@ from benchmarks.gpu_proof.loads import at_times, drive, figures, poisson
 from benchmarks.gpu_proof.search import largest_rate
 from loadtests.scenario import Slos
 
-_USUAL_S, _LEAST_S = 25.0, 3.0
+_USUAL_S, _LEAST_S = 20.0, 3.0
 _TRIES = 6
 """They tell the rate to within a fifth, if it is not below a quarter of the capacity."""
 

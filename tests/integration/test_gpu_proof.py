@@ -37,7 +37,7 @@ class Rehearsal:
 
 
 def rehearse(folder: Path, interrupt_at: str = "") -> Rehearsal:
-    """Run it, and send SIGINT once it has said `interrupt_at`."""
+    """Run it, and send SIGTERM once it has said `interrupt_at`."""
     command = [sys.executable, "-u", "-m", "benchmarks.gpu_proof", "--device", "cpu", "--minutes", "2"]
     command += ["--out", str(folder / "proof"), "--windows", str(folder)]
     with subprocess.Popen(
@@ -48,7 +48,7 @@ def rehearse(folder: Path, interrupt_at: str = "") -> Rehearsal:
         for line in running.stdout:
             lines.append(line)
             if interrupt_at and interrupt_at in line:
-                os.kill(running.pid, signal.SIGINT)
+                os.kill(running.pid, signal.SIGTERM)
                 interrupt_at = ""
     document = read_document(folder / "proof" / DOCUMENT)
     return Rehearsal(running.returncode, lines, folder / "proof", document)
