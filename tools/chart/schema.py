@@ -218,6 +218,7 @@ class ValuesSchema:
         cache = {
             "type": one_of("none", "pvc", "hostPath"),
             "mountPath": text(empty=False),
+            "compiled": flag(),
             "pvc": closed(claim),
             "hostPath": closed({"path": text(empty=False)}),
             "preDownload": closed(job),
