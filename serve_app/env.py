@@ -127,6 +127,9 @@ ZYGOTE = "TIDESERVE_ZYGOTE"
 ZYGOTE_SOCKET = "TIDESERVE_ZYGOTE_SOCKET"
 """Where the zygote of a forked process listens."""
 
+COMPILE_CACHE = "TIDESERVE_COMPILE_CACHE"
+"""A folder that the pods of a cluster share, for archives of what their engines have compiled."""
+
 RAY_JOB = "RAY_JOB_ID"
 """Ray reads it, and the raylet's process id, when it is imported: a zygote is of one job and one raylet."""
 

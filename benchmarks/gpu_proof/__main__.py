@@ -56,9 +56,12 @@ def _begin(options: Options) -> Bench:
         "processor": machine["processor"],
         "versions": ", ".join(f"{k} {v}" for k, v in machine["versions"].items() if k != "commit"),
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    store = Store(options.out, identity)
-    store.write_machine(machine)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        store = Store(options.out, identity)
+        store.write_machine(machine)
+    except OSError as error:
+        raise RefusedError(f"{options.out} cannot be written: {error.strerror}; give another --out") from None
     return Bench(options, store, machine, say)
 
 

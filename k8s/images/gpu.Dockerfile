@@ -1,5 +1,6 @@
 # One image for every pod of a cluster with NVIDIA GPUs. From the top of the repository:
 #   docker buildx build --file k8s/images/gpu.Dockerfile --tag tideserve:0.1.0 .
+# The GPU proof, `helm test` with tests.gpuProof, takes a second image: --target proof --tag tideserve:0.1.0-proof
 # docs/kubernetes-images.md says what it needs and what it holds.
 # A tag moves. Give a release the digest too: --build-arg BASE_IMAGE=docker.io/library/debian:bookworm-slim@sha256:…
 ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
@@ -36,7 +37,7 @@ RUN /opt/pip/bin/pip --python /opt/tideserve/bin/python install \
     && /opt/tideserve/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/application/lib
 COPY config /opt/application/config
 
-FROM ${BASE_IMAGE}
+FROM ${BASE_IMAGE} AS serving
 # bash and wget are what KubeRay's probes run. triton builds its launchers with the compiler and Python's headers
 # when a kernel is first used, torch.compile and FlashInfer compile with it too: an engine does not start without.
 ARG COMPILER="g++ python3-dev"
@@ -75,3 +76,20 @@ LABEL org.opencontainers.image.title="tideserve" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="${BASE_IMAGE}"
+
+# What `python -m benchmarks.gpu_proof` needs on top of what serves.
+FROM dependencies AS laboratory
+RUN /opt/pip/bin/pip --python /opt/tideserve/bin/python install --prefix /opt/laboratory \
+        --no-cache-dir --no-deps --no-compile --require-hashes --requirement requirements/lab.txt
+WORKDIR /opt/laboratory/lib/python3.11/site-packages
+COPY benchmarks benchmarks
+COPY loadtests loadtests
+COPY replay replay
+RUN /opt/tideserve/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/laboratory/lib
+
+FROM serving AS proof
+COPY --from=laboratory /opt/laboratory /opt/tideserve
+CMD ["python", "-m", "benchmarks.gpu_proof", "--stages", "smoke", "--out", "/tmp/proof"]
+
+# The last stage is what is built without --target.
+FROM serving

@@ -7,9 +7,12 @@ import multiprocessing
 import os
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from serve_app import env
+from serve_app.engine import compile_cache
 from serve_app.engine.startup_phases import Startup
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
@@ -68,6 +71,7 @@ async def launch(
         from serve_app.engine.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
 
         with named_if_missing():
+            from vllm import __version__  # noqa: PLC0415
             from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
             from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
@@ -85,7 +89,11 @@ async def launch(
         resource_tracker.ensure_running()  # as plain Python, which is all it needs
         multiprocessing.set_executable(EXECUTABLE)  # vLLM spawns the engine core, and this forks it
     stats = StepStats(metrics)
+    shared = os.environ.get(env.COMPILE_CACHE)
+    archive = compile_cache.archive_of(shared, __version__, model.name) if shared else None
     with startup.phase("configuration"):
+        if archive is not None:
+            compile_cache.fetch(archive, Path.home())
         namespace = vllm_namespace(model)
         config = engine_args(namespace).create_engine_config()
     with startup.phase("weights_and_kv_cache"):
@@ -99,6 +107,9 @@ async def launch(
         client = LocalEngine(serving, model, metrics.count_error)
         with startup.phase("warm_up"):
             await _warm_up(client, model)
+        if archive is not None:
+            # In a thread: the volume may be slow, and requests need not wait.
+            Thread(target=compile_cache.hand_over, args=(archive, Path.home()), daemon=True).start()
         # Only now, so that the warm-up is in no signal and no log.
         report = EngineReport.of(llm)
         stats.steps = report.steps

@@ -1,14 +1,17 @@
 """Starting and stopping an engine: vLLM's own front end, around a stub of the engine core."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 from vllm import __version__
 
+from serve_app import env
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.startup_phases import Startup
@@ -37,6 +40,24 @@ class Start:
         startup = Startup("tide", lambda document: self.documents.append(json.loads(document)))
         settings = ModelSettings.model_validate(MODEL | model)
         return await launch(settings, self.metrics, startup, self.request_log)
+
+
+async def test_an_engine_begins_with_what_others_have_compiled_and_hands_over_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    homes = [tmp_path / "first", tmp_path / "second"]
+    (homes[0] / ".triton/cache").mkdir(parents=True)
+    (homes[0] / ".triton/cache/kernel").touch()
+    homes[1].mkdir()
+    monkeypatch.setenv(env.COMPILE_CACHE, str(tmp_path / "shared"))
+    archive = tmp_path / f"shared/vllm-{__version__}/tide.tar"
+    for home in homes:
+        monkeypatch.setenv("HOME", str(home))
+        engine = await Start(StubEngineCore(), monkeypatch).run(name="tide")
+        while not archive.exists():
+            await asyncio.sleep(0.01)
+        engine.shutdown()
+    assert (homes[1] / ".triton/cache/kernel").exists()
 
 
 async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ TOGETHER = (
     (r"models\.(tiny|e)\b", "models.tiny"),
     (r"serviceAccount\b", "models.accounts"),
     (r"modelCache\b", "models.cache"),
+    (r"tests\.gpuProof\b", "tests.gpuProof"),
 )
 """Keys whose values are compared with each other, and what they are about."""
 

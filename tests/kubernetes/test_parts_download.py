@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from tests.kubernetes.chart import LAPTOP, of_kind
+from serve_app import env
+from tests.kubernetes.chart import LAPTOP, of_kind, ray_service
 from tests.kubernetes.tools import CHART
 
 CLAIM = 'modelCache={"type":"pvc"}'
@@ -105,6 +106,21 @@ def test_each_profile_in_use_has_its_job() -> None:
         ("org/large",),
         ("org/small@0123456789abcdef0123456789abcdef01234567",),
     ]
+
+
+def test_engines_share_what_they_compile_on_the_volume_and_only_there() -> None:
+    def folders(*sets: str) -> dict[str, str]:
+        cluster = ray_service(LAPTOP, *sets)["spec"]["rayClusterConfig"]
+        groups = {"head": cluster["headGroupSpec"]} | {g["groupName"]: g for g in cluster["workerGroupSpecs"]}
+        return {
+            name: item["value"]
+            for name, group in groups.items()
+            for item in group["template"]["spec"]["containers"][0]["env"]
+            if item["name"] == env.COMPILE_CACHE
+        }
+
+    assert folders(CLAIM) == {"cpu": "/models/.compiled"}
+    assert folders(CLAIM, "modelCache.compiled=false") == folders() == {}
 
 
 def test_a_claim_outlives_the_release_unless_told_otherwise() -> None:

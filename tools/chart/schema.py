@@ -19,6 +19,8 @@ _CORE = "io.k8s.api.core.v1."
 _NETWORKING = "io.k8s.api.networking.v1."
 _LABEL = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 _DAY_S = 86_400
+PROOF_SHAPES = ("llama-3.1-8b", "llama-3.2-3b", "llama-3.2-1b", "tiny")
+"""What random weights the GPU proof can make up."""
 
 
 def text(*, empty: bool = True) -> Schema:
@@ -216,6 +218,7 @@ class ValuesSchema:
         cache = {
             "type": one_of("none", "pvc", "hostPath"),
             "mountPath": text(empty=False),
+            "compiled": flag(),
             "pvc": closed(claim),
             "hostPath": closed({"path": text(empty=False)}),
             "preDownload": closed(job),
@@ -237,6 +240,15 @@ class ValuesSchema:
             "passwordKey": text(empty=False),
             "usernameKey": text(),
             "externalStorageNamespace": text(),
+        }
+        proof = {
+            "enabled": flag(),
+            "image": closed({"repository": text(), "tag": text(), "digest": text()}),
+            "gpuProfile": text(),
+            "model": text(),
+            "randomWeights": one_of("", *PROOF_SHAPES),
+            "minutes": {"type": "number", "minimum": 2, "maximum": 240},
+            "timeoutSeconds": whole(60, _DAY_S),
         }
         return {
             "apiKeys": closed(secret),
@@ -262,7 +274,9 @@ class ValuesSchema:
                 }
             ),
             "gcsFaultTolerance": closed(redis),
-            "tests": closed({"timeoutSeconds": whole(10, _DAY_S), "model": text()}),
+            "tests": closed(
+                {"timeoutSeconds": whole(10, _DAY_S), "model": text(), "gpuProof": closed(proof)}
+            ),
         }
 
     def _monitoring(self) -> Schema:

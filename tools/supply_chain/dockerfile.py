@@ -112,6 +112,16 @@ class Dockerfile:
                 raise ValueError(f"{word} before the first FROM")
         return Dockerfile(arguments, stages)
 
+    @property
+    def default(self) -> Stage:
+        """What is built without a target: the last stage, or the one that it only names again."""
+        last = self.stages[-1]
+        return last if last.instructions else self.stage(last.base)
+
+    def stage(self, name: str) -> Stage:
+        """The stage of a name."""
+        return next(stage for stage in self.stages if stage.name == name)
+
     def resolved(self, text: str) -> str:
         """`text` with the arguments' defaults in place of `${NAME}`."""
         return re.sub(r"\$\{(\w+)\}", lambda found: self.arguments.get(found[1], found[0]), text)

@@ -48,7 +48,7 @@ def build_bom(
     )
     whole.bom_ref.value = whole.name
     parts = [_base_image(base), _tideserve(project["version"], [ours])]
-    asked = sorted(debian or recipe.stages[-1].installed)
+    asked = sorted(debian or recipe.default.installed)
     parts += [_debian_package(name, debian.get(name)) for name in asked]
     parts += [_python_package(package, licenses) for package in packages if image in package.locks]
     bom = Bom(components=parts)

@@ -19,8 +19,11 @@
 {{- if and $cache.preDownload.enabled (fromYamlArray (include "tideserve.downloads" (dict "root" . "profile" ""))) -}}
 {{- $pods = add $pods 1 -}}
 {{- end -}}
+{{- if and .Values.tests.gpuProof.enabled .Values.tests.gpuProof.model -}}
+{{- $pods = add $pods 1 -}}
+{{- end -}}
 {{- if gt (int $pods) 1 -}}
-{{- $problems = append $problems (printf "modelCache.pvc.accessMode = %s lets one node mount the claim, and %d pods may want it (the maxWorkers of the worker groups, and one for modelCache.preDownload): use ReadWriteMany, or modelCache.type hostPath" $cache.pvc.accessMode (int $pods)) -}}
+{{- $problems = append $problems (printf "modelCache.pvc.accessMode = %s lets one node mount the claim, and %d pods may want it (the maxWorkers of the worker groups, one for modelCache.preDownload, and one for tests.gpuProof.model): use ReadWriteMany, or modelCache.type hostPath" $cache.pvc.accessMode (int $pods)) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (eq $cache.type "hostPath") (not (regexMatch "^/[^/]" $cache.hostPath.path)) -}}
@@ -123,6 +126,17 @@
 
 {{- define "tideserve.checks.parts.tests" -}}
 {{- $problems := list -}}
+{{- with .Values.tests.gpuProof -}}
+{{- if and .gpuProfile (not (hasKey $.Values.gpuProfiles .gpuProfile)) -}}
+{{- $problems = append $problems (printf "tests.gpuProof.gpuProfile = %q is none of gpuProfiles: %s" .gpuProfile (keys $.Values.gpuProfiles | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- if and .model .randomWeights -}}
+{{- $problems = append $problems (printf "tests.gpuProof.randomWeights = %q must be empty with tests.gpuProof.model = %q, which has weights" .randomWeights .model) -}}
+{{- end -}}
+{{- if and .enabled $.Values.image.digest (not .image.tag) (not .image.digest) -}}
+{{- $problems = append $problems "tests.gpuProof.image.digest is required with tests.gpuProof.enabled and image.digest, or tests.gpuProof.image.tag: it is another image, of target proof" -}}
+{{- end -}}
+{{- end -}}
 {{- $tasks := dict -}}
 {{- $deployments := dict -}}
 {{- range $key, $model := default dict .Values.models -}}

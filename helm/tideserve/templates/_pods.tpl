@@ -100,6 +100,11 @@ root, component.
     {{- with include "tideserve.modelEnv" $root | trim }}
     {{- . | nindent 4 }}
     {{- end }}
+    {{- with $root.Values.modelCache }}
+    {{- if and .compiled (ne .type "none") }}
+    - {name: TIDESERVE_COMPILE_CACHE, value: {{ printf "%s/.compiled" (trimSuffix "/" .mountPath) | quote }}}
+    {{- end }}
+    {{- end }}
     {{- end }}
     {{- with concat (default list $root.Values.extraEnv) (default list .env) }}
     {{- toYaml . | nindent 4 }}

@@ -4,7 +4,9 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.gpu_proof.outcome import CannotError, NeedError
+from benchmarks.gpu_proof import __main__ as gpu_proof
+from benchmarks.gpu_proof.options import parse
+from benchmarks.gpu_proof.outcome import CannotError, NeedError, RefusedError
 from benchmarks.gpu_proof.proof import SMOKE, STAGES, Stage, prove
 from replay.capacity.server import MeasurementError
 from tests.benchmarks.gpu_proof.proofs import bench, done
@@ -137,3 +139,11 @@ def test_the_figures_of_a_stage_that_is_not_done_are_not_there(tmp_path) -> None
         running.figures("slo")
     running.store.keep(done("slo", rps=1.0))
     assert running.figures("slo") == {"rps": 1.0}
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(gpu_proof, "look", lambda _: {"gpus": [], "processor": "any", "versions": {}})
+    (tmp_path / "file").touch()
+    options = parse(["--device", "cpu", "--out", str(tmp_path / "file" / "out")], SMOKE, SMOKE)
+    with pytest.raises(RefusedError, match="file/out cannot be written: Not a directory; give another --out"):
+        gpu_proof._begin(options)

@@ -55,7 +55,7 @@ def test_every_locked_package_is_in_it_with_version_hash_and_license(image: str)
 def test_the_debian_packages_of_the_dockerfile_and_the_base_are_in_it(image: str) -> None:
     bom = document(image)
     names = {part["name"] for part in of_kind(bom, "deb")}
-    assert names == dockerfile(image).stages[-1].installed
+    assert names == dockerfile(image).default.installed
     assert "libnuma1" in names
     (base,) = of_kind(bom, "oci")
     assert base["version"] == DIGEST

@@ -1,0 +1,90 @@
+"""Compiled kernels that outlive the pod of an engine.
+
+vLLM and torch name the files that they are writing by their process id, and pods have process ids in common:
+two that compiled into one folder at once would write into the same file. So every pod compiles in its own
+home folder. What it has compiled becomes one archive in the shared folder, and the next pod begins with that.
+"""
+
+import logging
+import re
+import tarfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+logger = logging.getLogger("ray.serve")
+
+KEPT = (
+    # Not all of vLLM's: which GPUs reach each other, and how much memory is free, is the node's.
+    ".cache/vllm/torch_compile_cache",
+    ".cache/vllm/modelinfos",
+    ".cache/vllm/deep_gemm",
+    ".cache/vllm/flashinfer_autotune_cache",
+    ".cache/flashinfer",
+    ".triton/cache",
+)
+"""Folders below the home folder. What is in them is named by the model and its settings, the versions and the
+kind of GPU, so an archive may hold what a pod has no use for."""
+_WITH_THE_MODEL = "/inductor_cache/"
+"""Part of what belongs to a compiled model. On CPUs every start adds a little to it, under new names."""
+_UNFINISHED = re.compile(r"\.(lock|tmp|part)$|(^|/)\.?tmp")
+
+
+def archive_of(shared: str, vllm: str, model: str) -> Path:
+    """Return where the archive of a model is, for one release of vLLM."""
+    return Path(shared) / f"vllm-{vllm}" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', model)}.tar"
+
+
+def fetch(archive: Path, home: Path) -> None:
+    """Unpack what is not in `home` yet. Without an archive, or with a broken one, the engine compiles."""
+    _tried(f"{archive} cannot be unpacked, so the engine compiles", lambda: _fetch(archive, home))
+
+
+def hand_over(archive: Path, home: Path) -> None:
+    """Replace the archive, whole or not at all, if `home` has compiled what is not in it."""
+    _tried(
+        f"{archive} cannot be written, so the next engine compiles again", lambda: _hand_over(archive, home)
+    )
+
+
+def _fetch(archive: Path, home: Path) -> None:
+    if not archive.exists():
+        return
+    with TemporaryDirectory(dir=home) as folder, tarfile.open(archive) as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        tar.extractall(folder)  # noqa: S202  the filter keeps it below the folder
+        # Another engine of this pod may have loaded a file of the same name: it stays as it is.
+        new = [(path, home / path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file()]
+        for path, place in new:
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(place)
+    logger.info("%s: unpacked %d compiled files", archive, len(new))
+
+
+def _hand_over(archive: Path, home: Path) -> None:
+    paths = [path for folder in KEPT for path in sorted((home / folder).rglob("*")) if path.is_file()]
+    names = [name for path in paths if not _UNFINISHED.search(name := path.relative_to(home).as_posix())]
+    if archive.exists():
+        with tarfile.open(archive) as tar:
+            known = set(tar.getnames())
+        if known.issuperset(name for name in names if _WITH_THE_MODEL not in name):
+            return
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    part = archive.with_name(f"{uuid.uuid4().hex}.part")
+    try:
+        with tarfile.open(part, "w") as tar:
+            for name in names:
+                tar.add(home / name, name)
+        part.replace(archive)
+    finally:
+        part.unlink(missing_ok=True)
+    logger.info("%s: written with %d compiled files", archive, len(names))
+
+
+def _tried(otherwise: str, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except (OSError, tarfile.TarError) as error:
+        logger.warning("%s: %s", otherwise, error)
