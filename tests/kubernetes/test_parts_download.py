@@ -119,8 +119,8 @@ def test_engines_share_what_they_compile_on_the_volume_and_only_there() -> None:
             if item["name"] == env.COMPILE_CACHE
         }
 
-    assert folders(CLAIM) == {"cpu": "/models/.compiled"}
-    assert folders(CLAIM, "modelCache.compiled=false") == folders() == {}
+    assert folders(CLAIM, "modelCache.compiled=true") == {"cpu": "/models/.compiled"}
+    assert folders(CLAIM) == folders("modelCache.compiled=true") == {}
 
 
 def test_a_claim_outlives_the_release_unless_told_otherwise() -> None:
