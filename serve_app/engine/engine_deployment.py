@@ -20,6 +20,7 @@ from serve_app.api.errors import ApiError
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.launch import launch
+from serve_app.engine.niceness import giving_way
 from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
 from serve_app.engine.startup_phases import Startup, process_seconds
@@ -65,7 +66,7 @@ class Engine:
         if log is not None:
             self._stop.push_async_callback(log.close)
 
-        with log_handlers_kept():
+        with giving_way(), log_handlers_kept():
             self._engine = await launch(self._model, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
 

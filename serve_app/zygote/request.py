@@ -23,6 +23,7 @@ class Request:
     folder: str
     group: int
     """The process group to join."""
+    niceness: int
     descriptors: list[int]
     """The numbers under which the process finds the descriptors that are passed, in their order."""
 
@@ -31,7 +32,8 @@ class Request:
         """Describe this process, with all of its open descriptors except `without`."""
         numbers = sorted(int(name) for name in os.listdir("/proc/self/fd"))
         passed = [number for number in numbers if number != without and _is_open(number)]
-        return cls(arguments, dict(os.environ), os.getcwd(), os.getpgrp(), passed)
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        return cls(arguments, dict(os.environ), os.getcwd(), os.getpgrp(), niceness, passed)
 
     def send(self, connection: socket.socket) -> None:
         """Send the request, and with it the descriptors it names."""

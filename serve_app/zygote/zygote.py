@@ -121,6 +121,8 @@ def become(request: Request, passed: list[int]) -> None:
     setproctitle("tideserve::Fork")
     with suppress(OSError):  # the group's other processes may have ended
         os.setpgid(0, request.group)
+    with suppress(OSError):  # a request for more weight than this process may take
+        os.setpriority(os.PRIO_PROCESS, 0, request.niceness)
     highest = max([*request.descriptors, *passed, 2]) + 1
     moved = [_move(number, highest) for number in passed]
     for source, number in zip(moved, request.descriptors, strict=True):

@@ -42,6 +42,18 @@ def test_it_has_the_command_line_the_environment_the_folder_and_the_streams(
 
 
 @needs_zygote
+def test_it_has_the_niceness_of_the_process_that_asked(
+    zygote: subprocess.Popen[bytes], python: Start
+) -> None:
+    nice = os.getpriority(os.PRIO_PROCESS, 0) + 3
+    asking = python(
+        "-c",
+        "import os, sys; print(os.getpriority(os.PRIO_PROCESS, 0), 'colorsys' in sys.modules)",
+        preexec_fn=lambda: os.nice(3),
+    )
+    assert asking.communicate(timeout=60)[0].split() == [str(nice), "True"]
+
+
 def test_it_runs_files_and_modules_as_main(python: Start, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text("import beside, sys; print(__name__, __file__, sys.argv[1:], beside.VALUE)")
