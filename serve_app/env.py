@@ -127,6 +127,12 @@ ZYGOTE = "TIDESERVE_ZYGOTE"
 ZYGOTE_SOCKET = "TIDESERVE_ZYGOTE_SOCKET"
 """Where the zygote of a forked process listens."""
 
+PROCESS_ASKED_AT = "TIDESERVE_PROCESS_ASKED_AT"
+"""When `tideserve-python` was started for a process (Unix time), which a zygote may have forked later."""
+
+ZYGOTE_READY_AT = "TIDESERVE_ZYGOTE_READY_AT"
+"""Since when the zygote that forked a process has had everything imported (Unix time)."""
+
 RAY_JOB = "RAY_JOB_ID"
 """Ray reads it, and the raylet's process id, when it is imported: a zygote is of one job and one raylet."""
 
