@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.defaults import KNOBS, LONGEST_COLD_START_S, PROFILE
+from replay.defaults import KNOBS, LONGEST_COLD_START_S, MOST_REPLICAS, PROFILE
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError, shown
 
@@ -73,8 +73,13 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="M", help="model of the configuration, if it has several")
     add("--fleet", metavar="NAME|FILE", help="a hardware profile, or a file from `tideserve capacity`")
     add(
-        "--cold-start", metavar="S[,S]",
-        help="seconds from asking for a replica to its first request: least and most, or one number for both",
+        "--cold-start", metavar="S[,S][/S[,S]]",
+        help="seconds from asking for a replica to its first request: least and most, or one number for "
+        "both; after a slash the same of a start on a warm node, as in 60,90/3,5",
+    )  # fmt: skip
+    add(
+        "--warm-nodes", type=int, metavar="N",
+        help="replicas that have room on nodes that are always up; by default none, or as the profile says",
     )  # fmt: skip
 
 
@@ -106,6 +111,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     if profile is None:
         profile = load_profile(PROFILE)
         notes.append(f"no --fleet is given: profile {profile.name}")
+    profile = _with_warm_nodes(profile, options)
     try:
         trace = open_trace(
             options.trace,
@@ -148,11 +154,24 @@ def _choice(option: str, given: str | None, there: list[str]) -> str:
     return given
 
 
+def _with_warm_nodes(profile: Profile, options: argparse.Namespace) -> Profile:
+    """`profile` with what the options say of warm nodes."""
+    _, slash, text = (options.cold_start or "").partition("/")
+    changed = {"warm_node_start_s": _range(text, options.cold_start)} if slash else {}
+    nodes = profile.warm_nodes if options.warm_nodes is None else options.warm_nodes
+    if not 0 <= nodes <= MOST_REPLICAS:
+        raise SettingsError([f"--warm-nodes = {nodes}: must be from 0 to {MOST_REPLICAS}"])
+    return profile.model_copy(update={**changed, "warm_nodes": nodes})
+
+
 def _cold_start(text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
+    return None if text is None else _range(text.partition("/")[0], text)
+
+
+def _range(part: str, text: str) -> tuple[float, float]:
+    """The least and most seconds in `part` of the option's value `text`."""
     try:
-        values = [float(part) for part in re.split(r"[,:]", text)]
+        values = [float(number) for number in re.split(r"[,:]", part)]
     except ValueError:
         values = []
     problem = SettingsError(

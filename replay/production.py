@@ -180,20 +180,22 @@ class Production:
         inbox = self._memory.inbox
         known = inbox.deployments.get(ENGINE, Deployment())
         seen = known.cold_starts
-        for number, seconds in fleet.cold_starts[self._cold_starts :]:
+        for number, seconds, warm_node in fleet.cold_starts[self._cold_starts :]:
             shares = fleet.profile.cold_start_phases
             whole = sum(shares.values()) or 1.0
             phases = {name: seconds * share / whole for name, share in shares.items()}
-            seen = seen.add({f"r{number}": {"phase": "ready", "since": self._now, "durations_s": phases}})
+            document = {"phase": "ready", "since": self._now, "durations_s": phases, "warm_node": warm_node}
+            seen = seen.add({f"r{number}": document})
         self._cold_starts = len(fleet.cold_starts)
         no_room = "no room" if fleet.pending else ""
         settled = not fleet.starting and not fleet.draining and not known.phases
-        if settled and seen is known.cold_starts and no_room == known.no_room:
+        room = (no_room, fleet.warm_node_free)
+        if settled and seen is known.cold_starts and room == (known.no_room, known.warm_node):
             return
         starting = {
             f"r{start.number}": {"phase": "weights_and_kv_cache", "since": EPOCH + start.began_at}
             for start in fleet.starting.values()
         }
         draining = {f"d{number}": {"phase": DRAINING, "since": 0.0} for number in range(fleet.draining)}
-        deployment = Deployment({**starting, **draining}, seen, no_room)
+        deployment = Deployment({**starting, **draining}, seen, *room)
         self._memory.inbox = Inbox(inbox.served, {ENGINE: deployment})

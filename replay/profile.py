@@ -68,6 +68,10 @@ class Profile(ClosedModel):
 
     cold_start_s: tuple[NotNegative, NotNegative] = (60.0, 90.0)
     """Least and most seconds from asking for a replica to its first request, drawn evenly."""
+    warm_node_start_s: tuple[NotNegative, NotNegative] | None = None
+    """The same on a warm node: one that was up and had vLLM imported. None: starts there are as long."""
+    warm_nodes: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Replicas for which there are nodes that are always up. Replicas beyond them start on cold nodes."""
     cold_start_phases: Mapping[str, NotNegative] = {
         "process": 0.04,
         "imports": 0.16,

@@ -126,9 +126,10 @@ def _placed(where: str, lines: Mapping[str, int], problem: str) -> str:
 
 def _contradictions(profile: Profile) -> list[str]:
     problems = []
-    least, most = profile.cold_start_s
-    if least > most:
-        problems.append(f"cold_start_s = {shown([least, most])}: the first must be at most the second")
+    for name in ("cold_start_s", "warm_node_start_s"):
+        least, most = getattr(profile, name) or (0.0, 0.0)
+        if least > most:
+            problems.append(f"{name} = {shown([least, most])}: the first must be at most the second")
     shares = sum(profile.cold_start_phases.values())
     if abs(shares - 1.0) > 0.01:
         problems.append(f"cold_start_phases: the shares must add up to 1 within 0.01, and make {shares:.4g}")

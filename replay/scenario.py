@@ -135,6 +135,8 @@ def scenario(
         ttft_target_s=knobs.ttft_target_s,
         itl_target_s=knobs.itl_target_s,
         cold_start_s=cold_start_s,
+        warm_node_start_s=profile.warm_node_start_s,
+        warm_nodes=profile.warm_nodes,
         seed=seed,
         routing="tokens" if routing == "grouped" and not knobs.prefill_groups else routing,
         max_held=knobs.max_held_requests,

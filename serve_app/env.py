@@ -130,6 +130,12 @@ ZYGOTE_SOCKET = "TIDESERVE_ZYGOTE_SOCKET"
 COMPILE_CACHE = "TIDESERVE_COMPILE_CACHE"
 """A folder that the pods of a cluster share, for archives of what their engines have compiled."""
 
+PROCESS_ASKED_AT = "TIDESERVE_PROCESS_ASKED_AT"
+"""When `tideserve-python` was started for a process (Unix time), which a zygote may have forked later."""
+
+ZYGOTE_READY_AT = "TIDESERVE_ZYGOTE_READY_AT"
+"""Since when the zygote that forked a process has had everything imported (Unix time)."""
+
 RAY_JOB = "RAY_JOB_ID"
 """Ray reads it, and the raylet's process id, when it is imported: a zygote is of one job and one raylet."""
 

@@ -108,7 +108,7 @@ def _snapshot(engines: Any, ingress: Any) -> Snapshot:
         ingress_ready=ingress.current_num_replicas,
         engines=engine_readings(engines.raw_metrics, now),
         ingress=ingress_readings(ingress.raw_metrics, ENGINE, now),
-        cold_start_s=70.0,
+        cold_node_start_s=70.0,
     )
 
 

@@ -20,7 +20,7 @@ from serve_app.settings.settings_error import from_pydantic
 # and as long again to put a replica that is ready into service.
 _AROUND_S = (2.0, 4.0)
 _DIGITS = 4
-_LEFT_OUT = frozenset(("cold_start_s", "cold_start_phases", "knee"))
+_LEFT_OUT = frozenset(("cold_start_s", "warm_node_start_s", "warm_nodes", "cold_start_phases", "knee"))
 """Fields that are left out of the file if they were not measured; its reader has their defaults."""
 
 
@@ -99,7 +99,7 @@ def write_profile(profile: Profile) -> str:
 def _source(measured: Measurement, fitted: Fit, day: date) -> str:
     cold = measured.cold_start
     start = (
-        f"cold start: median of its last starts, {cold.cold_start_s:.1f} s from process to readiness, "
+        f"cold start: median of its last starts, {cold.longest_s:.1f} s from process to readiness, "
         f"and {_AROUND_S[0]:g} to {_AROUND_S[1]:g} s for Ray's part"
         if cold is not None
         else "cold start: not measured, the defaults"
@@ -113,12 +113,15 @@ def _source(measured: Measurement, fitted: Fit, day: date) -> str:
 
 
 def _cold_start(known: ColdStart) -> dict[str, Any]:
-    assert known.cold_start_s is not None
-    fields: dict[str, Any] = {"cold_start_s": [round(known.cold_start_s + part, 1) for part in _AROUND_S]}
-    total = sum(known.phases_s.values())
+    """A start on a cold node, where one was measured; else starts are as long as those on warm nodes."""
+    fields: dict[str, Any] = {"cold_start_s": [round(known.longest_s + part, 1) for part in _AROUND_S]}
+    if known.warm_node_start_s and known.cold_node_start_s:
+        fields["warm_node_start_s"] = [round(known.warm_node_start_s + part, 1) for part in _AROUND_S]
+    phases_s = known.longest_phases_s
+    total = sum(phases_s.values())
     if total > 0:
         fields["cold_start_phases"] = {
-            phase: round(seconds / total, _DIGITS) for phase, seconds in known.phases_s.items()
+            phase: round(seconds / total, _DIGITS) for phase, seconds in phases_s.items()
         }
     return fields
 

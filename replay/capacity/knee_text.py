@@ -65,8 +65,8 @@ def _capacity(profile: Profile, knobs: Knobs, max_model_len: int) -> list[str]:
 def _start(cold: ColdStart | None) -> str:
     if cold is None:
         return "Cold start: not measured yet by this application; the file has the defaults"
-    phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in cold.phases_s.items())
-    return f"Cold start: {cold.cold_start_s:.1f} s from process to readiness ({phases})"
+    phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in cold.longest_phases_s.items())
+    return f"Cold start: {cold.longest_s:.1f} s from process to readiness ({phases})"
 
 
 _BAR = 12

@@ -67,7 +67,21 @@ class ColdStart(_Document):
 
     model: str
     cold_start_s: float | None = None
+    """On the kind of node that the next replica comes to."""
     phases_s: dict[str, float] = {}
+    warm_node_start_s: float | None = None
+    cold_node_start_s: float | None = None
+    cold_node_phases_s: dict[str, float] = {}
+
+    @property
+    def longest_s(self) -> float:
+        """The start on a cold node, or on a warm one where no other was measured."""
+        return self.cold_node_start_s or self.cold_start_s or 0.0
+
+    @property
+    def longest_phases_s(self) -> dict[str, float]:
+        """The phases of that start."""
+        return self.cold_node_phases_s or self.phases_s
 
 
 class _Status(_Document):

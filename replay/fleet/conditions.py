@@ -26,6 +26,10 @@ class Conditions:
     itl_target_s: float
     cold_start_s: tuple[float, float]
     """Least and most seconds of a cold start, drawn evenly."""
+    warm_node_start_s: tuple[float, float] | None = None
+    """The same on a warm node; None: as `cold_start_s`."""
+    warm_nodes: int = 0
+    """Replicas that have room on nodes that are always up, with vLLM imported; further ones start cold."""
     seed: int = 0
     routing: str = "grouped"
     """`grouped`: prompts that share a step, as the ingress does; `tokens`: least prompt tokens outstanding,
@@ -47,10 +51,14 @@ class Conditions:
 
     def __post_init__(self) -> None:
         least, most = self.cold_start_s
+        warm_least, warm_most = self.warm_node_start_s or self.cold_start_s
+        wrong_warm = not 0 <= warm_least <= warm_most < math.inf
         for name, value, wrong, bound in (
             ("ttft_target_s", self.ttft_target_s, not self.ttft_target_s > 0, "above 0"),
             ("itl_target_s", self.itl_target_s, not self.itl_target_s > 0, "above 0"),
             ("cold_start_s", self.cold_start_s, not 0 <= least <= most < math.inf, "(least, most), from 0"),
+            ("warm_node_start_s", self.warm_node_start_s, wrong_warm, "(least, most), from 0"),
+            ("warm_nodes", self.warm_nodes, self.warm_nodes < 0, "at least 0"),
             ("routing", self.routing, self.routing not in ROUTINGS, f"one of {', '.join(ROUTINGS)}"),
             ("max_held", self.max_held, self.max_held < 0, "at least 0"),
             ("max_ongoing_requests", self.max_ongoing_requests, self.max_ongoing_requests < 1, "at least 1"),

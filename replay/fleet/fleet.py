@@ -40,6 +40,7 @@ class Start:
     asked_at: float
     began_at: float
     cold_start_s: float
+    warm_node: bool
 
     @property
     def ends_at(self) -> float:
@@ -74,11 +75,13 @@ class Fleet:
         """When each replica that waits for room in the cluster was asked for."""
         self.names: dict[int, int] = {}
         """The number of the replica in a slot, of those that are ready or draining."""
-        self.cold_starts: list[tuple[int, float]] = []
-        """(number, seconds) of every start that came to its end, in their order."""
+        self.cold_starts: list[tuple[int, float, bool]] = []
+        """(number, seconds, whether on a warm node) of every start that came to its end, in their order."""
         self.starts = self.failed_starts = self.peak = 0
         self._began: dict[int, float] = {}
         self._drain_began: dict[int, float] = {}
+        self._on_warm_nodes: set[int] = set()
+        """The slots of the replicas on warm nodes."""
         self._free: list[int] = list(range(len(self.memory.replicas)))
         self._numbers = 0
         self._serving = self._idle = self._warming = self._draining = 0.0
@@ -99,6 +102,11 @@ class Fleet:
     def draining(self) -> int:
         """Replicas that finish their requests and take no new ones."""
         return len(self._drain_began)
+
+    @property
+    def warm_node_free(self) -> bool:
+        """Whether the next replica has room on a warm node."""
+        return len(self._on_warm_nodes) < self.conditions.warm_nodes
 
     @property
     def open_requests(self) -> int:
@@ -147,7 +155,7 @@ class Fleet:
                 continue
             del self.starting[start.slot]
             self._warming += self.now - start.began_at
-            self.cold_starts.append((start.number, start.cold_start_s))
+            self.cold_starts.append((start.number, start.cold_start_s, start.warm_node))
             self._put_into_service(start.slot, start.number)
         self._reap()
         self._place()
@@ -220,6 +228,8 @@ class Fleet:
             self._free = list(range(old, 2 * old))
         slot = heapq.heappop(self._free)
         self._numbers += 1
+        if self.warm_node_free:
+            self._on_warm_nodes.add(slot)
         renew_replica(self.memory, slot)
         return slot, self._numbers
 
@@ -229,9 +239,10 @@ class Fleet:
         while self.pending and (capacity is None or len(self.names) + len(self.starting) < capacity):
             asked_at = self.pending.pop(0)
             slot, number = self._take_slot()
-            low, high = self.conditions.cold_start_s
+            warm_node = slot in self._on_warm_nodes
+            low, high = (warm_node and self.conditions.warm_node_start_s) or self.conditions.cold_start_s
             took = float(self._random.uniform(low, high))
-            start = Start(number, slot, asked_at, self.now, took)
+            start = Start(number, slot, asked_at, self.now, took, warm_node)
             if self._fails(start):
                 start.cold_start_s *= float(self._random.random())
             self.starting[slot] = start
@@ -274,6 +285,7 @@ class Fleet:
 
     def _give_up(self, slot: int) -> None:
         self.memory.replicas["status"][slot] = FREE
+        self._on_warm_nodes.discard(slot)
         heapq.heappush(self._free, slot)
 
     def _count_peak(self) -> None:

@@ -110,6 +110,7 @@ class _Search:
         self._cold_start_s = cold_start_s
         self._warm = warm
         self._share = share
+        # Planned as if every node were cold: a start on a warm one is paid for from before it is needed.
         self._conditions = replace(
             asked.conditions, cold_start_s=(cold_start_s, cold_start_s), start_failures=0.0
         )

@@ -83,6 +83,9 @@ class _ModelStatus(_Document):
     draining: int = 0
     reason: str = ""
     cold_start_s: float | None = None
+    warm_node: bool = False
+    warm_node_start_s: float | None = None
+    cold_node_start_s: float | None = None
 
 
 class _Status(_Document):
@@ -197,6 +200,10 @@ def _replicas(state: _ModelStatus, style: Style) -> list[str]:
     cold = "not measured yet" if state.cold_start_s is None else f"{seconds(state.cold_start_s)}, measured"
     counts = f"{state.ready} ready, target {state.target}, wanted {state.wanted}{moving}"
     lines = [f"  {counts}; mode {state.mode}; cold start {cold}"]
+    if (warm_s := state.warm_node_start_s) is not None and (cold_s := state.cold_node_start_s) is not None:
+        starts = f"starts take {seconds(warm_s)} on a warm node and {seconds(cold_s)} on a cold one"
+        room, kind = ("a", "warm") if state.warm_node else ("no", "cold")
+        lines.append(f"  {starts}; {room} node has room, so the next start is {kind}")
     if state.pending:
         head = f"  {state.pending} pending for {seconds(state.pending_s)}: "
         why = _hanging(head, state.reason or "the cluster gives no reason", indent=4)

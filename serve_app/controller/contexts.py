@@ -57,7 +57,9 @@ class SnapshotBuilder:
             ingress={**reported, **written},
             draining=draining,
             capacity=self._capacity(name, ctx, starting, (known.no_room, inbox.why_pods_wait), now),
-            cold_start_s=known.cold_starts.total_s,
+            warm_node=known.warm_node,
+            warm_node_start_s=known.cold_starts.on(warm_node=True).total_s,
+            cold_node_start_s=known.cold_starts.on(warm_node=False).total_s,
         )
 
     def _capacity(self, name: str, ctx: Any, starting: int, reasons: Sequence[str], now: float) -> Capacity:

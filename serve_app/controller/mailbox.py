@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from serve_app.cluster.ray_resources import Node
 from serve_app.policy.state import PolicyState
@@ -11,34 +11,58 @@ from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.served_models import ServedApplication
 
 _KEPT = 5
-"""Starts remembered: enough for a median that one slow download does not move."""
+"""Starts remembered of each kind of node: enough for a median that one slow download does not move."""
+
+
+class StartUp(NamedTuple):
+    """One start of a replica, with its seconds by phase."""
+
+    replica: str
+    phases_s: dict[str, float]
+    warm_node: bool | None = None
+    """Whether vLLM was imported on the node before; None where an earlier version measured the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColdStarts:
-    """The newest starts of one deployment: for each, the replica and its seconds by phase."""
+    """The newest starts of one deployment."""
 
-    startups: tuple[tuple[str, Mapping[str, float]], ...] = ()
+    startups: tuple[StartUp, ...] = ()
 
     def add(self, phases: Mapping[str, Mapping[str, Any]]) -> Self:
         """Return them with the starts that are finished by the phase documents, given by replica."""
-        known = {replica for replica, _ in self.startups}
+        known = {startup.replica for startup in self.startups}
         new = [
-            (replica, {name: float(seconds) for name, seconds in document["durations_s"].items()})
+            StartUp(
+                replica,
+                {name: float(seconds) for name, seconds in document["durations_s"].items()},
+                document.get("warm_node"),
+            )
             for replica, document in sorted(phases.items(), key=lambda item: float(item[1]["since"]))
             if document["phase"] == "ready" and replica not in known
         ]
-        return type(self)((*self.startups, *new)[-_KEPT:]) if new else self
+        if not new:
+            return self
+        found = (*self.startups, *new)
+        kinds = [[each for each in found if each.warm_node is kind] for kind in (True, False, None)]
+        kept = [each.replica for kind in kinds for each in kind[-_KEPT:]]
+        return type(self)(tuple(each for each in found if each.replica in kept))
+
+    def on(self, *, warm_node: bool) -> Self:
+        """Return the starts on warm nodes, or on cold ones; without any, those of which it is not known."""
+        starts = [each for each in self.startups if each.warm_node is warm_node]
+        return type(self)(tuple(starts or [each for each in self.startups if each.warm_node is None]))
 
     def phases_s(self) -> dict[str, float]:
         """Return the typical seconds of each phase, in the order replicas go through them."""
-        names = list(dict.fromkeys(name for _, phases in self.startups for name in phases))
-        return {name: median(phases.get(name, 0.0) for _, phases in self.startups) for name in names}
+        starts = [startup.phases_s for startup in self.startups]
+        names = dict.fromkeys(name for phases in starts for name in phases)
+        return {name: median(phases.get(name, 0.0) for phases in starts) for name in names}
 
     @property
     def total_s(self) -> float | None:
         """Typical seconds from the start of a replica's process to its readiness; None before the first."""
-        return median(sum(phases.values()) for _, phases in self.startups) if self.startups else None
+        return median(sum(each.phases_s.values()) for each in self.startups) if self.startups else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +74,8 @@ class Deployment:
     cold_starts: ColdStarts = field(default_factory=ColdStarts)
     no_room: str = ""
     """Why the cluster has no room for another replica, as far as it says; empty if it has."""
+    warm_node: bool = False
+    """Whether a node that is up has room for another replica. Each such node has a zygote, or soon will."""
 
 
 @dataclass(frozen=True, slots=True)

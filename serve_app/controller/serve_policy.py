@@ -14,7 +14,7 @@ from typing import Any
 
 from serve_app.controller.contexts import SnapshotBuilder, ingress_room, ongoing_of_ingress
 from serve_app.controller.journal import HEARTBEAT_S, Journal
-from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
+from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Mailbox
 from serve_app.controller.sync import Sync
 from serve_app.policy.decide import Decision, decide
 from serve_app.policy.ingress_scaling import decide_ingress
@@ -146,7 +146,7 @@ class ServePolicy:
         if record is not None and record["kind"] == "change":
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
         starts = inbox.deployments.get(name, Deployment()).cold_starts
-        status = self._status[name] = _model_status(model, snapshot, decision, starts.phases_s())
+        status = self._status[name] = _model_status(model, snapshot, decision, starts)
         metrics.set(model.name, _gauges(model, status, decision), decision.explanation.binding)
         replicas = {state: status[state] for state in ("starting", "ready", "draining")}
         metrics.count_replica_seconds(model.name, self._replica_time.add(name, replicas, now))
@@ -225,10 +225,11 @@ class ReplicaTime:
 
 
 def _model_status(
-    model: ServedModel, snapshot: Snapshot, decision: Decision, phases_s: Mapping[str, float]
+    model: ServedModel, snapshot: Snapshot, decision: Decision, starts: ColdStarts
 ) -> dict[str, Any]:
-    """Return the model's part of the status document; `phases_s` are the typical seconds of a start."""
+    """Return the model's part of the status document."""
     capacity = snapshot.capacity
+    warm_s, cold_s = (starts.on(warm_node=kind).phases_s() for kind in (True, False))
     return {
         "model": model.name,
         "mode": model.knobs.mode,
@@ -241,7 +242,12 @@ def _model_status(
         "draining": snapshot.draining,
         "reason": capacity.reason,
         "cold_start_s": snapshot.cold_start_s,
-        "phases_s": phases_s,
+        "phases_s": (warm_s or cold_s) if snapshot.warm_node else (cold_s or warm_s),
+        "warm_node": snapshot.warm_node,
+        "warm_node_start_s": snapshot.warm_node_start_s,
+        "warm_node_phases_s": warm_s,
+        "cold_node_start_s": snapshot.cold_node_start_s,
+        "cold_node_phases_s": cold_s,
     }
 
 
@@ -251,8 +257,10 @@ def _gauges(model: ServedModel, status: Mapping[str, Any], decision: Decision) -
     values = {f"{name}_replicas": float(status[name]) for name in counts}
     values["replica_capacity_rps"] = decision.explanation.signals["replica_capacity_rps"]
     values["gpus_per_replica"] = model.resources.get("GPU", 0.0)
-    if status["cold_start_s"] is not None:
-        values["cold_start_seconds"] = status["cold_start_s"]
+    values["warm_node"] = float(status["warm_node"])
+    for name in ("cold_start", "warm_node_start", "cold_node_start"):
+        if status[f"{name}_s"] is not None:
+            values[f"{name}_seconds"] = status[f"{name}_s"]
     return values
 
 

@@ -7,16 +7,16 @@ there would hold up every deployment of the cluster.
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import ray
 from pydantic import TypeAdapter
 
 from serve_app.cluster.pending_pods import PendingPods
-from serve_app.cluster.ray_resources import read_nodes, shortage
-from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox
+from serve_app.cluster.ray_resources import lacking, read_nodes, shortage
+from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox, StartUp
 from serve_app.policy.state import PolicyState, restore
 from serve_app.wire.documents import (
     DECISIONS,
@@ -36,6 +36,7 @@ logger = logging.getLogger("ray.serve")
 _POLL_S = 0.5
 _IDLE_PHASES_S = 5.0
 _RESOURCES_S = 2.0
+_IDLE_RESOURCES_S = 5.0
 _STATUS_S = 10.0
 _LEARNED_S = 10.0
 _KUBERNETES_S = 15.0
@@ -45,7 +46,7 @@ _REPORT_FORGOTTEN_S = 60.0
 _FORGOTTEN_S = 3600.0
 """How long the reason is kept why a replica could not start."""
 
-_COLD_STARTS = TypeAdapter(dict[str, tuple[tuple[str, dict[str, float]], ...]])
+_COLD_STARTS = TypeAdapter(dict[str, tuple[StartUp, ...]])
 
 
 class Sync(Mailbox):
@@ -151,13 +152,19 @@ class Sync(Mailbox):
         self.inbox = replace(self.inbox, nodes=nodes)
 
     def _read_resources(self, now: float) -> None:
-        if not self.outbox.unsettled or not self._due("resources", _RESOURCES_S, now):
+        if not self._due("resources", _RESOURCES_S if self.outbox.unsettled else _IDLE_RESOURCES_S, now):
             return
-        available, total = ray.available_resources(), ray.cluster_resources()
+        nodes = read_nodes()
+        available, total = Counter[str](), Counter[str]()
+        for node in nodes:
+            available.update(node.free)
+            total.update(node.total)
         deployments = dict(self.inbox.deployments)
         for name, model in self._models().items():
             no_room = shortage(available, total, model.resources)
-            deployments[name] = replace(deployments.get(name, Deployment()), no_room=no_room)
+            warm_node = any(not lacking(node.free, model.resources) for node in nodes)
+            known = deployments.get(name, Deployment())
+            deployments[name] = replace(known, no_room=no_room, warm_node=warm_node)
         self.inbox = replace(self.inbox, deployments=deployments)
         self._done_at["resources"] = now
 

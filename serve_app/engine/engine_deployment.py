@@ -23,7 +23,7 @@ from serve_app.engine.launch import launch
 from serve_app.engine.niceness import giving_way
 from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
-from serve_app.engine.startup_phases import Startup, process_seconds
+from serve_app.engine.startup_phases import Startup, process_start
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.log_segments import request_log_segments
@@ -52,13 +52,17 @@ class Engine:
     ) -> None:
         self._stop = AsyncExitStack()
         """What `__del__` does, last things first: Ray calls it for a replica that could not start, too."""
-        process = process_seconds(psutil.Process().create_time(), time.time())
+        created = psutil.Process().create_time()
+        process, warm_node = process_start(os.environ, created, time.time())
         self._model = ModelSettings.model_validate(model)
         context = serve.get_replica_context()
         self._replica = (context.app_name, context.deployment, context.replica_tag)
         self._metrics = EngineMetrics(self._model.name, context.replica_tag)
         self._startup = Startup(
-            self._model.name, partial(publish_phase, *self._replica), durations={"process": process}
+            self._model.name,
+            partial(publish_phase, *self._replica),
+            durations={"process": process},
+            warm_node=warm_node,
         )
         self._stop.push_async_callback(self._forget_phase)
         segments = request_log_segments(RequestLogSettings.model_validate(request_log), *self._replica)

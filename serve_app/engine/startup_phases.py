@@ -3,9 +3,11 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from serve_app import env
 
 logger = logging.getLogger("ray.serve")
 
@@ -29,12 +31,33 @@ def process_seconds(created: float, now: float) -> float:
     return age if 0.0 <= age <= _LONGEST_PROCESS_START_S else 0.0
 
 
+def process_start(environment: Mapping[str, str], created: float, now: float) -> tuple[float, bool]:
+    """Return the seconds of the phase `process`, and whether this replica's start found its node warm.
+
+    A node is warm if its zygote had imported vLLM before the process was asked for, so that no import is part
+    of the start. A process that was not forked starts on a cold node, and so does one that waited for its
+    zygote to import: that wait is part of the phase.
+
+    Args:
+        environment: The process's own.
+        created: When the process was created, in Unix time; for a fork, when it was forked.
+        now: Unix time.
+    """
+    process_s, ready_at = process_seconds(created, now), environment.get(env.ZYGOTE_READY_AT)
+    if ready_at is None:
+        return process_s, False
+    if not process_s:
+        return 0.0, True  # a fork that was at hand
+    asked_at = float(environment[env.PROCESS_ASKED_AT])
+    return process_s + max(0.0, created - asked_at), float(ready_at) <= asked_at
+
+
 @dataclass(slots=True)
 class Startup:
     """The phases of a replica's start in order, with their seconds.
 
-    `publish` is called with a JSON document at every change: the current phase, when it began (Unix time)
-    and the durations so far. Phases that ended before are given as `durations`.
+    `publish` is called with a JSON document at every change: the current phase, when it began (Unix time),
+    the durations so far and whether the node was warm. Phases that ended before are given as `durations`.
     """
 
     model: str
@@ -44,6 +67,8 @@ class Startup:
     durations: dict[str, float] = field(default_factory=dict)
     hint: str = ""
     """What may explain a failure, told with its reason."""
+    warm_node: bool = False
+    """Whether vLLM was imported on the node before the start; see `process_start`."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
 
@@ -65,12 +90,14 @@ class Startup:
         """Publish readiness and log all phases in one line."""
         self._tell("ready")
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.durations.items())
-        logger.info("model %s: ready after %.2f s (%s)", self.model, sum(self.durations.values()), spent)
+        node = "warm" if self.warm_node else "cold"
+        total = sum(self.durations.values())
+        logger.info("model %s: ready after %.2f s on a %s node (%s)", self.model, total, node, spent)
 
     def _reason(self, error: BaseException) -> str:
         reason = f"{type(error).__name__}: {error}"[:2000]
         return f"{reason} ({self.hint})" if self.hint else reason
 
     def _tell(self, phase: str, **more: str) -> None:
-        document = {"phase": phase, "since": self.wall(), "durations_s": self.durations, **more}
-        self.publish(json.dumps(document))
+        document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
+        self.publish(json.dumps({**document, "warm_node": self.warm_node, **more}))

@@ -56,12 +56,11 @@ def cold_start_progress(
     starting = [document for document in newest if document["phase"] not in _NOT_STARTING]
     if status is None:
         return ColdStartProgress(starting[0]["phase"], None) if starting else UNKNOWN
-    expected: Mapping[str, float] = status["phases_s"]
     known, awaited = int(status["starting"]), int(status["starting"]) + int(status["pending"])
     # A replica that is pending has no phase yet, or a new one: an older document is another replica's.
     begun_after = now - _STATUS_AGE_S - float(status.get("pending_s", 0.0))
     candidates = [
-        ColdStartProgress(document["phase"], _remaining_s(document, expected, now))
+        ColdStartProgress(document["phase"], _remaining_s(document, _expected(document, status), now))
         for index, document in enumerate(starting[:awaited])
         if index < known or float(document["since"]) >= begun_after
     ]
@@ -78,6 +77,13 @@ def cold_start_progress(
     if status["ready"]:
         return ColdStartProgress("busy", None)
     return ColdStartProgress("requested", cold_start_s)
+
+
+def _expected(document: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, float]:
+    """The typical seconds of each phase on the replica's kind of node; of the next replica's if unknown."""
+    kind = "warm" if document.get("warm_node") else "cold"
+    expected: Mapping[str, float] = status.get(f"{kind}_node_phases_s") or status["phases_s"]
+    return expected
 
 
 def _remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now: float) -> float | None:

@@ -99,7 +99,8 @@ def assumption_notes(inputs: Inputs) -> list[str]:
         notes.append("starting_values: no step has been measured yet; a replica's capacity follows from them")
     if given.cold_start_s is not None and not inputs.snapshot.start_measured:
         assumed_s = inputs.snapshot.assumed_start_s
-        notes.append(f"starting_values: no start has been measured yet; {assumed_s:.3g} s are assumed")
+        on = " on a cold node" if inputs.snapshot.cold_start_s is not None else ""
+        notes.append(f"starting_values: no start{on} has been measured yet; {assumed_s:.3g} s are assumed")
     return notes
 
 
@@ -112,6 +113,7 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "ready_replicas": snapshot.ready,
         "starting_replicas": snapshot.capacity.starting,
         "pending_replicas": snapshot.capacity.pending,
+        "warm_node": snapshot.warm_node,
         "running_requests": seen.running_requests,
         "running_tokens": seen.running_tokens,
         "waiting_requests": seen.waiting_requests,
@@ -139,6 +141,8 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
     for part, latency in parts.items():
         if latency.count > 0:
             signals[f"{part}_p{percentile}_s"] = latency.at(percentile)
-    if snapshot.cold_start_s is not None and math.isfinite(snapshot.cold_start_s):
-        signals["cold_start_s"] = snapshot.cold_start_s
+    for name in ("cold_start_s", "warm_node_start_s", "cold_node_start_s"):
+        start_s = getattr(snapshot, name)
+        if start_s is not None and math.isfinite(start_s):
+            signals[name] = start_s
     return signals

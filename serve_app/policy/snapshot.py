@@ -35,18 +35,37 @@ class Snapshot:
     ingress: Mapping[str, Reading[IngressSignals]] = field(default_factory=dict)
     draining: int = 0
     capacity: Capacity = Capacity()
-    cold_start_s: float | None = None
-    """Measured: from the start of a replica's process to its readiness; None before the first one."""
+    warm_node: bool = False
+    """Whether a node that is up has room for the next replica; otherwise the replica must wait for a node."""
+    warm_node_start_s: float | None = None
+    """Measured from the start of a replica's process to its readiness, where vLLM was imported on the node
+    before; None before the first such start."""
+    cold_node_start_s: float | None = None
+    """The same where vLLM had to be imported, as on a node that has just come up."""
     assumed_start_s: float = 60.0
-    """The same until it has been measured."""
+    """A start until one has been measured."""
+
+    @property
+    def cold_start_s(self) -> float | None:
+        """The measured start on the next replica's kind of node; on the other where only that is known."""
+        warm_s, cold_s = _known(self.warm_node_start_s), _known(self.cold_node_start_s)
+        return (warm_s or cold_s) if self.warm_node else (cold_s or warm_s)
 
     @property
     def start_measured(self) -> bool:
-        """Whether `cold_start_s` is known."""
-        return self.cold_start_s is not None and 0 < self.cold_start_s < inf
+        """Whether the measurements say how long the next start takes at most.
+
+        A start on a warm node takes no longer than one on a cold node, but not the other way round.
+        """
+        known_s = self.cold_start_s if self.warm_node else _known(self.cold_node_start_s)
+        return known_s is not None
 
     @property
     def horizon_s(self) -> float:
-        """How far ahead the policy plans: the time a replica takes to start, measured or assumed."""
-        start_s = self.cold_start_s
-        return start_s if start_s is not None and self.start_measured else self.assumed_start_s
+        """How far ahead the policy plans: the time the next replica takes to start, measured or assumed."""
+        start_s = self.cold_start_s or 0.0
+        return start_s if self.start_measured else max(start_s, self.assumed_start_s)
+
+
+def _known(start_s: float | None) -> float | None:
+    return start_s if start_s is not None and 0 < start_s < inf else None

@@ -96,8 +96,11 @@ def parse_status(document: Any) -> dict[str, Any]:
             float(model[name])
         if not isinstance(model["reason"], str) or not isinstance(model["phases_s"], Mapping):
             raise TypeError("reason must be a text, and phases_s a mapping")
-        for seconds in (model["cold_start_s"] or 0.0, *model["phases_s"].values()):
-            float(seconds)
+        kinds = [model.get(f"{kind}_node_phases_s", {}) for kind in ("warm", "cold")]
+        for phases in (model["phases_s"], *kinds):
+            for seconds in phases.values():
+                float(seconds)
+        float(model["cold_start_s"] or 0.0)
     return dict(document)
 
 

@@ -83,6 +83,8 @@ def _parse(data: bytes) -> dict[str, Any]:
     found = {**document, "since": float(document["since"]), "durations_s": durations}
     if document["phase"] == FAILED:
         found |= {"during": str(document["during"]), "reason": str(document["reason"])}
+    if "warm_node" in document:  # absent from those of earlier versions
+        found["warm_node"] = bool(document["warm_node"])
     if "until" in document:
         found["until"] = float(document["until"])
     return found

@@ -46,6 +46,7 @@ _LOOK_S = 0.02
 def main() -> None:
     """Run Python's command line, in a fork of the zygote if there is one."""
     parent = os.getppid()
+    os.environ[env.PROCESS_ASKED_AT] = str(time.time())
     path, may_start = _zygote_socket(sys.argv[1:])
     connection = _connect(path, may_start) if path else None
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # what comes before there is a process is for it too

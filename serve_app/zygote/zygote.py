@@ -13,6 +13,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -20,6 +21,7 @@ from types import ModuleType
 
 from setproctitle import setproctitle
 
+from serve_app import env
 from serve_app.zygote.python import STATUS
 from serve_app.zygote.request import Request, is_own
 
@@ -191,12 +193,15 @@ def main() -> None:
         raise SystemExit("an import has initialized CUDA, which no fork could use")
     gc.collect()
     gc.freeze()  # the collector would otherwise touch, and so copy, every page that the forks share
+    ready_at = str(time.time())
     task = Zygote(listener, owner).serve()
     if task is None:
         with suppress(FileNotFoundError):
             os.unlink(path)
         return
-    become(*task)
+    request, passed = task
+    request.environment[env.ZYGOTE_READY_AT] = ready_at
+    become(request, passed)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@ import re
 from datetime import UTC
 from typing import Any
 
+import pytest
+
 from serve_app.cli.decision_text import WIDTH, DecisionsDocument, explain, history_line
 from serve_app.cli.terminal_output import Style
 
@@ -103,6 +105,23 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
         "  11:59:00  0 -> 1    wake          a request is held",
         "  11:59:40  1 -> 3    queue         17 requests are waiting; the target is 8 per replica",
     ]
+
+
+@pytest.mark.parametrize(
+    ("warm_node", "why"),
+    [
+        (True, "a node has room, so the next start is warm"),
+        (False, "no node has room, so the next start is cold"),
+    ],
+)
+def test_starts_on_warm_and_cold_nodes_are_told_with_the_one_that_comes_next(
+    warm_node: bool, why: str
+) -> None:
+    engine = state_of(warm_node=warm_node, warm_node_start_s=3.4, cold_node_start_s=41.2)
+
+    lines = explained({"at": NOON, "policy_errors": 0, "models": {"Engine-tiny": engine}})
+
+    assert lines[2] == f"  starts take 3.4 s on a warm node and 41.2 s on a cold one; {why}"
 
 
 def test_a_clamp_that_binds_is_marked() -> None:

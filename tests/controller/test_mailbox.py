@@ -40,7 +40,7 @@ def test_the_last_five_are_remembered_in_the_order_they_became_ready() -> None:
 
     starts = ColdStarts().add(phases)
 
-    assert [replica for replica, _ in starts.startups] == ["r4", "r3", "r2", "r1", "r0"]
+    assert [start.replica for start in starts.startups] == ["r4", "r3", "r2", "r1", "r0"]
     assert starts.add({"new": document("ready", 99, weights=1.0)}).startups[-1][0] == "new"
 
 
@@ -55,3 +55,25 @@ def test_phases_keep_the_order_replicas_go_through_them() -> None:
     assert list(starts.phases_s()) == ["process", "imports", "warm_up", "data_plane"]
     assert starts.phases_s()["imports"] == 3.0
     assert starts.phases_s()["data_plane"] == 0.05
+
+
+def test_starts_on_warm_and_on_cold_nodes_are_kept_and_told_apart() -> None:
+    kinds = {"warm": True, "cold": False}
+    ready = {
+        f"{kind}{n}": {**document("ready", n, weights=30.0 if kind == "cold" else 3.0), "warm_node": warm}
+        for kind, warm in kinds.items()
+        for n in range(7)
+    }
+
+    starts = ColdStarts().add(ready)
+
+    assert (starts.on(warm_node=True).total_s, starts.on(warm_node=False).total_s) == (3.0, 30.0)
+    assert starts.on(warm_node=True).phases_s() == {"weights": 3.0}
+    assert [len(starts.on(warm_node=warm).startups) for warm in kinds.values()] == [5, 5]
+
+
+def test_a_start_on_a_node_of_an_unknown_kind_counts_until_one_of_the_kind_is_known() -> None:
+    starts = ColdStarts().add({"old": document("ready", 1, weights=8.0)})
+    starts = starts.add({"new": {**document("ready", 2, weights=3.0), "warm_node": True}})
+
+    assert (starts.on(warm_node=True).total_s, starts.on(warm_node=False).total_s) == (3.0, 8.0)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.serve.config import AutoscalingPolicy
 
-from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Learned
+from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Learned, StartUp
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
@@ -229,7 +229,7 @@ def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(cloc
         "a",
         Deployment(
             {"r1": {"phase": "weights_and_kv_cache", "since": clock.now, "durations_s": {}}},
-            ColdStarts((("r0", {"imports": 10.0, "weights_and_kv_cache": 30.0}),)),
+            ColdStarts((StartUp("r0", {"imports": 10.0, "weights_and_kv_cache": 30.0}, False),)),
             "no node has a free GPU",
         ),
     )
@@ -246,6 +246,8 @@ def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(cloc
     assert (late["starting"], late["pending"], late["reason"]) == (1, 2, "no node has a free GPU")
     assert late["pending_s"] >= 5
     assert (late["cold_start_s"], late["phases_s"]) == (40.0, {"imports": 10.0, "weights_and_kv_cache": 30.0})
+    assert (late["warm_node"], late["warm_node_start_s"], late["cold_node_start_s"]) == (False, None, 40.0)
+    assert (late["warm_node_phases_s"], late["cold_node_phases_s"]) == ({}, late["phases_s"])
     assert app.mailbox.outbox.unsettled == {"Engine-a"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from serve_app.cluster.ray_resources import Node
 from serve_app.controller import sync as sync_module
-from serve_app.controller.mailbox import ColdStarts, Learned
+from serve_app.controller.mailbox import ColdStarts, Learned, StartUp
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
@@ -25,21 +25,15 @@ class Cluster:
     """What Ray and Kubernetes say of the cluster, and how often they were asked."""
 
     def __init__(self) -> None:
-        self.free = {"GPU": 0.0, "CPU": 8.0}
+        self.free = [{"GPU": 0.0, "CPU": 4.0}] * 2
+        """By node."""
         self.asked = 0
         self.enabled = False
         self.pods_read = 0
 
-    def available_resources(self) -> dict[str, float]:
-        self.asked += 1
-        return self.free
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"GPU": 8.0, "CPU": 8.0}
-
     def read_nodes(self) -> tuple[Node, ...]:
         self.asked += 1
-        return (Node({"CPU": 8.0}, dict(self.free)),)
+        return tuple(Node({"GPU": 4.0, "CPU": 4.0}, free) for free in self.free)
 
     def read(self) -> str:
         self.pods_read += 1
@@ -49,7 +43,6 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(sync_module, "ray", made)
     monkeypatch.setattr(sync_module, "PendingPods", lambda: made)
     monkeypatch.setattr(sync_module, "read_nodes", made.read_nodes)
     return made
@@ -77,7 +70,7 @@ def serve(**knobs: Any) -> None:
 
 def phase(replica: str, name: str, since: float = START, **durations_s: float) -> None:
     """What an engine replica writes."""
-    document = {"phase": name, "since": since, "durations_s": durations_s}
+    document = {"phase": name, "since": since, "durations_s": durations_s, "warm_node": True}
     publish_phase("shop", TIDE, replica, json.dumps(document))
 
 
@@ -149,22 +142,41 @@ def test_a_finished_start_up_is_remembered_when_its_replica_is_long_gone(sync: S
     assert list(cold_starts.phases_s()) == ["process", "imports"]
 
 
-def test_the_cluster_is_asked_for_room_only_while_something_scales_and_every_two_seconds(
+def test_the_cluster_is_asked_for_room_every_five_seconds_and_every_two_while_something_scales(
     sync: Sync, cluster: Cluster
 ) -> None:
-    sync._turn(START)
-    assert (cluster.asked, sync.inbox.deployments[TIDE].no_room) == (0, "")
+    def asked(*at: float) -> int:
+        before = cluster.asked
+        for seconds in at:
+            sync._turn(START + seconds)
+        return cluster.asked - before
 
-    sync.outbox.unsettled = {TIDE}
-    sync._turn(START + 0.5)
-    assert cluster.asked == 1
+    assert (asked(0.0), asked(4.5), asked(5.0)) == (1, 0, 1)
     assert sync.inbox.deployments[TIDE].no_room == "no node has 1 GPU free (0 of 8 in the cluster)"
 
-    cluster.free = {"GPU": 4.0}
-    sync._turn(START + 2.0)
-    assert cluster.asked == 1
-    sync._turn(START + 2.5)
-    assert (cluster.asked, sync.inbox.deployments[TIDE].no_room) == (2, "")
+    sync.outbox.unsettled = {TIDE}
+    cluster.free = [{"GPU": 4.0}, {}]
+    assert (asked(6.5), asked(7.0)) == (0, 1)
+    assert sync.inbox.deployments[TIDE].no_room == ""
+
+
+@pytest.mark.parametrize(
+    ("free", "warm_node"),
+    [
+        ([{"GPU": 1.0}, {}], True),
+        # Half of what a replica needs is free on each of two nodes: it has to wait for a third.
+        ([{"GPU": 0.5}, {"GPU": 0.5}], False),
+        ([{}, {}], False),
+    ],
+)
+def test_the_next_start_is_on_a_warm_node_if_one_that_is_up_has_room(
+    sync: Sync, cluster: Cluster, free: list[dict[str, float]], warm_node: bool
+) -> None:
+    cluster.free = free
+
+    sync._turn(START)
+
+    assert sync.inbox.deployments[TIDE].warm_node is warm_node
 
 
 @pytest.mark.parametrize(("enabled", "read"), [(True, [0, 1, 1, 1, 2]), (False, [0] * 5)])
@@ -251,7 +263,7 @@ def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: 
     assert written(kv, LEARNED) == 1
     assert stored(LEARNED, "shop") == {
         "states": {TIDE: json.loads(json.dumps(state.document()))},
-        "cold_starts": {TIDE: [["r1", {"imports": 8.0}]]},
+        "cold_starts": {TIDE: [["r1", {"imports": 8.0}, True]]},
     }
 
     sync._turn(START + 10)
@@ -281,8 +293,18 @@ def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(
 
     records = ({"seq": 41, "model": "tide"},)
     assert later.inbox.learned == Learned({TIDE: PolicyState(correction=0.9)}, records)
-    starts = ColdStarts((("r1", {"imports": 8.0}), ("runs", {"imports": 4.0})))
+    starts = ColdStarts((StartUp("r1", {"imports": 8.0}, True), StartUp("runs", {"imports": 4.0}, True)))
     assert later.inbox.deployments[TIDE].cold_starts == starts
+
+
+def test_starts_that_an_earlier_version_measured_count_for_both_kinds_of_node(sync: Sync) -> None:
+    put_document(LEARNED, "shop", {"states": {}, "cold_starts": {TIDE: [["old", {"imports": 8.0}]]}})
+
+    sync._turn(START)
+
+    starts = sync.inbox.deployments[TIDE].cold_starts
+    assert starts == ColdStarts((StartUp("old", {"imports": 8.0}),))
+    assert [starts.on(warm_node=kind).total_s for kind in (True, False)] == [8.0, 8.0]
 
 
 def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_written(
@@ -334,7 +356,7 @@ def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
 def test_a_cluster_that_cannot_be_asked_stops_no_document(
     sync: Sync, cluster: Cluster, kv: StubKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "available_resources", lambda: 1 / 0)
+    monkeypatch.setattr(sync_module, "read_nodes", lambda: 1 / 0)
     sync.outbox.unsettled = {TIDE}
     sync.outbox.status = {"policy_errors": 0, "models": {}}
 
@@ -376,13 +398,13 @@ def test_nodes_are_looked_at_once_a_second_while_the_ingress_wants_more_replicas
     sync: Sync, cluster: Cluster
 ) -> None:
     sync._turn(START)
-    assert (sync.inbox.nodes, cluster.asked) == (None, 0)
+    assert (sync.inbox.nodes, cluster.asked) == (None, 1)
 
     sync.outbox.look_at_nodes = True
     for turn in range(4):
         sync._turn(START + 0.5 * turn)
-    assert cluster.asked == 2
-    assert sync.inbox.nodes == (Node({"CPU": 8.0}, {"GPU": 0.0, "CPU": 8.0}),)
+    assert cluster.asked == 3
+    assert sync.inbox.nodes == (Node({"GPU": 4.0, "CPU": 4.0}, {"GPU": 0.0, "CPU": 4.0}),) * 2
 
     sync.outbox.look_at_nodes = False
     sync._turn(START + 9)

@@ -16,8 +16,9 @@ from tests.stub_kv import StubKv, stored
 
 
 @pytest.fixture
-def sync(kv: StubKv) -> Sync:
+def sync(kv: StubKv, monkeypatch: pytest.MonkeyPatch) -> Sync:
     """Of an application that has said what it serves; its thread is not started."""
+    monkeypatch.setattr(sync_module, "read_nodes", tuple)
     model = ServedModel("tide", "Engine-tide", Knobs())
     put_document(
         KNOBS, "shop", ServedApplication({model.deployment: model}, IngressKnobs()).document(1_700_000_000.0)

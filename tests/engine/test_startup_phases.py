@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.engine.startup_phases import Startup, process_seconds
+from serve_app import env
+from serve_app.engine.startup_phases import Startup, process_seconds, process_start
 
 
 @dataclass
@@ -39,12 +40,18 @@ def test_each_phase_is_told_when_it_begins_with_what_the_ones_before_took() -> N
     startup.finish()
 
     assert told.documents == [
-        {"phase": "imports", "since": 1_700_000_000.0, "durations_s": {}},
-        {"phase": "weights_and_kv_cache", "since": 1_700_000_007.5, "durations_s": {"imports": 7.5}},
+        {"phase": "imports", "since": 1_700_000_000.0, "durations_s": {}, "warm_node": False},
+        {
+            "phase": "weights_and_kv_cache",
+            "since": 1_700_000_007.5,
+            "durations_s": {"imports": 7.5},
+            "warm_node": False,
+        },
         {
             "phase": "ready",
             "since": 1_700_000_009.75,
             "durations_s": {"imports": 7.5, "weights_and_kv_cache": 2.25},
+            "warm_node": False,
         },
     ]
 
@@ -99,6 +106,7 @@ def test_a_failure_is_told_with_its_phase_and_reason_and_goes_on(error: BaseExce
         "phase": "failed",
         "since": 1_700_000_007.0,
         "durations_s": {"imports": 7.0},
+        "warm_node": False,
         "during": "weights_and_kv_cache",
         "reason": reason,
     }
@@ -134,7 +142,9 @@ def test_readiness_is_one_log_line_with_every_phase(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO, "ray.serve"):
         startup.finish()
 
-    assert caplog.messages[-1:] == ["model tide: ready after 7.75 s (imports 7.50 s, warm_up 0.25 s)"]
+    assert caplog.messages[-1:] == [
+        "model tide: ready after 7.75 s on a cold node (imports 7.50 s, warm_up 0.25 s)"
+    ]
 
 
 def test_what_was_over_before_comes_first_in_every_document_and_in_the_log(
@@ -162,3 +172,30 @@ def test_a_process_that_was_there_long_before_cost_nothing(age: float, seconds: 
 
 def test_a_clock_set_back_makes_no_start_below_zero() -> None:
     assert process_seconds(1_700_000_000.0, 1_699_999_000.0) == 0.0
+
+
+FORK = 98.0
+"""When the process was created: two seconds ago."""
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "zygote_ready_at", "created", "process_s", "warm_node"),
+    [
+        (97.5, 50.0, FORK, 2.5, True),
+        # The zygote was still importing, so the wait for it is part of this start, however long it was.
+        (38.0, 97.5, FORK, 62.0, False),
+        # The process waited for the zygote, but was at hand long before this start.
+        (20.0, 30.0, 31.0, 0.0, True),
+        # Nothing forked it.
+        (98.0, None, FORK, 2.0, False),
+        (None, None, FORK, 2.0, False),
+        (None, None, 31.0, 0.0, False),
+    ],
+)
+def test_a_node_is_warm_if_its_zygote_had_imported_everything_before_the_start(
+    asked_at: float | None, zygote_ready_at: float | None, created: float, process_s: float, warm_node: bool
+) -> None:
+    given = {env.PROCESS_ASKED_AT: asked_at, env.ZYGOTE_READY_AT: zygote_ready_at}
+    environment = {name: str(value) for name, value in given.items() if value is not None}
+
+    assert process_start(environment, created, now=100.0) == (process_s, warm_node)

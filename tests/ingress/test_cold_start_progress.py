@@ -42,6 +42,15 @@ def test_what_remains_is_the_rest_of_the_phase_and_all_later_ones(
     assert progress(status(starting=1), {"a": phase(name, ago_s)}, NOW) == Progress(name, eta_s)
 
 
+@pytest.mark.parametrize(("warm_node", "eta_s"), [(True, 3.0), (False, 20.0)])
+def test_a_replica_takes_as_long_as_others_on_its_kind_of_node(warm_node: bool, eta_s: float) -> None:
+    kinds = {"warm_node_phases_s": {"weights_and_kv_cache": 3.0}, "cold_node_phases_s": PHASES_S}
+    document = {**phase("weights_and_kv_cache", 0.0), "warm_node": warm_node}
+    expected = eta_s if warm_node else eta_s + 3.0  # and the warm-up
+
+    assert progress(status(starting=1, **kinds), {"a": document}, NOW).eta_s == expected
+
+
 def test_a_clock_ahead_of_the_replicas_makes_no_phase_longer_than_it_would_be() -> None:
     soonest = progress(status(starting=1), {"a": phase("imports", -1.0)}, NOW)
 

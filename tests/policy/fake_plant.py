@@ -133,7 +133,7 @@ class FakePlant:
             engines={name: Reading(engine.report(self.now), 0.2) for name, engine in ready.items()},
             ingress={"ingress": Reading(ingress, 0.2)},
             capacity=Capacity(starting=len(self.engines) - len(ready)),
-            cold_start_s=self.cold_start_s,
+            cold_node_start_s=self.cold_start_s,
         )
 
     def _decide(self) -> None:

@@ -260,7 +260,7 @@ def test_a_schedule_brings_its_replicas_and_lets_them_go() -> None:
     targets: list[int] = []
     for _ in range(800):
         count = targets[-1] if targets else 0
-        targets.append(loop.decide(snapshot(*[engine()] * count, cold_start_s=60.0)).target)
+        targets.append(loop.decide(snapshot(*[engine()] * count, cold_node_start_s=60.0)).target)
 
     assert targets.index(4) == 40 - 1  # 22:14:00, a cold start early
     assert set(targets[39:399]) == {4}
@@ -332,6 +332,6 @@ def test_what_piles_up_during_a_cold_start_asks_for_no_more_than_its_first_secon
             held_bytes=2000.0 * second,
             oldest_held_s=second,
         )
-        target = loop.decide(snapshot(at={"i0": report}, target=target, cold_start_s=60.0)).target
+        target = loop.decide(snapshot(at={"i0": report}, target=target, cold_node_start_s=60.0)).target
         targets.append(target)
     assert max(targets) == targets[-1] == 1

@@ -40,7 +40,9 @@ snapshots = st.builds(
     capacity=st.builds(
         Capacity, starting=st.integers(0, 3), pending=st.integers(0, 3), pending_s=st.floats(0, 1e4)
     ),
-    cold_start_s=st.one_of(st.none(), st.floats(0, 600), st.sampled_from([math.nan, math.inf, -1.0])),
+    warm_node=st.booleans(),
+    warm_node_start_s=st.one_of(st.none(), st.floats(0, 600), st.sampled_from([math.nan, math.inf, -1.0])),
+    cold_node_start_s=st.one_of(st.none(), st.floats(0, 600), st.sampled_from([math.nan, math.inf, -1.0])),
 )
 
 

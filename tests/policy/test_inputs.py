@@ -63,7 +63,10 @@ def test_notes_say_what_rests_on_them_until_it_is_measured() -> None:
     assert loop.decide(snapshot(BUSY)).explanation.notes == (
         "starting_values: no start has been measured yet; 24 s are assumed",
     )
-    assert loop.decide(snapshot(BUSY, cold_start_s=31.0)).explanation.notes == ()
+    assert loop.decide(snapshot(BUSY, warm_node_start_s=3.0)).explanation.notes == (
+        "starting_values: no start on a cold node has been measured yet; 24 s are assumed",
+    )
+    assert loop.decide(snapshot(BUSY, cold_node_start_s=31.0)).explanation.notes == ()
 
 
 def test_the_start_assumed_is_how_far_ahead_the_policy_looks_until_one_has_been_measured() -> None:
@@ -72,7 +75,7 @@ def test_the_start_assumed_is_how_far_ahead_the_policy_looks_until_one_has_been_
 
     assert " s, the time a replica takes to start" in why(loop.decide(busy), "forecast")
     assert "within 24 s" in why(loop.decide(busy), "forecast")
-    assert "within 31 s" in why(loop.decide(replace(busy, cold_start_s=31.0)), "forecast")
+    assert "within 31 s" in why(loop.decide(replace(busy, cold_node_start_s=31.0)), "forecast")
     loop.knobs = KNOBS
     assert "within 60 s" in why(loop.decide(busy), "forecast")
 

@@ -127,19 +127,21 @@ def test_the_numbers_of_a_decision_are_finite_and_plain() -> None:
         itl_p95_s=0.02,
         ttft_queue_p95_s=0.3,
     )
-    signals = PolicyLoop(KNOBS).decide(snapshot(busy, cold_start_s=70.0)).explanation.signals
+    seen = snapshot(busy, warm_node=True, warm_node_start_s=4.0, cold_node_start_s=70.0)
+    signals = PolicyLoop(KNOBS).decide(seen).explanation.signals
 
     assert signals["running_requests"] == 4
     assert signals["waiting_requests"] == 2
     assert signals["itl_p95_s"] == pytest.approx(0.02)
     assert signals["ttft_queue_p95_s"] == pytest.approx(0.3)
-    assert signals["cold_start_s"] == 70.0
+    assert (signals["warm_node"], signals["cold_start_s"]) == (1.0, 4.0)
+    assert (signals["warm_node_start_s"], signals["cold_node_start_s"]) == (4.0, 70.0)
     assert signals["replica_capacity_rps"] == pytest.approx(5.10, rel=0.01)
     assert all(math.isfinite(value) for value in signals.values())
     json.dumps(signals, allow_nan=False)
 
 
 def test_latencies_nobody_observed_are_left_out_of_the_numbers() -> None:
-    signals = PolicyLoop(KNOBS).decide(snapshot(engine(), cold_start_s=math.nan)).explanation.signals
+    signals = PolicyLoop(KNOBS).decide(snapshot(engine(), cold_node_start_s=math.nan)).explanation.signals
 
     assert {"itl_p95_s", "ttft_queue_p95_s", "ttft_prefill_p95_s", "cold_start_s"}.isdisjoint(signals)

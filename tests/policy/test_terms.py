@@ -107,8 +107,8 @@ def test_at_zero_replicas_all_of_it_counts_at_once() -> None:
 def test_while_replicas_are_on_their_way_a_queue_asks_for_no_more() -> None:
     waiting = engine(waiting_requests=80, waiting_tokens=80_000)
 
-    coming = terms_of(snapshot(waiting, target=3, cold_start_s=20.0))
-    there = terms_of(snapshot(waiting, engine(), engine(), cold_start_s=20.0))
+    coming = terms_of(snapshot(waiting, target=3, cold_node_start_s=20.0))
+    there = terms_of(snapshot(waiting, engine(), engine(), cold_node_start_s=20.0))
 
     # 80 requests are ten replicas' worth; 4 s of prefill in a tenth of 20 s are two.
     assert (coming["queue"].replicas, coming["queue_tokens"].replicas) == (3, 2)
@@ -130,7 +130,7 @@ def test_at_zero_it_may_ask_for_as_many_as_it_needs_until_the_delay_after_the_wa
 
 def test_few_long_prompts_ask_for_more_than_their_number_does_and_short_or_cached_ones_for_less() -> None:
     # 6 prompts of 2,000 tokens are 0.6 s of prefill; in a tenth of 2 s that takes three.
-    seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000), cold_start_s=2.0)
+    seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000), cold_node_start_s=2.0)
     short = snapshot(engine(waiting_requests=16, waiting_tokens=320))
     cached = replace(SIZING, mix=Mix(2000, 0.1, 128))
 
@@ -144,7 +144,7 @@ def test_few_long_prompts_ask_for_more_than_their_number_does_and_short_or_cache
 def test_a_prompt_is_never_split_over_replicas() -> None:
     # One prompt of 100,000 tokens takes 5 s, on however many.
     def asked(prompts: int) -> int:
-        seen = snapshot(engine(waiting_requests=prompts, waiting_tokens=prompts * 1e5), cold_start_s=1.0)
+        seen = snapshot(engine(waiting_requests=prompts, waiting_tokens=prompts * 1e5), cold_node_start_s=1.0)
         return terms_of(seen)["queue_tokens"].replicas
 
     assert (asked(1), asked(3)) == (1, 3)
@@ -154,15 +154,15 @@ def test_after_a_cold_start_a_backlog_may_take_a_tenth_of_it() -> None:
     # 60 prompts of 1,000 tokens: 3 s of prefill. A replica that takes 60 s to start may take 6 more.
     front = ingress(held_requests=60, held_bytes=60 * 4000)
 
-    slow = terms_of(snapshot(at={"i0": front}, cold_start_s=60.0), queue=())
-    fast = terms_of(snapshot(at={"i0": front}, cold_start_s=10.0), queue=())
+    slow = terms_of(snapshot(at={"i0": front}, cold_node_start_s=60.0), queue=())
+    fast = terms_of(snapshot(at={"i0": front}, cold_node_start_s=10.0), queue=())
 
     assert (slow["queue_tokens"].replicas, fast["queue_tokens"].replicas) == (1, 3)
 
 
 def test_a_queue_of_prompts_beyond_the_ttft_target_is_cleared_and_the_target_not_chased() -> None:
     # 10 prompts of 8,000 tokens, 0.4 s of prefill each: no fleet gives any of them its token in 0.2 s.
-    seen = snapshot(engine(waiting_requests=10, waiting_tokens=80_000), cold_start_s=20.0)
+    seen = snapshot(engine(waiting_requests=10, waiting_tokens=80_000), cold_node_start_s=20.0)
 
     assert terms_of(seen)["queue_tokens"].replicas == 2  # 4 s of work in a tenth of a cold start
     within = KNOBS.model_copy(update={"ttft_target_s": 0.5})
@@ -199,7 +199,7 @@ def remembered(level: float, rise: float, minutes: float) -> Peaks:
 def forecast(now_rps: float, peaks: Peaks, q: float = 0.9) -> Term:
     demand = replace(arriving(now_rps), peaks=peaks)
     knobs = KNOBS.model_copy(update={"forecast_quantile": q})
-    return terms_of(snapshot(engine(), cold_start_s=75.0), demand=demand, knobs=knobs)["forecast"]
+    return terms_of(snapshot(engine(), cold_node_start_s=75.0), demand=demand, knobs=knobs)["forecast"]
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,27 @@ def test_the_forecast_can_be_turned_off() -> None:
 
 @pytest.mark.parametrize("seconds", [None, 0.0, -1.0, math.nan, math.inf])
 def test_a_cold_start_that_was_not_measured_is_guessed(seconds: float | None) -> None:
-    assert snapshot(cold_start_s=seconds).horizon_s == 60.0
-    assert snapshot(cold_start_s=7.5).horizon_s == 7.5
+    assert snapshot(cold_node_start_s=seconds).horizon_s == 60.0
+    assert snapshot(cold_node_start_s=7.5).horizon_s == 7.5
+
+
+@pytest.mark.parametrize(
+    ("warm_node", "warm_s", "cold_s", "horizon_s"),
+    [
+        (True, 4.0, 90.0, 4.0),
+        (False, 4.0, 90.0, 90.0),
+        # A node may take longer to import than any warm start has shown, and never less.
+        (True, None, 90.0, 90.0),
+        (False, 4.0, None, 60.0),
+        (False, 70.0, None, 70.0),
+    ],
+)
+def test_the_policy_plans_with_the_start_on_the_kind_of_node_that_the_next_replica_comes_to(
+    warm_node: bool, warm_s: float | None, cold_s: float | None, horizon_s: float
+) -> None:
+    seen = snapshot(warm_node=warm_node, warm_node_start_s=warm_s, cold_node_start_s=cold_s)
+
+    assert seen.horizon_s == horizon_s
 
 
 # What stands whatever the load.
@@ -284,8 +303,8 @@ def test_a_schedule_asks_for_its_replicas_a_cold_start_early() -> None:
     window = Schedule(start="22:20", end="23:00", min_replicas=5)  # NOW is 22:13:20 UTC
     knobs = KNOBS.model_copy(update={"schedules": (window,)})
 
-    assert standing(snapshot(cold_start_s=399.0), knobs)["schedule"].replicas == 0
-    assert standing(snapshot(cold_start_s=400.0), knobs)["schedule"].replicas == 5
+    assert standing(snapshot(cold_node_start_s=399.0), knobs)["schedule"].replicas == 0
+    assert standing(snapshot(cold_node_start_s=400.0), knobs)["schedule"].replicas == 5
     assert "schedule" not in standing(snapshot())
 
 

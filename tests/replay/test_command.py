@@ -87,6 +87,20 @@ def test_the_trace_is_scaled_as_asked_for(trace: Path, tmp_path: Path) -> None:
     assert known["duration_s"] < 62.0
 
 
+def test_starts_on_warm_nodes_are_shorter(trace: Path, tmp_path: Path) -> None:
+    """One node is always up, so that the first replica starts there."""
+    out = tmp_path / "out.json"
+
+    def longest_s(*options: str) -> float:
+        given = ["--trace", str(trace), "--initial", "0", *options, "--json", str(out)]
+        assert main(["replay", *given]) == 0
+        return float(documents(out)["ttft"]["cold"]["p50_s"])
+
+    assert (
+        longest_s("--cold-start", "60/3", "--warm-nodes", "1") < 5.0 < 20.0 < longest_s("--cold-start", "60")
+    )
+
+
 def test_an_oracle_that_misses_the_goal_says_so(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hopeless = ["--knob", "itl_target_s=0.005", "--oracle"]
 
@@ -106,6 +120,9 @@ def test_an_oracle_that_misses_the_goal_says_so(trace: Path, capsys: pytest.Capt
         (["--knob", "head=1"], "knob.head = 1: no such knob"),
         (["--capacity", "0"], "capacity = 0: must be from 1 to 10000"),
         (["--cold-start", "90:60"], "--cold-start = '90:60': the first must be at most the second"),
+        (["--cold-start", "90/5,3"], "--cold-start = '90/5,3': the first must be at most the second"),
+        (["--cold-start", "90/"], "--cold-start = '90/': must be seconds from 0 to 86400"),
+        (["--warm-nodes", "-1"], "--warm-nodes = -1: must be from 0 to 10000"),
         (["--fleet", "abacus"], "profile = 'abacus': must be one of"),
         (["--json", "no/such/out.json"], "--json = no/such/out.json: no/such is not a folder"),
         (["--rate", "0"], "rate = 0.0: must be above 0"),

@@ -194,6 +194,23 @@ def test_it_learns_how_long_a_start_takes_and_that_there_is_no_room() -> None:
     assert controller._memory.inbox.deployments[ENGINE].no_room == ""
 
 
+def test_it_learns_starts_on_warm_and_on_cold_nodes_apart_and_where_there_is_room() -> None:
+    made = fleet(1, warm_nodes=2, warm_node_start_s=(3.0, 3.0))
+    controller = Production(KNOBS)
+    controller.step(made)
+    assert controller._memory.inbox.deployments[ENGINE].warm_node
+    made.set_target(3)
+    for at in (4.0, 11.0):
+        made.advance(at)
+        made.settle()
+        controller.step(made)
+    known = controller._memory.inbox.deployments[ENGINE]
+
+    assert not known.warm_node
+    assert known.cold_starts.on(warm_node=True).total_s == pytest.approx(3.0)
+    assert known.cold_starts.on(warm_node=False).total_s == pytest.approx(10.0)
+
+
 # -- what may happen to the policy
 
 

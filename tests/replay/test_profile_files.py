@@ -68,10 +68,11 @@ def test_derived_profiles_follow_the_rule_in_their_source() -> None:
 
 
 def test_a_fleet_file_is_read_by_its_path(tmp_path: Path) -> None:
-    path = written(tmp_path, cold_start_s=[20, 30])
+    path = written(tmp_path, cold_start_s=[20, 30], warm_node_start_s=[3, 5], warm_nodes=4)
 
     assert load_profile(path) == load_profile(str(path))
-    assert load_profile(path).cold_start_s == (20.0, 30.0)
+    profile = load_profile(path)
+    assert (profile.cold_start_s, profile.warm_node_start_s, profile.warm_nodes) == ((20, 30), (3, 5), 4)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -97,10 +98,13 @@ def test_a_field_left_out_is_told(tmp_path: Path) -> None:
 
 
 def test_values_that_contradict_each_other_are_told(tmp_path: Path) -> None:
-    path = written(tmp_path, cold_start_s=[90, 60], cold_start_phases={"imports": 0.5})
+    path = written(
+        tmp_path, cold_start_s=[90, 60], cold_start_phases={"imports": 0.5}, warm_node_start_s=[5, 3]
+    )
 
     assert problems(path) == [
         f"{path}:9: cold_start_s = [90.0, 60.0]: the first must be at most the second",
+        f"{path}:14: warm_node_start_s = [5.0, 3.0]: the first must be at most the second",
         f"{path}:12: cold_start_phases: the shares must add up to 1 within 0.01, and make 0.5",
     ]
 

@@ -50,6 +50,15 @@ def test_conditions_come_from_the_knobs_and_the_profile() -> None:
     assert (conditions.ttft_target_s, conditions.itl_target_s) == (0.5, 0.05)
     assert conditions.cold_start_s == A100.cold_start_s
     assert (conditions.max_held, conditions.seed, conditions.block_tokens) == (7, 3, 0)
+    assert (conditions.warm_node_start_s, conditions.warm_nodes) == (None, 0)
+
+
+def test_warm_nodes_come_from_the_profile() -> None:
+    profile = A100.model_copy(update={"warm_node_start_s": (3.0, 5.0), "warm_nodes": 4})
+
+    conditions = scenario(steady(), profile=profile).conditions
+
+    assert (conditions.warm_node_start_s, conditions.warm_nodes) == ((3.0, 5.0), 4)
 
 
 def test_without_prefill_groups_the_simulated_ingress_has_none() -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -124,6 +125,20 @@ def test_the_process_outlives_the_zygote(zygote: subprocess.Popen[bytes], python
     zygote.kill()
     zygote.wait(60)
     assert said(process, "go on") == "done"
+
+
+@needs_zygote
+def test_a_fork_knows_when_it_was_asked_for_and_since_when_its_zygote_was_ready(python: Start) -> None:
+    names = (env.ZYGOTE_READY_AT, env.PROCESS_ASKED_AT)
+    ready_at, asked_at = map(
+        float, said(python("-c", f"import os; print(*map(os.environ.get, {names}))")).split()
+    )
+
+    assert ready_at <= asked_at <= time.time()
+
+
+def test_a_process_that_nothing_forked_knows_no_zygote(python: Start) -> None:
+    assert said(python("-c", f"import os; print({env.ZYGOTE_READY_AT!r} in os.environ)")) == "False"
 
 
 def test_workers_that_start_at_once_start_one_zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

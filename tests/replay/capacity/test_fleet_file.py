@@ -58,6 +58,21 @@ def test_the_figures_are_those_measured() -> None:
     assert (profile.gpu, profile.gpus, profile.price_per_gpu_hour) == ("A100-80GB", 1, 3.67)
 
 
+def test_starts_on_warm_and_on_cold_nodes_are_told_apart() -> None:
+    both = COLD.model_copy(
+        update={
+            "warm_node_start_s": 3.0,
+            "cold_node_start_s": 50.0,
+            "cold_start_s": 3.0,
+            "cold_node_phases_s": {"imports": 20.0, "weights_and_kv_cache": 30.0},
+        }
+    )
+    profile = made(replace(MEASURED, cold_start=both))
+
+    assert (profile.cold_start_s, profile.warm_node_start_s) == ((52.0, 54.0), (5.0, 7.0))
+    assert profile.cold_start_phases == {"imports": 0.4, "weights_and_kv_cache": 0.6}
+
+
 def test_a_cold_start_is_that_of_the_application_and_rays_part() -> None:
     profile = made()
 

@@ -13,6 +13,11 @@ from tests.replay.fleet.build import conditions, profile
     ("changed", "said"),
     [
         ({"routing": "round-robin"}, "routing = 'round-robin': must be one of grouped, tokens, two-choices"),
+        (
+            {"warm_node_start_s": (9.0, 3.0)},
+            r"warm_node_start_s = \(9.0, 3.0\): must be \(least, most\), from 0",
+        ),
+        ({"warm_nodes": -1}, "warm_nodes = -1: must be at least 0"),
         ({"cold_start_s": (9.0, 3.0)}, r"cold_start_s = \(9.0, 3.0\): must be \(least, most\), from 0"),
         ({"start_failures": 1.0}, "start_failures = 1.0: must be from 0 to below 1"),
         ({"capacity": 0}, "capacity = 0: must be at least 1"),

@@ -28,7 +28,29 @@ def test_a_replica_takes_requests_when_its_cold_start_is_over() -> None:
     assert counts(made) == (0, 2, 0, 0)
     run(made, 15.0)
     assert counts(made) == (2, 0, 0, 0)
-    assert (made.starts, made.cold_starts, made.peak) == (2, [(1, 10.0), (2, 10.0)], 2)
+    assert (made.starts, made.cold_starts, made.peak) == (2, [(1, 10.0, False), (2, 10.0, False)], 2)
+
+
+def test_replicas_take_warm_nodes_first_and_start_faster_there() -> None:
+    made = fleet(1, warm_nodes=2, warm_node_start_s=(3.0, 3.0))
+    assert made.warm_node_free
+    made.set_target(3)
+    assert not made.warm_node_free
+    run(made, 10.0)
+    assert made.cold_starts == [(2, 3.0, True), (3, 10.0, False)]
+    # The newest goes, which was on a cold node; then one that was on a warm one.
+    made.set_target(2)
+    assert not made.warm_node_free
+    made.set_target(1)
+    assert made.warm_node_free
+
+
+def test_without_a_range_for_warm_nodes_starts_there_take_as_long_as_any() -> None:
+    made = fleet(0, warm_nodes=2)
+    made.set_target(1)
+    run(made, 10.0)
+
+    assert made.cold_starts == [(1, 10.0, True)]
 
 
 def test_cold_starts_are_drawn_between_their_bounds() -> None:
@@ -127,7 +149,7 @@ def test_a_start_that_fails_is_tried_again_and_paid_for() -> None:
     assert made.failed_starts > 0
     assert made.starts == 8 + made.failed_starts
     # Only starts that succeeded tell how long one takes.
-    assert {seconds for _, seconds in made.cold_starts} == {10.0}
+    assert {seconds for _, seconds, _ in made.cold_starts} == {10.0}
     made.end()
     warming = made.gpu_seconds().warming
     assert 80.0 < warming < 80.0 + 10.0 * made.failed_starts
