@@ -12,7 +12,7 @@ REQUEST, FRONT_END, ENGINE_CORE, WORKER = "request", "front end", "engine core",
 """The rows: the request's own waits, and three processes. The front end is our engine replica, or vLLM's API
 server; a worker exists where the model does not run in the engine core."""
 ROWS = (REQUEST, FRONT_END, ENGINE_CORE, WORKER)
-WAITS = "waits for the engine core"
+WAITS, WORKER_WAITS = "waits for the engine core", "waits for the worker"
 
 _LOADING, _CORE = "Overall Loading", "EngineCoreProc init"
 _NAMES = {
@@ -40,7 +40,7 @@ _OWN = {"weights_and_kv_cache": "tokenizer", "serving_layer": "serving layer", "
         "data_plane": "data plane"}  # fmt: skip
 """What our phases are called here. Beside the engine core, `weights_and_kv_cache` loads the tokenizer."""
 _LINE = re.compile(r"^\S+ (\S+ [0-9:]+,\d+) .*: phase (\w+) took ([0-9.]+) s$", re.MULTILINE)
-_VERSION = re.compile(r"^([0-9.]+) vLLM API server version", re.MULTILINE)
+_VERSION = re.compile(r"^([0-9.]+) vLLM(?: API)? server version", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +186,7 @@ def _inside(spans: Sequence[Span], seen: Observed) -> list[Phase]:
     ]
     workers = [span for span in spans if span.process not in rows]
     if workers:
+        found = [replace(one, name=WORKER_WAITS) if one.name == "executor" else one for one in found]
         first = min(workers, key=lambda span: span.begin)
         created = seen.created.get(first.process, first.begin)
         found.append(Phase(WORKER, "imports", created, first.begin))

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.cold_start.measure import Measured
-from benchmarks.cold_start.phases import ENGINE_CORE, FRONT_END, REQUEST, WAITS, WORKER, Phase
+from benchmarks.cold_start.phases import ENGINE_CORE, FRONT_END, REQUEST, WAITS, WORKER, WORKER_WAITS, Phase
 from benchmarks.cold_start.report import Report
 from benchmarks.cold_start.systems import SYSTEMS
 from loadtests.drawing.palette import LIGHT
@@ -61,13 +61,12 @@ def _lines(phases: Sequence[Phase]) -> dict[tuple[str, str], list[Phase]]:
 def _draw(panel: Axes, lines: dict[tuple[str, str], list[Phase]]) -> None:
     end = max(part.end for parts in lines.values() for part in parts)
     for at, ((row, name), parts) in enumerate(lines.items()):
-        colour = LIGHT["line"] if name == WAITS else LIGHT[_COLOURS[row]]
+        colour = LIGHT["line"] if name in (WAITS, WORKER_WAITS) else LIGHT[_COLOURS[row]]
         for part in parts:
             panel.barh(at, part.seconds, left=part.begin, height=0.72, color=colour)
         seconds = sum(part.seconds for part in parts)
-        panel.text(
-            parts[-1].end + 0.006 * end, at, f"{seconds:.2f}", va="center", fontsize=8, color=LIGHT["soft"]
-        )
+        seen = [part.end for part in parts if part.seconds > 0.01 * end] or [part.end for part in parts]
+        panel.text(seen[-1] + 0.006 * end, at, f"{seconds:.2f}", va="center", fontsize=8, color=LIGHT["soft"])
     panel.set_yticks(range(len(lines)), [f"{row}: {name}" for row, name in lines])
     panel.set_ylim(len(lines) - 0.4, -0.6)
-    panel.set_xlim(0, end * 1.06)
+    panel.set_xlim(0, end * 1.08)

@@ -13,6 +13,7 @@ from benchmarks.cold_start.asking import Answer
 from benchmarks.cold_start.phases import Observed, Phase, core_up, engines, tideserve_phases, vllm_phases
 from benchmarks.cold_start.spans import Span
 from benchmarks.cold_start.systems import Start
+from benchmarks.common.process_tree import created
 from benchmarks.common.server_process import HOST, ServerError, ServerProcess
 
 _LOOK_S = 0.05
@@ -33,9 +34,9 @@ def watched(servers: Sequence[ServerProcess]) -> Iterator[Inspections]:
     def run() -> None:
         while not stop.wait(_LOOK_S):
             for process in (process for server in servers for process in server.processes()):
-                with suppress(psutil.Error):
+                with suppress(psutil.Error, ProcessLookupError):
                     if _INSPECTION in process.cmdline():
-                        found[process.pid] = (process.ppid(), process.create_time(), time.time())
+                        found[process.pid] = (process.ppid(), created(process.pid), time.time())
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -66,8 +67,7 @@ class Trace:
             ServerError: if not all spans come.
         """
         found = self._engines()
-        created = self._created()
-        seen = Observed(created, tuple(self.inspections.values()))
+        seen = Observed(self._created(), tuple(self.inspections.values()))
         if not self.start.system.ours:
             return [
                 vllm_phases(self.zero, log, spans, seen, answer.sent, answer.token)
@@ -92,11 +92,11 @@ class Trace:
         raise ServerError(f"spans of {len(found)} of {self.start.replicas} engines have come")
 
     def _created(self) -> dict[int, float]:
-        created = {}
+        found = {}
         for process in (process for server in self.servers for process in server.processes()):
-            with suppress(psutil.Error):
-                created[process.pid] = process.create_time()
-        return created
+            with suppress(ProcessLookupError):
+                found[process.pid] = created(process.pid)
+        return found
 
     def _of_servers(self, found: Sequence[Sequence[Span]]) -> Iterator[tuple[str, Sequence[Span], Answer]]:
         for number, server in enumerate(self.servers):

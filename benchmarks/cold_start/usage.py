@@ -11,10 +11,10 @@ import psutil
 _GROUPS = (
     ("other", r"benchmarks\.common\.supervise"),
     ("engine replica", r"^ray::ServeReplica:[^:]+:Engine-"),
+    ("API server", r"^VLLM::API|vllm\.entrypoints\."),
     ("engine core", r"^VLLM::"),
     ("zygote", r"^tideserve::Zygote|/tideserve-python "),
     ("ingress", r"^ray::ServeReplica:[^:]+:Ingress\b|haproxy|HAProxy"),
-    ("API server", r"vllm\.entrypoints\."),
     ("Ray", r"ray|serve_app"),
 )
 """By a pattern that is found in the command line; the first one that matches counts; else `other`."""

@@ -151,7 +151,7 @@ def test_inspecting_a_model_is_told_apart_from_the_configuration_and_by_its_pare
 
 
 def test_vllm_serve_begins_with_its_process_and_may_have_a_worker() -> None:
-    log = f"INFO of something\n{NOON + 2.0:.3f} vLLM API server version 0.32\n"
+    log = f"INFO of something\n{NOON + 2.0:.3f} vLLM server version 0.32.0, serving model m\n"
     spans = [*SPANS[:3], span(MODEL, "Worker init", 4.0, 4.2), span(MODEL, "Load model", 4.2, 4.5)]
     seen = Observed({**CREATED, MODEL: NOON + 3.8})
 
@@ -162,6 +162,7 @@ def test_vllm_serve_begins_with_its_process_and_may_have_a_worker() -> None:
     assert found[FRONT_END, "serving layer"] == 0.5
     assert found[REQUEST, "ready to first token"] == 0.25
     assert found[WORKER, "imports"] == 0.2
+    assert found[ENGINE_CORE, "waits for the worker"] == 0.8
     assert found[WORKER, "device"] == 0.2
     assert found[WORKER, "model"] == 0.3
 

