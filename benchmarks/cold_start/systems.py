@@ -92,6 +92,7 @@ class Start:
         setup = Setup(self.engine, self.work, config if self.system.ours else None, {})
         port = free_ports(1)[0]
         command, env = kind.command(setup, port), environment(kind, setup, folder)
+        env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over `kv_cache_memory_bytes`
         if self.system.ours:
             config.write_text(
                 json.dumps(self.configuration(traces), indent=1), encoding="utf-8"
@@ -100,7 +101,6 @@ class Start:
             command = [sys.executable, *_VLLM_SERVE, str(self.engine.model), *command[5:]]
             command += self._vllm_arguments(traces)
             env |= self._vllm_environment(traces)
-            env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over the argument
         log = self.log.with_name(f"{self.log.name}-{number}.log")
         return ServerProcess(self.system.name, command, env, port, log)
 
