@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from benchmarks.cold_start.phases import Phase, since
 from benchmarks.cold_start.spans import received
 from benchmarks.cold_start.systems import Start
 from benchmarks.cold_start.traced import Trace, watched
-from benchmarks.cold_start.usage import NOTHING, usage
+from benchmarks.cold_start.usage import cpu_s, pss_bytes
 from benchmarks.common import process_tree
 from benchmarks.common.server_process import HOST, ServerError, ServerProcess
 
@@ -39,9 +40,9 @@ class Measured:
     """When the last of the replicas had sent its first token."""
     up_s: float | None
     """From `tideserve run` until it was ready, at zero or not yet able to answer; None for vLLM."""
-    cpu_s: dict[str, float]
+    cpu_s: Mapping[str, float]
     """By group of processes, until all had answered."""
-    pss_bytes: dict[str, int]
+    pss_bytes: Mapping[str, int]
     other_cores: float
     """What anything else on the machine took meanwhile."""
     phases: tuple[tuple[Phase, ...], ...] = ()
@@ -61,15 +62,15 @@ def measure(start: Start, number: int, traced: bool, timeout_s: float) -> Measur
         for server in servers:
             stack.callback(server.stop)
         up_s = _wait_up(start, servers[0], timeout_s) if start.system.ours else None
-        before, zero = NOTHING, began
+        before, zero = Counter[str](), began
         if start.system.at_zero:
             _settle(start, servers[0], timeout_s)
-            before, busy, zero = usage(_processes(servers)), process_tree.machine_busy_s(), time.time()
+            before, busy, zero = cpu_s(_processes(servers)), process_tree.machine_busy_s(), time.time()
         watch = stack.enter_context(watched(servers)) if traced else None
         answers = asyncio.run(_ask(start, servers, timeout_s))
         now, busy = time.time(), process_tree.machine_busy_s() - busy
-        after = usage(_processes(servers))
-        cpu_s = after.cpu_since(before)
+        spent = cpu_s(_processes(servers)) - before
+        memory = pss_bytes(_processes(servers))
         first = min(answer.token for answer in answers.values())
         if start.system.ours and start.replicas > 1:
             answers = _of_replicas(start)
@@ -84,9 +85,9 @@ def measure(start: Start, number: int, traced: bool, timeout_s: float) -> Measur
             first_token_s=first - zero,
             all_answered_s=max(one.token for one in answers.values()) - zero,
             up_s=up_s,
-            cpu_s=cpu_s,
-            pss_bytes=dict(after.pss_bytes),
-            other_cores=max(0.0, (busy - sum(cpu_s.values())) / (now - zero)),
+            cpu_s=spent,
+            pss_bytes=memory,
+            other_cores=max(0.0, (busy - spent.total()) / (now - zero)),
             phases=tuple(tuple(since(zero, one)) for one in phases),
         )
 
@@ -100,11 +101,11 @@ def _settle(start: Start, server: ServerProcess, timeout_s: float) -> None:
     """Wait until the application at zero takes next to no CPU: until its zygote has imported."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
-        before = usage(_processes([server])).cpu_s
+        before = cpu_s(_processes([server]))
         began = time.monotonic()
         time.sleep(_SETTLING_S)
-        after = usage(_processes([server])).cpu_s
-        cores = (sum(after.values()) - sum(before.values())) / (time.monotonic() - began)
+        after = cpu_s(_processes([server]))
+        cores = (after.total() - before.total()) / (time.monotonic() - began)
         if cores < _SETTLED_CORES and ("zygote" in after) == start.system.zygote:
             return
     raise ServerError(f"{server.name} has not come to rest at zero within {timeout_s:.0f} s")

@@ -114,9 +114,9 @@ def own_phases(log: str) -> list[Phase]:
     ]
 
 
-def core_up(log: str) -> float:
-    """Return when the engine core of the replica with this log had come up."""
-    return next(phase.end for phase in own_phases(log) if phase.name == "tokenizer")
+def core_up(log: str) -> float | None:
+    """Return when the engine core of the replica with this log had come up; None if it has not."""
+    return next((phase.end for phase in own_phases(log) if phase.name == "tokenizer"), None)
 
 
 def tideserve_phases(

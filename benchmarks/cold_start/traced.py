@@ -10,7 +10,14 @@ import httpx
 import psutil
 
 from benchmarks.cold_start.asking import Answer
-from benchmarks.cold_start.phases import Observed, Phase, core_up, engines, tideserve_phases, vllm_phases
+from benchmarks.cold_start.phases import (
+    Observed,
+    Phase,
+    core_up,
+    engines,
+    tideserve_phases,
+    vllm_phases,
+)
 from benchmarks.cold_start.spans import Span
 from benchmarks.cold_start.systems import Start
 from benchmarks.common.process_tree import created
@@ -74,11 +81,10 @@ class Trace:
                 for log, spans, answer in self._of_servers(found)
             ]
         decided = self._decided() if self.start.system.at_zero else None
-        # Both are in the order in which engine cores came up.
-        logs = sorted(self._logs().items(), key=lambda item: core_up(item[1]))
         return [
             tideserve_phases(self.zero, decided, log, spans, seen, self._answer(replica).token)
-            for (replica, log), spans in zip(logs, found, strict=True)
+            # Both are in the order in which engine cores came up.
+            for (replica, log), spans in zip(self._logs(), found, strict=True)
         ]
 
     def _engines(self) -> list[list[Span]]:
@@ -111,11 +117,15 @@ class Trace:
         """Return when the policy decided to leave zero."""
         url = f"http://{HOST}:{self.servers[0].port}/autoscaling/decisions?limit=100"
         decisions = httpx.get(url, timeout=_SENT_S, trust_env=False).json()["decisions"]
-        return min(float(one["at"]) for one in decisions if one["new_target"] > 0)
+        return min((float(one["at"]) for one in decisions if one["new_target"] > 0), default=self.zero)
 
-    def _logs(self) -> dict[str, str]:
-        """Return the log of each engine replica, by its name."""
-        return {
+    def _logs(self) -> list[tuple[str, str]]:
+        """Return the name and the log of each engine replica, in the order in which their cores came up."""
+        logs = {
             path.stem.rpartition("_")[2]: path.read_text(errors="replace")
             for path in self.start.ray_logs.glob("replica_*_Engine-*.log")
         }
+        up = [(at, replica, log) for replica, log in logs.items() if (at := core_up(log)) is not None]
+        if len(up) != self.start.replicas:
+            raise ServerError(f"{len(up)} of {self.start.replicas} replicas have logged their phases")
+        return [(replica, log) for _, replica, log in sorted(up)]

@@ -2,9 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import psutil
 
@@ -21,38 +20,24 @@ _GROUPS = (
 GROUPS = (*(name for name, _ in _GROUPS[1:]), "other")
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the groups of processes have used so far (CPU seconds), and hold now (PSS bytes)."""
-
-    cpu_s: Mapping[str, float]
-    pss_bytes: Mapping[str, int]
-
-    def cpu_since(self, before: "Usage") -> dict[str, float]:
-        """Return the CPU seconds of each group since `before`."""
-        return {group: self.cpu_s[group] - before.cpu_s.get(group, 0.0) for group in self.cpu_s}
-
-
-NOTHING = Usage({}, {})
-
-
 def group_of(command_line: str) -> str:
     """Return what the process with this command line is for."""
     return next((name for name, pattern in _GROUPS if re.search(pattern, command_line)), "other")
 
 
-def usage(processes: Sequence[psutil.Process]) -> Usage:
-    """Return what these processes use, their children that have ended and were reaped included."""
-    cpu_s: Counter[str] = Counter()
-    pss: Counter[str] = Counter()
+def cpu_s(processes: Iterable[psutil.Process]) -> Counter[str]:
+    """CPU seconds by group, of the children that these processes have reaped too."""
+    return _by_group(processes, lambda process: sum(process.cpu_times()[:4]))
+
+
+def pss_bytes(processes: Iterable[psutil.Process]) -> Counter[str]:
+    """Proportional set sizes by group. Takes up to 20 ms for each process."""
+    return _by_group(processes, lambda process: process.memory_full_info().pss)
+
+
+def _by_group(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], float]) -> Counter[str]:
+    found: Counter[str] = Counter()
     for process in processes:
         with suppress(psutil.Error):
-            cpu_s[_group(process)] += sum(process.cpu_times()[:4])
-    for process in processes:  # afterwards, because it takes up to 20 ms for each
-        with suppress(psutil.Error):
-            pss[_group(process)] += process.memory_full_info().pss
-    return Usage(cpu_s, pss)
-
-
-def _group(process: psutil.Process) -> str:
-    return group_of(" ".join(process.cmdline()))
+            found[group_of(" ".join(process.cmdline()))] += read(process)  # type: ignore[assignment]
+    return found

@@ -1,4 +1,5 @@
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from benchmarks.cold_start.phases import (
     WORKER,
     Observed,
     Phase,
+    core_up,
     engines,
     flatten,
     own_phases,
@@ -58,7 +60,7 @@ SPANS = (
 CREATED = {FRONT: NOON + 2.0, CORE: NOON + 3.4}
 
 
-def seconds(phases: list[Phase]) -> dict[tuple[str, str], float]:
+def seconds(phases: list[Phase]) -> dict[tuple[str, str], Any]:
     found: dict[tuple[str, str], float] = {}
     for phase in phases:
         found[phase.row, phase.name] = found.get((phase.row, phase.name), 0.0) + phase.seconds
@@ -95,6 +97,11 @@ def test_a_replica_logs_its_phases() -> None:
         "imports", "configuration", "tokenizer", "serving layer", "warm-up", "data plane"
     ]  # fmt: skip
     assert [phase.end for phase in found] == pytest.approx([2.6, 3.0, 5.0, 5.5, 5.7, 5.7], abs=0.002)
+
+
+def test_a_replica_logs_when_its_engine_core_is_up() -> None:
+    assert core_up(LOG) == pytest.approx(NOON + 5.0, abs=0.002)
+    assert core_up(line(2.6, "model m: phase imports took 0.10 s")) is None
 
 
 def test_a_start_from_zero_has_no_second_without_a_phase() -> None:

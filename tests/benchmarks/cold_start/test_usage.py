@@ -3,7 +3,7 @@ import os
 import psutil
 import pytest
 
-from benchmarks.cold_start.usage import NOTHING, Usage, group_of, usage
+from benchmarks.cold_start.usage import cpu_s, group_of, pss_bytes
 
 
 @pytest.mark.parametrize(
@@ -35,15 +35,7 @@ def test_processes_are_told_apart_by_their_command_lines(line: str, group: str) 
 def test_a_process_that_has_ended_is_left_out() -> None:
     gone = psutil.Popen(["true"])
     gone.wait()
+    processes = [psutil.Process(os.getpid()), gone]
 
-    used = usage([psutil.Process(os.getpid()), gone])
-
-    assert sum(used.cpu_s.values()) > 0
-    assert sum(used.pss_bytes.values()) > 1 << 20
-
-
-def test_cpu_counts_from_before_or_from_nothing() -> None:
-    after = Usage({"Ray": 5.0, "engine core": 2.0}, {})
-
-    assert after.cpu_since(Usage({"Ray": 4.0}, {})) == {"Ray": 1.0, "engine core": 2.0}
-    assert after.cpu_since(NOTHING) == after.cpu_s
+    assert cpu_s(processes).total() > 0
+    assert pss_bytes(processes).total() > 1 << 20
