@@ -7,7 +7,7 @@ SCENARIO ?= zero-to-n-to-zero
 GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test lint loadtest chaos bench-policy gpu-proof chart setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test lint loadtest chaos bench-policy cold-start gpu-proof chart setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -15,6 +15,7 @@ help:
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
 	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
+	@echo 'make cold-start [ARGS=--fresh]          from zero to the first token by phase, beside vllm serve'
 	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
 	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
 	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv), and list licences'
@@ -55,6 +56,9 @@ chaos: setup
 
 bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)
+
+cold-start: setup
+	@exec $(BIN)/python -m benchmarks.cold_start $(ARGS)
 
 # Installs nothing: on a machine with a GPU, GPU_PYTHON has vLLM for it.
 gpu-proof:

@@ -90,15 +90,16 @@ class ServerProcess:
 
     def cpu_seconds(self) -> float:
         """CPU the whole tree has used so far, user and system, ended and reaped processes included."""
-        return process_tree.cpu_s(self._tree())
+        return process_tree.cpu_s(self.processes())
 
     def memory_bytes(self) -> int:
         """Proportional set size of the tree: memory shared between its processes is counted once."""
-        tree = self._tree()
+        tree = self.processes()
         self._shared_memory |= process_tree.shared_memory(tree)
         return process_tree.pss_bytes(tree)
 
-    def _tree(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
+        """The supervisor, and every process below it; ServerError if the server has ended."""
         self.check_alive()
         return process_tree.tree(self._supervisor.pid)
 

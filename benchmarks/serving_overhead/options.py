@@ -1,9 +1,10 @@
 """The command line of the benchmark."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from benchmarks import REPOSITORY
 from benchmarks.serving_overhead.servers import KINDS, Engine
@@ -43,24 +44,18 @@ def parse(argv: list[str]) -> Options:
             parser.error(f"--servers: {name!r} is none of {', '.join(KINDS)}")
     if len(set(servers)) != len(servers):
         parser.error("--servers: names must be distinct")
-    concurrency = _numbers(parser, "--concurrency", given.concurrency)
+    concurrency = numbers(parser, "--concurrency", given.concurrency)
     if len(set(concurrency)) != len(concurrency):
         parser.error("--concurrency: numbers must be distinct")
-    requests = _numbers(parser, "--requests", given.requests)
+    requests = numbers(parser, "--requests", given.requests)
     if len(requests) == 1:
         requests = requests * len(concurrency)
     if len(requests) != len(concurrency):
         parser.error(f"--requests: {len(requests)} numbers for {len(concurrency)} concurrencies")
     if given.rounds < 1 or given.warmup < 0 or given.max_tokens < 2:
         parser.error("--rounds must be at least 1, --warmup at least 0, --max-tokens at least 2 (for ITL)")
-    folder = Path(given.model)
-    if folder.is_dir() and not (folder / "config.json").exists():
-        parser.error(f"--model: no config.json in {given.model}")
-    if not folder.is_dir() and (folder.is_absolute() or given.model.count("/") != 1):
-        parser.error(f"--model: {given.model} is neither a folder nor a Hugging Face id")
     values = vars(given) | {"servers": servers, "concurrency": concurrency, "requests": requests}
-    values["model"] = folder.resolve() if folder.is_dir() else given.model
-    values["engine"] = Engine(**{field.name: values.pop(field.name) for field in fields(Engine)})
+    values["engine"] = take_engine(parser, values)
     values["extra_env"] = _environment(parser, values.pop("env"))
     return Options(**values)
 
@@ -116,6 +111,12 @@ def _parser() -> argparse.ArgumentParser:
         help="more environment for servers",
     )
     add("--tideserve-config", type=Path, help="a Serve configuration in place of the generated one")
+    add_engine(parser)("--kv-cache-gib", type=int, default=1, help="on the CPU only")
+    return parser
+
+
+def add_engine(parser: argparse.ArgumentParser) -> Callable[..., argparse.Action]:
+    """Add the engine arguments that several benchmarks have; returns what adds another one to their group."""
     engine = parser.add_argument_group("engine arguments, the same for every server").add_argument
     engine("--model", default=str(_MODEL), help="a folder, or a Hugging Face id")
     engine("--served-model-name", default="tideserve-tiny")
@@ -123,20 +124,32 @@ def _parser() -> argparse.ArgumentParser:
     engine("--max-num-seqs", type=int, default=64)
     engine("--dtype", default="bfloat16")
     engine("--enforce-eager", action=argparse.BooleanOptionalAction, default=True)
-    engine("--kv-cache-gib", type=int, default=1, help="on the CPU only")
     engine("--device", choices=("cpu", "gpu"), default="cpu")
     engine("--load-format", default="auto", help="of vLLM; `dummy` makes weights up")
-    return parser
+    return engine
 
 
-def _numbers(parser: argparse.ArgumentParser, option: str, text: str) -> tuple[int, ...]:
+def take_engine(parser: argparse.ArgumentParser, values: dict[str, Any]) -> Engine:
+    """Check the engine arguments among `values`, and take them out."""
+    folder = Path(values["model"])
+    if folder.is_dir() and not (folder / "config.json").exists():
+        parser.error(f"--model: no config.json in {folder}")
+    if not folder.is_dir() and (folder.is_absolute() or values["model"].count("/") != 1):
+        parser.error(f"--model: {folder} is neither a folder nor a Hugging Face id")
+    if folder.is_dir():
+        values["model"] = folder.resolve()
+    return Engine(**{field.name: values.pop(field.name) for field in fields(Engine)})
+
+
+def numbers(parser: argparse.ArgumentParser, option: str, text: str) -> tuple[int, ...]:
+    """Return the whole numbers of a list such as `1,8,32`, all at least 1."""
     try:
-        numbers = tuple(int(part) for part in text.split(","))
+        found = tuple(int(part) for part in text.split(","))
     except ValueError:
         parser.error(f"{option}: {text!r} is not a list of whole numbers")
-    if min(numbers) < 1:
+    if min(found) < 1:
         parser.error(f"{option}: numbers must be at least 1")
-    return numbers
+    return found
 
 
 def _environment(parser: argparse.ArgumentParser, entries: list[str]) -> dict[str, dict[str, str]]:
