@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from benchmarks.common.server_process import ServerError
+from benchmarks.common.server_process import HOST, ServerError, ServerProcess
 
 _LOOK_S = 0.02
 _PROMPT = list(range(301, 309))
@@ -24,12 +24,18 @@ class Answer:
     token: float
 
 
-async def ask(session: aiohttp.ClientSession, url: str, model: str) -> Answer:
-    """Send one request. While nothing listens at `url`, try again. Comments of a held stream are no tokens.
+def url_of(server: ServerProcess) -> str:
+    """Return where it listens."""
+    return f"http://{HOST}:{server.port}"
+
+
+async def ask(session: aiohttp.ClientSession, server: ServerProcess, model: str) -> Answer:
+    """Send one request. While nothing listens there, try again. Comments of a held stream are no tokens.
 
     Raises:
-        ServerError: for an answer that is an error or ends before a token.
+        ServerError: for an answer that is an error or ends before a token, and if the server ends.
     """
+    url = url_of(server)
     body = {"model": model, "prompt": _PROMPT, "max_tokens": 2, "ignore_eos": True, "stream": True}
     while True:
         sent = time.time()
@@ -44,18 +50,19 @@ async def ask(session: aiohttp.ClientSession, url: str, model: str) -> Answer:
                         return Answer(sent, time.time())
             raise ServerError(f"{url} ended the stream before its first token")
         except aiohttp.ClientConnectorError:
+            server.check_alive()
             await asyncio.sleep(_LOOK_S)
 
 
 async def ask_until_up(
-    session: aiohttp.ClientSession, url: str, model: str, burst: int, replicas: int
+    session: aiohttp.ClientSession, server: ServerProcess, model: str, burst: int, replicas: int
 ) -> Answer:
     """Send bursts until one has met `replicas` replicas in service; return the first answer of all."""
     answers: list[Answer] = []
     while True:
-        async with session.get(f"{url}/ready") as reply:
+        async with session.get(f"{url_of(server)}/ready") as reply:
             up = (await reply.json())["models"][model]["replicas"]
-        answers += await asyncio.gather(*(ask(session, url, model) for _ in range(burst)))
+        answers += await asyncio.gather(*(ask(session, server, model) for _ in range(burst)))
         if up >= replicas:
             return min(answers, key=lambda answer: answer.token)
 

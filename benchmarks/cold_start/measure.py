@@ -17,7 +17,7 @@ from benchmarks.cold_start.systems import Start
 from benchmarks.cold_start.traced import Trace, watched
 from benchmarks.cold_start.usage import cpu_s, pss_bytes
 from benchmarks.common import process_tree
-from benchmarks.common.server_process import HOST, ServerError, ServerProcess
+from benchmarks.common.server_process import ServerError, ServerProcess
 
 _LOOK_S = 0.05
 _SETTLED_CORES = 0.5
@@ -85,8 +85,8 @@ def measure(start: Start, number: int, traced: bool, timeout_s: float) -> Measur
             first_token_s=first - zero,
             all_answered_s=max(one.token for one in answers.values()) - zero,
             up_s=up_s,
-            cpu_s=spent,
-            pss_bytes=memory,
+            cpu_s=dict(spent),
+            pss_bytes=dict(memory),
             other_cores=max(0.0, (busy - spent.total()) / (now - zero)),
             phases=tuple(tuple(since(zero, one)) for one in phases),
         )
@@ -121,10 +121,10 @@ async def _ask(start: Start, servers: Sequence[ServerProcess], timeout_s: float)
         aiohttp.ClientSession(timeout=timeout, connector=connector) as session,
     ):
         if start.system.ours and start.replicas > 1:
-            burst = ask_until_up(session, _url(servers[0]), model, start.burst, start.replicas)
+            burst = ask_until_up(session, servers[0], model, start.burst, start.replicas)
             answers = [await burst]
         else:
-            answers = await asyncio.gather(*(ask(session, _url(server), model) for server in servers))
+            answers = await asyncio.gather(*(ask(session, server, model) for server in servers))
     return {str(number): answer for number, answer in enumerate(answers)}
 
 
@@ -137,10 +137,6 @@ def _of_replicas(start: Start) -> dict[str, Answer]:
             return found
         time.sleep(_LOOK_S)
     raise ServerError(f"{len(found)} of {start.replicas} replicas have answered a request")
-
-
-def _url(server: ServerProcess) -> str:
-    return f"http://{HOST}:{server.port}"
 
 
 def _processes(servers: Sequence[ServerProcess]) -> list[psutil.Process]:

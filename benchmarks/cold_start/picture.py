@@ -16,6 +16,8 @@ _COLOURS = {REQUEST: "held", FRONT_END: "ready", ENGINE_CORE: "ok", WORKER: "wan
 _LINE_INCHES = 0.21
 _LEAST_S = 0.005
 """A shorter phase gets no line."""
+_SEEN = 0.005
+"""The share of the whole below which a part of a phase is left out, but for the longest."""
 
 
 def timeline(report: Report, replicas: int) -> Figure:
@@ -38,7 +40,8 @@ def timeline(report: Report, replicas: int) -> Figure:
             panel,
             f"{SYSTEMS[system].title.replace('`', '')}: {start.all_answered_s:.1f} s to the first token",
         )
-    panels[-1].set_xlabel("seconds; each panel has its own scale", color=LIGHT["soft"], fontsize=8.5)
+    scale = "; each panel has its own scale" if len(shown) > 1 else ""
+    panels[-1].set_xlabel(f"seconds{scale}", color=LIGHT["soft"], fontsize=8.5)
     return figure
 
 
@@ -62,11 +65,13 @@ def _draw(panel: Axes, lines: dict[tuple[str, str], list[Phase]]) -> None:
     end = max(part.end for parts in lines.values() for part in parts)
     for at, ((row, name), parts) in enumerate(lines.items()):
         colour = LIGHT["line"] if name in (WAITS, WORKER_WAITS) else LIGHT[_COLOURS[row]]
-        for part in parts:
+        longest = max(parts, key=lambda part: part.seconds)
+        seen = [part for part in parts if part is longest or part.seconds > _SEEN * end]
+        for part in seen:
             panel.barh(at, part.seconds, left=part.begin, height=0.72, color=colour)
-        seconds = sum(part.seconds for part in parts)
-        seen = [part.end for part in parts if part.seconds > 0.01 * end] or [part.end for part in parts]
-        panel.text(seen[-1] + 0.006 * end, at, f"{seconds:.2f}", va="center", fontsize=8, color=LIGHT["soft"])
+        seconds = f"{sum(part.seconds for part in parts):.2f}"
+        right = seen[-1].end + 0.006 * end
+        panel.text(right, at, seconds, va="center", fontsize=8, color=LIGHT["soft"])
     panel.set_yticks(range(len(lines)), [f"{row}: {name}" for row, name in lines])
     panel.set_ylim(len(lines) - 0.4, -0.6)
     panel.set_xlim(0, end * 1.08)

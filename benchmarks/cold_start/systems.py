@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from benchmarks.serving_overhead.servers import KINDS, Engine, Setup, environmen
 
 _RAY_CPUS = 0.8
 """What is left to Ray and the ingress when engine replicas share the CPU cores."""
-_VLLM_SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 _LOGGING = {
     "version": 1,
     "formatters": {"unix": {"format": "%(created).3f %(message)s"}},
@@ -98,7 +96,6 @@ class Start:
                 json.dumps(self.configuration(traces), indent=1), encoding="utf-8"
             )  # JSON is YAML too
         else:
-            command = [sys.executable, *_VLLM_SERVE, str(self.engine.model), *command[5:]]
             command += self._vllm_arguments(traces)
             env |= self._vllm_environment(traces)
         log = self.log.with_name(f"{self.log.name}-{number}.log")

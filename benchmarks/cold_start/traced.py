@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 import psutil
 
-from benchmarks.cold_start.asking import Answer
+from benchmarks.cold_start.asking import Answer, url_of
 from benchmarks.cold_start.phases import (
     Observed,
     Phase,
@@ -21,7 +21,7 @@ from benchmarks.cold_start.phases import (
 from benchmarks.cold_start.spans import Span
 from benchmarks.cold_start.systems import Start
 from benchmarks.common.process_tree import created
-from benchmarks.common.server_process import HOST, ServerError, ServerProcess
+from benchmarks.common.server_process import ServerError, ServerProcess
 
 _LOOK_S = 0.05
 _SENT_S = 10.0
@@ -115,7 +115,7 @@ class Trace:
 
     def _decided(self) -> float:
         """Return when the policy decided to leave zero."""
-        url = f"http://{HOST}:{self.servers[0].port}/autoscaling/decisions?limit=100"
+        url = f"{url_of(self.servers[0])}/autoscaling/decisions?limit=100"
         decisions = httpx.get(url, timeout=_SENT_S, trust_env=False).json()["decisions"]
         return min((float(one["at"]) for one in decisions if one["new_target"] > 0), default=self.zero)
 
