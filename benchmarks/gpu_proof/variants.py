@@ -17,7 +17,9 @@ _MXFP8 = (10, 0)
 
 def quantization(bench: Bench) -> dict[str, Any]:
     """Measure the step time with each quantization that the device has and that needs no prepared weights."""
-    found = {name: _measure(bench, **changes) for name, changes in _quantizations(bench).items()}
+    found: dict[str, Any] = {
+        name: _measure(bench, **changes) for name, changes in _quantizations(bench).items()
+    }
     if bench.options.random_weights is None:
         found["left out"] = "awq, gptq and bitsandbytes, which need weights that were prepared for them"
     return found
