@@ -111,7 +111,7 @@ class Start:
             model["cpus_per_replica"] = max(0.1, min(1.0, math.floor(round(cores * 10, 6)) / 10))
             model["kv_cache_memory_bytes"] = self.kv_cache_bytes
         if traces is not None:
-            model["engine_args"]["otlp_traces_endpoint"] = traces
+            model["engine_args"] = {"otlp_traces_endpoint": traces}
             model["env"] = dict(ENVIRONMENT)
         application["args"] |= {
             "zygote": self.system.zygote,
