@@ -62,10 +62,10 @@ REPLACED = {
 MEMBERS = {
     "AsyncEngineArgs": (
         "model revision tokenizer dtype quantization tensor_parallel_size gpu_memory_utilization "
-        "kv_cache_memory_bytes load_format max_model_len max_num_batched_tokens max_num_seqs enable_prefix_caching "
-        "enforce_eager scheduling_policy trust_remote_code reasoning_parser served_model_name "
-        "disable_log_stats enable_logging_iteration_details enable_log_requests structured_outputs_config "
-        "runner convert distributed_executor_backend"
+        "kv_cache_memory_bytes load_format max_model_len max_num_batched_tokens max_num_seqs "
+        "enable_prefix_caching enforce_eager scheduling_policy trust_remote_code reasoning_parser "
+        "served_model_name disable_log_stats enable_logging_iteration_details enable_log_requests "
+        "structured_outputs_config runner convert distributed_executor_backend"
     ),
     "make_arg_parser:BaseFrontendArgs": "tool_call_parser chat_template enable_auto_tool_choice",
     "StructuredOutputsConfig": "backend disable_any_whitespace",
