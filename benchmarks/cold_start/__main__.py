@@ -2,26 +2,25 @@
 
 import json
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from benchmarks.cold_start.measure import Measured, measure
 from benchmarks.cold_start.options import Options, parse
 from benchmarks.cold_start.picture import timeline
 from benchmarks.cold_start.report import Report, to_markdown, write
 from benchmarks.cold_start.systems import SYSTEMS, Start
+from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError
 from benchmarks.common.supervise import TERM_S
 from loadtests.drawing.pictures import write_pictures
 from loadtests.machine import machine, versions
-from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
+from serve_app.cli.ray_processes import stop_descendants
 
 
 def benchmark(options: Options, work: Path) -> Report:
@@ -79,19 +78,10 @@ def _settings(options: Options) -> dict[str, str]:
     }
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """Stop as on Ctrl-C."""
-    say(f"received {signal.Signals(signum).name}")
-    signal.raise_signal(signal.SIGINT)
-
-
 def main(argv: list[str]) -> int:
     """0 when all went well, 1 when a server did not start or answer, 130 when interrupted."""
     options = parse(argv)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's `&` has it ignored.
-    for which in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(which, _interrupt)
-    adopt_orphans()  # Should a supervisor be killed, its server still comes back to us.
+    end_on_signals()
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="cs-", dir="/tmp"))  # Short: Ray puts unix sockets below it.
     try:

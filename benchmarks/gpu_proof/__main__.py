@@ -1,9 +1,8 @@
 """`python -m benchmarks.gpu_proof`: see README.md beside this file."""
 
-import signal
 import sys
-from types import FrameType
 
+from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
 from benchmarks.common.supervise import TERM_S
 from benchmarks.gpu_proof.bench import Bench
@@ -13,7 +12,7 @@ from benchmarks.gpu_proof.outcome import RefusedError
 from benchmarks.gpu_proof.page import write_page
 from benchmarks.gpu_proof.proof import SMOKE, STAGES, prove, titles
 from benchmarks.gpu_proof.store import Store
-from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
+from serve_app.cli.ray_processes import stop_descendants
 
 _INTERRUPTED = 130
 
@@ -21,9 +20,7 @@ _INTERRUPTED = 130
 def main(argv: list[str]) -> int:
     """0 when no stage failed, 1 when one did, 2 when the proof cannot begin, 130 when interrupted."""
     options = parse(argv, tuple(stage.name for stage in STAGES), SMOKE)
-    for which in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(which, _interrupt)
-    adopt_orphans()
+    end_on_signals()
     try:
         bench = _begin(options)
     except RefusedError as error:
@@ -63,10 +60,6 @@ def _begin(options: Options) -> Bench:
     except OSError as error:
         raise RefusedError(f"{options.out} cannot be written: {error.strerror}; give another --out") from None
     return Bench(options, store, machine, say)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

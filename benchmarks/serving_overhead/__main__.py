@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
+from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError
 from benchmarks.common.supervise import TERM_S
@@ -21,7 +20,7 @@ from benchmarks.serving_overhead.report import Report, draw, to_markdown, write
 from benchmarks.serving_overhead.rounds import Outcome, Plan, Rounds
 from benchmarks.serving_overhead.servers import KINDS, Engine, Kind, Setup
 from loadtests.machine import machine, versions
-from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
+from serve_app.cli.ray_processes import stop_descendants
 
 
 def choose(names: tuple[str, ...], setup: Setup) -> tuple[tuple[Kind, ...], dict[str, str]]:
@@ -98,19 +97,10 @@ def _settings(options: Options) -> Mapping[str, str]:
     }
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """Stop as on Ctrl-C, which asyncio knows how to pass on to what is running."""
-    say(f"received {signal.Signals(signum).name}")
-    signal.raise_signal(signal.SIGINT)
-
-
 def main(argv: list[str]) -> int:
     """0 when all went well, 1 on any failed reply or server, 130 when interrupted."""
     options = parse(argv)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's `&` has it ignored.
-    for which in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(which, _interrupt)
-    adopt_orphans()  # Should a supervisor be killed, its server still comes back to us.
+    end_on_signals()
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="so-", dir="/tmp"))  # Short: see Setup.work.
     try:
