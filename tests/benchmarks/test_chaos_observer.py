@@ -65,6 +65,13 @@ async def full(processes: Processes) -> dict[str, int]:
     return found
 
 
+async def seen(processes: Processes, wanted: set[tuple[int, int]]) -> None:
+    """Wait for these pairs: a signal takes a moment to arrive."""
+    async with asyncio.timeout(30):
+        while pairs(processes.look()) != wanted:
+            await asyncio.sleep(0.01)
+
+
 class Stub:
     """Answers as an application with one engine does. `cut` has streams end without `[DONE]`."""
 
@@ -194,9 +201,9 @@ async def test_processes_are_found_by_title_and_keep_their_node_when_orphaned(pr
     ((replica, core),) = pairs(look)
     assert {replica, core} < set(processes.everything("head"))
     send([core], "stop")
-    assert pairs(processes.look()) == set()
+    await seen(processes, set())
     go_on([core])
-    assert pairs(processes.look()) == {(replica, core)}
+    await seen(processes, {(replica, core)})
     assert processes.memory(look).count_by_role["engine-core"] == 1
 
 
