@@ -7,7 +7,7 @@ SCENARIO ?= zero-to-n-to-zero
 GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test lint loadtest chaos bench-policy cold-start gpu-proof chart setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test test-gpu-proof lint loadtest chaos bench-policy cold-start gpu-proof chart setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -17,6 +17,7 @@ help:
 	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make cold-start [ARGS=--fresh]          from zero to the first token by phase, beside vllm serve'
 	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
+	@echo 'make test-gpu-proof                     a rehearsal of every stage of it on the CPU: ten minutes'
 	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
 	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv), and list licences'
 	@echo 'make licenses                           check the licences of the locked packages, and list them'
@@ -63,6 +64,9 @@ cold-start: setup
 # Installs nothing: on a machine with a GPU, GPU_PYTHON has vLLM for it.
 gpu-proof:
 	@PYTHONPATH=$(CURDIR) exec $(GPU_PYTHON) -m benchmarks.gpu_proof $(ARGS)
+
+test-gpu-proof: setup-dev
+	@EVERY_STAGE=1 $(BIN)/python -m pytest tests/integration/test_gpu_proof.py
 
 chart: setup-dev
 	@$(BIN)/python -m tools.chart
