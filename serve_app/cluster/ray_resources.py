@@ -89,6 +89,12 @@ def lacking(free: Resources, need: Resources) -> list[str]:
     return [name for name, amount in need.items() if amount > 0 and free.get(name, 0.0) <= amount - _SMALLEST]
 
 
+def fitting(total: Resources, need: Resources, most: int) -> int:
+    """Return how many times `need` goes into `total`, at most `most`."""
+    times = [int((total.get(name, 0.0) + _SMALLEST) / amount) for name, amount in need.items() if amount > 0]
+    return min([most, *times])
+
+
 def _take(free: dict[str, float], need: Resources) -> None:
     for name, amount in need.items():
         free[name] = free.get(name, 0.0) - amount

@@ -27,7 +27,8 @@ from serve_app.wire.served_models import ServedApplication, ServedModel
 logger = logging.getLogger("ray.serve")
 
 _DECIDE_INTERVAL_S = 0.5
-"""Signals are a second old; from zero, half a second is half of what a wake may take."""
+_DECIDE_AT_ZERO_S = 0.1
+"""Where a model is at zero: half a second would be a sixth of its start."""
 _FAILURES_TOLERATED = 20
 """Errors in a row, ten seconds of them, before a model's memory is given up."""
 _LONGEST_GAP_S = 10.0
@@ -87,7 +88,8 @@ class ServePolicy:
         now = time.time() if self._clock is None else self._clock()
         if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S:
             return {}, {}
-        self._next_at = now + _DECIDE_INTERVAL_S
+        at_zero = any(ctx.target_num_replicas == 0 for ctx in contexts.values())
+        self._next_at = now + (_DECIDE_AT_ZERO_S if at_zero else _DECIDE_INTERVAL_S)
         try:
             return self._answer(contexts, now), {}
         except Exception as error:

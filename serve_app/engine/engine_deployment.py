@@ -15,15 +15,17 @@ import psutil
 import ray
 from ray import serve
 
+from serve_app import env
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.cluster.spare_processes import start_spare_here
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.launch import launch
 from serve_app.engine.niceness import giving_way
 from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
-from serve_app.engine.startup_phases import Startup, process_start
+from serve_app.engine.startup_phases import Startup, busy_seconds, process_start
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.log_segments import request_log_segments
@@ -53,7 +55,7 @@ class Engine:
         self._stop = AsyncExitStack()
         """What `__del__` does, last things first: Ray calls it for a replica that could not start, too."""
         created = psutil.Process().create_time()
-        process, warm_node = process_start(os.environ, created, time.time())
+        process, warm_node = process_start(os.environ, created, time.time(), busy_seconds())
         self._model = ModelSettings.model_validate(model)
         context = serve.get_replica_context()
         self._replica = (context.app_name, context.deployment, context.replica_tag)
@@ -73,6 +75,8 @@ class Engine:
         with giving_way(), log_handlers_kept():
             self._engine = await launch(self._model, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
+        if env.ZYGOTE in os.environ:
+            self._stop.push_async_callback(self._store, start_spare_here)
 
         self._stall = StallDetector()
         self._run(self._sample_gauges())

@@ -2,10 +2,12 @@
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from serve_app import env
 
@@ -14,6 +16,8 @@ logger = logging.getLogger("ray.serve")
 Publish = Callable[[str], None]
 
 _LONGEST_PROCESS_START_S = 30.0
+_AT_HAND_S = 1.0
+"""A process that was idle for longer than this had been started in advance."""
 
 
 def process_seconds(created: float, now: float) -> float:
@@ -31,7 +35,9 @@ def process_seconds(created: float, now: float) -> float:
     return age if 0.0 <= age <= _LONGEST_PROCESS_START_S else 0.0
 
 
-def process_start(environment: Mapping[str, str], created: float, now: float) -> tuple[float, bool]:
+def process_start(
+    environment: Mapping[str, str], created: float, now: float, busy_s: float
+) -> tuple[float, bool]:
     """Return the seconds of the phase `process`, and whether this replica's start found its node warm.
 
     A node is warm if its zygote had imported vLLM before the process was asked for, so that no import is part
@@ -42,14 +48,27 @@ def process_start(environment: Mapping[str, str], created: float, now: float) ->
         environment: The process's own.
         created: When the process was created, in Unix time; for a fork, when it was forked.
         now: Unix time.
+        busy_s: For how much of its life the process has run or waited for a core; see `busy_seconds`.
     """
     process_s, ready_at = process_seconds(created, now), environment.get(env.ZYGOTE_READY_AT)
     if ready_at is None:
         return process_s, False
-    if not process_s:
+    if not process_s or process_s - busy_s > _AT_HAND_S:
         return 0.0, True  # a fork that was at hand
     asked_at = float(environment[env.PROCESS_ASKED_AT])
     return process_s + max(0.0, created - asked_at), float(ready_at) <= asked_at
+
+
+def busy_seconds() -> float:
+    """Return for how long this process's main thread has run or waited for a core.
+
+    Infinite where the kernel keeps no statistics of its scheduler.
+    """
+    try:
+        ran, waited, _ = Path("/proc/self/schedstat").read_text(encoding="ascii").split()
+    except OSError:
+        return math.inf
+    return (int(ran) + int(waited)) / 1e9
 
 
 @dataclass(slots=True)

@@ -90,6 +90,7 @@ class HeldRequests:
         handle: Its engine deployment.
         knobs: The model's knobs, as they are now.
         progress: What to tell the clients that wait.
+        on_cold: Called when a replica is needed and there is none.
         clock: Seconds, as `time.perf_counter` gives them.
     """
 
@@ -99,6 +100,7 @@ class HeldRequests:
         handle: DeploymentHandle,
         knobs: Callable[[], Knobs],
         progress: ProgressReader,
+        on_cold: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.replicas = replica_set(model.deployment_name)
@@ -108,6 +110,7 @@ class HeldRequests:
         self._batch = model.max_num_seqs
         self._knobs = knobs
         self._progress = progress
+        self._on_cold = on_cold
         self._clock = clock
         self._queue = HoldQueue()
         self.cold = False
@@ -191,6 +194,8 @@ class HeldRequests:
 
     def _wake_if_needed(self) -> None:
         if self._needs_replica():
+            if not self.cold:
+                self._on_cold()
             self.cold = True
             self._wake.start()
 

@@ -17,6 +17,7 @@ from serve_app.api.models import ApiModel
 from serve_app.cluster.warm_nodes import keep_nodes_warm
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import ProgressReader
+from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.held_requests import HeldRequests
 from serve_app.ingress.knob_publisher import KnobPublisher
@@ -68,6 +69,7 @@ class Ingress:
         self._observer = ServeObserver(app, models, self._live, self._stored)
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
+        self._cold_reports = ColdReports(context.replica_id, partial(ingress_report, self._counters))
         for model, handle in zip(models, engines, strict=True):
             self._serve(model, handle, IngressMetrics(model.name, replica))
         heartbeats = Heartbeats([replica_set(model.deployment_name) for model in models])
@@ -83,7 +85,13 @@ class Ingress:
 
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)
-        held = HeldRequests(model, handle, knobs, ProgressReader(self._stored, model.deployment_name))
+        held = HeldRequests(
+            model,
+            handle,
+            knobs,
+            ProgressReader(self._stored, model.deployment_name),
+            self._cold_reports.start,
+        )
         admission = Admission(model, held, knobs)
         engine: EngineClient = (
             RelayClient(model, admission)

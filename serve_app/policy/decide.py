@@ -23,9 +23,10 @@ from serve_app.settings.knobs import Knobs
 IDLE = Term("idle", 0, "no request is waiting, running or arriving")
 _LONGEST_GAP_S = 600.0
 """Between two decisions; far more than a restart of Ray's controller takes."""
-# A burst reaches the ingress over some hundred milliseconds, or a second from a slow client. Its size is
-# known only after that; after half of it if no request has arrived since the last decision.
 _COLD_BURST_S = 1.0
+"""A burst reaches the ingress over some hundred milliseconds, or a second from a slow client. Its size is known
+only after that; after `_QUIET_BURST_S` if no request has arrived since the last decision."""
+_QUIET_BURST_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def _limit_decrease(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
 
 def _burst_arrives(inputs: Inputs) -> bool:
     """Return whether a burst on a cold model has only begun, or still grows within its first second."""
-    longest_s = _COLD_BURST_S if inputs.seen.arrivals > 0 else _COLD_BURST_S / 2
+    longest_s = _COLD_BURST_S if inputs.seen.arrivals > 0 else _QUIET_BURST_S
     return inputs.seen.held_requests > 0 and inputs.seen.oldest_held_s < longest_s
 
 

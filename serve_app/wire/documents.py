@@ -48,6 +48,16 @@ def write(key: str, data: bytes) -> None:
     internal_kv._internal_kv_put(key, data, overwrite=True, namespace=NAMESPACE)
 
 
+def claim(key: str) -> bool:
+    """Take `key` if nobody has it, and return whether this caller has it now. `erase` gives it back."""
+    return not internal_kv._internal_kv_put(key, b"1", overwrite=False, namespace=NAMESPACE)
+
+
+def keys(prefix: str) -> list[str]:
+    """Return the keys under `prefix`."""
+    return [key.decode() for key in internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)]
+
+
 def erase(key: str) -> None:
     """Remove what is stored at `key`, if anything is."""
     internal_kv._internal_kv_del(key, namespace=NAMESPACE)
@@ -56,11 +66,11 @@ def erase(key: str) -> None:
 def read_all(prefix: str, parse: Callable[[bytes], _T]) -> dict[str, _T]:
     """Return all that is stored under `prefix` and can be parsed, by the rest of the key."""
     found = {}
-    for key in internal_kv._internal_kv_list(prefix, namespace=NAMESPACE):
+    for key in keys(prefix):
         data = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
-        parsed = _parsed(key.decode(), data, parse) if data is not None else None
+        parsed = _parsed(key, data, parse) if data is not None else None
         if parsed is not None:
-            found[key.decode().removeprefix(prefix)] = parsed
+            found[key.removeprefix(prefix)] = parsed
     return found
 
 
