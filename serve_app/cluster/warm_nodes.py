@@ -14,19 +14,27 @@ from serve_app.cluster.placement import engine_environment, resources_on_one_nod
 from serve_app.cluster.ray_resources import lacking
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights.page_cache import prefetch
+from serve_app.wire.documents import WARMED, put_document
 
 _PERIOD_S = 10.0
 _WAIT_S = 60.0
 """A zygote takes 10 s of CPU to import what it keeps."""
 
 
-async def keep_nodes_warm(models: Sequence[ModelSettings]) -> None:
+async def keep_nodes_warm(app: str, models: Sequence[ModelSettings]) -> None:
     """Warm each node that joins, as long as the task runs. Where Ray fails to answer, try again later."""
-    warmed: set[tuple[str, str]] = set()
-    call = BoundedCall("the zygotes of the nodes", partial(warm, models, warmed), 0.0)
+    call = BoundedCall("the zygotes of the nodes", partial(warm_and_tell, app, models, set()), 0.0)
     while True:
         await call.get(_WAIT_S)
         await asyncio.sleep(_PERIOD_S)
+
+
+def warm_and_tell(app: str, models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
+    """Warm the nodes, and tell the policy of `app` which ones are warm: a start elsewhere takes longer."""
+    try:
+        warm(models, warmed)
+    finally:
+        put_document(WARMED, app, sorted(warmed))
 
 
 def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
@@ -36,7 +44,9 @@ def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
     second task, which nothing waits for, has the node's kernel read the weights.
     """
     pending = {}
-    for node, total in state.total_resources_per_node().items():
+    nodes = state.total_resources_per_node()
+    warmed.intersection_update({(node, model) for node, model in warmed if node in nodes})
+    for node, total in nodes.items():
         for model in models:
             if (node, model.name) not in warmed and not lacking(total, resources_on_one_node(model)):
                 pending[_run(_nothing, node, model)] = (node, model)

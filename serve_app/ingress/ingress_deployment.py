@@ -63,9 +63,10 @@ class Ingress:
             {model.name: model for model in models},
             self._live,
             {"CPU": self._settings.ingress.cpus_per_replica, **self._settings.ingress.resources},
+            self._settings.zygote,
         )
         self._stored = stored_state(app, [model.deployment_name for model in models])
-        self._observer = ServeObserver(app, models, self._live, self._stored)
+        self._observer = ServeObserver(app, models, self._live, self._stored, self._settings.zygote)
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         for model, handle in zip(models, engines, strict=True):
@@ -79,7 +80,7 @@ class Ingress:
             ),
         ]
         if self._settings.zygote:
-            self._tasks.append(asyncio.create_task(keep_nodes_warm(models)))
+            self._tasks.append(asyncio.create_task(keep_nodes_warm(app, models)))
 
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)

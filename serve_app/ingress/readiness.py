@@ -55,6 +55,7 @@ def judge(
     states = _replica_states(known.deployment)
     total = sum(count for state, count in states.items() if state != "STOPPING")
     newest = _newest(known.phases, live)
+    scaling = known.scaling or {}
     found = ModelReadiness(
         model.name,
         "up",
@@ -62,6 +63,9 @@ def judge(
         target_replicas=max(total, live.usable),
         startup_seconds={k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
         replicas_out=dict(live.out),
+        warm_node=scaling.get("warm_node"),
+        warm_node_start_s=scaling.get("warm_node_start_s"),
+        cold_node_start_s=scaling.get("cold_node_start_s"),
     )
     if live.usable:
         return found
