@@ -31,10 +31,8 @@ async def keep_nodes_warm(app: str, models: Sequence[ModelSettings]) -> None:
 
 def warm_and_tell(app: str, models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
     """Warm the nodes, and tell the policy of `app` which ones are warm: a start elsewhere takes longer."""
-    try:
-        warm(models, warmed)
-    finally:
-        put_document(WARMED, app, sorted(warmed))
+    warm(models, warmed)
+    put_document(WARMED, app, sorted(warmed))
 
 
 def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:

@@ -64,8 +64,8 @@ def judge(
         startup_seconds={k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
         replicas_out=dict(live.out),
         warm_node=scaling.get("warm_node"),
-        warm_node_start_s=scaling.get("warm_node_start_s"),
-        cold_node_start_s=scaling.get("cold_node_start_s"),
+        warm_node_start_s=_rounded(scaling.get("warm_node_start_s")),
+        cold_node_start_s=_rounded(scaling.get("cold_node_start_s")),
     )
     if live.usable:
         return found
@@ -164,3 +164,7 @@ def _why_failed(document: Mapping[str, Any]) -> str:
 
 def _lasted(document: Mapping[str, Any], now: float) -> float:
     return round(now - float(document["since"]), 3)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -119,7 +119,7 @@ async def test_readiness_joins_what_ray_the_replicas_and_the_policy_say(watched:
 @pytest.mark.parametrize("zygote", [True, False])
 async def test_readiness_tells_where_the_next_replica_would_start(watched: Watched, zygote: bool) -> None:
     watched.observer = ServeObserver("shop", [TIDE], watched.live, watched.stored, zygote)
-    watched.says(warm_node=zygote, warm_node_start_s=3.4, cold_node_start_s=None)
+    watched.says(warm_node=zygote, warm_node_start_s=3.40049, cold_node_start_s=None)
 
     readiness = await watched.readiness()
 
