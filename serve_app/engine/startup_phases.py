@@ -2,10 +2,12 @@
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from serve_app import env
 
@@ -14,6 +16,19 @@ logger = logging.getLogger("ray.serve")
 Publish = Callable[[str], None]
 
 _LONGEST_PROCESS_START_S = 30.0
+
+
+def created(process: int) -> float:
+    """Return when a process was created, in Unix seconds, to 10 ms. ProcessLookupError if there is none.
+
+    psutil counts from the kernel's `btime`, whole seconds that may be off by one.
+    """
+    try:
+        ticks = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+    except FileNotFoundError:
+        raise ProcessLookupError(process) from None
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s
 
 
 def process_seconds(created: float, now: float) -> float:
