@@ -20,8 +20,8 @@ from benchmarks.cold_start.phases import (
 )
 from benchmarks.cold_start.spans import Span
 from benchmarks.cold_start.systems import Start
-from benchmarks.common.process_tree import created
 from benchmarks.common.server_process import ServerError, ServerProcess
+from serve_app.engine.startup_phases import created
 
 _LOOK_S = 0.05
 _SENT_S = 10.0

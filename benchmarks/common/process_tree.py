@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,6 @@ def tree(root: int) -> list[psutil.Process]:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-def created(process: int) -> float:
-    """When a process was created, in Unix seconds, to 10 ms. ProcessLookupError if there is none.
-
-    psutil counts from the kernel's `btime`, whole seconds that may be off by one.
-    """
-    try:
-        ticks = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
-    except FileNotFoundError:
-        raise ProcessLookupError(process) from None
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - age_s
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:

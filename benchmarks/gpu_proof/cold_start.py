@@ -7,19 +7,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
-import psutil
 
 from benchmarks.common.server_process import HOST
 from benchmarks.gpu_proof.bench import NAME, Bench, plain
 from benchmarks.gpu_proof.first_token import first_token_s
 from benchmarks.serving_overhead.servers import KINDS, Engine, Setup, start
 from replay.capacity.server import Server
+from serve_app.cli.progress import ask_ready
 
 _START_S = 900.0
 _ZYGOTE_S = 120.0
 _REPORT_S = 30.0
 _LOOK_S = 1.0
-_IDLE_CPU_S = 0.05
 _AT_ZERO = {"min_replicas": 0, "max_replicas": 1}
 
 
@@ -46,7 +45,7 @@ def _ours(bench: Bench, eager: bool, cache: Path) -> dict[str, Any]:
     bench.stop()  # A server that goes on would have learned from the start before.
     environment = {"VLLM_CACHE_ROOT": str(cache)}
     url = bench.url(bench.model(enforce_eager=eager, env=environment), {**_AT_ZERO, **bench.targets})
-    _wait_for_zygote()
+    _wait_for_zygote(url)
     waited_s = first_token_s(url, _START_S)
     again_s = first_token_s(url, _START_S)
     known = asyncio.run(_phases(url))
@@ -65,18 +64,10 @@ async def _phases(url: str) -> dict[str, Any]:
     return {"process_to_ready_s": plain(known.cold_start_s), "phases_s": plain(known.phases_s)}
 
 
-def _wait_for_zygote() -> None:
-    """Wait until the zygote has imported what it forks: until it takes no CPU any more."""
+def _wait_for_zygote(url: str) -> None:
+    """Wait until the node's zygote has imported what it forks."""
     end = time.monotonic() + _ZYGOTE_S
-    spent: dict[int, float] = {}
-    while time.monotonic() < end:
-        before, spent = spent, {}
-        for process in psutil.process_iter(["cmdline", "cpu_times"]):
-            if process.info["cmdline"] and "tideserve::Zygote" in process.info["cmdline"][0]:
-                used = process.info["cpu_times"]
-                spent[process.pid] = used.user + used.system
-        if spent and all(used - before.get(pid, 0.0) < _IDLE_CPU_S for pid, used in spent.items()):
-            return
+    while not ask_ready(url)[1].get(NAME, {}).get("warm_node") and time.monotonic() < end:
         time.sleep(_LOOK_S)
 
 

@@ -26,6 +26,12 @@ class ModelReadiness:
     startup_seconds: dict[str, float] = field(default_factory=dict)
     replicas_out: dict[str, str] = field(default_factory=dict)
     """What is wrong with each replica that runs, as far as Ray knows, and takes no requests."""
+    warm_node: bool | None = None
+    """Whether a node with a warm zygote has room for the next replica; None while the policy says nothing."""
+    warm_node_start_s: float | None = None
+    """Typical seconds of a start on such a node; None before the first."""
+    cold_node_start_s: float | None = None
+    """The same on any other node."""
 
     @property
     def ready(self) -> bool:
@@ -77,6 +83,8 @@ class Readiness:
     models: list[ModelReadiness]
     control_plane: ControlPlane | None = None
     """None where there is no Ray."""
+    zygote: bool = False
+    """Whether nodes keep zygotes, from which replicas are forked."""
 
 
 class Observer(Protocol):
@@ -109,6 +117,7 @@ def health_router(observer: Observer) -> APIRouter:
         all_ready = all(model.ready for model in readiness.models)
         body: dict[str, Any] = {
             "ready": all_ready,
+            "zygote": readiness.zygote,
             "models": {model.model: _without_name(model) for model in readiness.models},
         }
         if readiness.control_plane is not None:

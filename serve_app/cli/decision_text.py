@@ -83,7 +83,8 @@ class _ModelStatus(_Document):
     draining: int = 0
     reason: str = ""
     cold_start_s: float | None = None
-    warm_node: bool = False
+    warm_node: bool | None = None
+    """None where a server of an earlier version does not say."""
     warm_node_start_s: float | None = None
     cold_node_start_s: float | None = None
 
@@ -93,6 +94,7 @@ class _Status(_Document):
 
     at: float
     policy_errors: int = 0
+    zygote: bool = True
     models: dict[str, _ModelStatus] = {}
 
 
@@ -117,7 +119,7 @@ def explain(
     `now` is Unix time in seconds; `model` is the only one to show; `zone` None is this machine's time zone.
     """
     status = document.autoscaler
-    models = {} if status is None else status.models
+    models, zygote = ({}, True) if status is None else (status.models, status.zygote)
     rejected = _hanging(REJECTED, document.knobs_rejected, 2) if document.knobs_rejected else []
     trouble = [NO_POLICY] if status is None else []
     if status is not None and (late := now - status.at) > _LATE_S:
@@ -133,7 +135,7 @@ def explain(
     for record in document.decisions:
         records.setdefault(record.deployment, []).append(record)
     for deployment, its_records in records.items():
-        blocks.append(_block(deployment, models.get(deployment), its_records, now, zone, style))
+        blocks.append(_block(deployment, models.get(deployment), zygote, its_records, now, zone, style))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -173,6 +175,7 @@ def _on_another_day(at: float, now: float, zone: tzinfo | None) -> bool:
 def _block(
     deployment: str,
     state: _ModelStatus | None,
+    zygote: bool,
     records: list[RecordDocument],
     now: float,
     zone: tzinfo | None,
@@ -181,7 +184,7 @@ def _block(
     name = state.model if state is not None else records[-1].model
     lines = [style.bold(name or deployment or "The whole application")]
     if state is not None:
-        lines += _replicas(state, style)
+        lines += _replicas(state, zygote, style)
     newest = next((record for record in reversed(records) if record.terms), None)
     if newest is not None:
         lines += ["", *_decision(newest, now, zone, style)]
@@ -194,21 +197,29 @@ def _block(
     return "\n".join(lines)
 
 
-def _replicas(state: _ModelStatus, style: Style) -> list[str]:
+def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
     moving = f", {state.starting} starting" if state.starting else ""
     moving += f", {state.draining} draining" if state.draining else ""
     cold = "not measured yet" if state.cold_start_s is None else f"{seconds(state.cold_start_s)}, measured"
     counts = f"{state.ready} ready, target {state.target}, wanted {state.wanted}{moving}"
     lines = [f"  {counts}; mode {state.mode}; cold start {cold}"]
-    if (warm_s := state.warm_node_start_s) is not None and (cold_s := state.cold_node_start_s) is not None:
-        starts = f"starts take {seconds(warm_s)} on a warm node and {seconds(cold_s)} on a cold one"
-        room, kind = ("a", "warm") if state.warm_node else ("no", "cold")
-        lines.append(f"  {starts}; {room} node has room, so the next start is {kind}")
+    lines += _hanging("  ", _next_start(state, zygote), indent=4) if state.warm_node is not None else []
     if state.pending:
         head = f"  {state.pending} pending for {seconds(state.pending_s)}: "
         why = _hanging(head, state.reason or "the cluster gives no reason", indent=4)
         lines += [style.warn(line) for line in why]
     return lines
+
+
+def _next_start(state: _ModelStatus, zygote: bool) -> str:
+    """Return on which kind of node the next replica starts, and how long starts take."""
+    if not zygote:
+        return "the zygote is off, so every start imports vLLM, as on a cold node"
+    room, kind = ("a", "warm") if state.warm_node else ("no", "cold")
+    text = f"{room} node with a warm zygote has room, so the next start is on a {kind} node"
+    if (warm_s := state.warm_node_start_s) is not None and (cold_s := state.cold_node_start_s) is not None:
+        text += f"; starts take {seconds(warm_s)} on a warm node and {seconds(cold_s)} on a cold one"
+    return text
 
 
 def _decision(record: RecordDocument, now: float, zone: tzinfo | None, style: Style) -> list[str]:

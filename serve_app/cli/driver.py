@@ -116,7 +116,7 @@ def warm_at_once(path: Path) -> None:
     config = read_config(path)
     own = {app.get("name", "default") for app in config.document["applications"] if app.get("runtime_env")}
     settings = [app.settings for name, app in config.applications.items() if name not in own]
-    warm([model for each in settings if each.zygote for model in each.models])
+    warm([model for each in settings if each.zygote for model in each.models], set())
 
 
 def _report_failures(reported: set[str]) -> None:

@@ -20,12 +20,15 @@ class Node:
 
     total: Resources
     free: Resources
+    name: str = ""
+    """Ray's identifier of the node."""
 
 
 def read_nodes() -> tuple[Node, ...]:
     """Return the cluster's living nodes. Makes two calls to Ray's GCS."""
     free = state.available_resources_per_node()
-    return tuple(Node(total, free.get(name, {})) for name, total in state.total_resources_per_node().items())
+    total = state.total_resources_per_node()
+    return tuple(Node(resources, free.get(name, {}), name) for name, resources in total.items())
 
 
 def shortage(available: Resources, total: Resources, needed: Resources) -> str:

@@ -18,16 +18,16 @@ from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 from ray.core.generated.runtime_environment_pb2 import RuntimeEnvInfo
 from ray.runtime_env import RuntimeEnv
 
+RayNode = Mapping[str, Any]
+"""One of `ray.nodes()`."""
+
 _TIMEOUT_S = 5.0
 _KEPT_S = 365 * 24 * 3600
 """How long Ray keeps them: as long as their node is likely to be there."""
 
 
-def start_spares(node: Mapping[str, Any], environment: Mapping[str, Any], count: int) -> None:
+def start_spares(node: RayNode, environment: Mapping[str, Any], count: int) -> None:
     """Have Ray start `count` workers for actors with the runtime environment `environment` on a node.
-
-    Args:
-        node: One of `ray.nodes()`.
 
     Raises:
         grpc.RpcError: its raylet does not answer.

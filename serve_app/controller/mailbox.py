@@ -75,7 +75,7 @@ class Deployment:
     no_room: str = ""
     """Why the cluster has no room for another replica, as far as it says; empty if it has."""
     warm_node: bool = False
-    """Whether a node that is up has room for another replica. Each such node has a zygote, or soon will."""
+    """Whether a node whose zygote has imported vLLM has room for another replica."""
 
 
 @dataclass(frozen=True, slots=True)

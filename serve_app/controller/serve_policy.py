@@ -174,7 +174,9 @@ class ServePolicy:
         outbox = mailbox.outbox
         outbox.unsettled = unsettled
         outbox.look_at_nodes = self._look_at_nodes
-        outbox.status = {"policy_errors": self._errors, "models": dict(self._status)}
+        served = mailbox.inbox.served
+        zygote = served is not None and served.zygote
+        outbox.status = {"policy_errors": self._errors, "zygote": zygote, "models": dict(self._status)}
         outbox.states = dict(self._states) if self._remembers else None
         if self._journal.seq != outbox.decisions_seq:
             outbox.decisions = self._journal.records()

@@ -23,7 +23,9 @@ from serve_app.wire.documents import (
     KNOBS,
     LEARNED,
     STATUS,
+    WARMED,
     parse_records,
+    parse_warmed,
     put_document,
     read_document,
 )
@@ -159,10 +161,13 @@ class Sync(Mailbox):
         for node in nodes:
             available.update(node.free)
             total.update(node.total)
-        deployments = dict(self.inbox.deployments)
+        served, deployments = self.inbox.served, dict(self.inbox.deployments)
+        zygote = served is not None and served.zygote
+        warmed = (read_document(WARMED, self._app, parse_warmed) if zygote else None) or frozenset()
         for name, model in self._models().items():
             no_room = shortage(available, total, model.resources)
-            warm_node = any(not lacking(node.free, model.resources) for node in nodes)
+            warm = [node for node in nodes if (node.name, model.name) in warmed]
+            warm_node = any(not lacking(node.free, model.resources) for node in warm)
             known = deployments.get(name, Deployment())
             deployments[name] = replace(known, no_room=no_room, warm_node=warm_node)
         self.inbox = replace(self.inbox, deployments=deployments)

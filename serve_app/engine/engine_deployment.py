@@ -11,7 +11,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import psutil
 import ray
 from ray import serve
 
@@ -25,7 +24,7 @@ from serve_app.engine.launch import launch
 from serve_app.engine.niceness import giving_way
 from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
-from serve_app.engine.startup_phases import Startup, busy_seconds, process_start
+from serve_app.engine.startup_phases import Startup, busy_seconds, created, process_start
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.log_segments import request_log_segments
@@ -54,8 +53,8 @@ class Engine:
     ) -> None:
         self._stop = AsyncExitStack()
         """What `__del__` does, last things first: Ray calls it for a replica that could not start, too."""
-        created = psutil.Process().create_time()
-        process, warm_node = process_start(os.environ, created, time.time(), busy_seconds())
+        born = created(os.getpid())
+        process, warm_node = process_start(os.environ, born, time.time(), busy_seconds())
         self._model = ModelSettings.model_validate(model)
         context = serve.get_replica_context()
         self._replica = (context.app_name, context.deployment, context.replica_tag)

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,19 @@ Publish = Callable[[str], None]
 _LONGEST_PROCESS_START_S = 30.0
 _AT_HAND_S = 1.0
 """A process that was idle for longer than this had been started in advance."""
+
+
+def created(process: int) -> float:
+    """Return when a process was created, in Unix seconds, to 10 ms. ProcessLookupError if there is none.
+
+    psutil counts from the kernel's `btime`, whole seconds that may be off by one.
+    """
+    try:
+        ticks = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+    except FileNotFoundError:
+        raise ProcessLookupError(process) from None
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s
 
 
 def process_seconds(created: float, now: float) -> float:

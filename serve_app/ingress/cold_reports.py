@@ -1,7 +1,7 @@
 """Reports to the policy in the second after a model at zero is asked for.
 
-Ray sends an ingress replica's report twice a second, with values that are up to half a second old. So the policy
-would know of the first request after half a second on average, and of the size of its burst after another half.
+Ray sends an ingress replica's report twice a second, with values that are up to half a second old. So the
+policy would know of the first request after half a second on average, and of its burst after another half.
 """
 
 import asyncio

@@ -16,8 +16,8 @@ from serve_app.api.http_api import create_app
 from serve_app.api.models import ApiModel
 from serve_app.cluster.warm_nodes import keep_nodes_warm
 from serve_app.ingress.admission import Admission
-from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.cold_reports import ColdReports
+from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.held_requests import HeldRequests
 from serve_app.ingress.knob_publisher import KnobPublisher
@@ -64,9 +64,10 @@ class Ingress:
             {model.name: model for model in models},
             self._live,
             {"CPU": self._settings.ingress.cpus_per_replica, **self._settings.ingress.resources},
+            self._settings.zygote,
         )
         self._stored = stored_state(app, [model.deployment_name for model in models])
-        self._observer = ServeObserver(app, models, self._live, self._stored)
+        self._observer = ServeObserver(app, models, self._live, self._stored, self._settings.zygote)
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._cold_reports = ColdReports(context.replica_id, partial(ingress_report, self._counters))
@@ -81,7 +82,7 @@ class Ingress:
             ),
         ]
         if self._settings.zygote:
-            self._tasks.append(asyncio.create_task(keep_nodes_warm(models)))
+            self._tasks.append(asyncio.create_task(keep_nodes_warm(app, models)))
 
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)

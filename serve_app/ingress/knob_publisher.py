@@ -45,6 +45,7 @@ class KnobPublisher:
         models: Its models' settings.
         live: The knobs, which this object alone changes.
         ingress_resources: What one ingress replica takes of the cluster, by Ray's names of resources.
+        zygote: Whether nodes keep zygotes.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class KnobPublisher:
         models: Mapping[str, ModelSettings],
         live: LiveKnobs,
         ingress_resources: Mapping[str, float] | None = None,
+        zygote: bool = True,
     ) -> None:
         self._app = app
         self._models = models
         self._live = live
         self._ingress_resources = dict(ingress_resources or {})
+        self._zygote = zygote
         self._rejected = ""
         self._applied = False
         self._publisher = _Publisher(app)
@@ -113,6 +116,7 @@ class KnobPublisher:
             self._live.ingress,
             self._rejected,
             self._ingress_resources,
+            self._zygote,
         )
 
     def knobs(self) -> dict[str, Any]:

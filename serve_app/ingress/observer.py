@@ -33,6 +33,7 @@ class ServeObserver:
         models: Its models.
         live: The knobs in force.
         stored: What its replicas and its policy have stored.
+        zygote: Whether nodes keep zygotes.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class ServeObserver:
         models: Sequence[ModelSettings],
         live: LiveKnobs,
         stored: BoundedCall[StoredState],
+        zygote: bool = True,
     ) -> None:
         self._models = models
         self._live = live
         self._stored = stored
+        self._zygote = zygote
         self._serve = BoundedCall(
             f"Ray Serve's status of {app}",
             lambda: deployment_statuses(app, [model.deployment_name for model in models]),
@@ -64,7 +67,8 @@ class ServeObserver:
         await asyncio.gather(self._serve.get(_WAIT_S, since), self._stored.get(_WAIT_S, since))
         control = ControlPlane(self._serve.age_s(), self._stored.age_s(), _UNREACHABLE_S)
         now = time.time()
-        return Readiness([self._judge(model, control, now) for model in self._models], control)
+        models = [self._judge(model, control, now) for model in self._models]
+        return Readiness(models, control, self._zygote)
 
     def _judge(self, model: ModelSettings, control: ControlPlane, now: float) -> ModelReadiness:
         name = model.deployment_name

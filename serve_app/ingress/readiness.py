@@ -55,6 +55,7 @@ def judge(
     states = _replica_states(known.deployment)
     total = sum(count for state, count in states.items() if state != "STOPPING")
     newest = _newest(known.phases, live)
+    scaling = known.scaling or {}
     found = ModelReadiness(
         model.name,
         "up",
@@ -62,6 +63,9 @@ def judge(
         target_replicas=max(total, live.usable),
         startup_seconds={k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
         replicas_out=dict(live.out),
+        warm_node=scaling.get("warm_node"),
+        warm_node_start_s=_rounded(scaling.get("warm_node_start_s")),
+        cold_node_start_s=_rounded(scaling.get("cold_node_start_s")),
     )
     if live.usable:
         return found
@@ -160,3 +164,7 @@ def _why_failed(document: Mapping[str, Any]) -> str:
 
 def _lasted(document: Mapping[str, Any], now: float) -> float:
     return round(now - float(document["since"]), 3)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

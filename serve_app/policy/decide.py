@@ -24,8 +24,8 @@ IDLE = Term("idle", 0, "no request is waiting, running or arriving")
 _LONGEST_GAP_S = 600.0
 """Between two decisions; far more than a restart of Ray's controller takes."""
 _COLD_BURST_S = 1.0
-"""A burst reaches the ingress over some hundred milliseconds, or a second from a slow client. Its size is known
-only after that; after `_QUIET_BURST_S` if no request has arrived since the last decision."""
+"""A burst reaches the ingress over some hundred milliseconds, or a second from a slow client. Its size is
+known only after that; after `_QUIET_BURST_S` if no request has arrived since the last decision."""
 _QUIET_BURST_S = 0.2
 
 

@@ -184,11 +184,11 @@ def _count(
     arrivals = body_bytes = 0.0
     for source, seen in ingresses.items():
         counted = (seen.arrivals_total, seen.arrived_bytes_total)
-        before = ingress_totals.get(source, counted)
+        start = ingress_totals.get(source, counted)
         # A report may be followed by an older one: see `serve_app.ingress.cold_reports`.
-        total = ingress_totals[source] = (max(before[0], counted[0]), max(before[1], counted[1]))
-        arrivals += total[0] - before[0]
-        body_bytes += total[1] - before[1]
+        total = ingress_totals[source] = (max(start[0], counted[0]), max(start[1], counted[1]))
+        arrivals += total[0] - start[0]
+        body_bytes += total[1] - start[1]
     new = MixSums(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
     demand = state.demand.add(now, arrivals, snapshot.horizon_s, memory_s) if ingresses else state.demand
     remembered = replace(

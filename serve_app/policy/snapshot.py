@@ -36,7 +36,7 @@ class Snapshot:
     draining: int = 0
     capacity: Capacity = Capacity()
     warm_node: bool = False
-    """Whether a node that is up has room for the next replica; otherwise the replica must wait for a node."""
+    """Whether a node whose zygote has imported vLLM has room for the next replica."""
     warm_node_start_s: float | None = None
     """Measured from the start of a replica's process to its readiness, where vLLM was imported on the node
     before; None before the first such start."""

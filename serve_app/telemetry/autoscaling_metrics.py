@@ -17,7 +17,7 @@ _GAUGES = {
     "cold_start_seconds": "Typical time from the next replica's process to its readiness, as measured.",
     "warm_node_start_seconds": "The same on a node where vLLM is imported before a replica starts.",
     "cold_node_start_seconds": "The same on a node where it is not, such as one that has just come up.",
-    "warm_node": "1 while a node that is up has room for the next replica, 0 while the replica must wait.",
+    "warm_node": "1 while a node with a warm zygote has room for the next replica, else 0.",
     "replica_capacity_rps": "Requests per second that one replica can serve within the targets, as learned.",
     "gpus_per_replica": "GPUs one replica takes; 0 on a CPU.",
 }

@@ -24,6 +24,8 @@ STATUS = "status"
 """Written by the policy: the state of every model."""
 DECISIONS = "decisions"
 """Written by the policy: the ring of decision records."""
+WARMED = "warmed"
+"""Written by ingress replicas: `(node, model)` for each node with a zygote that has imported vLLM for it."""
 LEARNED = "learned"
 """Written by the policy: what it has learned, for the policy that comes after it."""
 
@@ -112,6 +114,11 @@ def parse_status(document: Any) -> dict[str, Any]:
                 float(seconds)
         float(model["cold_start_s"] or 0.0)
     return dict(document)
+
+
+def parse_warmed(document: Any) -> frozenset[tuple[str, str]]:
+    """Return a `WARMED` document. Raises ValueError or TypeError if it is none."""
+    return frozenset((str(node), str(model)) for node, model in document)
 
 
 def parse_records(document: Any) -> tuple[dict[str, Any], ...]:

@@ -35,6 +35,8 @@ class ServedApplication:
     """What was wrong with knobs that were set and not taken over."""
     ingress_resources: Mapping[str, float] = field(default_factory=dict)
     """What one ingress replica takes of a Ray cluster, such as `{"CPU": 0.5}`."""
+    zygote: bool = True
+    """Whether nodes keep zygotes."""
 
     def document(self, at: float) -> dict[str, Any]:
         """As plain data, written at Unix time `at`."""
@@ -44,6 +46,7 @@ class ServedApplication:
             "ingress": self.ingress.model_dump(mode="json"),
             "rejected": self.rejected,
             "ingress_resources": dict(self.ingress_resources),
+            "zygote": self.zygote,
         }
 
 
@@ -55,4 +58,5 @@ def read_served(document: Mapping[str, Any]) -> ServedApplication:
         IngressKnobs.model_validate(document["ingress"]),
         str(document["rejected"]),
         _amounts.validate_python(document.get("ingress_resources", {})),
+        bool(document.get("zygote", True)),
     )

@@ -12,7 +12,7 @@ class StubObserver:
         self._models = list(models)
 
     async def readiness(self) -> Readiness:
-        return Readiness(self._models)
+        return Readiness(self._models, zygote=True)
 
     async def metrics(self) -> bytes:
         return b"# HELP llm_queue_depth Waiting.\n"
@@ -39,9 +39,12 @@ async def test_liveness_asks_no_engine() -> None:
 async def test_ready_while_every_model_is_up_or_wakes_on_a_request() -> None:
     reply = await get(
         "/ready",
-        ModelReadiness("a", "up", replicas=2, target_replicas=3),
+        ModelReadiness(
+            "a", "up", replicas=2, target_replicas=3,
+            warm_node=True, warm_node_start_s=3.4, cold_node_start_s=41.2,
+        ),
         ModelReadiness("b", "idle_at_zero"),
-    )
+    )  # fmt: skip
 
     assert reply.status_code == 200
     assert reply.json()["ready"] is True
@@ -54,7 +57,11 @@ async def test_ready_while_every_model_is_up_or_wakes_on_a_request() -> None:
         "reason": None,
         "startup_seconds": {},
         "replicas_out": {},
+        "warm_node": True,
+        "warm_node_start_s": 3.4,
+        "cold_node_start_s": 41.2,
     }
+    assert reply.json()["zygote"] is True
 
 
 async def test_not_ready_while_one_model_is_not_and_the_body_says_why() -> None:
@@ -76,6 +83,9 @@ async def test_not_ready_while_one_model_is_not_and_the_body_says_why() -> None:
         "reason": None,
         "startup_seconds": {"imports": 7.25},
         "replicas_out": {},
+        "warm_node": None,
+        "warm_node_start_s": None,
+        "cold_node_start_s": None,
     }
 
 

@@ -1,22 +1,10 @@
 import os
 import subprocess
 import sys
-import time
-
-import pytest
 
 from benchmarks.common.markdown import table
-from benchmarks.common.process_tree import cpu_s, created, machine_busy_s, pss_bytes, resident_bytes, tree
+from benchmarks.common.process_tree import cpu_s, machine_busy_s, pss_bytes, resident_bytes, tree
 from benchmarks.common.server_process import free_ports
-
-
-def test_a_process_tells_when_it_was_created() -> None:
-    before = time.time()
-    with subprocess.Popen(["sleep", "60"]) as child:
-        assert before - 0.02 <= created(child.pid) <= time.time()
-        child.kill()
-    with pytest.raises(ProcessLookupError):
-        created(child.pid)
 
 
 def test_a_table_lines_up_as_plain_text_with_numbers_to_the_right() -> None:

@@ -108,20 +108,29 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
 
 
 @pytest.mark.parametrize(
-    ("warm_node", "why"),
+    ("warm_node", "text"),
     [
-        (True, "a node has room, so the next start is warm"),
-        (False, "no node has room, so the next start is cold"),
+        (True, "  a node with a warm zygote has room, so the next start is on a warm node"),
+        (False, "  no node with a warm zygote has room, so the next start is on a cold node"),
     ],
 )
-def test_starts_on_warm_and_cold_nodes_are_told_with_the_one_that_comes_next(
-    warm_node: bool, why: str
-) -> None:
-    engine = state_of(warm_node=warm_node, warm_node_start_s=3.4, cold_node_start_s=41.2)
+def test_the_kind_of_node_that_the_next_start_is_on_is_told(warm_node: bool, text: str) -> None:
+    engine = state_of(warm_node=warm_node)
+    assert explained(status(**{"Engine-tiny": engine}))[2] == text
 
-    lines = explained({"at": NOON, "policy_errors": 0, "models": {"Engine-tiny": engine}})
+    engine |= {"warm_node_start_s": 3.4, "cold_node_start_s": 41.2}
+    first, second = explained(status(**{"Engine-tiny": engine}))[2:4]
+    assert f"{first} {second.strip()}" == (
+        f"{text}; starts take 3.4 s on a warm node and 41.2 s on a cold one"
+    )
 
-    assert lines[2] == f"  starts take 3.4 s on a warm node and 41.2 s on a cold one; {why}"
+
+def test_without_zygotes_the_next_start_imports_vllm() -> None:
+    engine = state_of(warm_node=False, warm_node_start_s=3.4, cold_node_start_s=41.2)
+
+    lines = explained({**status(**{"Engine-tiny": engine}), "zygote": False})
+
+    assert lines[2] == "  the zygote is off, so every start imports vLLM, as on a cold node"
 
 
 def test_a_clamp_that_binds_is_marked() -> None:

@@ -7,6 +7,8 @@ import pytest
 from serve_app.cluster import warm_nodes
 from serve_app.cluster.placement import engine_environment
 from serve_app.settings.tree import ModelSettings
+from serve_app.wire.documents import WARMED, parse_warmed, read_document
+from tests.stub_kv import StubKv
 
 SMALL = {"CPU": 2.0}
 GPU = {"CPU": 16.0, "GPU": 8.0, "accelerator_type:A100": 1.0}
@@ -105,6 +107,17 @@ def test_a_task_that_failed_is_told_of_and_not_run_again(ray: StubRay) -> None:
     ray.failing = False
     warm_nodes.warm([model()], warmed)
     assert nodes(ray) == [A, B]
+
+
+def test_the_policy_is_told_which_nodes_are_warm(ray: StubRay, kv: StubKv) -> None:
+    warmed: set[tuple[str, str]] = set()
+    ray.late = {B}
+    warm_nodes.warm_and_tell("shop", [model()], warmed)
+    assert read_document(WARMED, "shop", parse_warmed) == {(A, "tide")}
+    del ray.nodes[A]
+    ray.late = set()
+    warm_nodes.warm_and_tell("shop", [model()], warmed)
+    assert read_document(WARMED, "shop", parse_warmed) == {(B, "tide")}
 
 
 def test_a_warm_node_reads_the_weights_and_the_embedded_ones_need_none(ray: StubRay) -> None:

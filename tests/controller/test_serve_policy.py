@@ -251,6 +251,19 @@ def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(cloc
     assert app.mailbox.outbox.unsettled == {"Engine-a"}
 
 
+def test_status_tells_whether_the_zygote_is_on(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.tick()
+    assert app.mailbox.outbox.status["zygote"] is True
+
+    served = app.mailbox.inbox.served
+    assert served is not None
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=replace(served, zygote=False))
+    app.tick()
+
+    assert app.mailbox.outbox.status["zygote"] is False
+
+
 def test_a_change_is_sent_at_once_with_all_that_led_to_it(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     app.tick()

@@ -11,7 +11,7 @@ from serve_app.controller.mailbox import ColdStarts, Learned, StartUp
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, put_document
+from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, WARMED, put_document
 from serve_app.wire.ingress_reports import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
 from serve_app.wire.served_models import ServedApplication, ServedModel
@@ -33,7 +33,8 @@ class Cluster:
 
     def read_nodes(self) -> tuple[Node, ...]:
         self.asked += 1
-        return tuple(Node({"GPU": 4.0, "CPU": 4.0}, free) for free in self.free)
+        total = {"GPU": 4.0, "CPU": 4.0}
+        return tuple(Node(total, free, f"node {index}") for index, free in enumerate(self.free))
 
     def read(self) -> str:
         self.pods_read += 1
@@ -62,10 +63,11 @@ def replicas(kv: StubKv) -> set[tuple[str, str, str]]:
     return kv.replicas
 
 
-def serve(**knobs: Any) -> None:
+def serve(*, zygote: bool = True, **knobs: Any) -> None:
     """What an ingress replica writes."""
     model = ServedModel("tide", TIDE, Knobs(**knobs), {"GPU": 1.0})
-    put_document(KNOBS, "shop", ServedApplication({TIDE: model}, IngressKnobs()).document(START))
+    served = ServedApplication({TIDE: model}, IngressKnobs(), zygote=zygote)
+    put_document(KNOBS, "shop", served.document(START))
 
 
 def phase(replica: str, name: str, since: float = START, **durations_s: float) -> None:
@@ -161,18 +163,31 @@ def test_the_cluster_is_asked_for_room_every_five_seconds_and_every_two_while_so
 
 
 @pytest.mark.parametrize(
-    ("free", "warm_node"),
+    ("free", "warmed", "zygote", "warm_node"),
     [
-        ([{"GPU": 1.0}, {}], True),
+        ([{"GPU": 1.0}, {}], [("node 0", "tide")], True, True),
         # Half of what a replica needs is free on each of two nodes: it has to wait for a third.
-        ([{"GPU": 0.5}, {"GPU": 0.5}], False),
-        ([{}, {}], False),
+        ([{"GPU": 0.5}, {"GPU": 0.5}], [("node 0", "tide"), ("node 1", "tide")], True, False),
+        ([{}, {}], [("node 0", "tide"), ("node 1", "tide")], True, False),
+        ([{"GPU": 1.0}, {}], [("node 1", "tide"), ("node 0", "other")], True, False),
+        ([{"GPU": 1.0}, {}], [], True, False),
+        ([{"GPU": 1.0}, {}], None, True, False),
+        # Written before the zygote was turned off.
+        ([{"GPU": 1.0}, {}], [("node 0", "tide")], False, False),
     ],
 )
-def test_the_next_start_is_on_a_warm_node_if_one_that_is_up_has_room(
-    sync: Sync, cluster: Cluster, free: list[dict[str, float]], warm_node: bool
+def test_the_next_start_is_on_a_warm_node_if_one_with_a_warm_zygote_has_room(
+    sync: Sync,
+    cluster: Cluster,
+    free: list[dict[str, float]],
+    warmed: list[tuple[str, str]] | None,
+    zygote: bool,
+    warm_node: bool,
 ) -> None:
     cluster.free = free
+    serve(zygote=zygote)
+    if warmed is not None:
+        put_document(WARMED, "shop", warmed)
 
     sync._turn(START)
 
@@ -404,7 +419,9 @@ def test_nodes_are_looked_at_once_a_second_while_the_ingress_wants_more_replicas
     for turn in range(4):
         sync._turn(START + 0.5 * turn)
     assert cluster.asked == 3
-    assert sync.inbox.nodes == (Node({"GPU": 4.0, "CPU": 4.0}, {"GPU": 0.0, "CPU": 4.0}),) * 2
+    assert sync.inbox.nodes == tuple(
+        Node({"GPU": 4.0, "CPU": 4.0}, {"GPU": 0.0, "CPU": 4.0}, name) for name in ("node 0", "node 1")
+    )
 
     sync.outbox.look_at_nodes = False
     sync._turn(START + 9)

@@ -1,5 +1,7 @@
 import json
 import logging
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from serve_app.engine.startup_phases import Startup, process_seconds, process_start
+from serve_app.engine.startup_phases import Startup, created, process_seconds, process_start
 
 
 @dataclass
@@ -163,6 +165,15 @@ def test_what_was_over_before_comes_first_in_every_document_and_in_the_log(
     assert told.documents[0]["durations_s"] == {"process": 1.25}
     assert list(told.documents[-1]["durations_s"]) == ["process", "imports"]
     assert "(process 1.25 s, imports " in caplog.messages[-1]
+
+
+def test_a_process_tells_when_it_was_created() -> None:
+    before = time.time()
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert before - 0.02 <= created(child.pid) <= time.time()
+        child.kill()
+    with pytest.raises(ProcessLookupError):
+        created(child.pid)
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(0.0, 0.0), (1.75, 1.75), (30.0, 30.0), (30.5, 0.0)])

@@ -240,7 +240,15 @@ async def test_readiness_tells_of_every_model(deployed: Deployed) -> None:
 
     models = reply.json()["models"]
     assert (reply.status_code, models["tide"]["state"], models["tide"]["replicas"]) == (503, "up", 1)
+    assert reply.json()["zygote"] is True
     assert (models["org/embed"]["state"], models["org/embed"]["phase"]) == ("loading", "deploying")
+
+
+async def test_readiness_and_the_policy_are_told_that_the_zygote_is_off(deployed: Deployed) -> None:
+    await deployed.build(zygote=False)
+
+    assert (await deployed.http.get("/ready")).json()["zygote"] is False
+    assert stored(KNOBS, "shop")["zygote"] is False
 
 
 async def test_no_request_goes_to_a_replica_whose_process_is_gone(deployed: Deployed) -> None:

@@ -66,8 +66,8 @@ class Watched:
 
         monkeypatch.setattr(kv, "_internal_kv_get", get_slowly)
         self.live = LiveKnobs({"tide": Knobs()})
-        stored = stored_state("shop", ["Engine-tide"], self.clocks.monotonic)
-        self.observer = ServeObserver("shop", [TIDE], self.live, stored)
+        self.stored = stored_state("shop", ["Engine-tide"], self.clocks.monotonic)
+        self.observer = ServeObserver("shop", [TIDE], self.live, self.stored)
 
     def _statuses(self, app: str, names: list[str]) -> dict[str, DeploymentStatusOverview]:
         assert (app, names) == ("shop", ["Engine-tide"])
@@ -114,6 +114,21 @@ async def test_readiness_joins_what_ray_the_replicas_and_the_policy_say(watched:
 
     watched.replicas = LiveReplicas(1)
     assert (await watched.tide()).state == "up"
+
+
+@pytest.mark.parametrize("zygote", [True, False])
+async def test_readiness_tells_where_the_next_replica_would_start(watched: Watched, zygote: bool) -> None:
+    watched.observer = ServeObserver("shop", [TIDE], watched.live, watched.stored, zygote)
+    watched.says(warm_node=zygote, warm_node_start_s=3.40049, cold_node_start_s=None)
+
+    readiness = await watched.readiness()
+
+    (tide,) = readiness.models
+    assert (readiness.zygote, tide.warm_node) == (zygote, zygote)
+    assert (tide.warm_node_start_s, tide.cold_node_start_s) == (3.4, None)
+
+    watched.clocks.now += 60  # the policy is gone
+    assert (await watched.tide()).warm_node is None
 
 
 async def test_readiness_goes_by_the_knob_as_it_stands(watched: Watched) -> None:

@@ -1,5 +1,6 @@
-"""vLLM's own API server and this one, side by side: the same requests, the same token ids."""
+"""vLLM's own API server and this one, side by side: the same requests, token ids and log-probabilities."""
 
+import json
 import os
 import subprocess
 import sys
@@ -55,39 +56,44 @@ def vllm(starting: tuple[subprocess.Popen[bytes], int, Path]) -> Iterator[httpx.
     server.wait(60)
 
 
-def token_ids(client: httpx.Client, question: str, stream: bool) -> list[int]:
+def greedy(client: httpx.Client, question: str, stream: bool) -> tuple[list[int], list[float]]:
+    """Return the token ids of an answer and the log-probability of each."""
     body = {
         "model": CHAT,
         "messages": [{"role": "user", "content": question}],
         "max_tokens": 32,
         "temperature": 0,
+        "logprobs": True,
         "stream": stream,
         "return_token_ids": True,
     }
-    if not stream:
-        reply = client.post("/v1/chat/completions", json=body).json()
-        ids: list[int] = reply["choices"][0]["token_ids"]
-        return ids
-    found: list[int] = []
     with client.stream("POST", "/v1/chat/completions", json=body) as reply:
-        for line in reply.iter_lines():
-            if line.startswith("data: {"):
-                event = httpx.Response(200, content=line.removeprefix("data: ")).json()
-                found += event["choices"][0].get("token_ids") or []
-    return found
+        lines = [line.removeprefix("data: ") for line in reply.iter_lines()]
+    ids: list[int] = []
+    logprobs: list[float] = []
+    for line in lines:
+        if line.startswith("{"):
+            for choice in json.loads(line)["choices"]:
+                ids += choice.get("token_ids") or []
+                logprobs += [each["logprob"] for each in (choice["logprobs"] or {}).get("content") or []]
+    return ids, logprobs
 
 
-def test_fifty_greedy_requests_give_the_same_token_ids(
+def test_fifty_greedy_requests_give_the_same_token_ids_and_log_probabilities(
     starting: object, http: httpx.Client, vllm: httpx.Client
 ) -> None:
     assert len(REQUESTS) == 50
     with ThreadPoolExecutor(1) as beside:
         for index, question in enumerate(REQUESTS):
             stream = index % 2 == 1
-            asked = beside.submit(token_ids, vllm, question, stream)
-            ours = token_ids(http, question, stream)
-            assert ours == asked.result(), question
-            assert ours
+            asked = beside.submit(greedy, vllm, question, stream)
+            (ids, logprobs), (their_ids, theirs) = greedy(http, question, stream), asked.result()
+            assert ids == their_ids, question
+            assert ids
+            assert len(logprobs) == len(ids)
+            # All 1,503 were equal to the last bit. A logit of 1 to 2 that is rounded otherwise to bfloat16
+            # moves by 0.008.
+            assert logprobs == pytest.approx(theirs, rel=0, abs=1e-5), question
 
 
 def said(client: httpx.Client, more: dict) -> dict:

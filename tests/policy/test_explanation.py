@@ -23,7 +23,7 @@ def record() -> Record:
             counterfactual="the target rises at 25 waiting requests or above 9 requests/s",
             terms=(Term("queue", 3, "24 requests are waiting"),),
             clamps=(Clamp("bounds", "max_replicas = 3, and 4 replicas are needed"),),
-            signals={"arrivals_30s_rps": 1 / 3, "held_requests": 24.0},
+            signals={"arrivals_30s_rps": 1 / 3, "held_requests": 24.0, "warm_node": True},
             ages_s={"i0": 0.123456},
             notes=("a note",),
         ),
@@ -43,8 +43,13 @@ def test_a_record_is_plain_json_with_every_field_by_its_name() -> None:
 def test_numbers_are_rounded_to_four_digits() -> None:
     plain = record().document()
 
-    assert plain["signals"] == {"arrivals_30s_rps": 0.3333, "held_requests": 24.0}
+    assert plain["signals"] == {"arrivals_30s_rps": 0.3333, "held_requests": 24.0, "warm_node": 1.0}
     assert plain["ages_s"] == {"i0": 0.1235}
+
+
+def test_every_signal_is_a_number_in_json() -> None:
+    """Not `true`: a record's signals are read as numbers, as the gauges are."""
+    assert json.dumps(record().document()["signals"]["warm_node"]) == "1.0"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ SERVED = ServedApplication(
     IngressKnobs(max_replicas=7),
     "autoscaling['a'].headroom = -1: too small",
     {"CPU": 0.5},
+    zygote=False,
 )
 
 
