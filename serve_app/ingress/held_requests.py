@@ -90,8 +90,8 @@ class HeldRequests:
         handle: Its engine deployment.
         knobs: The model's knobs, as they are now.
         progress: What to tell the clients that wait.
-        on_cold: Called when a replica is needed and there is none.
         clock: Seconds, as `time.perf_counter` gives them.
+        on_cold: Called when a replica is needed and there is none.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class HeldRequests:
         handle: DeploymentHandle,
         knobs: Callable[[], Knobs],
         progress: ProgressReader,
-        on_cold: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
+        on_cold: Callable[[], None] = lambda: None,
     ) -> None:
         self.replicas = replica_set(model.deployment_name)
         self._model = model.name

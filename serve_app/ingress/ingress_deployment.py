@@ -86,13 +86,8 @@ class Ingress:
 
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)
-        held = HeldRequests(
-            model,
-            handle,
-            knobs,
-            ProgressReader(self._stored, model.deployment_name),
-            self._cold_reports.start,
-        )
+        progress = ProgressReader(self._stored, model.deployment_name)
+        held = HeldRequests(model, handle, knobs, progress, on_cold=self._cold_reports.start)
         admission = Admission(model, held, knobs)
         engine: EngineClient = (
             RelayClient(model, admission)
