@@ -127,6 +127,9 @@ DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
 ZYGOTE = "TIDESERVE_ZYGOTE"
 """Names the zygote whose environment an engine replica shares. Without it, no zygote is used."""
 
+EARLY_ZYGOTES = "TIDESERVE_EARLY_ZYGOTES"
+"""The folder with the sockets of the zygotes that `tideserve run` has started before Ray."""
+
 ZYGOTE_SOCKET = "TIDESERVE_ZYGOTE_SOCKET"
 """Where the zygote of a forked process listens."""
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from serve_app.cli.application_checks import IMPORT_PATH, CheckedApplication, Cpus, check_application
 from serve_app.cli.listening import LOOPBACK, check_port
 from serve_app.settings.settings_error import SettingsError, from_pydantic
+from serve_app.settings.tree import ModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,16 @@ class ConfigFile:
     def keyless(self) -> list[str]:
         """The names of the applications without API keys."""
         return [name for name, app in self.applications.items() if app.settings.http.api_keys_file is None]
+
+    @property
+    def forked(self) -> list[ModelSettings]:
+        """The models whose engine replicas are forked from zygotes, and whose environment is known here.
+
+        In an application with a `runtime_env` of its own only the ingress knows it.
+        """
+        own = {app.get("name", "default") for app in self.document["applications"] if app.get("runtime_env")}
+        settings = [app.settings for name, app in self.applications.items() if name not in own]
+        return [model for each in settings if each.zygote for model in each.models]
 
     @property
     def port(self) -> int:

@@ -92,7 +92,9 @@ def _watch(interrupted: Event) -> None:
     with suppress(Exception):  # a client of a remote Ray does not know the address
         if url := get_dashboard_url():
             _say(f"Ray has started, with its dashboard at http://{url}")
-            Thread(target=warm_at_once, args=(Path(sys.argv[2]),), daemon=True).start()
+            # 10 s before an ingress replica could.
+            models = read_config(Path(sys.argv[2])).forked
+            Thread(target=warm, args=(models, set()), daemon=True).start()
     started = False
     reported: set[str] = set()
     while not interrupted.wait(_PERIOD_S) and ray.is_initialized():
@@ -106,17 +108,6 @@ def _watch(interrupted: Event) -> None:
         if started and found is not None and not interrupted.is_set():
             _say(found)
             os._exit(GONE)  # the main thread sleeps, and shutting down what is gone would hang
-
-
-def warm_at_once(path: Path) -> None:
-    """Start the nodes' zygotes for the applications of `path`, 10 s before an ingress replica could.
-
-    An application with a `runtime_env` of its own is left to its ingress, whose tasks inherit that.
-    """
-    config = read_config(path)
-    own = {app.get("name", "default") for app in config.document["applications"] if app.get("runtime_env")}
-    settings = [app.settings for name, app in config.applications.items() if name not in own]
-    warm([model for each in settings if each.zygote for model in each.models], set())
 
 
 def _report_failures(reported: set[str]) -> None:

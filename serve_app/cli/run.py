@@ -22,6 +22,7 @@ from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
+from serve_app.cli.early_zygotes import start_early_zygotes
 from serve_app.cli.listening import LOOPBACK, check_host, check_port, meaning, port_taken, url_here
 from serve_app.cli.progress import Progress, say, show
 from serve_app.cli.ray_processes import Cluster, adopt_orphans, reap_orphans, stop_descendants
@@ -214,6 +215,9 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
         tempfile.TemporaryDirectory(prefix="tideserve-") as folder,
         closing(ServerLog(log_folder(start.values), verbose=start.verbose)) as log,
     ):
+        zygotes = (
+            start_early_zygotes(start.config.forked, start.values, Path(folder), log) if start.local else ()
+        )
         server = _start(start, Path(folder), log)
         try:
             while not (stopping or cluster.lost or server.poll() is not None):
@@ -238,6 +242,8 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
                     _show_lines(log, log.tail())
         finally:
             _stop(server, lost=cluster.lost)
+            for zygote in zygotes:
+                zygote.poll()
             _show_news(log, progress)
         if stopping and not log.named:
             log.remove()  # It is in a temporary folder, and nobody would look for it.
@@ -261,7 +267,9 @@ def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes
     # A group of its own: a terminal's Ctrl-C then reaches only this process, which stops things in order. No
     # session of its own: Linux shares out cores by session (sched_autogroup), and with the cores full of CPU
     # engines a client of the same terminal then waited up to 10 s for a chunk, against 0.1 s in one session.
-    values = haproxy_environment(start.values, folder) if start.local else start.values
+    values = dict(start.values)
+    if start.local:
+        values = {**haproxy_environment(values, folder), env.EARLY_ZYGOTES: str(folder)}
     with log.writer() as output:
         return subprocess.Popen(  # noqa: S603
             command,

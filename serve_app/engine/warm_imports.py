@@ -1,4 +1,7 @@
-"""What the process of an engine and its core do while they start, and a zygote can do before them."""
+"""What the process of an engine and its core do with vLLM while they start, for a zygote to do before.
+
+Nothing here needs Ray: see `serve_app.zygote.zygote`.
+"""
 
 from contextlib import suppress
 from importlib import import_module
@@ -8,13 +11,6 @@ import vllm.v1.engine.core  # noqa: F401
 from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-import serve_app.engine.arguments
-import serve_app.engine.engine_report
-import serve_app.engine.grammar.install
-import serve_app.engine.local_client
-import serve_app.engine.request_record
-import serve_app.engine.serving
-import serve_app.engine.step_metrics  # noqa: F401
 from serve_app.engine.vllm_compat import make_arg_parser
 
 _FRONT_END = (

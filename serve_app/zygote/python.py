@@ -16,7 +16,9 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import IO
 
 from serve_app import env
 from serve_app.zygote.request import Request, is_own
@@ -28,12 +30,13 @@ EXECUTABLE = os.path.join(os.path.dirname(sys.executable), "tideserve-python")
 """This command, as the package's installation puts it beside Python."""
 
 _IMPORTED = (
+    "serve_app.engine.warm_imports",
+    "--",
     "ray._private.workers.default_worker",
     "ray.serve._private.replica",
-    "serve_app.engine.engine_deployment",
-    "serve_app.engine.warm_imports",
+    "serve_app.engine.warm_imports_with_ray",
 )
-"""What a zygote imports."""
+"""What a zygote imports: vLLM at once, the rest with its first request."""
 _RAYLET_SOCKET = "--raylet-name="
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S = 120.0
@@ -83,9 +86,17 @@ def _connect(path: str, may_start: bool) -> socket.socket | None:
         connection = _connected(path)
         if connection is not None:
             return connection
+        with suppress(KeyError, OSError):  # there is none, or Ray's folder is on another disk
+            os.rename(early_socket(os.environ[env.EARLY_ZYGOTES], os.environ[env.ZYGOTE]), path)
+            connection = _connected(path)
+        if connection is not None:
+            return connection
         with suppress(FileNotFoundError):
             os.unlink(path)
-        zygote = _start(path)
+        folder = os.path.join(os.path.dirname(os.path.dirname(path)), "logs")
+        log = os.path.join(folder, f"{os.path.basename(path)}.log") if os.path.isdir(folder) else os.devnull
+        with open(log, "ab") as output:
+            zygote = start_zygote(path, os.getppid(), os.environ, output)
         while connection is None and zygote.poll() is None:
             time.sleep(_LOOK_S)
             connection = _connected(path)
@@ -102,20 +113,26 @@ def _connected(path: str) -> socket.socket | None:
     return None
 
 
-def _start(path: str) -> subprocess.Popen[bytes]:
-    """Start a zygote, in a process group of its own: Ray ends that of a worker that dies."""
-    folder = os.path.join(os.path.dirname(os.path.dirname(path)), "logs")
-    log = os.path.join(folder, f"{os.path.basename(path)}.log") if os.path.isdir(folder) else os.devnull
-    command = [sys.executable, "-m", "serve_app.zygote.zygote", path, str(os.getppid()), *_IMPORTED]
-    with open(log, "ab") as output:
-        return subprocess.Popen(  # noqa: S603
-            command,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # its threads would begin with the import
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            process_group=0,
-        )
+def early_socket(folder: str, key: str) -> str:
+    """Return where a zygote listens that was started before Ray. The first worker of the key renames it."""
+    return os.path.join(folder, f"zygote-{key}")
+
+
+def start_zygote(
+    path: str, owner: int, environment: Mapping[str, str], output: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a zygote that ends with the process `owner`.
+
+    It has a process group of its own, because Ray ends that of a worker that dies.
+    """
+    return subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", "serve_app.zygote.zygote", path, str(owner), *_IMPORTED],
+        env={**environment, "OPENBLAS_NUM_THREADS": "1"},  # its threads would begin with the import
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        process_group=0,
+    )
 
 
 def _fork(connection: socket.socket, arguments: list[str]) -> int | None:

@@ -1,8 +1,11 @@
 """The zygote of a node: a process that has imported vLLM and Ray, and forks what an engine replica needs.
 
 It has one thread, no GPU and no OpenMP region behind it, so a fork of it may do whatever a new process may.
-It ends with the raylet whose worker started it. If it dies, the processes that it forked go on, and the next
-ones import for themselves.
+It ends with the process that it is told owns it: the raylet whose worker started it, or `tideserve run`. If it
+dies, the processes that it forked go on, and the next ones import for themselves.
+
+Ray reads its job and its raylet's process id from the environment when it is imported. So Ray, and all that
+needs it, is imported when the first request comes, in the environment of that request.
 """
 
 import fcntl
@@ -14,7 +17,8 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
@@ -34,6 +38,10 @@ class Zygote:
 
     listener: socket.socket
     owner: int
+    with_ray: tuple[str, ...] = ()
+    """What is still to be imported, in the environment of the first request."""
+    ready_at: float = 0.0
+    """Since when everything has been imported (Unix time)."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _clients: dict[int, socket.socket] = field(default_factory=dict)
     """By the id of the process that was forked for each."""
@@ -73,6 +81,8 @@ class Zygote:
             if not is_own(client):
                 raise EOFError
             request, passed = Request.receive(client)
+            if not self.ready_at:
+                self._get_ready(request)
             process = os.fork()
         except (EOFError, OSError):
             client.close()
@@ -88,6 +98,19 @@ class Zygote:
         with suppress(OSError):
             client.sendall(STATUS.pack(process, 0))
         return None
+
+    def _get_ready(self, request: Request) -> None:
+        os.environ.clear()
+        os.environ.update(request.environment)
+        for name in self.with_ray:
+            import_module(name)
+        if (threads := len(os.listdir("/proc/self/task"))) > 1:
+            raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
+        if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+            raise SystemExit("an import has initialized CUDA, which no fork could use")
+        gc.collect()
+        gc.freeze()  # the collector would otherwise touch, and so copy, every page that the forks share
+        self.ready_at = time.time()
 
     def _leave(self) -> None:
         self.listener.close()
@@ -174,9 +197,23 @@ def run(arguments: list[str]) -> None:
     exec(code, main.__dict__)  # noqa: S102 as Python does with its command line
 
 
+@contextmanager
+def _without_ray() -> Iterator[None]:
+    """Within the block, an attempt to import Ray fails as if it were not installed."""
+    sys.modules["ray"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["ray"]
+
+
 def main() -> None:
-    """Listen at `SOCKET`, import the `MODULE`s, and fork until the process `OWNER` ends."""
+    """Listen at `SOCKET`, import the `MODULE`s, and fork until the process `OWNER` ends.
+
+    Those before `--` are imported at once and without Ray, those after it with the first request.
+    """
     path, process, *modules = sys.argv[1:]
+    border = modules.index("--") if "--" in modules else len(modules)
     owner = os.pidfd_open(int(process))
     setproctitle(
         "tideserve::Zygote"
@@ -185,22 +222,17 @@ def main() -> None:
     listener.bind(path)
     os.chmod(path, 0o600)
     listener.listen(128)
-    for name in modules:
-        import_module(name)
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
-    if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
-        raise SystemExit("an import has initialized CUDA, which no fork could use")
-    gc.collect()
-    gc.freeze()  # the collector would otherwise touch, and so copy, every page that the forks share
-    ready_at = str(time.time())
-    task = Zygote(listener, owner).serve()
+    with _without_ray():
+        for name in modules[:border]:
+            import_module(name)
+    zygote = Zygote(listener, owner, tuple(modules[border + 1 :]))
+    task = zygote.serve()
     if task is None:
         with suppress(FileNotFoundError):
             os.unlink(path)
         return
     request, passed = task
-    request.environment[env.ZYGOTE_READY_AT] = ready_at
+    request.environment[env.ZYGOTE_READY_AT] = str(zygote.ready_at)
     become(request, passed)
 
 

@@ -1,0 +1,17 @@
+"""What the process of an engine imports of ours while it starts, for a zygote to import after vLLM and Ray."""
+
+import importlib
+
+import vllm.v1.executor.ray_utils
+
+import serve_app.engine.arguments
+import serve_app.engine.engine_deployment
+import serve_app.engine.engine_report
+import serve_app.engine.grammar.install
+import serve_app.engine.local_client
+import serve_app.engine.request_record
+import serve_app.engine.serving
+import serve_app.engine.step_metrics  # noqa: F401
+
+# vLLM has found Ray missing, and would refuse to run tensor parallel engines on it.
+importlib.reload(vllm.v1.executor.ray_utils)
