@@ -243,7 +243,8 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
         finally:
             _stop(server, lost=cluster.lost)
             for zygote in zygotes:
-                zygote.poll()
+                zygote.terminate()
+                zygote.wait()
             _show_news(log, progress)
         if stopping and not log.named:
             log.remove()  # It is in a temporary folder, and nobody would look for it.

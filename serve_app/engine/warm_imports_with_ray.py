@@ -1,4 +1,4 @@
-"""What the process of an engine imports of ours while it starts, for a zygote to import after vLLM and Ray."""
+"""What the process of an engine imports of ours while it starts, for a zygote to import with Ray."""
 
 import importlib
 

@@ -1,8 +1,8 @@
 """The zygote of a node: a process that has imported vLLM and Ray, and forks what an engine replica needs.
 
 It has one thread, no GPU and no OpenMP region behind it, so a fork of it may do whatever a new process may.
-It ends with the process that it is told owns it: the raylet whose worker started it, or `tideserve run`. If it
-dies, the processes that it forked go on, and the next ones import for themselves.
+It ends with its owner: the raylet whose worker started it, or `tideserve run`. If it dies, the processes that
+it forked go on, and the next ones import for themselves.
 
 Ray reads its job and its raylet's process id from the environment when it is imported. So Ray, and all that
 needs it, is imported when the first request comes, in the environment of that request.
@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -82,7 +82,7 @@ class Zygote:
                 raise EOFError
             request, passed = Request.receive(client)
             if not self.ready_at:
-                self._get_ready(request)
+                self.get_ready(request.environment)
             process = os.fork()
         except (EOFError, OSError):
             client.close()
@@ -99,15 +99,10 @@ class Zygote:
             client.sendall(STATUS.pack(process, 0))
         return None
 
-    def _get_ready(self, request: Request) -> None:
-        os.environ.clear()
-        os.environ.update(request.environment)
-        for name in self.with_ray:
-            import_module(name)
-        if (threads := len(os.listdir("/proc/self/task"))) > 1:
-            raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
-        if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
-            raise SystemExit("an import has initialized CUDA, which no fork could use")
+    def get_ready(self, environment: Mapping[str, str]) -> None:
+        """Import what is left, in this environment."""
+        adopt(environment)
+        _import(self.with_ray)
         gc.collect()
         gc.freeze()  # the collector would otherwise touch, and so copy, every page that the forks share
         self.ready_at = time.time()
@@ -154,8 +149,7 @@ def become(request: Request, passed: list[int]) -> None:
         os.dup2(source, number)
         os.close(source)
     os.chdir(request.folder)
-    os.environ.clear()
-    os.environ.update(request.environment)
+    adopt(request.environment)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()  # otherwise all forks would draw the same numbers
     threads = os.environ.get("OMP_NUM_THREADS", "")  # OpenMP has read what it was when the zygote began
@@ -165,6 +159,12 @@ def become(request: Request, passed: list[int]) -> None:
         # Ray's own copy of it cannot be the second in a process to look for the environment.
         raylet.setproctitle = setproctitle  # type: ignore[attr-defined]
     run(request.arguments)
+
+
+def adopt(environment: Mapping[str, str]) -> None:
+    """Make `environment` this process's own."""
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def _move(number: int, least: int) -> int:
@@ -197,6 +197,16 @@ def run(arguments: list[str]) -> None:
     exec(code, main.__dict__)  # noqa: S102 as Python does with its command line
 
 
+def _import(modules: Iterable[str]) -> None:
+    """Import `modules`, and end this process if it can no longer be forked."""
+    for name in modules:
+        import_module(name)
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+        raise SystemExit("an import has initialized CUDA, which no fork could use")
+
+
 @contextmanager
 def _without_ray() -> Iterator[None]:
     """Within the block, an attempt to import Ray fails as if it were not installed."""
@@ -223,9 +233,10 @@ def main() -> None:
     os.chmod(path, 0o600)
     listener.listen(128)
     with _without_ray():
-        for name in modules[:border]:
-            import_module(name)
+        _import(modules[:border])
     zygote = Zygote(listener, owner, tuple(modules[border + 1 :]))
+    if not zygote.with_ray:
+        zygote.get_ready(dict(os.environ))
     task = zygote.serve()
     if task is None:
         with suppress(FileNotFoundError):

@@ -162,3 +162,23 @@ def test_workers_that_start_at_once_start_one_zygote(tmp_path: Path, monkeypatch
     assert answers == set()
     psutil.Process(zygote).kill()
     assert (tmp_path / "logs" / "zygote-abc-01.log").read_bytes() == b""
+
+
+def test_workers_take_over_the_zygote_that_was_started_before_ray(tmp_path: Path) -> None:
+    (tmp_path / "sockets").mkdir()
+    early = command.early_socket(str(tmp_path), "abc")
+    with subprocess.Popen(
+        [sys.executable, "-m", "serve_app.zygote.zygote", early, str(os.getpid()), "--", MARK]
+    ) as zygote:
+        while not os.path.exists(early):
+            time.sleep(0.01)
+        report = f"import os, sys; print(os.getppid(), {MARK!r} in sys.modules)"
+        arguments = ["-m", command.__name__, "-c", report, f"--raylet-name={tmp_path}/sockets/raylet"]
+        given = {**os.environ, env.ZYGOTE: "abc", env.RAY_JOB: "01", env.EARLY_ZYGOTES: str(tmp_path)}
+        for _ in range(2):
+            worker = subprocess.Popen(
+                [sys.executable, *arguments], env=given, stdout=subprocess.PIPE, text=True
+            )
+            assert said(worker) == f"{zygote.pid} True"
+        assert (tmp_path / "sockets" / "zygote-abc-01").exists()
+        zygote.kill()

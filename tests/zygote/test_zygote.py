@@ -49,3 +49,26 @@ def test_a_client_that_says_nothing_or_leaves_costs_nobody_anything(
         silent.close()
         assert process.communicate(timeout=60)[0].strip() == "forked"
     assert zygote.poll() is None
+
+
+def test_what_needs_ray_is_imported_with_the_first_request_and_in_its_environment(
+    tmp_path: Path, python: Start
+) -> None:
+    for name in ("early", "late"):
+        (tmp_path / f"{name}.py").write_text(
+            "import os\nseen = os.environ.get('GIVEN')\n"
+            "try:\n    import ray\nexcept ImportError:\n    ray = None\n"
+        )
+    path = tmp_path / "zygote"
+    command = [sys.executable, "-m", "serve_app.zygote.zygote", str(path), str(os.getpid())]
+    search = os.pathsep.join([str(tmp_path), *sys.path])
+    with subprocess.Popen(
+        [*command, "early", "--", "late"], env={**os.environ, "PYTHONPATH": search}
+    ) as zygote:
+        wait_for(path)
+        report = (
+            "import sys; print(*[(m.seen, m.ray is None) for m in map(sys.modules.get, ('early', 'late'))])"
+        )
+        process = python("-c", report)
+        assert process.communicate(timeout=60)[0].strip() == "(None, True) ('to the fork', False)"
+        zygote.kill()
