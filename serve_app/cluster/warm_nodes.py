@@ -1,6 +1,8 @@
 """Have each node on which an engine replica may be placed keep a zygote, spare processes, and the weights."""
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +15,6 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import engine_environment, resources_on_one_node
 from serve_app.cluster.ray_resources import fitting
 from serve_app.cluster.spare_processes import RayNode, start_spares
-from serve_app.env import ZYGOTE
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights.page_cache import prefetch
 from serve_app.wire.documents import WARMED, claim, erase, keys, put_document
@@ -59,17 +60,19 @@ def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
     warmed.intersection_update({(node, model) for node, model in warmed if node in nodes})
     for name, node in nodes.items():
         for model in models:
+            if (name, model.name) in warmed or not _room(node, model):
+                continue
             if _claim_key(name, model) in claims:
                 warmed.add((name, model.name))
-            elif (name, model.name) not in warmed and _room(node, model):
+                _read_weights(name, model)
+            else:
                 pending[_run(_nothing, name, model, zygote=True)] = (name, model)
     done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_WAIT_S) if pending else ([], [])
     failure = None
     for reference in done:
         name, model = pending[reference]
         warmed.add((name, model.name))
-        if model.model != EMBEDDED and model.load_format != "dummy":
-            _run(prefetch, name, model, model.model, model.revision, zygote=False)
+        _read_weights(name, model)
         try:
             ray.get(reference)
             _add_spares(nodes[name], model)
@@ -79,18 +82,34 @@ def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
         raise failure
 
 
+def _read_weights(node: str, model: ModelSettings) -> None:
+    if model.model != EMBEDDED and model.load_format != "dummy":
+        _run(prefetch, node, model, model.model, model.revision, zygote=False)
+
+
 def _add_spares(node: RayNode, model: ModelSettings) -> None:
     """Start a spare process for each replica that a node has room for, unless another warmer does so."""
     if claim(_claim_key(node["NodeID"], model)):
-        inherited = ray.get_runtime_context().runtime_env
-        environment = override_runtime_envs_except_env_vars(inherited, engine_environment(model, zygote=True))
-        start_spares(node, environment, _room(node, model))
+        start_spares(node, _inherited_environment(model), _room(node, model))
 
 
 def _claim_key(node: str, model: ModelSettings) -> str:
-    """Return what whoever starts a model's spares on a node claims. Ray keeps workers for one job only."""
-    zygote = engine_environment(model, zygote=True)["env_vars"][ZYGOTE]
-    return f"{_CLAIMS}{node}/{ray.get_runtime_context().get_job_id()}/{model.name}/{zygote}"
+    """Return what is claimed before a model's spares are started on a node.
+
+    Ray gives an actor only a process of the same job and of exactly the same environment.
+    """
+    environment = json.dumps(_inherited_environment(model), sort_keys=True)
+    digest = hashlib.sha256(environment.encode()).hexdigest()[:8]
+    return f"{_CLAIMS}{node}/{ray.get_runtime_context().get_job_id()}/{model.name}/{digest}"
+
+
+def _inherited_environment(model: ModelSettings) -> dict[str, Any]:
+    """Return the environment of a model's engines with the application's own, which this process has."""
+    inherited = ray.get_runtime_context().runtime_env
+    merged: dict[str, Any] = override_runtime_envs_except_env_vars(
+        inherited, engine_environment(model, zygote=True)
+    )
+    return merged
 
 
 def _room(node: RayNode, model: ModelSettings) -> int:

@@ -151,6 +151,15 @@ def test_a_warm_node_reads_the_weights_and_the_embedded_ones_need_none(ray: Stub
     assert ray.read == [(A, ("org/8b", "v2"))]
 
 
+def test_weights_that_new_settings_name_are_read_where_the_spares_are_still_of_use(ray: StubRay) -> None:
+    warm_nodes.warm([model(model="org/8b")], set())
+    warm_nodes.warm([model(model="org/70b")], set())
+
+    read = [(node, name) for node, (name, _) in ray.read]
+    assert read == [(A, "org/8b"), (B, "org/8b"), (A, "org/70b"), (B, "org/70b")]
+    assert nodes(ray) == [A, B]
+
+
 def spares(ray: StubRay) -> list[tuple[str, int]]:
     return [(node, count) for node, _, count in ray.spares]
 
@@ -202,19 +211,20 @@ def test_of_two_warmers_at_the_same_time_one_starts_spares(
 
 
 @pytest.mark.parametrize(
-    ("other", "job"),
+    ("other", "job", "inherited"),
     [
-        (model(), "03000000"),  # Ray gives a job no workers of another one
-        (model(name="other"), "02000000"),
-        (model(env={"VLLM_LOGGING_LEVEL": "DEBUG"}), "02000000"),
+        (model(), "03000000", {}),
+        (model(name="other"), "02000000", {}),
+        (model(env={"VLLM_LOGGING_LEVEL": "DEBUG"}), "02000000", {}),
+        (model(), "02000000", {"working_dir": "gcs://new_code.zip"}),
     ],
-    ids=["job", "model", "environment"],
+    ids=["job", "model", "environment", "application"],
 )
-def test_another_job_model_or_environment_has_spares_of_its_own(
-    ray: StubRay, other: ModelSettings, job: str
+def test_what_no_spare_would_fit_has_spares_of_its_own(
+    ray: StubRay, other: ModelSettings, job: str, inherited: dict[str, Any]
 ) -> None:
     warm_nodes.warm([model()], set())
-    ray.job = job
+    ray.job, ray.inherited = job, RuntimeEnv(**inherited)
     warm_nodes.warm([other], set())
 
     assert [node for node, _ in spares(ray)] == [A, B, A, B]
