@@ -26,12 +26,15 @@ class StubKv:
         self.replicas: set[tuple[str, str, str]] = set()
         """Application, deployment and id of the replicas that exist."""
 
-    def _internal_kv_put(self, key: str, value: bytes, *, overwrite: bool, namespace: str) -> None:
+    def _internal_kv_put(self, key: str, value: bytes, *, overwrite: bool, namespace: str) -> bool:
+        """Return whether the key was there already; it is written if it was not, or with `overwrite`."""
         self._available()
-        assert overwrite
         assert isinstance(value, bytes)
-        self.kept[namespace, key.encode()] = value
-        self.written.append(key)
+        there = (namespace, key.encode()) in self.kept
+        if overwrite or not there:
+            self.kept[namespace, key.encode()] = value
+            self.written.append(key)
+        return there
 
     def _internal_kv_get(self, key: str | bytes, *, namespace: str) -> bytes | None:
         self._available()

@@ -1,11 +1,12 @@
 """Have each node on which an engine replica may be placed keep a zygote, spare processes, and the weights."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import grpc
 import ray
 from ray.serve._private.utils import override_runtime_envs_except_env_vars
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -14,7 +15,6 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import engine_environment, resources_on_one_node
 from serve_app.cluster.ray_resources import fitting
 from serve_app.cluster.spare_processes import RayNode, start_spares
-from serve_app.env import ZYGOTE
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights.page_cache import prefetch
 from serve_app.wire.documents import WARMED, claim, erase, keys, put_document
@@ -44,46 +44,72 @@ def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
     """Run an empty task in each model's environment, on each node with room for a replica of it.
 
     The worker that Ray starts for the task starts the zygote. Once there is one, spare processes are started.
-    A second task, which nothing waits for, has the node's kernel read the weights.
+    A second task, which nothing waits for, has the node's kernel read the weights. Where another warmer has
+    started spares, no task is run, because Ray would run it in one of them.
+
+    Raises:
+        Exception: what the last task that failed, or the last node that started no spares, failed with. The
+            replicas would fail alike, so it is not tried again.
     """
     pending = {}
+    claims = keys(_CLAIMS)  # read before the nodes: a claim on none of them is on one that is gone
     nodes: dict[str, RayNode] = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    for key in claims:
+        if key.split("/")[1] not in nodes:
+            erase(key)
     warmed.intersection_update({(node, model) for node, model in warmed if node in nodes})
     for name, node in nodes.items():
         for model in models:
-            if (name, model.name) not in warmed and _room(node, model):
+            if (name, model.name) in warmed or not _room(node, model):
+                continue
+            if _claim_key(name, model) in claims:
+                warmed.add((name, model.name))
+                _read_weights(name, model)
+            else:
                 pending[_run(_nothing, name, model, zygote=True)] = (name, model)
     done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_WAIT_S) if pending else ([], [])
-    for name, model in (pending[reference] for reference in done):
+    failure = None
+    for reference in done:
+        name, model = pending[reference]
         warmed.add((name, model.name))
-        if model.model != EMBEDDED and model.load_format != "dummy":
-            _run(prefetch, name, model, model.model, model.revision, zygote=False)
-    ray.get(done)  # raises what a task failed with; its replicas would fail alike, so it is not run again
-    if done:
-        _add_spares(nodes, [pending[reference] for reference in done])
-
-
-def _add_spares(nodes: dict[str, RayNode], warmed: Iterable[tuple[str, ModelSettings]]) -> None:
-    """Start a spare process for each replica that a node has room for, unless another warmer has done so.
-
-    Raises:
-        grpc.RpcError: what the last node that did not answer failed with. It is not asked again.
-    """
-    failure, context = None, ray.get_runtime_context()
-    for key in keys(_CLAIMS):
-        if key.split("/")[1] not in nodes:
-            erase(key)
-    for name, model in warmed:
-        environment = engine_environment(model, zygote=True)
-        zygote = environment["env_vars"][ZYGOTE]
-        if claim(f"{_CLAIMS}{name}/{context.get_job_id()}/{model.name}/{zygote}"):
-            environment = override_runtime_envs_except_env_vars(context.runtime_env, environment)
-            try:
-                start_spares(nodes[name], environment, _room(nodes[name], model))
-            except grpc.RpcError as error:
-                failure = error
+        _read_weights(name, model)
+        try:
+            ray.get(reference)
+            _add_spares(nodes[name], model)
+        except Exception as error:  # the other nodes and models get their spares all the same
+            failure = error
     if failure is not None:
         raise failure
+
+
+def _read_weights(node: str, model: ModelSettings) -> None:
+    if model.model != EMBEDDED and model.load_format != "dummy":
+        _run(prefetch, node, model, model.model, model.revision, zygote=False)
+
+
+def _add_spares(node: RayNode, model: ModelSettings) -> None:
+    """Start a spare process for each replica that a node has room for, unless another warmer does so."""
+    if claim(_claim_key(node["NodeID"], model)):
+        start_spares(node, _inherited_environment(model), _room(node, model))
+
+
+def _claim_key(node: str, model: ModelSettings) -> str:
+    """Return what is claimed before a model's spares are started on a node.
+
+    Ray gives an actor only a process of the same job and of exactly the same environment.
+    """
+    environment = json.dumps(_inherited_environment(model), sort_keys=True)
+    digest = hashlib.sha256(environment.encode()).hexdigest()[:8]
+    return f"{_CLAIMS}{node}/{ray.get_runtime_context().get_job_id()}/{model.name}/{digest}"
+
+
+def _inherited_environment(model: ModelSettings) -> dict[str, Any]:
+    """Return the environment of a model's engines with the application's own, which this process has."""
+    inherited = ray.get_runtime_context().runtime_env
+    merged: dict[str, Any] = override_runtime_envs_except_env_vars(
+        inherited, engine_environment(model, zygote=True)
+    )
+    return merged
 
 
 def _room(node: RayNode, model: ModelSettings) -> int:

@@ -8,7 +8,6 @@ import json
 import logging
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -29,8 +28,8 @@ logger = logging.getLogger("ray.serve")
 _DECIDE_INTERVAL_S = 0.5
 _DECIDE_AT_ZERO_S = 0.1
 """Where a model is at zero: half a second would be a sixth of its start."""
-_FAILURES_TOLERATED = 20
-"""Errors in a row, ten seconds of them, before a model's memory is given up."""
+_LONGEST_FAILURE_S = 10.0
+"""For so long a model's decisions may fail, one after the other, before its memory is given up."""
 _LONGEST_GAP_S = 10.0
 """As long as a report counts as fresh. Nobody knows which replicas existed during a longer silence: a step of
 the clock, or a controller that was away for an hour, must not become an hour of GPUs."""
@@ -69,7 +68,7 @@ class ServePolicy:
         self._look_at_nodes = False
         self._status: dict[str, dict[str, Any]] = {}
         self._errors = 0
-        self._failures: Counter[str] = Counter()
+        self._failing_since: dict[str, float] = {}
         self._logged: dict[str, tuple[str, float]] = {}
         self._next_at = 0.0
         self._remembers = False
@@ -123,12 +122,12 @@ class ServePolicy:
                     unsettled.add(name)
                 decision = self._decide_model(model, snapshot, inbox, metrics, now)
             except Exception as error:  # the other models are decided all the same
-                self._failures[name] += 1
-                if self._failures[name] % _FAILURES_TOLERATED == 0:
+                if now - self._failing_since.setdefault(name, now) >= _LONGEST_FAILURE_S:
+                    del self._failing_since[name]
                     self._states.pop(name, None)  # its memory may be the reason
                 self._report_error(name, model.name, ctx, error, now)
             else:
-                self._failures.pop(name, None)
+                self._failing_since.pop(name, None)
                 _set_target(answer, by_name[name][0], ctx, decision.target)
         if ingress is not None:
             try:
@@ -201,7 +200,7 @@ class ServePolicy:
             self._metrics.count_error()
         last, at = self._logged.get(deployment, ("", 0.0))
         if text == last and 0 <= now - at < HEARTBEAT_S:
-            return  # it raises twice a second
+            return  # it raises at every decision
         self._logged[deployment] = (text, now)
         self._log.exception(
             "autoscaling of %s: the policy raised; its target is kept", deployment or "the application"

@@ -34,7 +34,9 @@ from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
 logger = logging.getLogger("ray.serve")
 
 _GAUGE_INTERVAL_S = 1.0
-_GCS_WAIT_S = 1.0
+_RAY_WAIT_S = 1.0
+_PHASE = "the phase of this replica"
+_SPARE = "the spare process of the next replica"
 ACCEPTED = "accepted"
 """The first item of every call through Ray's handle: the wait for a replica is over, and that for the answer
 begins."""
@@ -75,7 +77,7 @@ class Engine:
             self._engine = await launch(self._model, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
-            self._stop.push_async_callback(self._store, start_spare_here)
+            self._stop.push_async_callback(self._ask, _SPARE, start_spare_here)
 
         self._stall = StallDetector()
         self._run(self._sample_gauges())
@@ -147,7 +149,7 @@ class Engine:
         now = time.time()
         until = now + self._model.drain_timeout_s  # Ray's own deadline, which began a little earlier
         document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}}
-        await self._store(partial(publish_phase, *self._replica, json.dumps(document)))
+        await self._ask(_PHASE, partial(publish_phase, *self._replica, json.dumps(document)))
         await self._data_plane.drain()
         await self._data_plane.stop()
 
@@ -157,11 +159,11 @@ class Engine:
 
     async def _forget_phase(self) -> None:
         if not self._startup.failed:
-            await self._store(partial(forget_phase, *self._replica))
+            await self._ask(_PHASE, partial(forget_phase, *self._replica))
 
-    async def _store(self, call: Callable[[], None]) -> None:
-        """Call Ray's GCS, which may not answer: the streams that still run must not wait for it."""
-        await BoundedCall("the phase of this replica", call, 0.0).get(_GCS_WAIT_S)
+    async def _ask(self, what: str, call: Callable[[], None]) -> None:
+        """Call Ray, which may not answer: the streams that still run must not wait for it."""
+        await BoundedCall(what, call, 0.0).get(_RAY_WAIT_S)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` until the replica has drained."""

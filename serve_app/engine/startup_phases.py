@@ -82,7 +82,7 @@ def busy_seconds() -> float:
         ran, waited, _ = Path("/proc/self/schedstat").read_text(encoding="ascii").split()
     except OSError:
         return math.inf
-    return (int(ran) + int(waited)) / 1e9
+    return (int(ran) + int(waited)) / 1e9 or math.inf  # zeros, where its statistics are switched off
 
 
 @dataclass(slots=True)

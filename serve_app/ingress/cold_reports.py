@@ -35,15 +35,21 @@ class ColdReports:
         self._replica = replica
         self._report = report
         self._controller = ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+        self._left = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Send the first report in the next turn of the event loop. Does nothing while reports are sent."""
+        """Send the first report in the next turn of the event loop.
+
+        While reports are sent for another model, which are of this one too, the second begins anew.
+        """
+        self._left = _REPORTS
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        for _ in range(_REPORTS):
+        while self._left:
+            self._left -= 1
             try:
                 self._send(time.time())
             except Exception:  # Ray's own report comes all the same

@@ -1,6 +1,6 @@
 import pytest
 
-from serve_app.cluster.ray_resources import Node, room_for_ingress, share_nodes, shortage
+from serve_app.cluster.ray_resources import Node, fitting, room_for_ingress, share_nodes, shortage
 
 ONE_GPU = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
 INGRESS = {"CPU": 0.5}
@@ -125,3 +125,20 @@ def test_ingress_and_engines_compete_where_one_node_could_run_either(
     nodes: list[Node], ingress: dict[str, float], engines: list[dict[str, float]], shared: bool
 ) -> None:
     assert share_nodes(nodes, ingress, engines) is shared
+
+
+@pytest.mark.parametrize(
+    ("total", "need", "times"),
+    [
+        ({"CPU": 16.0, "GPU": 3.0}, {"CPU": 4.0, "GPU": 1.0}, 3),
+        ({"CPU": 7.0, "GPU": 3.0}, {"CPU": 4.0, "GPU": 1.0}, 1),
+        ({"CPU": 16.0}, {"CPU": 4.0, "GPU": 1.0}, 0),
+        ({"CPU": 100.0}, {"CPU": 1.0}, 4),  # as many as were asked for
+        ({"CPU": 2.0}, {"CPU": 0.0}, 4),
+        ({"CPU": 0.1 + 0.1 + 0.1 - 1e-9}, {"CPU": 0.1}, 3),
+    ],
+)
+def test_replicas_fit_as_often_as_the_scarcest_resource_lets_them(
+    total: dict[str, float], need: dict[str, float], times: int
+) -> None:
+    assert fitting(total, need, most=4) == times

@@ -1,13 +1,17 @@
-"""Which nodes get an empty task in an engine's environment, and how often."""
+"""Which nodes get an empty task in an engine's environment and spare processes, and how often."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
+from ray.runtime_env import RuntimeEnv
 
 from serve_app.cluster import warm_nodes
 from serve_app.cluster.placement import engine_environment
+from serve_app.env import ZYGOTE
 from serve_app.settings.tree import ModelSettings
-from serve_app.wire.documents import WARMED, parse_warmed, read_document
+from serve_app.wire.documents import WARMED, keys, parse_warmed, read_document
 from tests.stub_kv import StubKv
 
 SMALL = {"CPU": 2.0}
@@ -17,32 +21,47 @@ A, B, C = "a" * 56, "b" * 56, "c" * 56
 
 
 class StubRay:
-    """Takes tasks in place of Ray, which would place them."""
+    """Takes tasks and requests for spare processes in place of Ray."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, dict[str, float]] = {A: SMALL, B: GPU}
+        self.resources: dict[str, dict[str, float]] = {A: SMALL, B: GPU}
+        self.dead: set[str] = set()
         self.ran: list[tuple[str, Any]] = []
         self.late: set[str] = set()
-        self.failing = False
+        self.failing: set[str] = set()
         self.read: list[tuple[str, Any]] = []
+        self.spares: list[tuple[str, Any, int]] = []
+        self.unreachable: set[str] = set()
+        self.job = "02000000"
+        self.inherited = RuntimeEnv()
+        """The environment of the process that warms the nodes, which what it starts inherits."""
 
-    def remote(self, _: object) -> "StubRay":
-        return self
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": name, "Alive": name not in self.dead, "Resources": resources}
+            for name, resources in self.resources.items()
+        ]
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_job_id=lambda: self.job, runtime_env=self.inherited)
+
+    def remote(self, *, max_calls: int) -> Any:
+        assert max_calls == 1  # a worker that has run a task would stay, and is of no use
+        return lambda _: self
 
     def options(self, *, runtime_env: Any, scheduling_strategy: Any, num_cpus: int, max_retries: int) -> Any:
         assert (num_cpus, max_retries, scheduling_strategy.soft) == (0, 0, False)
         node = scheduling_strategy.node_id
 
-        class Task:
-            @staticmethod
-            def remote(*arguments: Any) -> tuple[str, int]:
-                if arguments:
-                    self.read.append((node, arguments))
-                    return node, 0
-                self.ran.append((node, runtime_env))
-                return node, len(self.ran)
+        def remote(*arguments: Any) -> tuple[str, int]:
+            if arguments:
+                assert ZYGOTE not in runtime_env["env_vars"]  # Ray would run it in a spare process
+                self.read.append((node, arguments))
+                return node, 0
+            self.ran.append((node, runtime_env))
+            return node, len(self.ran)
 
-        return Task
+        return SimpleNamespace(remote=remote)
 
     def wait(self, references: list[Any], *, num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
         assert num_returns == len(references)
@@ -50,16 +69,21 @@ class StubRay:
         late = [one for one in references if one[0] in self.late]
         return [one for one in references if one not in late], late
 
-    def get(self, _: list[Any]) -> None:
-        if self.failing:
+    def get(self, reference: tuple[str, int]) -> None:
+        if reference[0] in self.failing:
             raise RuntimeError("no such module")
+
+    def start_spares(self, node: Any, environment: Any, count: int) -> None:
+        if node["NodeID"] in self.unreachable:
+            raise grpc.RpcError("the raylet is gone")
+        self.spares.append((node["NodeID"], environment, count))
 
 
 @pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> StubRay:
+def ray(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> StubRay:
     stub = StubRay()
     monkeypatch.setattr(warm_nodes, "ray", stub)
-    monkeypatch.setattr(warm_nodes.state, "total_resources_per_node", lambda: stub.nodes)
+    monkeypatch.setattr(warm_nodes, "start_spares", stub.start_spares)
     return stub
 
 
@@ -85,7 +109,7 @@ def test_a_node_without_the_gpus_is_left_alone_and_one_with_a_part_is_not(ray: S
 def test_each_node_is_warmed_once_and_new_ones_when_they_join(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
     warm_nodes.warm([model()], warmed)
-    ray.nodes[C] = SMALL
+    ray.resources[C] = SMALL
     warm_nodes.warm([model()], warmed)
     assert nodes(ray) == [A, B, C]
 
@@ -101,12 +125,13 @@ def test_a_task_that_did_not_end_in_time_is_run_again(ray: StubRay) -> None:
 
 def test_a_task_that_failed_is_told_of_and_not_run_again(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
-    ray.failing = True
+    ray.failing = {A, B}
     with pytest.raises(RuntimeError, match="no such module"):
         warm_nodes.warm([model()], warmed)
-    ray.failing = False
+    ray.failing = set()
     warm_nodes.warm([model()], warmed)
     assert nodes(ray) == [A, B]
+    assert ray.spares == []
 
 
 def test_the_policy_is_told_which_nodes_are_warm(ray: StubRay, kv: StubKv) -> None:
@@ -114,7 +139,7 @@ def test_the_policy_is_told_which_nodes_are_warm(ray: StubRay, kv: StubKv) -> No
     ray.late = {B}
     warm_nodes.warm_and_tell("shop", [model()], warmed)
     assert read_document(WARMED, "shop", parse_warmed) == {(A, "tide")}
-    del ray.nodes[A]
+    ray.dead = {A}
     ray.late = set()
     warm_nodes.warm_and_tell("shop", [model()], warmed)
     assert read_document(WARMED, "shop", parse_warmed) == {(B, "tide")}
@@ -124,6 +149,113 @@ def test_a_warm_node_reads_the_weights_and_the_embedded_ones_need_none(ray: Stub
     ray.late = {B}
     warm_nodes.warm([model(name="ours"), model(model="org/8b", revision="v2")], set())
     assert ray.read == [(A, ("org/8b", "v2"))]
+
+
+def test_weights_that_new_settings_name_are_read_where_the_spares_are_still_of_use(ray: StubRay) -> None:
+    warm_nodes.warm([model(model="org/8b")], set())
+    warm_nodes.warm([model(model="org/70b")], set())
+
+    read = [(node, name) for node, (name, _) in ray.read]
+    assert read == [(A, "org/8b"), (B, "org/8b"), (A, "org/70b"), (B, "org/70b")]
+    assert nodes(ray) == [A, B]
+
+
+def spares(ray: StubRay) -> list[tuple[str, int]]:
+    return [(node, count) for node, _, count in ray.spares]
+
+
+def test_a_node_gets_a_spare_process_for_each_replica_it_has_room_for_and_four_at_most(ray: StubRay) -> None:
+    warm_nodes.warm([model(cpus_per_replica=1)], set())
+
+    assert spares(ray) == [(A, 2), (B, 4)]
+
+
+def test_spares_are_in_the_environment_that_the_engines_inherit(ray: StubRay) -> None:
+    ray.inherited = RuntimeEnv(working_dir="gcs://code.zip", env_vars={"TEAM": "sea", "VLLM_USE_V1": "0"})
+    settings = model(env={"VLLM_USE_V1": "1"})
+
+    warm_nodes.warm([settings], set())
+
+    ours = engine_environment(settings, zygote=True)
+    assert ray.spares[0][1] == {
+        **ours,
+        "working_dir": "gcs://code.zip",
+        "env_vars": {"TEAM": "sea", **ours["env_vars"]},
+    }
+
+
+def test_a_second_warmer_starts_no_more_and_runs_no_task_in_a_spare_of_the_first(
+    ray: StubRay, kv: StubKv
+) -> None:
+    warm_nodes.warm([model()], set())
+    ray.resources[C] = SMALL
+
+    second: set[tuple[str, str]] = set()
+    warm_nodes.warm([model()], second)
+
+    assert nodes(ray) == [A, B, C]
+    assert [node for node, _ in spares(ray)] == [A, B, C]
+    assert second == {(A, "tide"), (B, "tide"), (C, "tide")}
+
+
+def test_of_two_warmers_at_the_same_time_one_starts_spares(
+    ray: StubRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm_nodes.warm([model()], set())
+    monkeypatch.setattr(warm_nodes, "keys", lambda prefix: [])  # as the other one saw them before
+
+    warm_nodes.warm([model()], set())
+
+    assert nodes(ray) == [A, B, A, B]
+    assert [node for node, _ in spares(ray)] == [A, B]
+
+
+@pytest.mark.parametrize(
+    ("other", "job", "inherited"),
+    [
+        (model(), "03000000", {}),
+        (model(name="other"), "02000000", {}),
+        (model(env={"VLLM_LOGGING_LEVEL": "DEBUG"}), "02000000", {}),
+        (model(), "02000000", {"working_dir": "gcs://new_code.zip"}),
+    ],
+    ids=["job", "model", "environment", "application"],
+)
+def test_what_no_spare_would_fit_has_spares_of_its_own(
+    ray: StubRay, other: ModelSettings, job: str, inherited: dict[str, Any]
+) -> None:
+    warm_nodes.warm([model()], set())
+    ray.job, ray.inherited = job, RuntimeEnv(**inherited)
+    warm_nodes.warm([other], set())
+
+    assert [node for node, _ in spares(ray)] == [A, B, A, B]
+
+
+def test_the_claims_of_a_node_that_is_gone_are_erased(ray: StubRay, kv: StubKv) -> None:
+    warm_nodes.warm([model(name="org/8b")], set())
+    ray.dead = {B}
+    warm_nodes.warm([model(name="org/8b")], set())
+
+    (claim,) = keys("spares/")
+    assert claim.startswith(f"spares/{A}/02000000/org/8b/")
+
+
+def test_a_node_that_starts_no_spares_is_told_of_and_keeps_no_other_from_them(ray: StubRay) -> None:
+    warmed: set[tuple[str, str]] = set()
+    ray.unreachable = {A}
+    with pytest.raises(grpc.RpcError, match="the raylet is gone"):
+        warm_nodes.warm([model()], warmed)
+    warm_nodes.warm([model()], warmed)
+
+    assert nodes(ray) == [A, B]
+    assert spares(ray) == [(B, 4)]
+
+
+def test_a_model_that_fails_keeps_no_other_from_its_spares(ray: StubRay) -> None:
+    ray.failing = {A}
+    with pytest.raises(RuntimeError, match="no such module"):
+        warm_nodes.warm([model()], set())
+
+    assert spares(ray) == [(B, 4)]
 
 
 def test_replicas_share_a_zygote_if_their_environment_is_the_same() -> None:

@@ -36,9 +36,10 @@ def test_zero_to_n_takes_one_step_though_ray_alone_would_start_one(clock: Clock)
     app = FakeApplication(clock, {"a": KNOBS})
     app.tick()
     app.queue_in_ray("a", 1.0)
-    app.reports(a=holding(24))
-
-    targets = [app.tick(0.1)["Engine-a"] for _ in range(10)]
+    targets = []
+    for tick in range(10):  # the policy waits until the burst has arrived, and Ray's rule is asked meanwhile
+        app.reports(a=holding(24, oldest_s=0.1 * tick))
+        targets.append(app.tick(0.1)["Engine-a"])
 
     assert set(targets) == {0, 3}
     assert targets == sorted(targets)
@@ -213,14 +214,23 @@ def test_a_model_whose_deployment_is_not_there_yet_holds_up_no_other(clock: Cloc
 # What the rest of the application can read.
 
 
-def test_decisions_are_made_twice_a_second_however_often_ray_asks(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS})
-    seen = []
-    app.policy.decide = lambda *args: (seen.append(args), ServePolicy.decide(app.policy, *args))[1]  # type: ignore[method-assign]
-    for _ in range(50):
-        app.tick(0.1)
+@pytest.mark.parametrize(
+    ("replicas", "interval_s"),
+    [({"a": 1, "b": 1}, 0.5), ({"a": 1, "b": 0}, 0.1)],
+    ids=["above_zero", "at_zero"],
+)
+def test_decisions_are_made_twice_a_second_and_ten_times_while_a_model_is_at_zero(
+    clock: Clock, replicas: dict[str, int], interval_s: float
+) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise"), "b": KNOBS}, targets=replicas)
+    at: list[float] = []
+    decide = app.policy.decide
+    app.policy.decide = lambda *args: (at.append(clock.now), decide(*args))[1]  # type: ignore[method-assign]
+    for _ in range(5000):
+        app.tick(0.001)  # more often than Ray asks
 
-    assert 9 <= len(seen) <= 11
+    gaps = {round(later - earlier, 2) for earlier, later in zip(at[::2], at[2::2], strict=False)}
+    assert gaps == {interval_s}
 
 
 def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(clock: Clock) -> None:

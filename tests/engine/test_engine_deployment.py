@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
 
+from serve_app import env
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.engine import data_plane, engine_deployment
@@ -55,6 +58,7 @@ class Replica:
         self.phases: list[Any] = []
         self.running = StubRunning()
         self.fails: Exception | None = None
+        self.spares = 0
         context = SimpleNamespace(app_name="app", deployment="Engine-tide", replica_tag="r1")
         monkeypatch.setattr(engine_deployment.serve, "get_replica_context", lambda: context)
         monkeypatch.setattr(engine_deployment.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
@@ -62,6 +66,8 @@ class Replica:
         monkeypatch.setattr(data_plane, "_DRAIN_CHECK_S", 0.0)
         monkeypatch.setattr(engine_deployment, "publish_phase", self._publish)
         monkeypatch.setattr(engine_deployment, "forget_phase", lambda *place: self.phases.append(place))
+        monkeypatch.setattr(engine_deployment, "start_spare_here", self._start_spare)
+        monkeypatch.delenv(env.ZYGOTE, raising=False)
         # Ray removes `__del__` from the class once it has called it; Python would call it again.
         self._class = type("OneEngine", (Engine,), {})
         self.engine: Any = self._class.__new__(self._class)
@@ -69,6 +75,10 @@ class Replica:
     def _publish(self, app: str, deployment: str, replica: str, document: str) -> None:
         assert (app, deployment, replica) == ("app", "Engine-tide", "r1")
         self.phases.append(json.loads(document)["phase"])
+
+    def _start_spare(self) -> None:
+        assert not self.running.stopped  # the process may be killed while the engine stops
+        self.spares += 1
 
     async def _launch(self, model: ModelSettings, metrics: Any, startup: Any, log: Any) -> StubRunning:
         with startup.phase("imports"):
@@ -125,12 +135,61 @@ async def test_a_replica_that_could_not_start_leaves_its_reason(monkeypatch: pyt
     assert replica.phases == ["imports", "failed"]
 
 
+@pytest.mark.parametrize(("zygote", "spares"), [("ab12", 1), (None, 0)], ids=["zygote", "none"])
+async def test_a_replica_of_a_zygote_that_has_drained_asks_for_the_next_one_s_process(
+    monkeypatch: pytest.MonkeyPatch, zygote: str | None, spares: int
+) -> None:
+    replica = Replica(monkeypatch)
+    if zygote is not None:
+        monkeypatch.setenv(env.ZYGOTE, zygote)
+    await replica.start()
+    assert replica.spares == 0
+
+    await replica.stop()
+
+    assert replica.spares == spares
+    assert replica.phases[-2:] == ["draining", ("app", "Engine-tide", "r1")]
+
+
+async def test_a_replica_that_could_not_start_asks_for_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray starts it again and again, and each would leave one."""
+    replica = Replica(monkeypatch)
+    monkeypatch.setenv(env.ZYGOTE, "ab12")
+    replica.fails = OSError("no such model")
+
+    with pytest.raises(OSError, match="no such model"):
+        await replica.start()
+    await replica.stop()
+
+    assert replica.spares == 0
+
+
+async def test_a_raylet_that_does_not_answer_is_logged_and_keeps_no_replica_from_its_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise grpc.RpcError("the raylet is gone")
+
+    replica = Replica(monkeypatch)
+    monkeypatch.setenv(env.ZYGOTE, "ab12")
+    monkeypatch.setattr(engine_deployment, "start_spare_here", fail)
+    await replica.start()
+
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        await replica.stop()
+
+    assert caplog.messages[-1:] == [
+        "the spare process of the next replica: failed: RpcError: the raylet is gone"
+    ]
+    assert replica.running.stopped
+
+
 async def test_a_store_that_does_not_answer_delays_the_drain_by_a_second_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replica = Replica(monkeypatch)
     await replica.start()
-    monkeypatch.setattr(engine_deployment, "_GCS_WAIT_S", 0.01)
+    monkeypatch.setattr(engine_deployment, "_RAY_WAIT_S", 0.01)
     answers = asyncio.Event()
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(

@@ -1,15 +1,18 @@
 import json
 import logging
+import math
+import os
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serve_app import env
-from serve_app.engine.startup_phases import Startup, created, process_seconds, process_start
+from serve_app.engine.startup_phases import Startup, busy_seconds, created, process_seconds, process_start
 
 
 @dataclass
@@ -209,4 +212,58 @@ def test_a_node_is_warm_if_its_zygote_had_imported_everything_before_the_start(
     given = {env.PROCESS_ASKED_AT: asked_at, env.ZYGOTE_READY_AT: zygote_ready_at}
     environment = {name: str(value) for name, value in given.items() if value is not None}
 
-    assert process_start(environment, created, now=100.0) == (process_s, warm_node)
+    assert process_start(environment, created, now=100.0, busy_s=2.0) == (process_s, warm_node)
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "process_s"),
+    [
+        (0.4, 0.0),
+        (19.0, 20.5),  # it was at work all the time, or waited for a core: so long does Ray's script take
+        (math.inf, 20.5),  # nothing is known of it
+    ],
+)
+def test_a_fork_that_was_idle_had_been_started_in_advance(busy_s: float, process_s: float) -> None:
+    environment = {env.PROCESS_ASKED_AT: "79.5", env.ZYGOTE_READY_AT: "50.0"}
+
+    assert process_start(environment, 80.0, now=100.0, busy_s=busy_s) == (process_s, True)
+
+
+def test_a_process_that_was_not_forked_is_timed_however_long_it_was_idle() -> None:
+    assert process_start({}, 80.0, now=100.0, busy_s=0.4) == (20.0, False)
+
+
+def schedstat(monkeypatch: pytest.MonkeyPatch, text: str | OSError) -> None:
+    """Stands in for the kernel's statistics of this process."""
+
+    def read(path: Path, encoding: str) -> str:
+        assert str(path) == "/proc/self/schedstat"
+        if isinstance(text, OSError):
+            raise text
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read)
+
+
+def test_a_process_is_busy_while_it_runs_or_waits_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedstat(monkeypatch, "1200000000 300000000 77\n")
+
+    assert busy_seconds() == 1.5
+
+
+@pytest.mark.parametrize("text", [FileNotFoundError(), "0 0 0\n"], ids=["not_kept", "switched_off"])
+def test_without_the_kernel_s_statistics_no_process_counts_as_idle(
+    monkeypatch: pytest.MonkeyPatch, text: str | OSError
+) -> None:
+    schedstat(monkeypatch, text)
+
+    assert busy_seconds() == math.inf
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel keeps no such statistics")
+def test_a_process_that_is_busy_says_so() -> None:
+    before, used = busy_seconds(), time.thread_time()
+    while time.thread_time() - used < 0.02:
+        os.getpid()
+
+    assert busy_seconds() >= before + 0.015

@@ -59,10 +59,11 @@ def hold(
     handle: StubHandle,
     progress: StubProgress | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    on_cold: Callable[[], None] = lambda: None,
     **knobs: Any,
 ) -> Admission:
     """Admission to `model`, and the queue behind it, with the knobs given."""
-    held = HeldRequests(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock)
+    held = HeldRequests(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock, on_cold)
     return Admission(model, held, lambda: Knobs(**knobs))
 
 
@@ -72,8 +73,13 @@ class Queue:
     def __init__(self, handle: StubHandle | None = None, **knobs: Any) -> None:
         self.handle = handle or StubHandle(holds=True)
         self.progress = StubProgress()
-        self.admission = hold(MODEL, self.handle, self.progress, **knobs)
+        self.cold_starts = 0
+        self.admission = hold(MODEL, self.handle, self.progress, on_cold=self._on_cold, **knobs)
         self.held = self.admission.held
+
+    def _on_cold(self) -> None:
+        assert len(self.held) > 0  # it is what the policy is told
+        self.cold_starts += 1
 
     def ask(self, **options: Any) -> asyncio.Task[Slot]:
         """A request for a slot, on its way."""

@@ -63,6 +63,37 @@ async def test_a_burst_asks_ray_once_and_leaves_together_when_a_replica_is_there
     assert not queue.progress.running
 
 
+async def test_a_burst_without_a_replica_is_told_of_at_its_first_request_and_not_again() -> None:
+    queue = Queue()
+    first = await queue.held_requests(3)
+    assert queue.cold_starts == 1
+
+    queue.up("a")
+    await ids(first)
+    assert queue.cold_starts == 1
+
+    for task in first:
+        queue.held.replicas.release(task.result())
+    queue.held.replicas.update({})
+    queue.ask()
+    await asyncio.sleep(0)
+    assert queue.cold_starts == 2
+
+
+async def test_requests_that_wait_for_room_are_told_of_once_the_last_replica_is_gone() -> None:
+    queue = Queue()
+    queue.up("a")
+    for _ in range(4):
+        await queue.admission.take(request())
+    queue.ask(again=True)
+    await asyncio.sleep(0)
+    assert queue.cold_starts == 0
+
+    queue.held.replicas.update({})
+
+    assert queue.cold_starts == 1
+
+
 async def test_those_who_came_first_go_first() -> None:
     queue = Queue()
     tasks = await queue.held_requests(6)

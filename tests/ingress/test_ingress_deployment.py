@@ -26,6 +26,7 @@ from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
 from serve_app.wire.signals import INGRESS_FIELDS
+from tests.ingress.stub_controller import REPLICA, StubController
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames, stalled
 from tests.stub_kv import StubKv, stored
@@ -38,8 +39,9 @@ STREAM = {"model": "tide", "stream": True}
 class Deployed:
     """An ingress replica of an application with two models, a client of it, and engine replicas to start."""
 
-    def __init__(self, stack: AsyncExitStack) -> None:
+    def __init__(self, stack: AsyncExitStack, controller: StubController) -> None:
         self._stack = stack
+        self.controller = controller
         self.handles = {"tide": StubHandle(holds=True), "org/embed": StubHandle(holds=True)}
         self._named: dict[str, dict[str, dict[str, str]]] = {"Engine-tide": {}, "Engine-org-embed": {}}
 
@@ -87,7 +89,7 @@ class Deployed:
 
 @pytest.fixture
 async def deployed(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator[Deployed]:
-    context = SimpleNamespace(app_name="shop", replica_tag="i1")
+    context = SimpleNamespace(app_name="shop", replica_tag="i1", replica_id=REPLICA)
     monkeypatch.setattr(ingress_deployment.serve, "get_replica_context", lambda: context)
     monkeypatch.setattr(observer, "deployment_statuses", lambda app, names: {})
     monkeypatch.setattr(replica_set, "_sets", {})
@@ -95,7 +97,7 @@ async def deployed(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator
     for kind in ("Histogram", "Counter", "Gauge"):
         monkeypatch.setattr(series, kind, lambda name, *given, **more: StubMetric.unregistered(name))
     async with AsyncExitStack() as stack:
-        yield Deployed(stack)
+        yield Deployed(stack, StubController(monkeypatch))
 
 
 async def test_a_stream_comes_from_the_replicas_port_byte_for_byte(deployed: Deployed) -> None:
@@ -183,6 +185,23 @@ async def test_a_request_without_a_replica_is_held_and_reported_until_one_is_the
     async with asyncio.timeout(LIMIT_S):
         while read_reports("shop"):
             await asyncio.sleep(0.001)
+
+
+async def test_the_first_request_of_a_model_at_zero_is_reported_at_once(deployed: Deployed) -> None:
+    await deployed.build()
+    assert deployed.controller.reports == []
+
+    asked = asyncio.create_task(deployed.ask(model="org/embed"))
+    async with asyncio.timeout(LIMIT_S):
+        await deployed.controller.came.wait()
+
+    (report,) = deployed.controller.reports
+    assert report.replica_id == REPLICA
+    assert set(report.metrics) == set(await deployed.ingress.record_autoscaling_stats())
+    assert deployed.controller.values("Engine-org-embed:held_requests") == [1]
+    assert deployed.controller.values("Engine-tide:held_requests") == [0]
+    asked.cancel()
+    await asyncio.wait((asked,))
 
 
 async def test_knobs_are_in_force_with_the_next_request_and_published(deployed: Deployed) -> None:

@@ -50,8 +50,8 @@ def test_a_burst_on_a_cold_model_is_answered_in_one_step() -> None:
 def test_a_burst_is_given_a_moment_to_arrive_whole() -> None:
     loop = PolicyLoop(KNOBS)
 
-    early = loop.decide(held(3, oldest_s=0.1), 0.5)
-    late = loop.decide(held(24, oldest_s=0.6), 0.5)
+    early = loop.decide(held(3, oldest_s=0.19), 0.1)
+    late = loop.decide(held(24, oldest_s=0.2), 0.1)
 
     assert (early.target, early.wanted, early.explanation.binding) == (0, 1, "delay")
     assert late.target == 3
@@ -59,14 +59,25 @@ def test_a_burst_is_given_a_moment_to_arrive_whole() -> None:
     assert PolicyLoop(KNOBS).decide(held(500, oldest_s=0.0)).target == 10
 
 
-def test_a_burst_that_still_grows_after_a_second_is_waited_for_no_longer() -> None:
+def test_a_burst_that_still_grows_is_waited_for_a_second_and_no_longer() -> None:
     loop = PolicyLoop(KNOBS)
     targets = []
-    for look in range(6):
-        front = ingress(held_requests=look + 1.0, oldest_held_s=0.5 * look, arrivals_total=look + 1.0)
-        targets.append(loop.decide(snapshot(at={"i0": front}), 0.5).target)
+    for look in range(12):
+        front = ingress(held_requests=look + 1.0, oldest_held_s=look / 8, arrivals_total=look + 1.0)
+        targets.append(loop.decide(snapshot(at={"i0": front}), 1 / 8).target)
 
-    assert targets.index(1) <= 3
+    # Nothing is known of arrivals before the first look, so the first one finds the burst at its start.
+    assert targets == [0] * 8 + [2] * 4
+
+
+def test_a_burst_that_has_ceased_to_grow_is_answered_at_the_next_decision() -> None:
+    loop = PolicyLoop(KNOBS)
+    targets = []
+    for look, arrived in enumerate([4, 8, 12, 16, 16, 16]):
+        front = ingress(held_requests=arrived, oldest_held_s=look / 8, arrivals_total=arrived)
+        targets.append(loop.decide(snapshot(at={"i0": front}), 1 / 8).target)
+
+    assert targets == [0, 0, 0, 0, 2, 2]
 
 
 def test_more_requests_while_the_first_replicas_start_ask_for_more() -> None:

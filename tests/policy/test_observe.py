@@ -134,6 +134,14 @@ def test_at_the_first_look_the_past_is_unknown_and_a_total_that_falls_counts_not
     assert (sum(state.demand.buckets), state.sums.finished) == (0, 0)
 
 
+def test_an_older_report_that_follows_a_newer_one_counts_no_arrival_twice() -> None:
+    # A report sent at a cold start is newer than what Ray sends next; see `serve_app.ingress.cold_reports`.
+    state = after(with_totals(100), with_totals(107), with_totals(103), with_totals(109))
+
+    assert sum(state.demand.buckets) == 9
+    assert state.sums.bytes == pytest.approx(9 * 4000, rel=0.001)  # they fade
+
+
 def test_what_came_between_two_looks_is_the_difference_of_the_totals() -> None:
     state = after(with_totals(100, 90), with_totals(107, 94))
 

@@ -10,6 +10,9 @@ from serve_app.wire.documents import (
     LEARNED,
     NAMESPACE,
     STATUS,
+    claim,
+    erase,
+    keys,
     parse_status,
     put_document,
     read_document,
@@ -71,6 +74,21 @@ def test_a_store_that_is_gone_is_an_error_and_not_an_absent_document(kv: StubKv)
         put_document(STATUS, "shop", {})
     with pytest.raises(RuntimeError, match="GCS is gone"):
         read_document(STATUS, "shop", dict)
+
+
+def test_what_one_has_claimed_another_gets_once_it_was_given_back() -> None:
+    assert [claim("spares/a"), claim("spares/a"), claim("spares/b")] == [True, False, True]
+
+    erase("spares/a")
+
+    assert claim("spares/a")
+
+
+def test_keys_are_listed_by_their_prefix() -> None:
+    for key in ("spares/a/one", "spares/b/é", "other/a"):
+        claim(key)
+
+    assert sorted(keys("spares/")) == ["spares/a/one", "spares/b/é"]
 
 
 MODEL: dict[str, Any] = {

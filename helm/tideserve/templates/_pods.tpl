@@ -75,6 +75,7 @@ root, component.
 - {name: RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S, value: "15"}
 - {name: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH, value: "serve_app.api.ray_headers:middlewares"}
 - {name: RAY_worker_niceness, value: "0"}
+- {name: RAY_worker_maximum_startup_concurrency, value: "8"}
 - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
 - {name: VLLM_NO_USAGE_STATS, value: "1"}
 {{- if eq .component "head" }}

@@ -1,0 +1,38 @@
+"""Serve's controller, as an ingress replica sends reports to it."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.serve._private.common import DeploymentID, ReplicaID, ReplicaMetricReport
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+from serve_app.ingress import cold_reports
+
+REPLICA = ReplicaID("i1", DeploymentID("Ingress", "shop"))
+
+
+class StubController:
+    """Keeps the reports it gets. Set `fails` to have it raise instead, as when Ray cannot be reached."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reports: list[ReplicaMetricReport] = []
+        self.came = asyncio.Event()
+        self.fails: Exception | None = None
+        self.record_autoscaling_metrics_from_replica = SimpleNamespace(remote=self._record)
+        monkeypatch.setattr(cold_reports.ray, "get_actor", self._actor)
+
+    def _actor(self, name: str, namespace: str) -> "StubController":
+        assert (name, namespace) == (SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+        return self
+
+    def _record(self, report: ReplicaMetricReport) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.reports.append(report)
+        self.came.set()
+
+    def values(self, name: str) -> list[Any]:
+        """What the reports say of `name`, in order."""
+        return [report.metrics[name][0].value for report in self.reports]
