@@ -4,9 +4,10 @@ import asyncio
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.log_segments import request_log_segments
 from serve_app.telemetry.request_log import RequestLog
 from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
+from serve_app.zygote.own import own_zygote
 
 logger = logging.getLogger("ray.serve")
 
@@ -73,7 +75,7 @@ class Engine:
         if log is not None:
             self._stop.push_async_callback(log.close)
 
-        with giving_way(), log_handlers_kept():
+        with giving_way(), log_handlers_kept(), self._imports_beside():
             self._engine = await launch(self._model, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
@@ -90,6 +92,15 @@ class Engine:
         with self._startup.phase("data_plane"):
             await self._data_plane.start(ray.util.get_node_ip_address())
         self._startup.finish()
+
+    def _imports_beside(self) -> AbstractContextManager[None]:
+        """Without a zygote of the node, import vLLM for the engine core while this process does for itself.
+
+        Not for a tensor parallel engine, whose core needs Ray, nor where vLLM has been imported.
+        """
+        if env.ZYGOTE_SOCKET in os.environ or "vllm" in sys.modules or self._model.tensor_parallel_size > 1:
+            return nullcontext()
+        return own_zygote("serve_app.engine.warm_imports")
 
     async def __del__(self) -> None:
         """Ray calls this when the replica stops, and waits for it as long as the drain may take."""

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -119,14 +119,18 @@ def early_socket(folder: str, key: str) -> str:
 
 
 def start_zygote(
-    path: str, owner: int, environment: Mapping[str, str], output: IO[bytes]
+    path: str,
+    owner: int,
+    environment: Mapping[str, str],
+    output: IO[bytes] | int,
+    modules: Sequence[str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a zygote that ends with the process `owner`.
+    """Start a zygote that ends with the process `owner`, and imports `modules` in place of the usual ones.
 
     It has a process group of its own, because Ray ends that of a worker that dies.
     """
     return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", "serve_app.zygote.zygote", path, str(owner), *_IMPORTED],
+        [sys.executable, "-m", "serve_app.zygote.zygote", path, str(owner), *(modules or _IMPORTED)],
         env={**environment, "OPENBLAS_NUM_THREADS": "1"},  # its threads would begin with the import
         stdin=subprocess.DEVNULL,
         stdout=output,

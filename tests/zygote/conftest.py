@@ -42,8 +42,10 @@ def python(tmp_path: Path) -> Iterator[Start]:
     """Start `tideserve-python` with a command line, as a client of the zygote in this folder."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
-        environment = {**os.environ, ZYGOTE_SOCKET: str(tmp_path / "zygote"), "GIVEN": "to the fork"}
+    def start(
+        *arguments: str, socket: str = str(tmp_path / "zygote"), **options: object
+    ) -> subprocess.Popen[str]:
+        environment = {**os.environ, ZYGOTE_SOCKET: socket, "GIVEN": "to the fork"}
         command = [sys.executable, "-m", "serve_app.zygote.python", *arguments]
         process = subprocess.Popen(  # type: ignore[call-overload]
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
