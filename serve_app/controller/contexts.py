@@ -1,6 +1,6 @@
 """From Ray Serve's autoscaling contexts and the documents read to what the policy decides by. Pure."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -9,6 +9,7 @@ from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_n
 from serve_app.controller.mailbox import Deployment, Inbox
 from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.wire.ingress_reports import IngressReport
+from serve_app.wire.names import INGRESS
 from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.signals import (
@@ -72,6 +73,18 @@ class SnapshotBuilder:
         if pending_s < _PENDING_GRACE_S:
             return Capacity(missing)  # every start begins with a moment without a process
         return Capacity(starting, pending, pending_s, "; ".join(filter(None, reasons)))
+
+
+def held_at_zero(contexts: Collection[Any]) -> bool:
+    """Return whether the ingress has reported requests for a deployment whose target is zero."""
+    at_zero = [str(ctx.deployment_name) for ctx in contexts if ctx.target_num_replicas == 0]
+    raw = (
+        next((ctx.raw_metrics for ctx in contexts if ctx.deployment_name == INGRESS), None)
+        if at_zero
+        else None
+    )
+    held = [(raw or {}).get(ingress_key(name, "held_requests"), {}) for name in at_zero]
+    return any(series and _value(_newest(series)) > 0 for column in held for series in column.values())
 
 
 def ingress_room(

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from serve_app.controller.contexts import SnapshotBuilder, ingress_room, ongoing_of_ingress
+from serve_app.controller.contexts import SnapshotBuilder, held_at_zero, ingress_room, ongoing_of_ingress
 from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Mailbox
 from serve_app.controller.sync import Sync
@@ -26,8 +26,8 @@ from serve_app.wire.served_models import ServedApplication, ServedModel
 logger = logging.getLogger("ray.serve")
 
 _DECIDE_INTERVAL_S = 0.5
-_DECIDE_AT_ZERO_S = 0.1
-"""Where a model is at zero: half a second would be a sixth of its start."""
+"""At the longest. While requests are held for a model at zero, a decision is made whenever Ray asks, which is
+ten times a second: half a second would be a sixth of a start."""
 _LONGEST_FAILURE_S = 10.0
 """For so long a model's decisions may fail, one after the other, before its memory is given up."""
 _LONGEST_GAP_S = 10.0
@@ -85,10 +85,9 @@ class ServePolicy:
         if not contexts:
             return {}, {}
         now = time.time() if self._clock is None else self._clock()
-        if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S:
+        if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not held_at_zero(contexts.values()):
             return {}, {}
-        at_zero = any(ctx.target_num_replicas == 0 for ctx in contexts.values())
-        self._next_at = now + (_DECIDE_AT_ZERO_S if at_zero else _DECIDE_INTERVAL_S)
+        self._next_at = now + _DECIDE_INTERVAL_S
         try:
             return self._answer(contexts, now), {}
         except Exception as error:

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -214,22 +215,19 @@ def test_a_model_whose_deployment_is_not_there_yet_holds_up_no_other(clock: Cloc
 # What the rest of the application can read.
 
 
-@pytest.mark.parametrize(
-    ("replicas", "interval_s"),
-    [({"a": 1, "b": 1}, 0.5), ({"a": 1, "b": 0}, 0.1)],
-    ids=["above_zero", "at_zero"],
-)
-def test_decisions_are_made_twice_a_second_and_ten_times_while_a_model_is_at_zero(
-    clock: Clock, replicas: dict[str, int], interval_s: float
+@pytest.mark.parametrize(("target", "requests", "interval_s"), [(1, 3, 0.5), (0, 0, 0.5), (0, 3, 0.125)])
+def test_decisions_are_made_twice_a_second_and_ten_times_while_requests_are_held_at_zero(
+    clock: Clock, target: int, requests: int, interval_s: float
 ) -> None:
-    app = FakeApplication(clock, {"a": knobs(mode="advise"), "b": KNOBS}, targets=replicas)
+    app = FakeApplication(clock, {"a": knobs(mode="advise")}, targets={"a": target})
     at: list[float] = []
     decide = app.policy.decide
     app.policy.decide = lambda *args: (at.append(clock.now), decide(*args))[1]  # type: ignore[method-assign]
-    for _ in range(5000):
-        app.tick(0.001)  # more often than Ray asks
+    for _ in range(50):
+        app.reports(a=holding(requests))
+        app.tick(0.125)  # about as often as Ray asks
 
-    gaps = {round(later - earlier, 2) for earlier, later in zip(at[::2], at[2::2], strict=False)}
+    gaps = {later - earlier for earlier, later in pairwise(at[1:])}
     assert gaps == {interval_s}
 
 

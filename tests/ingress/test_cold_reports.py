@@ -5,8 +5,8 @@ import logging
 
 import pytest
 from ray.serve._private.common import ReplicaMetricReport, TimeStampedValue
+from ray.serve._private.constants import CONTROL_LOOP_INTERVAL_S
 
-from serve_app.controller import serve_policy
 from serve_app.ingress import cold_reports
 from serve_app.ingress.cold_reports import ColdReports
 from serve_app.policy import decide
@@ -45,7 +45,7 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> Replica:
 
 
 def test_reports_come_as_often_as_the_policy_decides_for_as_long_as_it_waits_for_a_burst() -> None:
-    assert cold_reports._INTERVAL_S == serve_policy._DECIDE_AT_ZERO_S
+    assert cold_reports._INTERVAL_S == CONTROL_LOOP_INTERVAL_S
     assert cold_reports._INTERVAL_S * cold_reports._REPORTS == decide._COLD_BURST_S
 
 

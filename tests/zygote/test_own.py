@@ -1,7 +1,6 @@
 """The zygote that a start without one has for itself."""
 
 import os
-import sys
 from pathlib import Path
 
 import psutil
@@ -26,4 +25,3 @@ def test_what_is_started_meanwhile_is_forked_and_outlives_the_zygote(python: Sta
     assert env.ZYGOTE_SOCKET not in os.environ
     assert not os.path.exists(socket)
     assert process.communicate("\n", timeout=60)[0].strip() == "on"
-    assert MARK not in sys.modules
