@@ -12,8 +12,8 @@ from ray.serve._private.utils import override_runtime_envs_except_env_vars
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.cluster.placement import engine_environment, resources_on_one_node
-from serve_app.cluster.ray_resources import fitting
+from serve_app.cluster.placement import engine_environment, replica_resources, resources_on_one_node
+from serve_app.cluster.ray_resources import fitting, lacking
 from serve_app.cluster.spare_processes import RayNode, start_spares
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights.page_cache import prefetch
@@ -23,6 +23,7 @@ _PERIOD_S = 10.0
 _WAIT_S = 60.0
 """A zygote takes 10 s of CPU to import what it keeps."""
 _MOST_SPARES = 4
+"""Each takes some 85 MiB."""
 _CLAIMS = "spares/"
 
 
@@ -60,7 +61,7 @@ def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
     warmed.intersection_update({(node, model) for node, model in warmed if node in nodes})
     for name, node in nodes.items():
         for model in models:
-            if (name, model.name) in warmed or not _room(node, model):
+            if (name, model.name) in warmed or lacking(node["Resources"], resources_on_one_node(model)):
                 continue
             if _claim_key(name, model) in claims:
                 warmed.add((name, model.name))
@@ -90,7 +91,9 @@ def _read_weights(node: str, model: ModelSettings) -> None:
 def _add_spares(node: RayNode, model: ModelSettings) -> None:
     """Start a spare process for each replica that a node has room for, unless another warmer does so."""
     if claim(_claim_key(node["NodeID"], model)):
-        start_spares(node, _inherited_environment(model), _room(node, model))
+        # One of several GPUs may have the replica's process, and others its workers on this or other nodes.
+        room = max(1, fitting(node["Resources"], replica_resources(model), _MOST_SPARES))
+        start_spares(node, _inherited_environment(model), room)
 
 
 def _claim_key(node: str, model: ModelSettings) -> str:
@@ -110,11 +113,6 @@ def _inherited_environment(model: ModelSettings) -> dict[str, Any]:
         inherited, engine_environment(model, zygote=True)
     )
     return merged
-
-
-def _room(node: RayNode, model: ModelSettings) -> int:
-    """Return how many replicas of a model an empty node has room for, up to as many as it has spares."""
-    return fitting(node["Resources"], resources_on_one_node(model), _MOST_SPARES)
 
 
 def _run(function: Callable[..., Any], node: str, model: ModelSettings, *arguments: Any, zygote: bool) -> Any:
