@@ -86,8 +86,10 @@ def _connect(path: str, may_start: bool) -> socket.socket | None:
         connection = _connected(path)
         if connection is not None:
             return connection
-        with suppress(KeyError, OSError):  # there is none, or Ray's folder is on another disk
-            os.rename(early_socket(os.environ[env.EARLY_ZYGOTES], os.environ[env.ZYGOTE]), path)
+        with suppress(KeyError, OSError):  # there is none, or it is another job's
+            early = early_socket(os.environ[env.EARLY_ZYGOTES], os.environ[env.ZYGOTE])
+            os.close(os.open(f"{early}.taken", os.O_CREAT | os.O_EXCL, 0o600))
+            os.symlink(early, path)
             connection = _connected(path)
         if connection is not None:
             return connection
@@ -114,7 +116,7 @@ def _connected(path: str) -> socket.socket | None:
 
 
 def early_socket(folder: str, key: str) -> str:
-    """Return where a zygote listens that was started before Ray. The first worker of the key renames it."""
+    """Return where a zygote listens that was started before Ray; the first worker with its key takes it."""
     return os.path.join(folder, f"zygote-{key}")
 
 
