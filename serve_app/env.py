@@ -145,6 +145,9 @@ ZYGOTE_READY_AT = "TIDESERVE_ZYGOTE_READY_AT"
 RAY_JOB = "RAY_JOB_ID"
 """Ray reads it, and the raylet's process id, when it is imported: a zygote is of one job and one raylet."""
 
+RAYLET = "RAY_RAYLET_PID"
+"""Ray sets it in its workers to the process id of their raylet."""
+
 API_KEY = "OPENAI_API_KEY"
 """The key that the command line sends to the API. OpenAI's own clients read the same variable."""
 RAY_RESOURCES = "RAY_OVERRIDE_RESOURCES"

@@ -50,8 +50,8 @@ def main() -> None:
     """Run Python's command line, in a fork of the zygote if there is one."""
     parent = os.getppid()
     os.environ[env.PROCESS_ASKED_AT] = str(time.time())
-    path, may_start = _zygote_socket(sys.argv[1:])
-    connection = _connect(path, may_start) if path else None
+    path, owner = _zygote_socket(sys.argv[1:])
+    connection = _connect(path, owner) if path else None
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # what comes before there is a process is for it too
     process = _fork(connection, sys.argv[1:]) if connection is not None else None
     if connection is None or process is None:
@@ -61,25 +61,27 @@ def main() -> None:
     _stand_for(connection, process, parent)
 
 
-def _zygote_socket(arguments: list[str]) -> tuple[str, bool]:
-    """Return the zygote's socket, "" for none, and whether this process may start the zygote.
+def _zygote_socket(arguments: list[str]) -> tuple[str, int | None]:
+    """Return the zygote's socket, "" for none, and the process that is to own it if this one starts it.
 
-    A worker of Ray's may, and the zygote then ends with its raylet. What a worker starts only uses it.
+    That is the raylet, for a worker of Ray's and for what such a worker starts, as its engine core: a replica
+    may come from a spare process and find that the zygote has died since. Others only use a zygote.
     """
-    if path := os.environ.get(env.ZYGOTE_SOCKET):
-        return path, False
     key, job = os.environ.get(env.ZYGOTE), os.environ.get(env.RAY_JOB)
-    raylet = next((word for word in arguments if word.startswith(_RAYLET_SOCKET)), None)
-    if not key or not job or raylet is None:
-        return "", False
-    path = os.path.join(os.path.dirname(raylet.removeprefix(_RAYLET_SOCKET)), f"zygote-{key}-{job}")
+    if path := os.environ.get(env.ZYGOTE_SOCKET):
+        raylet = os.environ.get(env.RAYLET)
+        return path, int(raylet) if key and job and raylet else None
+    name = next((word for word in arguments if word.startswith(_RAYLET_SOCKET)), None)
+    if not key or not job or name is None:
+        return "", None
+    path = os.path.join(os.path.dirname(name.removeprefix(_RAYLET_SOCKET)), f"zygote-{key}-{job}")
     os.environ[env.ZYGOTE_SOCKET] = path
-    return path, True
+    return path, os.getppid()
 
 
-def _connect(path: str, may_start: bool) -> socket.socket | None:
+def _connect(path: str, owner: int | None) -> socket.socket | None:
     connection = _connected(path)
-    if connection is not None or not may_start:
+    if connection is not None or owner is None:
         return connection
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of workers that start at once, one starts the zygote
@@ -98,7 +100,7 @@ def _connect(path: str, may_start: bool) -> socket.socket | None:
         folder = os.path.join(os.path.dirname(os.path.dirname(path)), "logs")
         log = os.path.join(folder, f"{os.path.basename(path)}.log") if os.path.isdir(folder) else os.devnull
         with open(log, "ab") as output:
-            zygote = start_zygote(path, os.getppid(), os.environ, output)
+            zygote = start_zygote(path, owner, os.environ, output)
         while connection is None and zygote.poll() is None:
             time.sleep(_LOOK_S)
             connection = _connected(path)

@@ -182,3 +182,19 @@ def test_workers_take_over_the_zygote_that_was_started_before_ray(tmp_path: Path
             assert said(worker) == f"{zygote.pid} True"
         assert (tmp_path / "sockets" / "zygote-abc-01").exists()
         zygote.kill()
+
+
+def test_what_a_worker_starts_brings_back_a_zygote_that_has_died(tmp_path: Path) -> None:
+    path = tmp_path / "zygote-abc-01"
+    given = {env.ZYGOTE: "abc", env.RAY_JOB: "01", env.RAYLET: str(os.getpid()), env.ZYGOTE_SOCKET: str(path)}
+    program = "import serve_app.zygote.python as it, sys; it._IMPORTED = (sys.argv.pop(1),); it.main()"
+    report = f"import os, sys; print(os.getppid(), {MARK!r} in sys.modules)"
+    core = subprocess.Popen(
+        [sys.executable, "-c", program, MARK, "-c", report],
+        env={**os.environ, **given},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    zygote, forked = said(core).split()
+    assert forked == "True"
+    psutil.Process(int(zygote)).kill()
