@@ -18,7 +18,7 @@ from serve_app.policy.capacity_model import StepTime
 from serve_app.settings.tree import ModelSettings
 
 _ACCELERATORS = ("H200", "H100", "A100", "L4")
-_USUAL_S, _LEAST_S = 75.0, 16.0
+_USUAL_S, _LEAST_S = 75.0, 24.0
 _LEARNED = ("step_base_s", "step_per_sequence_s", "step_per_kv_token_s", "step_per_prefill_token_s")
 
 

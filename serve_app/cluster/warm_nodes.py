@@ -99,11 +99,11 @@ def _add_spares(node: RayNode, model: ModelSettings) -> None:
 def _claim_key(node: str, model: ModelSettings) -> str:
     """Return what is claimed before a model's spares are started on a node.
 
-    Ray gives an actor only a process of the same job and of exactly the same environment.
+    Ray gives an actor any process of its job with exactly its environment, which models may share.
     """
     environment = json.dumps(_inherited_environment(model), sort_keys=True)
     digest = hashlib.sha256(environment.encode()).hexdigest()[:8]
-    return f"{_CLAIMS}{node}/{ray.get_runtime_context().get_job_id()}/{model.name}/{digest}"
+    return f"{_CLAIMS}{node}/{ray.get_runtime_context().get_job_id()}/{digest}"
 
 
 def _inherited_environment(model: ModelSettings) -> dict[str, Any]:

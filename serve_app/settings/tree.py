@@ -263,7 +263,8 @@ class AppSettings(ClosedModel):
     ingress: IngressSettings = IngressSettings()
     request_log: RequestLogSettings = RequestLogSettings()
     zygote: bool = True
-    """Whether each node keeps a process that has imported vLLM, from which engine replicas are forked."""
+    """Whether each node keeps a process that has imported vLLM, from which engine replicas are forked, and up
+    to four forks, which wait to be the next ones."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:

@@ -214,11 +214,10 @@ def test_of_two_warmers_at_the_same_time_one_starts_spares(
     ("other", "job", "inherited"),
     [
         (model(), "03000000", {}),
-        (model(name="other"), "02000000", {}),
         (model(env={"VLLM_LOGGING_LEVEL": "DEBUG"}), "02000000", {}),
         (model(), "02000000", {"working_dir": "gcs://new_code.zip"}),
     ],
-    ids=["job", "model", "environment", "application"],
+    ids=["job", "environment", "application"],
 )
 def test_what_no_spare_would_fit_has_spares_of_its_own(
     ray: StubRay, other: ModelSettings, job: str, inherited: dict[str, Any]
@@ -230,13 +229,19 @@ def test_what_no_spare_would_fit_has_spares_of_its_own(
     assert [node for node, _ in spares(ray)] == [A, B, A, B]
 
 
+def test_models_of_the_same_environment_share_their_spares(ray: StubRay) -> None:
+    warm_nodes.warm([model(), model(name="other")], set())
+
+    assert [node for node, _ in spares(ray)] == [A, B]
+
+
 def test_the_claims_of_a_node_that_is_gone_are_erased(ray: StubRay, kv: StubKv) -> None:
     warm_nodes.warm([model(name="org/8b")], set())
     ray.dead = {B}
     warm_nodes.warm([model(name="org/8b")], set())
 
     (claim,) = keys("spares/")
-    assert claim.startswith(f"spares/{A}/02000000/org/8b/")
+    assert claim.startswith(f"spares/{A}/02000000/")
 
 
 def test_a_node_that_starts_no_spares_is_told_of_and_keeps_no_other_from_them(ray: StubRay) -> None:

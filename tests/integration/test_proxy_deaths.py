@@ -60,6 +60,6 @@ def test_its_sockets_are_those_of_this_run_and_user(app: Running) -> None:
     folder = folder_of(app)
     assert "haproxy-serve" not in str(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    sockets = [path for path in folder.iterdir() if stat.S_ISSOCK(path.stat().st_mode)]
+    sockets = [path for path in folder.iterdir() if path.is_socket()]
     assert {"admin.sock", "handover.sock", "metrics.sock"} < {path.name for path in sockets}
     assert {stat.S_IMODE(path.stat().st_mode) for path in sockets} == {0o600}

@@ -28,6 +28,7 @@ KNOBS = {
     "itl_target_s": 0.2,
     "downscale_delay_s": 12,  # longer than the one replica may come up after the other
     "downscale_to_zero_delay_s": 3,
+    "keep_alive_interval_s": 0.5,  # a start is over within two seconds or three
 }
 SCENARIO = {
     "name": "there-and-back",
