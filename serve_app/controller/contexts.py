@@ -78,12 +78,10 @@ class SnapshotBuilder:
 def held_at_zero(contexts: Collection[Any]) -> bool:
     """Return whether the ingress has reported requests for a deployment whose target is zero."""
     at_zero = [str(ctx.deployment_name) for ctx in contexts if ctx.target_num_replicas == 0]
-    raw = (
-        next((ctx.raw_metrics for ctx in contexts if ctx.deployment_name == INGRESS), None)
-        if at_zero
-        else None
-    )
-    held = [(raw or {}).get(ingress_key(name, "held_requests"), {}) for name in at_zero]
+    if not at_zero:  # Ray computes the reports when they are asked for
+        return False
+    raw = next((ctx.raw_metrics for ctx in contexts if ctx.deployment_name == INGRESS), None) or {}
+    held = [raw.get(ingress_key(name, "held_requests"), {}) for name in at_zero]
     return any(series and _value(_newest(series)) > 0 for column in held for series in column.values())
 
 

@@ -85,10 +85,10 @@ class ServePolicy:
         if not contexts:
             return {}, {}
         now = time.time() if self._clock is None else self._clock()
-        if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not held_at_zero(contexts.values()):
-            return {}, {}
-        self._next_at = now + _DECIDE_INTERVAL_S
         try:
+            if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not held_at_zero(contexts.values()):
+                return {}, {}
+            self._next_at = now + _DECIDE_INTERVAL_S
             return self._answer(contexts, now), {}
         except Exception as error:
             self._report_error("", "", None, error, now)

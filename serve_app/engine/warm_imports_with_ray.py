@@ -1,8 +1,7 @@
 """What the process of an engine imports of ours while it starts, for a zygote to import with Ray."""
 
 import importlib
-
-import vllm.v1.executor.ray_utils
+import sys
 
 import serve_app.engine.arguments
 import serve_app.engine.engine_deployment
@@ -14,4 +13,5 @@ import serve_app.engine.serving
 import serve_app.engine.step_metrics  # noqa: F401
 
 # vLLM has found Ray missing, and would refuse to run tensor parallel engines on it.
-importlib.reload(vllm.v1.executor.ray_utils)
+if "vllm.v1.executor.ray_utils" in sys.modules:
+    importlib.reload(sys.modules["vllm.v1.executor.ray_utils"])

@@ -69,8 +69,8 @@ def _zygote_socket(arguments: list[str]) -> tuple[str, int | None]:
     """
     key, job = os.environ.get(env.ZYGOTE), os.environ.get(env.RAY_JOB)
     if path := os.environ.get(env.ZYGOTE_SOCKET):
-        raylet = os.environ.get(env.RAYLET)
-        return path, int(raylet) if key and job and raylet else None
+        raylet, of_the_node = os.environ.get(env.RAYLET), path.endswith(f"/zygote-{key}-{job}")
+        return path, int(raylet) if raylet and of_the_node else None
     name = next((word for word in arguments if word.startswith(_RAYLET_SOCKET)), None)
     if not key or not job or name is None:
         return "", None

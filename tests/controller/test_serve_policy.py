@@ -6,7 +6,6 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -213,22 +212,6 @@ def test_a_model_whose_deployment_is_not_there_yet_holds_up_no_other(clock: Cloc
 
 
 # What the rest of the application can read.
-
-
-@pytest.mark.parametrize(("target", "requests", "interval_s"), [(1, 3, 0.5), (0, 0, 0.5), (0, 3, 0.125)])
-def test_decisions_are_made_twice_a_second_and_ten_times_while_requests_are_held_at_zero(
-    clock: Clock, target: int, requests: int, interval_s: float
-) -> None:
-    app = FakeApplication(clock, {"a": knobs(mode="advise")}, targets={"a": target})
-    at: list[float] = []
-    decide = app.policy.decide
-    app.policy.decide = lambda *args: (at.append(clock.now), decide(*args))[1]  # type: ignore[method-assign]
-    for _ in range(50):
-        app.reports(a=holding(requests))
-        app.tick(0.125)  # about as often as Ray asks
-
-    gaps = {later - earlier for earlier, later in pairwise(at[1:])}
-    assert gaps == {interval_s}
 
 
 def test_status_tells_starting_from_pending_once_a_start_has_had_its_moment(clock: Clock) -> None:

@@ -1,0 +1,43 @@
+"""How often the policy decides."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
+
+ADVISE = KNOBS.model_copy(update={"mode": "advise"})
+"""Whatever is held, the targets stay as they are."""
+
+
+@pytest.mark.parametrize(("target", "requests", "interval_s"), [(1, 3, 0.5), (0, 0, 0.5), (0, 3, 0.125)])
+def test_decisions_are_made_twice_a_second_and_ten_times_while_requests_are_held_at_zero(
+    clock: Clock, target: int, requests: int, interval_s: float
+) -> None:
+    app = FakeApplication(clock, {"a": ADVISE}, targets={"a": target})
+    at: list[float] = []
+    decide = app.policy.decide
+    app.policy.decide = lambda *args: (at.append(clock.now), decide(*args))[1]  # type: ignore[method-assign]
+    for _ in range(50):
+        app.reports(a=holding(requests))
+        app.tick(0.125)  # about as often as Ray asks
+
+    gaps = {later - earlier for earlier, later in pairwise(at[1:])}
+    assert gaps == {interval_s}
+
+
+def test_a_report_that_cannot_be_read_is_an_error_of_the_policy_and_stops_no_decision(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": ADVISE}, targets={"a": 0})
+    app.tick()
+
+    class Unreadable:
+        app_name, deployment_name, target_num_replicas = "tideserve", "Ingress", 0
+
+        @property
+        def raw_metrics(self) -> Any:
+            raise ValueError("what was that?")
+
+    clock.now += 0.1
+    assert app.policy({"Ingress": Unreadable()}) == ({}, {})
+    assert app.metrics.errors == 1
