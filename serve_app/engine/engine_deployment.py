@@ -100,7 +100,7 @@ class Engine:
         """
         if env.ZYGOTE_SOCKET in os.environ or "vllm" in sys.modules or self._model.tensor_parallel_size > 1:
             return nullcontext()
-        return own_zygote("serve_app.engine.warm_imports")
+        return own_zygote("serve_app.engine.warm_imports_of_core")
 
     async def __del__(self) -> None:
         """Ray calls this when the replica stops, and waits for it as long as the drain may take."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ from serve_app.engine.startup_phases import Startup
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
+from serve_app.zygote.collector import collector_off
 from serve_app.zygote.python import EXECUTABLE
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ async def launch(
         ValueError: vLLM's, for an argument it cannot accept.
         RuntimeError: vLLM's, when the engine core does not come up.
     """
-    with startup.phase("imports"):
+    with startup.phase("imports"), collector_off():
         # These imports take seconds, torch's among them: only the process of an engine makes them, and here.
         from serve_app.engine.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
 
@@ -77,10 +79,13 @@ async def launch(
             from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
             from serve_app.engine.engine_report import EngineReport  # noqa: PLC0415
             from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
+            from serve_app.engine.late_imports import FRONT_END, import_early  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
             from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
             from serve_app.engine.serving import Serving  # noqa: PLC0415
             from serve_app.engine.step_metrics import StepStats  # noqa: PLC0415
+        import_early(FRONT_END)  # beside the engine core's imports, which take longer
+    gc.freeze()  # what has been imported stays: to look through it again would take 0.3 s each time
     startup.hint = unchecked()
     for sentence in filter(None, (startup.hint, *lacking())):
         logger.warning("model %s: %s", model.name, sentence)

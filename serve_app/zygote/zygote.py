@@ -26,6 +26,7 @@ from types import ModuleType
 from setproctitle import setproctitle
 
 from serve_app import env
+from serve_app.zygote.collector import collector_off
 from serve_app.zygote.python import STATUS
 from serve_app.zygote.request import Request, is_own
 
@@ -199,8 +200,9 @@ def run(arguments: list[str]) -> None:
 
 def _import(modules: Iterable[str]) -> None:
     """Import `modules`, and end this process if it can no longer be forked."""
-    for name in modules:
-        import_module(name)
+    with collector_off():
+        for name in modules:
+            import_module(name)
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
     if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():

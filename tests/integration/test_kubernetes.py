@@ -28,7 +28,7 @@ def test_the_charts_application_streams_completions_from_zero(there_and_back: Th
     answered = [r for r in there_and_back.document["requests"] if r["outcome"] == "answered"]
     assert len(answered) > 8
     assert all(len(request["pieces"]) > 1 for request in answered)
-    assert any(request.get("cold_wait_s", 0) > 1 for request in answered)
+    assert any(request.get("cold_wait_s", 0) > 0 for request in answered)
 
 
 @needs_prometheus
