@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
 from serve_app.api.cold_wait import ColdWait
+from serve_app.api.continuation import Continuation, TokenJournal
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
@@ -46,6 +47,8 @@ class EngineRequest:
     """Awaited every `keep_alive_interval_s` while no replica can take the request."""
     held_s: float = 0.0
     """How long the request has been held until a replica could take it. The hold queue adds to it."""
+    continuation: Continuation | None = None
+    """What the client has been sent already: the engine sends only what comes after it."""
     ttft_s: float | None = None
     """From the arrival to the first event of a stream, or to the whole answer. None for a failure."""
     outcome: Outcome | None = None
@@ -78,6 +81,8 @@ class EngineReply:
     body: bytes = b""
     stream: AsyncIterator[bytes] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    journal: TokenJournal | None = None
+    """The tokens behind the events of `stream`. None where another engine could not go on with it."""
 
     @property
     def content_type(self) -> str:
