@@ -1,51 +1,53 @@
-"""The HTTP port that an engine replica opens for the ingress only.
+"""The port that an engine replica opens for ingress replicas only.
 
 Ray's handles cost 0.1 to 0.65 ms for each item; a token stream is mostly items. So the ingress picks a
-replica from what Ray pushes to it, and the bytes come over one HTTP connection. The port is bound to
-the node's address and refuses callers that do not carry the replica's token, which only Ray's control
-plane hands out (`record_replica_metadata`).
+replica from what Ray pushes to it, and all streams between the two share one connection. The port is bound to
+the node's address and refuses callers that do not carry the replica's token, which only Ray's control plane
+hands out (`record_replica_metadata`).
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable
-from contextlib import suppress
-
-from aiohttp import web
 
 from serve_app.api.engine_client import EngineClient
-from serve_app.engine.operation_endpoint import OperationEndpoint
-from serve_app.wire.data_plane_headers import ALIVE, HEARTBEAT_INTERVAL_S, HEARTBEATS
+from serve_app.engine.ingress_connection import IngressConnection
+from serve_app.wire.data_plane import BEAT_S, Beat
 
 # An ingress that has not heard yet may still send a request: half a second without one is the end.
 _DRAIN_CHECK_S = 0.1
 _QUIET_CHECKS = 5
 
 
-class DataPlane(OperationEndpoint):
-    """Serves an engine's operations over HTTP/1.1 on a port of its own.
+class DataPlane:
+    """Serves an engine's operations on a port of its own, by the contract in `serve_app.wire.data_plane`.
 
     Args:
+        engine: Runs the operations.
         trouble: Returns why the engine cannot take requests now, or "" if it can. It is sent twice a second
-            to every ingress replica that listens to the heartbeats.
+            to every ingress replica.
     """
 
     def __init__(self, engine: EngineClient, trouble: Callable[[], str] = lambda: "") -> None:
-        super().__init__(engine)
+        self._engine = engine
         self._trouble = trouble
-        self._stopping = asyncio.Event()
-        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._connections: set[IngressConnection] = set()
+        self.token = secrets.token_hex(32)
         self.address = ""
+
+    @property
+    def open_requests(self) -> int:
+        """The calls that have come and have not ended."""
+        return sum(len(connection.streams) for connection in self._connections)
 
     async def start(self, host: str) -> None:
         """Listen on a free port of `host`. Sets `address` to `host:port`."""
-        app = web.Application(client_max_size=0)  # bodies are read whole below; the ingress bounds them
-        app.router.add_get(HEARTBEATS, self._heartbeats)
-        app.router.add_post("/{operation}", self.serve)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, 0)
-        await site.start()
-        port = self._runner.addresses[0][1]
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connection, host, 0)
+        self._beating = asyncio.create_task(self._beat())
+        port = self._server.sockets[0].getsockname()[1]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def drain(self) -> None:
@@ -59,19 +61,21 @@ class DataPlane(OperationEndpoint):
             await asyncio.sleep(_DRAIN_CHECK_S)
 
     async def stop(self) -> None:
-        """Close the port and whatever is still open on it."""
-        self._stopping.set()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        """Close the port and whatever is still open on it, and wait until its calls have ended."""
+        if self._server is not None and self._beating is not None:
+            self._beating.cancel()
+            self._server.close()
+        for connection in list(self._connections):
+            await connection.stop()
 
-    async def _heartbeats(self, request: web.Request) -> web.StreamResponse:
-        """Send a line twice a second. Silence means that this process stands still."""
-        if (refusal := self.refusal(request)) is not None:
-            return refusal
-        response = web.StreamResponse()
-        await response.prepare(request)
-        while not self._stopping.is_set():
-            await response.write(f"{self._trouble() or ALIVE}\n".encode())
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), HEARTBEAT_INTERVAL_S)
-        return response
+    def _connection(self) -> asyncio.Protocol:
+        connection = IngressConnection(self._engine, self.token, self._connections.discard)
+        self._connections.add(connection)
+        return connection.frames
+
+    async def _beat(self) -> None:
+        while True:
+            beat = Beat(self._trouble())
+            for connection in self._connections:
+                connection.tell(beat)
+            await asyncio.sleep(BEAT_S)

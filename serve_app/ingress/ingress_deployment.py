@@ -18,6 +18,7 @@ from serve_app.cluster.warm_nodes import keep_nodes_warm
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader
+from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.held_requests import HeldRequests
 from serve_app.ingress.knob_publisher import KnobPublisher
@@ -70,10 +71,12 @@ class Ingress:
         self._observer = ServeObserver(app, models, self._live, self._stored, self._settings.zygote)
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
+        self._channels = EngineChannels()
         self._cold_reports = ColdReports(context.replica_id, partial(ingress_report, self._counters))
         for model, handle in zip(models, engines, strict=True):
             self._serve(model, handle, IngressMetrics(model.name, replica))
-        heartbeats = Heartbeats([replica_set(model.deployment_name) for model in models])
+        deployments = [replica_set(model.deployment_name) for model in models]
+        heartbeats = Heartbeats(deployments, self._channels)
         self._tasks = [
             asyncio.create_task(self._publish_held()),
             asyncio.create_task(heartbeats.run()),
@@ -90,7 +93,7 @@ class Ingress:
         held = HeldRequests(model, handle, knobs, progress, on_cold=self._cold_reports.start)
         admission = Admission(model, held, knobs)
         engine: EngineClient = (
-            RelayClient(model, admission)
+            RelayClient(model, admission, self._channels)
             if self._settings.ingress.data_plane == "relay"
             else HandleClient(model, handle, admission, knobs)
         )

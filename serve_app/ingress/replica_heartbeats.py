@@ -8,21 +8,18 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 
-import aiohttp
-
+from serve_app.ingress.engine_channel import NeverBegunError
+from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.replica_choice import Replica
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.wire.data_plane_headers import ALIVE, HEARTBEATS, TOKEN_HEADER
 
 logger = logging.getLogger("ray.serve")
 
 LOOK_INTERVAL_S = 0.25
-SILENT_LOOKS = 12
-"""Looks in a row without a heartbeat until a replica counts as silent: 3 s, six heartbeats. They are counted
+SILENT_LOOKS = 8
+"""Looks in a row without a heartbeat until a replica counts as silent: 2 s, four heartbeats. They are counted
 in looks, not in seconds: while this process stands still it neither hears nor looks, by its own fault."""
-_CONNECT_TIMEOUT_S = 3.0
 _RETRY_S = 0.5
 
 
@@ -40,42 +37,49 @@ class Heartbeats:
 
     Args:
         deployments: The running replicas of each, as Ray pushes them.
+        channels: What they are heard on, and their requests go through.
     """
 
-    def __init__(self, deployments: Sequence[ReplicaSet]) -> None:
+    def __init__(self, deployments: Sequence[ReplicaSet], channels: EngineChannels) -> None:
         self._deployments = deployments
+        self._channels = channels
         self._listeners: dict[Replica, _Listener] = {}
-        self._session: aiohttp.ClientSession | None = None
 
     async def run(self) -> None:
         """Listen to whatever replicas there are, until cancelled."""
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
-        ) as self._session:
-            try:
-                while True:
-                    self.look()
-                    await asyncio.sleep(LOOK_INTERVAL_S)
-            finally:
-                for listener in list(self._listeners.values()):
-                    self._forget(listener)
+        try:
+            while True:
+                self.look()
+                await asyncio.sleep(LOOK_INTERVAL_S)
+        finally:
+            for listener in list(self._listeners.values()):
+                self._forget(listener)
+            self._channels.close_all()
 
     def look(self) -> None:
-        """Listen to new replicas, stop listening to those that are gone, and notice which ones are silent."""
+        """Listen to new replicas, stop listening to those that are gone, and notice which ones are silent.
+
+        One that Ray no longer lists drains: it is listened to until it has nothing of this process left.
+        """
         listed = {replica: known for known in self._deployments for replica in known.listed()}
         for listener in [one for replica, one in self._listeners.items() if replica not in listed]:
-            self._forget(listener)
+            replica = listener.replica
+            if not replica.in_flight:
+                self._forget(listener)
+                self._channels.close(replica, "the replica is gone")
+            elif self._silent(listener):
+                self._channels.close(replica, _silence())
         for replica, known in listed.items():
             if replica not in self._listeners:
                 self._listeners[replica] = self._begin(replica, known)
-            listener = self._listeners[replica]
-            if listener.task is None or listener.task.done():
-                continue
-            listener.silent_looks += 1
-            if listener.silent_looks >= SILENT_LOOKS and not replica.trouble:
-                silent_s = SILENT_LOOKS * LOOK_INTERVAL_S
-                self._keep_away(replica, known, f"it has sent no heartbeat for {silent_s:g} s")
+            if self._silent(self._listeners[replica]) and not replica.trouble:
+                self._keep_away(replica, known, _silence())
+
+    def _silent(self, listener: _Listener) -> bool:
+        if listener.task is None or listener.task.done():
+            return False
+        listener.silent_looks += 1
+        return listener.silent_looks >= SILENT_LOOKS
 
     def _begin(self, replica: Replica, known: ReplicaSet) -> _Listener:
         listener = _Listener(replica)
@@ -85,41 +89,32 @@ class Heartbeats:
     async def _listen(self, listener: _Listener, known: ReplicaSet) -> None:
         replica = listener.replica
         try:
-            while await self._hear(listener, known):
-                pass
+            while True:
+                await self._hear(listener, known)
         except Exception:
             # Requests then go by what Ray says alone.
             logger.exception("replica %s: its heartbeats cannot be listened to", replica.replica_id)
             known.welcome(replica)
 
-    async def _hear(self, listener: _Listener, known: ReplicaSet) -> bool:
-        """Hear one connection to its end. Returns whether to try again."""
-        assert self._session is not None
+    async def _hear(self, listener: _Listener, known: ReplicaSet) -> None:
+        """Hear one connection to its end."""
         replica = listener.replica
-        url = f"http://{replica.address}{HEARTBEATS}"
-        connected = False
         try:
-            async with self._session.get(url, headers={TOKEN_HEADER: replica.token}) as response:
-                if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
-                    return False  # a version without heartbeats, about to be replaced
-                response.raise_for_status()
-                async for line in response.content:
-                    connected = True
-                    self._heard(listener, known, line.decode().strip())
-        except (aiohttp.ClientError, OSError) as error:
-            trouble = f"its data plane cannot be reached: {error}"
-        else:
-            trouble = "its data plane has closed"
-        if not connected:  # otherwise try again at once: a connection may break, a dead process refuses
-            self._keep_away(replica, known, trouble)
+            channel = await self._channels.to(replica)
+        except NeverBegunError as error:
+            # A connection may break, and is opened again at once; a dead process refuses.
+            self._keep_away(replica, known, f"its data plane cannot be reached: {error}")
             await asyncio.sleep(_RETRY_S)
-        return True
+            return
+        self._heard(listener, known, "")
+        channel.on_beat = lambda trouble: self._heard(listener, known, trouble)
+        await asyncio.shield(channel.lost)
 
-    def _heard(self, listener: _Listener, known: ReplicaSet, heartbeat: str) -> None:
+    def _heard(self, listener: _Listener, known: ReplicaSet, trouble: str) -> None:
         listener.silent_looks = 0
         replica = listener.replica
-        if heartbeat != ALIVE:
-            self._keep_away(replica, known, heartbeat)
+        if trouble:
+            self._keep_away(replica, known, trouble)
         elif replica.trouble:
             logger.info("replica %s of %s is alive again", replica.replica_id, replica.address)
             known.welcome(replica)
@@ -133,3 +128,7 @@ class Heartbeats:
         del self._listeners[listener.replica]
         if listener.task is not None:
             listener.task.cancel()
+
+
+def _silence() -> str:
+    return f"it has sent no heartbeat for {SILENT_LOOKS * LOOK_INTERVAL_S:g} s"

@@ -7,20 +7,19 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-import aiohttp
 import grpc
 import pytest
 
 from serve_app import env
-from serve_app.api.engine_client import EngineReply
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine import data_plane, engine_deployment
 from serve_app.engine.engine_deployment import ACCEPTED, Engine
 from serve_app.engine.engine_report import EngineReport
+from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.settings import ModelSettings, RequestLogSettings
 from serve_app.telemetry import series
 from serve_app.telemetry.engine_metrics import EngineLimits
-from serve_app.wire.data_plane_headers import TOKEN_HEADER
 from tests.engine.stub_core import StubCore, scheduled
 from tests.stub_engine import LIMIT_S, StubEngine, frames
 from tests.telemetry.stub_metric import SERIES, StubMetric
@@ -208,12 +207,10 @@ async def test_a_store_that_does_not_answer_delays_the_drain_by_a_second_at_most
 async def test_the_ingress_is_told_where_the_data_plane_is(replica: Replica) -> None:
     told = replica.engine.record_replica_metadata()
 
-    headers = {TOKEN_HEADER: told["token"]}
-    async with aiohttp.ClientSession() as session:
-        async with session.post(
-            f"http://{told['address']}/completions", data=b"{}", headers=headers
-        ) as reply:
-            assert reply.status == 200
+    channel = await EngineChannel.connect(told["address"], told["token"], LIMIT_S)
+    answer = await channel.call(EngineRequest("completions", b"{}", "r-1"), b"{}").answer()
+    channel.close()
+    assert answer.status == 200
 
 
 async def test_the_policy_is_told_of_the_engine_and_steps_are_counted(replica: Replica) -> None:

@@ -3,7 +3,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from serve_app.ingress import relay_client as relay
+from serve_app.ingress import relayed_request as relay
 from serve_app.ingress import replica_set as replicas
 from tests.ingress.relaying import Fleet
 

@@ -12,6 +12,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import replica_set as replicas
+from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.relay_client import RelayClient
 from serve_app.settings import ModelSettings
 from tests.ingress.holding import hold
@@ -30,12 +31,6 @@ def request(**changes: Any) -> EngineRequest:
     """A request that arrived 1.5 s ago."""
     arrived = time.perf_counter() - WAITED_S
     return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", arrived, **changes)
-
-
-async def hang_up(client: RelayClient) -> None:
-    """Close the connections a client keeps for as long as its process lives."""
-    if client._session is not None:
-        await client._session.close()
 
 
 @asynccontextmanager
@@ -63,10 +58,11 @@ class Fleet:
         self.handle = StubHandle(holds=True)
         self.admission = hold(MODEL, self.handle)
         self.held = self.admission.held
-        self.client = RelayClient(MODEL, self.admission)
+        self.channels = EngineChannels()
+        self.client = RelayClient(MODEL, self.admission, self.channels)
         self._named: dict[str, dict[str, str]] = {}
         self._started = 0
-        stack.push_async_callback(hang_up, self.client)
+        stack.callback(self.channels.close_all)
 
     async def start(self, engine: StubEngine, token: str | None = None) -> DataPlane:
         """A replica around `engine`; Ray names it with `token`, by default the right one."""

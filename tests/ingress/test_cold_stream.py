@@ -13,6 +13,7 @@ from serve_app.api.engine_response import EngineResponse
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
+from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.relay_client import RelayClient
 from serve_app.settings import ModelSettings
 from tests.api.connection import SCOPE, Connection
@@ -38,10 +39,11 @@ class Cold:
             MODEL, self.handle, self.progress, lambda: time.perf_counter() + self.late_s, **knobs
         )
         self.held = self.admission.held
-        self.relay = RelayClient(MODEL, self.admission)
+        channels = EngineChannels()
+        self.relay = RelayClient(MODEL, self.admission, channels)
         self.traffic = TrafficLog()
         self.connection = Connection()
-        stack.push_async_callback(self._hang_up)
+        stack.callback(channels.close_all)
 
     def ask(self) -> None:
         """The client's request arrives."""
@@ -49,10 +51,6 @@ class Cold:
         request = EngineRequest("chat_completions", body, "r-1", wants_stream=True)
         response = EngineResponse(self.relay, request, self.traffic)
         self.running = asyncio.create_task(response(SCOPE, self.connection.receive, self.connection.send))
-
-    async def _hang_up(self) -> None:
-        if self.relay._session is not None:
-            await self.relay._session.close()
 
     async def start_replica(self) -> None:
         plane = DataPlane(StubEngine(frames(FIRST, DONE)))

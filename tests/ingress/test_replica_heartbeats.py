@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import replica_heartbeats as heartbeats
+from serve_app.ingress.engine_channels import EngineChannels
+from serve_app.ingress.replica_choice import Replica as Picked
 from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet
 from tests.stub_engine import LIMIT_S, StubEngine
@@ -31,16 +32,16 @@ class Replica:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "LOOK_INTERVAL_S", 3600.0)  # the test looks itself
     monkeypatch.setattr(heartbeats, "_RETRY_S", 0.01)
-    monkeypatch.setattr("serve_app.engine.data_plane.HEARTBEAT_INTERVAL_S", 0.01)
+    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 0.01)
 
 
 @asynccontextmanager
 async def listening(known: ReplicaSet) -> AsyncIterator[Heartbeats]:
-    listener = Heartbeats([known])
+    listener = Heartbeats([known], EngineChannels())
     task = asyncio.create_task(listener.run())
     try:
         async with asyncio.timeout(LIMIT_S):
-            await until(lambda: listener._session is not None)  # and it has looked once
+            await asyncio.sleep(0)  # it looks once
             yield listener
     finally:
         task.cancel()
@@ -50,6 +51,12 @@ async def listening(known: ReplicaSet) -> AsyncIterator[Heartbeats]:
 async def until(true: Callable[[], bool]) -> None:
     while not true():  # what is waited for has no event; the test's time limit bounds it
         await asyncio.sleep(0.005)
+
+
+def hears(listener: Heartbeats, replica: Picked) -> bool:
+    """Whether it has a channel to `replica`, and what that says is noted."""
+    channel = listener._channels.at_hand(replica)
+    return channel is not None and channel.on_beat.__qualname__.startswith("Heartbeats")
 
 
 @asynccontextmanager
@@ -90,36 +97,24 @@ async def test_a_replica_whose_process_ends_is_out_at_once() -> None:
         assert "cannot be reached" in next(iter(known.listed())).trouble
 
 
-async def test_a_replica_that_falls_silent_is_out_after_as_many_looks_as_make_three_seconds() -> None:
+async def test_a_replica_that_falls_silent_is_out_after_as_many_looks_as_make_two_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 3600.0)
     known = ReplicaSet()
-    connected = asyncio.Event()
-
-    async def say_nothing(request: web.Request) -> web.StreamResponse:
-        connected.set()
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
-
-    app = web.Application()
-    app.router.add_get("/heartbeats", say_nothing)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port = runner.addresses[0][1]
-        async with listening(known) as listener:
-            known.update({"a": {"address": f"127.0.0.1:{port}", "token": "t"}})
+    async with running() as replica, listening(known) as listener:
+        known.update({"a": replica.metadata})
+        listener.look()
+        (one,) = known.listed()
+        await until(lambda: hears(listener, one))  # the beat that greets it
+        for _ in range(SILENT_LOOKS - 1):
             listener.look()
-            await connected.wait()
-            for _ in range(SILENT_LOOKS - 2):
-                listener.look()
-            assert len(known) == 1
+        assert len(known) == 1
 
-            listener.look()
+        listener.look()
 
-            assert len(known) == 0
-            assert next(iter(known.listed())).trouble == "it has sent no heartbeat for 43200 s"
-    finally:
-        await runner.cleanup()
+        assert len(known) == 0
+        assert one.trouble == "it has sent no heartbeat for 28800 s"
 
 
 async def test_a_stranger_on_a_lost_replicas_port_does_not_pass_for_it() -> None:
@@ -131,34 +126,22 @@ async def test_a_stranger_on_a_lost_replicas_port_does_not_pass_for_it() -> None
         await until(lambda: len(known) == 0)
 
 
-async def test_a_replica_without_heartbeats_is_left_to_ray() -> None:
-    """One of the version before, while the application is being replaced."""
+async def test_a_draining_replica_is_listened_to_until_it_has_nothing_left() -> None:
     known = ReplicaSet()
-    asked = asyncio.Event()
+    async with running() as replica, listening(known) as listener:
+        known.update({"a": replica.metadata})
+        listener.look()
+        slot = known.take(10)
+        assert slot is not None
+        await until(lambda: hears(listener, slot.replica))
 
-    async def answer(request: web.Request) -> web.Response:
-        asked.set()
-        return web.Response(status=405)
+        known.update({})
+        listener.look()
+        assert hears(listener, slot.replica)
 
-    app = web.Application()
-    app.router.add_get("/heartbeats", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with listening(known) as listener:
-            known.update({"a": {"address": f"127.0.0.1:{runner.addresses[0][1]}", "token": "t"}})
-            listener.look()
-            await asked.wait()
-            await until(
-                lambda: all(one.task is None or one.task.done() for one in listener._listeners.values())
-            )
-            for _ in range(2 * SILENT_LOOKS):
-                listener.look()
-
-            assert len(known) == 1
-    finally:
-        await runner.cleanup()
+        known.release(slot)
+        listener.look()
+        assert not hears(listener, slot.replica)
 
 
 async def test_nobody_listens_to_a_replica_that_ray_has_dropped() -> None:

@@ -1,0 +1,200 @@
+"""One ingress replica's connection to an engine replica: its calls, and their answers step by step."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from serve_app.api.continuation import Continuation, TokenJournal
+from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest
+from serve_app.api.errors import ApiError, internal_error
+from serve_app.wire.data_plane import (
+    CREDIT_BYTES,
+    VERSION,
+    Answer,
+    Beat,
+    Call,
+    Cancel,
+    Credit,
+    FromIngress,
+    Hello,
+    Piece,
+    Refusal,
+    Step,
+)
+from serve_app.wire.frames import Frames
+
+logger = logging.getLogger("ray.serve")
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One call, and what of its answer waits for the end of the step."""
+
+    number: int
+    credit: int = CREDIT_BYTES
+    """Bytes that the ingress has room for."""
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    journal: TokenJournal | None = None
+    data: list[bytes] = field(default_factory=list)
+    ended: bool = False
+    task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Run it no longer."""
+        if self.task is not None:
+            self.task.cancel()
+
+    def piece(self) -> Piece:
+        """What waits, which then waits no more."""
+        data = b"".join(self.data)
+        self.data.clear()
+        told = [] if self.journal is None else self.journal.take()
+        return Piece(self.number, data, [(sequence, list(tokens)) for sequence, tokens in told], self.ended)
+
+
+class IngressConnection:
+    """Runs the calls of one ingress replica.
+
+    What streams have to send is gathered until the event loop has run every task that the engine's step woke,
+    and goes out in one message. The first token does not wait for another step.
+
+    Args:
+        engine: Runs the calls.
+        token: What the ingress must show first.
+        closed: Called with this connection when it has ended.
+    """
+
+    def __init__(
+        self, engine: EngineClient, token: str, closed: Callable[["IngressConnection"], None]
+    ) -> None:
+        self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._lost)
+        self.frames.on_writable = self._flush
+        self.streams: dict[int, _Stream] = {}
+        self._engine = engine
+        self._token = token.encode()
+        self._closed = closed
+        self._known = False
+        """Whether the caller has shown the token."""
+        self._waiting: list[_Stream] = []
+        """Streams that have something to send."""
+
+    def tell(self, beat: Beat) -> None:
+        """Pass a heartbeat on."""
+        if self._known:
+            self.frames.send(beat)
+
+    async def stop(self) -> None:
+        """Close the connection, and wait until its calls have ended."""
+        self._send_step()
+        self.frames.close()
+        running = [stream.task for stream in self.streams.values() if stream.task is not None]
+        self._cancel_all()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _take(self, message: FromIngress) -> None:
+        if not self._known:
+            self._meet(message)
+        elif isinstance(message, Credit):
+            if (stream := self.streams.get(message.stream)) is not None:
+                stream.credit += message.amount
+                stream.room.set()
+        elif isinstance(message, Call):
+            stream = self.streams[message.stream] = _Stream(message.stream)
+            stream.task = asyncio.create_task(self._run(stream, message))
+            # Not in the task: one that is cancelled before its first step never runs.
+            stream.task.add_done_callback(lambda _: self.streams.pop(stream.number, None))
+        elif isinstance(message, Cancel) and (stream := self.streams.get(message.stream)) is not None:
+            stream.cancel()
+
+    def _meet(self, message: FromIngress) -> None:
+        if not isinstance(message, Hello) or message.version != VERSION:
+            self._refuse(f"this engine replica speaks version {VERSION} of the data plane")
+        elif not hmac.compare_digest(message.token.encode("utf-8", "surrogateescape"), self._token):
+            self._refuse("the data-plane token is missing or wrong")
+        else:
+            self._known = True
+            self.frames.send(Beat(""))
+
+    def _refuse(self, reason: str) -> None:
+        self.frames.send(Refusal(reason))
+        self.frames.close()
+
+    def _lost(self, error: Exception) -> None:
+        self._cancel_all()
+        self._closed(self)
+
+    def _cancel_all(self) -> None:
+        for stream in self.streams.values():
+            stream.cancel()
+
+    async def _run(self, stream: _Stream, call: Call) -> None:
+        try:
+            if call.operation not in OPERATIONS:
+                raise ApiError(404, f"no operation {call.operation!r}")
+            await self._answer(stream, engine_request(call))
+        except ApiError as error:
+            self._send(Answer(stream.number, error.status, dict(error.headers), error.body()))
+        except Exception:
+            logger.exception("request %s failed in the data plane", call.request_id)
+            failure = internal_error()
+            self._send(Answer(stream.number, failure.status, {}, failure.body()))
+
+    async def _answer(self, stream: _Stream, request: EngineRequest) -> None:
+        async with self._engine.call(request) as reply:
+            head = Answer(stream.number, reply.status, dict(reply.headers), reply.body)
+            if reply.stream is None:
+                self._send(head)
+                return
+            head.streamed, head.continuable = True, reply.journal is not None
+            self._send(head)
+            await self._send_stream(stream, reply)
+
+    async def _send_stream(self, stream: _Stream, reply: EngineReply) -> None:
+        assert reply.stream is not None
+        stream.journal = reply.journal
+        async for data in reply.stream:
+            while stream.credit <= 0:  # an event may be larger than what is left
+                stream.room.clear()
+                await stream.room.wait()
+            stream.credit -= len(data)
+            self._put(stream, data)
+        stream.ended = True
+        self._put(stream, b"")
+
+    def _put(self, stream: _Stream, data: bytes) -> None:
+        if not stream.data:
+            if not self._waiting:
+                # Behind the tasks of the other streams, which the same step has woken.
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._waiting.append(stream)
+        stream.data.append(data)
+
+    def _flush(self) -> None:
+        if self.frames.writable:
+            self._send_step()
+
+    def _send(self, answer: Answer) -> None:
+        self._send_step()  # pieces that wait came before it
+        self.frames.send(answer)
+
+    def _send_step(self) -> None:
+        if self._waiting:
+            self.frames.send(Step([stream.piece() for stream in self._waiting]))
+            self._waiting.clear()
+
+
+def engine_request(call: Call) -> EngineRequest:
+    """The request as this engine replica's own."""
+    request = EngineRequest.handed_over(
+        call.operation,  # type: ignore[arg-type]  # the caller has looked
+        call.body,
+        call.request_id,
+        call.waited_s,
+        call.held_s,
+    )
+    if call.sent is not None:
+        sent = call.sent
+        request.continuation = Continuation(tuple(sent.tokens), sent.created, sent.ttft_s, sent.moves)
+    return request

@@ -1,0 +1,208 @@
+"""An ingress replica's connection to one engine replica, and the streams on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+
+from serve_app.api.engine_client import EngineRequest
+from serve_app.wire.data_plane import (
+    CREDIT_BYTES,
+    VERSION,
+    Answer,
+    Beat,
+    Call,
+    Cancel,
+    Credit,
+    FromEngine,
+    Hello,
+    Piece,
+    Refusal,
+    Sent,
+    Step,
+)
+from serve_app.wire.frames import Frames
+
+_CREDIT_STEP = CREDIT_BYTES // 4
+
+
+class NeverBegunError(ConnectionError):
+    """The replica was gone, or refused, before the request could reach its engine."""
+
+
+class EngineChannel:
+    """Carries calls to one engine replica. Use `connect`.
+
+    Attributes:
+        on_beat: Called with the trouble that each heartbeat tells, "" for none.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.on_beat: Callable[[str], None] = lambda _: None
+        self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        """Done when the connection has ended, with the reason."""
+        self._met: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._frames: Frames[FromEngine] = Frames(FromEngine, self._take, self._ended)
+        self._numbers = count()
+        self._streams: dict[int, EngineStream] = {}
+
+    @classmethod
+    async def connect(cls, address: str, token: str, timeout_s: float) -> EngineChannel:
+        """Connect to the data plane at `address`, `host:port`, and show it the replica's token.
+
+        Raises:
+            NeverBegunError: nobody listens there, or another than this replica does.
+        """
+        channel = cls(address)
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(lambda: channel._frames, host.strip("[]"), int(port))
+                channel.send(Hello(VERSION, token))
+                await channel._met
+        except TimeoutError:
+            channel.close()
+            raise NeverBegunError(f"{address} does not answer within {timeout_s:g} s") from None
+        except (OSError, ValueError) as error:
+            raise NeverBegunError(f"{address}: {error}") from error
+        return channel
+
+    def call(self, request: EngineRequest, body: bytes, sent: Sent | None = None) -> EngineStream:
+        """Send `request` with `body`; what comes back is the stream's.
+
+        Raises:
+            NeverBegunError: the connection has ended.
+        """
+        if self.lost.done():
+            raise NeverBegunError(f"{self.address}: {self.lost.result()}")
+        number = next(self._numbers)
+        stream = self._streams[number] = EngineStream(self, number)
+        waited, held = request.waited_s, request.held_s
+        self.send(Call(number, request.operation, body, request.request_id, waited, held, sent))
+        return stream
+
+    def send(self, message: Hello | Call | Credit | Cancel) -> None:
+        """Send a message; nothing happens once the connection has ended."""
+        self._frames.send(message)
+
+    def forget(self, number: int) -> None:
+        """Take nothing more for a stream."""
+        self._streams.pop(number, None)
+
+    def close(self, reason: str = "this process closed it") -> None:
+        """End the connection, and with it every stream that has not ended."""
+        self._end(ConnectionError(f"{self.address}: {reason}"))
+        self._frames.close()
+
+    def _take(self, message: FromEngine) -> None:
+        if isinstance(message, Step):
+            streams = self._streams
+            for piece in message.pieces:
+                if (stream := streams.get(piece.stream)) is not None:
+                    stream.put(piece)
+        elif isinstance(message, Beat):
+            if not self._met.done():
+                self._met.set_result(None)
+            self.on_beat(message.trouble)
+        elif isinstance(message, Answer):
+            if (stream := self._streams.get(message.stream)) is not None:
+                stream.put(message)
+        else:
+            assert isinstance(message, Refusal)
+            raise NeverBegunError(message.reason)
+
+    def _ended(self, error: Exception) -> None:
+        self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        if self.lost.done():
+            return
+        self.lost.set_result(error)
+        if not self._met.done():
+            self._met.set_exception(NeverBegunError(str(error)))
+            self._met.exception()  # nobody may be waiting for it any more
+        for stream in self._streams.values():
+            stream.fail(ConnectionError(f"{self.address}: {error}"))
+        self._streams.clear()
+
+
+class EngineStream:
+    """One call on a channel, for one reader."""
+
+    __slots__ = ("_arrived", "_channel", "_error", "_number", "_over", "_passed_on", "_waiter")
+
+    def __init__(self, channel: EngineChannel, number: int) -> None:
+        self._channel = channel
+        self._number = number
+        self._arrived: deque[Answer | Piece] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._over = False
+        self._passed_on = 0
+
+    async def answer(self) -> Answer:
+        """The first of the answer. Raises ConnectionError if the replica is lost before it comes."""
+        first = await self._next()
+        assert isinstance(first, Answer)
+        self._over = not first.streamed
+        return first
+
+    async def begun(self) -> None:
+        """Wait for the first event. Raises ConnectionError if the replica is lost, or the stream ends, before."""
+        first = await self._next()
+        self._arrived.appendleft(first)
+        if not isinstance(first, Piece) or not first.data:
+            raise ConnectionError("the stream ended before its first event")
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """What follows, to the last piece.
+
+        The engine replica may send more of the stream as its pieces are taken; so a piece counts as passed on
+        when the next one is asked for.
+
+        Raises:
+            ConnectionError: the replica is lost.
+        """
+        while not self._over:
+            piece = await self._next()
+            if isinstance(piece, Answer):
+                raise ConnectionError("the replica failed within the stream; its log says why")
+            self._over = piece.last
+            yield piece
+            self._passed_on += len(piece.data)
+            if self._passed_on >= _CREDIT_STEP:
+                self._channel.send(Credit(self._number, self._passed_on))
+                self._passed_on = 0
+
+    def close(self) -> None:
+        """Want no more of it: the engine frees its sequences."""
+        self._channel.forget(self._number)
+        if not self._over and self._error is None:
+            self._over = True
+            self._channel.send(Cancel(self._number))
+
+    def put(self, part: Answer | Piece) -> None:
+        """The channel hands over what has come."""
+        self._arrived.append(part)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """The channel has ended. What has come before can still be read."""
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _next(self) -> Answer | Piece:
+        while not self._arrived:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._arrived.popleft()

@@ -1,0 +1,87 @@
+"""Length-prefixed messages over an asyncio transport."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from serve_app.wire.data_plane import LENGTH, MOST_BYTES
+
+Message = TypeVar("Message")
+
+
+class Frames(asyncio.Protocol, Generic[Message]):
+    """One end of a connection. What it cannot read closes it.
+
+    Args:
+        kinds: The union of the messages that the other end sends.
+        received: Called with each of them. What it raises closes the connection.
+        closed: Called once, when the connection has ended for whatever reason.
+    """
+
+    def __init__(
+        self, kinds: Any, received: Callable[[Message], None], closed: Callable[[Exception], None]
+    ) -> None:
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kinds)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._received = received
+        self._closed = closed
+        self._rest = bytearray()
+        self._fault: Exception | None = None
+        self._transport: asyncio.Transport | None = None
+        self.writable = True
+        """False while what has been sent waits for the other end to read."""
+        self.on_writable: Callable[[], None] = lambda: None
+
+    def send(self, message: Any) -> None:
+        """Send it, or do nothing once the connection has ended."""
+        if self._transport is not None:
+            data = self._encoder.encode(message)
+            self._transport.write(LENGTH.pack(len(data)) + data)
+
+    def close(self) -> None:
+        """End the connection when what has been sent is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio calls this."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Asyncio calls this."""
+        rest = self._rest
+        rest += data
+        start = 0
+        try:
+            while len(rest) - start >= LENGTH.size:
+                (length,) = LENGTH.unpack_from(rest, start)
+                if length > MOST_BYTES:
+                    raise ConnectionError("the other end speaks another protocol")
+                end = start + LENGTH.size + length
+                if len(rest) < end:
+                    break
+                self._received(self._decoder.decode(memoryview(rest)[start + LENGTH.size : end]))
+                start = end
+        except Exception as error:
+            self._fault = error
+            assert self._transport is not None
+            self._transport.abort()
+        else:
+            del rest[:start]
+
+    def pause_writing(self) -> None:
+        """Asyncio calls this."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """Asyncio calls this."""
+        self.writable = True
+        self.on_writable()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Asyncio calls this."""
+        self._transport = None
+        self._closed(self._fault or error or ConnectionError("the other end closed the connection"))
