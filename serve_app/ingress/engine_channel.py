@@ -152,7 +152,7 @@ class EngineStream:
         return first
 
     async def begun(self) -> None:
-        """Wait for the first event. Raises ConnectionError if the replica is lost, or the stream ends, before."""
+        """Wait for the first event. Raises ConnectionError if the stream is lost, or ends, before it."""
         first = await self._next()
         self._arrived.appendleft(first)
         if not isinstance(first, Piece) or not first.data:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -47,8 +47,7 @@ class Frames(asyncio.Protocol, Generic[Message]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio calls this."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none by its class
 
     def data_received(self, data: bytes) -> None:
         """Asyncio calls this."""
