@@ -1,0 +1,202 @@
+"""Streams whose replica is lost within them: the ingress and real data planes; only the engines are stubs."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from serve_app.api.continuation import TokenJournal
+from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine.api_errors import engine_died
+from serve_app.engine.data_plane import DataPlane
+from serve_app.ingress import relayed_request, sent_so_far
+from tests.ingress.relaying import DONE, Fleet, request
+from tests.stub_engine import LIMIT_S, StubEngine
+
+MOVED = rb": continued on another replica after \d+\.\d\d s\n\n"
+TOKENS = 40
+
+
+def frame(token: int) -> bytes:
+    return b'data: {"id":"r-1","created":17,"choices":[{"token":%d}]}\n\n' % token
+
+
+WHOLE = b"".join(frame(token) for token in range(TOKENS)) + DONE
+
+
+class CountingEngine(StubEngine):
+    """Counts from 0 on, or from where a continuation ends; stands still, or says its `last`, at `until`."""
+
+    def __init__(self, until: int = TOKENS, last: bytes = b"", continuable: bool = True) -> None:
+        super().__init__(RuntimeError("unused"))
+        self.until, self.last, self.continuable = until, last, continuable
+        self.reached = asyncio.Event()
+
+    async def _reply(self) -> EngineReply:
+        journal = TokenJournal()
+        sent = self.request.continuation
+        begin = len(sent.tokens[0]) if sent is not None else 0
+        assert sent is None or list(sent.tokens[0]) == list(range(begin))
+        stream = self._count(begin, journal)
+        return EngineReply(200, stream=stream, journal=journal if self.continuable else None)
+
+    async def _count(self, begin: int, journal: TokenJournal) -> AsyncIterator[bytes]:
+        for token in range(begin, min(TOKENS, max(self.until, begin + 1))):
+            yield frame(token)
+            journal.tell(0, [token])
+            await asyncio.sleep(0)
+        if self.until < TOKENS:
+            self.reached.set()
+            if self.last:
+                yield self.last
+                return
+            await asyncio.Event().wait()
+        yield DONE
+
+
+@asynccontextmanager
+async def reading(fleet: Fleet, asked: EngineRequest | None = None) -> AsyncIterator[asyncio.Task[bytes]]:
+    async def read() -> bytes:
+        async with fleet.client.call(asked or request(wants_stream=True)) as reply:
+            assert reply.stream is not None
+            return b"".join([chunk async for chunk in reply.stream])
+
+    task = asyncio.create_task(read())
+    async with asyncio.timeout(LIMIT_S):
+        yield task
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def without_comments(text: bytes) -> tuple[bytes, int]:
+    return re.subn(MOVED, b"", text)
+
+
+async def lose(plane: DataPlane) -> None:
+    """As if its process had been killed."""
+    for connection in list(plane._connections):
+        connection.frames.close()
+    await plane.stop()
+
+
+async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> None:
+    first, second = CountingEngine(until=25), CountingEngine()
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(second)
+        await lose(plane)
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+    (got,) = second.requests
+    assert got.body == first.requests[0].body
+    assert got.continuation is not None
+    assert (got.continuation.created, got.continuation.moves) == (17, 1)
+    assert fleet.in_flight == [0, 0]
+
+
+async def test_a_dead_engine_core_is_a_lost_replica(fleet: Fleet) -> None:
+    await fleet.start(CountingEngine(until=25, last=engine_died().last_frames()))
+    await fleet.start(CountingEngine())
+    async with reading(fleet) as answer:
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+
+
+async def test_a_replica_that_hangs_is_a_lost_one_while_there_is_another(fleet: Fleet) -> None:
+    first = CountingEngine(until=25)
+    await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(CountingEngine())
+        fleet.known.keep_away(fleet.replicas[0], "it has sent no heartbeat for 2 s")
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+    assert first.cancelled
+
+
+async def test_without_another_replica_a_stream_waits_for_the_next_one(fleet: Fleet) -> None:
+    first = CountingEngine(until=25)
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        fleet.lose()
+        await lose(plane)
+        await fleet.handle.asked.wait()
+        await fleet.start(CountingEngine())
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+
+
+async def test_a_stream_moves_as_often_as_it_goes_on_in_between(fleet: Fleet) -> None:
+    """Losses of innocent streams: twenty tokens lie between any two of them."""
+    for until in (18, 36):
+        await fleet.start(CountingEngine(until=until, last=engine_died().last_frames()))
+    await fleet.start(CountingEngine())
+    async with reading(fleet) as answer:
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 2)
+
+
+async def test_a_request_that_two_engines_died_of_gets_no_third_within_a_stream(fleet: Fleet) -> None:
+    engines = [CountingEngine(until=n, last=engine_died().last_frames()) for n in (20, 24)]
+    third = CountingEngine()
+    for engine in (*engines, third):
+        await fleet.start(engine)
+    async with reading(fleet) as answer:
+        text, _ = without_comments(await answer)
+
+    assert third.requests == []
+    assert text.startswith(b"".join(frame(n) for n in range(24)))
+    event = text.split(b"\n\n")[-3]
+    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "replica_lost"
+
+
+@pytest.mark.parametrize("why", ["no journal", "a long body", "many tokens", "refused"])
+async def test_what_cannot_be_continued_ends_in_an_error_event(
+    fleet: Fleet, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = CountingEngine(until=25, continuable=why != "no journal")
+    second: StubEngine = CountingEngine()
+    if why == "a long body":
+        monkeypatch.setattr(relayed_request, "MOST_BODY_BYTES", 3)
+    elif why == "many tokens":
+        monkeypatch.setattr(sent_so_far, "MOST_TOKENS", 20)
+    elif why == "refused":
+        second = StubEngine(ApiError(409, "no", code="not_continuable"))
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(second)
+        await lose(plane)
+        text = await answer
+
+    assert text.startswith(b"".join(frame(n) for n in range(25)))
+    assert b'"code":"replica_lost"' in text
+    assert text.endswith(DONE)
+    assert len(second.requests) == (why == "refused")
+    assert fleet.in_flight == [0, 0]
+
+
+async def test_a_client_that_leaves_a_moved_stream_ends_its_generation(fleet: Fleet) -> None:
+    first, second = CountingEngine(until=25), CountingEngine(until=30)
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(second)
+        await lose(plane)
+        await second.reached.wait()
+        answer.cancel()
+        await second.left.wait()
+
+    assert second.cancelled
+    assert fleet.in_flight == [0, 0]
