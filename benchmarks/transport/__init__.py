@@ -1,0 +1,1 @@
+"""What a channel from an engine replica to an ingress replica costs per token. See README.md."""
