@@ -122,6 +122,9 @@ OPTIONAL = {
     "check_json_nesting": "",
     "GracefulHTTPError": "",
     "SchedulerStats": "iteration_details",
+    "vllm.v1.engine.output_processor.RequestState": (
+        "detokenizer logprobs_processor stream_interval sent_tokens_offset make_request_output"
+    ),
     "vllm.v1.metrics.stats.SchedulerIterationDetails": (
         "num_ctx_tokens num_generation_requests elapsed_ms is_dummy"
     ),

@@ -56,7 +56,7 @@ class GenerateOperation:
         request = GenerateRequest.model_validate_json(call.body)
         outputs = await self._start(request, call.request_id)
         if request.stream:
-            return self._frames(outputs)
+            return self._frames(outputs, replayed=bool(call.continuation and any(call.continuation.tokens)))
         return await self._whole(call, outputs)
 
     async def _start(self, request: GenerateRequest, request_id: str) -> AsyncIterator[RequestOutput]:
@@ -90,7 +90,10 @@ class GenerateOperation:
         )
         return outputs
 
-    async def _frames(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
+    async def _frames(
+        self, outputs: AsyncIterator[RequestOutput], *, replayed: bool = False
+    ) -> AsyncIterator[bytes]:
+        """`replayed`: the first output has no time of its own. The one behind it has the time of both."""
         texts = TokenTexts(self._engine.get_tokenizer())
         before = time.perf_counter()
         label = b"prefill_time_ms"
@@ -101,7 +104,7 @@ class GenerateOperation:
                 continue
             now = time.perf_counter()
             each_ms = round((now - before) * 1e3 / len(tokens), 3)
-            before = now
+            before, replayed = before if replayed else now, False
             frames = []
             for token, text in zip(tokens, texts.split(tokens, delta.text), strict=True):
                 frames.append(

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,6 +9,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, stream_failed
 from serve_app.engine.api_errors import ERROR_FRAME, engine_dead, engine_died, from_exception, from_frame
 from serve_app.engine.completions import Completions, ReplyOrFrames
+from serve_app.engine.continued_stream import StreamPart, not_continuable
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.engine.serving import Serving
@@ -49,10 +49,10 @@ class LocalEngine:
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
-        """Run one operation. Closing the context aborts what is still generating.
+        """Run one operation, or go on with its stream. Closing the context aborts what is still generating.
 
         Raises:
-            ApiError: whatever went wrong before there was anything to send.
+            ApiError: whatever went wrong before there was anything to send; 409 for what cannot be continued.
         """
         if self._engine.errored:
             raise engine_dead()
@@ -60,14 +60,17 @@ class LocalEngine:
         frames: AsyncIterator[str | bytes] | None = None
         try:
             try:
+                part = StreamPart.begin(request)
                 answer = await self._operations[request.operation](request)
                 if isinstance(answer, EngineReply):
+                    if request.continuation is not None:
+                        raise not_continuable()
                     reply = answer
                     record.status = reply.status
                     record.completed()
                 else:
-                    frames = answer
-                    reply = await self._open_stream(frames, record)
+                    frames = answer if request.continuation is None else part.new_frames(answer)
+                    reply = await self._open_stream(frames, record, part)
             except Exception as error:
                 failure = engine_died() if self._engine.errored else from_exception(error)
                 if not _cancelled():
@@ -82,13 +85,15 @@ class LocalEngine:
             if frames is not None and hasattr(frames, "aclose"):
                 await frames.aclose()
 
-    async def _open_stream(self, frames: AsyncIterator[str | bytes], record: RequestRecord) -> EngineReply:
+    async def _open_stream(
+        self, frames: AsyncIterator[str | bytes], record: RequestRecord, part: StreamPart
+    ) -> EngineReply:
         first = _bytes(await anext(frames))
-        record.first_token = time.perf_counter()
+        record.opened()
         if first.startswith(ERROR_FRAME):
             raise from_frame(first)
         record.status = 200
-        return EngineReply(200, stream=self._rest(first, frames, record))
+        return EngineReply(200, stream=self._rest(first, frames, record), journal=part.journal)
 
     async def _rest(
         self, first: bytes, frames: AsyncIterator[str | bytes], record: RequestRecord

@@ -28,7 +28,8 @@ class RequestRecord:
     sequences: list[Any] = field(default_factory=list)
     """vLLM's states of its sequences, which outlive their removal from the engine."""
     first_token: float = 0.0
-    """When its first token came, by this process's `time.perf_counter`; 0 until then."""
+    """When its first token came, by this process's `time.perf_counter`; 0 until then. At another engine, if
+    this one goes on with a stream."""
     status: int | None = None
     outcome: str = ABANDONED
 
@@ -38,6 +39,12 @@ class RequestRecord:
         record = cls(request, time.time() - request.waited_s)
         _current.set(record)
         return record
+
+    def opened(self) -> None:
+        """Note that the first event of a stream is at hand."""
+        continued, self.first_token = self.request.continuation, time.perf_counter()
+        if continued is not None:
+            self.first_token = self.request.arrived + continued.ttft_s
 
     def completed(self) -> None:
         """Note that all of the answer has been generated, unless the request has failed already."""
@@ -59,18 +66,25 @@ class RequestRecord:
 
         Only that frame has an empty `choices` (`USAGE_MARK`); inside a JSON string the mark's quotes would be
         escaped. It also gets the prompt tokens found in the prefix cache, which vLLM's usage tells only where
-        a server was started to tell them.
+        a server was started to tell them. Of a stream that has moved, it covers what all engines generated.
         """
         document = msgspec.json.decode(frame[len(b"data: ") :])
         usage = document.get("usage")
         if not usage:
             return frame
         figures = latency_figures(self.request, self.first_token, usage.get("completion_tokens", 0))
-        document["latency"] = {**figures, "cached_tokens": self.cached_tokens()}
+        # An engine that goes on with a stream may find what others have generated in its cache, too.
+        figures["cached_tokens"] = min(self.cached_tokens(), usage.get("prompt_tokens", 0))
+        if self.request.continuation is not None and self.request.continuation.moves:
+            figures["moves"] = self.request.continuation.moves
+        document["latency"] = figures
         return b"data: " + msgspec.json.encode(document) + b"\n\n"
 
     def line(self, model: str) -> RequestLine | None:
-        """The line of a request that has just ended; None for one that never was in the engine."""
+        """The line of a request that has just ended; None for one that never was in the engine.
+
+        Of a stream that other engines began, what they generated is input of this one.
+        """
         if not self.sequences:
             return None
         request = self.request
@@ -83,6 +97,7 @@ class RequestRecord:
             ),
             default=None,
         )
+        ttft = None if first_at is None else round(first_at - self.arrived_at, 6)
         return RequestLine(
             arrived_at=round(self.arrived_at, 6),
             model=model,
@@ -92,7 +107,7 @@ class RequestRecord:
             cached_tokens=self.cached_tokens(),
             output_tokens=sum(sequence.stats.num_generation_tokens for sequence in self.sequences),
             sequences=len(self.sequences),
-            ttft_s=None if first_at is None else round(first_at - self.arrived_at, 6),
+            ttft_s=ttft if request.continuation is None else request.continuation.ttft_s,
             e2e_s=round(request.waited_s, 6),
             held_s=round(request.held_s, 6),
             status=self.status,

@@ -21,6 +21,8 @@ CHECKED = ((0, 24), (0, 33))
 _PLAIN = ((0, 28), (0, 32))
 """The releases whose chat streams `plain_stream` reproduces, byte for byte. An older handler does not tell
 whether it has a reasoning parser; a newer one makes streams in another way."""
+_CONTINUED = ((0, 32), (0, 32))
+"""The releases whose sequences `continued_stream` brings to where another engine's were."""
 
 MOVED = {
     "make_arg_parser": (
@@ -55,7 +57,7 @@ _TOO_DEEP = "The JSON schema is nested too deeply."
 
 
 def _range(releases: tuple[tuple[int, int], tuple[int, int]]) -> str:
-    return " to ".join(f"{major}.{minor}" for major, minor in releases)
+    return " to ".join(dict.fromkeys(f"{major}.{minor}" for major, minor in releases))
 
 
 def _refusal(missing: str) -> str:
@@ -125,6 +127,7 @@ check_json_nesting: Any = _find("check_json_nesting", _check_json_nesting)
 STEP_DETAILS = "iteration_details" in SchedulerStats.__dataclass_fields__
 """Whether a step's statistics tell its batch. Before 0.26, vLLM logged a line per step instead."""
 PLAIN_STREAMS = _PLAIN[0] <= _RELEASE <= _PLAIN[1]
+CONTINUED_STREAMS = _CONTINUED[0] <= _RELEASE <= _CONTINUED[1]
 
 
 def unchecked() -> str:
@@ -141,6 +144,11 @@ def lacking() -> list[str]:
         found.append(
             f"vLLM {__version__} encodes chat streams itself, which takes more CPU per token; "
             f"the engine's own encoder is made for {_range(_PLAIN)}."
+        )
+    if not CONTINUED_STREAMS:
+        found.append(
+            f"vLLM {__version__} cannot go on with the streams of an engine that was lost; "
+            f"that is made for {_range(_CONTINUED)}."
         )
     if not STEP_DETAILS:
         found.append(

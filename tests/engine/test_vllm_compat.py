@@ -101,11 +101,13 @@ def test_a_release_outside_of_those_that_were_checked_is_named(
 def test_what_an_older_release_lacks_is_told_in_a_sentence_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_compat, "__version__", "0.24.0")
     monkeypatch.setattr(vllm_compat, "PLAIN_STREAMS", False)
+    monkeypatch.setattr(vllm_compat, "CONTINUED_STREAMS", False)
     monkeypatch.setattr(vllm_compat, "STEP_DETAILS", False)
 
     assert vllm_compat.lacking() == [
         "vLLM 0.24.0 encodes chat streams itself, which takes more CPU per token; "
         "the engine's own encoder is made for 0.28 to 0.32.",
+        "vLLM 0.24.0 cannot go on with the streams of an engine that was lost; that is made for 0.32.",
         "vLLM 0.24.0 does not report the batch of a step, as 0.26 and later do, "
         "so the autoscaling policy cannot learn how long steps take.",
     ]

@@ -1,0 +1,222 @@
+"""Streams that another engine can go on with, and streams that another engine began.
+
+While a stream runs, the ids of its tokens are told to a journal, each once its events have been handed on.
+From the journal another engine continues: vLLM's front end there gets the request as its client sent it, and
+only the engine core gets a longer prompt, the old one and the delivered tokens behind it. vLLM's handlers
+are given the delivered tokens once more, as outputs of an engine, so that their own state is right: what they
+count, what their parsers have seen, half a character, the beginning of a stop string. The events that they
+make of them are left out.
+
+Greedy sampling goes on with the token that would have come, up to rounding: the delivered tokens are now
+prefilled together, and their keys and values may differ in the last bit. A seeded generator starts anew.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextvars import ContextVar
+from copy import copy
+from typing import Any
+
+import numpy as np
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import FinishReason
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.outputs import LogprobsLists
+
+from serve_app.api.continuation import TokenJournal
+from serve_app.api.engine_client import EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine.api_errors import ERROR_FRAME
+
+_CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
+_A_TURN = 16
+"""Tokens replayed before other streams have a turn: vLLM's own encoder takes some 0.1 ms for one."""
+_TELL_THE_PROMPT_APART = (
+    # Fields of vLLM's sampling parameters for which generated tokens are not like those of the prompt.
+    "structured_outputs",
+    "thinking_token_budget",
+    "repetition_detection",
+    "trace_decode_token_ids",
+    "prompt_logprobs",
+    "prompt_logprob_token_ids",
+    "extra_args",  # of samplers that are not vLLM's
+)
+
+_current: ContextVar["StreamPart | None"] = ContextVar("stream_part", default=None)
+
+
+class StreamPart:
+    """What this engine generates of one stream: all of it, or what comes after the delivered tokens."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        self.journal: TokenJournal | None = None
+        """The tokens of this part. None where no other engine could go on with it."""
+        self._continuation = request.continuation
+        sequences = () if request.continuation is None else request.continuation.tokens
+        self._delivered = list(sequences[0]) if sequences else []
+        self._replaying = bool(self._delivered)
+        self._replay: list[RequestOutput] = []
+        # A parser of tool calls or reasoning may pass over what comes in one piece.
+        self._tokens_an_output = 1 if request.operation == "chat_completions" else len(self._delivered)
+        self._ended = False
+        self._generations = 0
+
+    @classmethod
+    def begin(cls, request: EngineRequest) -> "StreamPart":
+        """The part to which what this task and its children have generated belongs."""
+        part = cls(request)
+        _current.set(part)
+        return part
+
+    def open(self, prompt: Any, params: Any) -> None:
+        """Keep a journal of a generation that is about to start, if it can be continued."""
+        self._generations += 1
+        alone = self._generations == 1
+        self.journal = TokenJournal() if alone and _is_continuable(prompt, params) else None
+
+    async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
+        """The delivered tokens once more, then `generated`, whose tokens go to the journal.
+
+        Whoever asks for the next output has handed on all events of the one before.
+        """
+        journal = self.journal
+        try:
+            if self._replaying:
+                first = await anext(generated)  # before it, vLLM has called `advance`
+                for index, output in enumerate(self._replay):
+                    output.num_cached_tokens = min(first.num_cached_tokens or 0, len(first.prompt_token_ids))
+                    yield output
+                    if index % _A_TURN == 0:
+                        await asyncio.sleep(0)
+                self._replaying = False
+                if self._ended:
+                    return
+                yield first
+                _tell(journal, first)
+            async for output in generated:
+                yield output
+                _tell(journal, output)
+        finally:
+            self._replaying = False
+            await generated.aclose()
+
+    def advance(self, request: Any, state: Any, max_model_len: int) -> None:
+        """Bring `state` of a sequence that vLLM has just taken to the end of the delivered tokens.
+
+        The engine core is then to be sent `request`, and prefills them. If they end the answer, it generates
+        one token for nothing.
+        """
+        if not self._replaying:
+            return
+        delivered, params = self._delivered, request.sampling_params
+        reason, stopped_by = _end_of(delivered, request, max_model_len)
+        state.stream_interval, interval = 1, state.stream_interval
+        for start in range(0, len(delivered), self._tokens_an_output):
+            tokens = delivered[start : start + self._tokens_an_output]
+            last = start + len(tokens) == len(delivered)
+            stop = state.detokenizer.update(tokens, last and reason is FinishReason.STOP)
+            if stop:
+                last, reason, stopped_by = True, FinishReason.STOP, stop
+            if state.logprobs_processor.logprobs is not None:
+                state.logprobs_processor._update_sample_logprobs(_unknown_logprobs(tokens))
+            ending = (reason, stopped_by) if last else (None, None)
+            self._replay.append(state.make_request_output(tokens, None, *ending))
+            if last:
+                break
+        state.stream_interval = interval
+        state.sent_tokens_offset = state.detokenizer.num_output_tokens()
+        self._ended = reason is not None
+        prefilled = delivered[:-1] if self._ended else delivered
+        request.prompt_token_ids = [*request.prompt_token_ids, *prefilled]
+        request.sampling_params = params = copy(params)
+        params.max_tokens = max(1, params.max_tokens - len(prefilled))
+        params.min_tokens = max(0, params.min_tokens - len(prefilled))
+        state.prompt_len += len(prefilled)  # what the core is busy with and has in its KV cache
+
+    async def new_frames(self, frames: AsyncIterator[str | bytes]) -> AsyncGenerator[bytes]:
+        """Those of a handler's frames that are not in the delivered part, with that part's `created`.
+
+        Raises:
+            ApiError: 409, if the stream cannot be continued.
+        """
+        created = self._continuation.created if self._continuation is not None else 0
+        try:
+            if self.journal is None:
+                raise not_continuable()
+            async for frame in frames:
+                data = frame if isinstance(frame, bytes) else frame.encode()
+                if self._replaying and not data.startswith(ERROR_FRAME):
+                    continue
+                yield _CREATED.sub(b'"created":%d' % created, data) if created else data
+        finally:
+            if hasattr(frames, "aclose"):
+                await frames.aclose()
+
+
+def not_continuable() -> ApiError:
+    """A 409 for a continuation of what has no journal."""
+    return ApiError(
+        409, "This answer cannot be continued after the engine that began it.", code="not_continuable"
+    )
+
+
+def continue_streams(engine: AsyncLLM) -> None:
+    """Have `engine` keep journals of its streams and continue those of others, as `StreamPart.begin` says."""
+    processor = engine.output_processor
+    generate, add = engine.generate, processor.add_request
+    max_model_len = engine.model_config.max_model_len
+
+    def generate_part(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
+        part = _current.get()
+        if part is None:
+            return generate(prompt, params, *args, **kwargs)
+        part.open(prompt, params)
+        generated = generate(prompt, params, *args, **kwargs)
+        return generated if part.journal is None else part.outputs(generated)
+
+    def add_and_advance(request: Any, *args: Any, **kwargs: Any) -> None:
+        add(request, *args, **kwargs)
+        part = _current.get()
+        if part is not None:
+            part.advance(request, processor.request_states[request.request_id], max_model_len)
+
+    # Set on the instances: the classes are shared with whatever else vLLM may build from them.
+    engine.generate = generate_part
+    processor.add_request = add_and_advance
+
+
+def _is_continuable(prompt: Any, params: Any) -> bool:
+    """Whether a longer prompt stands for the tokens generated so far, in all that the client is sent."""
+    return (
+        isinstance(prompt, dict)
+        and prompt.get("type") == "token"
+        and params.output_kind == RequestOutputKind.DELTA
+        and params.n == 1
+        and not (params.presence_penalty or params.frequency_penalty or params.bad_words)
+        and all(getattr(params, name, None) is None for name in _TELL_THE_PROMPT_APART)
+    )
+
+
+def _end_of(delivered: list[int], request: Any, max_model_len: int) -> tuple[FinishReason | None, int | None]:
+    """Why the engine core has ended the answer with the last delivered token, and at which stop token."""
+    params, last = request.sampling_params, delivered[-1]
+    if last == params.eos_token_id:
+        return FinishReason.STOP, None
+    if last in (params.stop_token_ids or ()):
+        return FinishReason.STOP, last
+    room = min(params.max_tokens, max_model_len - len(request.prompt_token_ids))
+    return (FinishReason.LENGTH if len(delivered) >= room else None), None
+
+
+def _unknown_logprobs(tokens: list[int]) -> LogprobsLists:
+    """A row for each of `tokens`, which later ones are decoded behind. No client is sent its figures."""
+    ids = np.array(tokens)[:, None]
+    return LogprobsLists(ids, np.zeros(ids.shape), np.zeros(len(tokens), dtype=int))
+
+
+def _tell(journal: TokenJournal | None, output: RequestOutput) -> None:
+    if journal is not None:
+        for sequence in output.outputs:
+            journal.tell(sequence.index, sequence.token_ids)

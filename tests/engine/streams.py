@@ -1,0 +1,108 @@
+"""Streams of an engine in this process, cut anywhere and continued."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from serve_app.api.continuation import Continuation
+from serve_app.api.engine_client import EngineRequest, Operation
+
+if TYPE_CHECKING:
+    from serve_app.engine.local_client import LocalEngine
+
+
+@dataclass
+class Heard:
+    """What a client was sent of a stream, and the ids that had been told when each chunk came."""
+
+    chunks: list[bytes] = field(default_factory=list)
+    told_before: list[int] = field(default_factory=list)
+    """By chunk: how many tokens had been told."""
+    tokens: list[int] = field(default_factory=list)
+
+    def cuts(self) -> list[int]:
+        """The chunks before which a stream may be cut: those with which a new output begins."""
+        told = self.told_before
+        return [index for index in range(1, len(told)) if told[index] > told[index - 1]]
+
+    def until(self, cut: int) -> tuple[list[bytes], list[int]]:
+        """The chunks before `cut`, and the tokens behind them."""
+        return self.chunks[:cut], self.tokens[: self.told_before[cut]]
+
+
+async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
+    """Run a stream to its end."""
+    heard = Heard()
+    async with client.call(request) as reply:
+        assert reply.stream is not None
+        assert reply.journal is not None
+        async for chunk in reply.stream:
+            heard.tokens += [token for _, tokens in reply.journal.take() for token in tokens]
+            heard.told_before.append(len(heard.tokens))
+            heard.chunks.append(chunk)
+    return heard
+
+
+def asked(operation: Operation, body: dict[str, Any], continuation: Continuation | None = None) -> Any:
+    """A request for a stream, or for the rest of it."""
+    document = {"stream": True, "temperature": 0, **body}
+    if operation != "generate":
+        document.setdefault("stream_options", {"include_usage": True})
+    request = EngineRequest.handed_over(operation, json.dumps(document).encode(), "r-1", 0.5, 0.0)
+    request.continuation = continuation
+    return request
+
+
+async def continued(
+    client: LocalEngine, operation: Operation, body: dict[str, Any], before: Heard, cut: int, moves: int = 1
+) -> Heard:
+    """The rest of a stream that was cut, behind what its client had been sent before."""
+    chunks, tokens = before.until(cut)
+    created = events(before.chunks)[0].get("created", 0)
+    continuation = Continuation((tuple(tokens),), created, ttft_s=0.25, moves=moves)
+    rest = await hear(client, asked(operation, body, continuation))
+    return Heard(
+        chunks + rest.chunks,
+        before.told_before[:cut] + [len(tokens) + told for told in rest.told_before],
+        tokens + rest.tokens,
+    )
+
+
+def events(chunks: list[bytes]) -> list[dict[str, Any]]:
+    """The documents of a stream's events; its last one is `[DONE]`."""
+    *frames, done, rest = b"".join(chunks).split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    return [json.loads(frame.removeprefix(b"data: ")) for frame in frames]
+
+
+def said(chunks: list[bytes]) -> dict[str, Any]:
+    """What a stream says, whatever frames it took: a reader that lags gets several tokens in one."""
+    whole: dict[str, Any] = {"text": "", "roles": 0, "calls": {}, "finish": [], "logprobs": [], "usage": []}
+    documents = events(chunks)
+    for name in ("id", "created", "model", "object"):
+        whole[name] = {document.get(name) for document in documents}
+    for document in documents:
+        whole["text"] += document.get("token", "")
+        if document.get("usage"):
+            whole["usage"].append(document["usage"])
+        for choice in document.get("choices", ()):
+            delta = choice.get("delta", {"content": choice.get("text")})
+            whole["text"] += delta.get("content") or ""
+            whole["roles"] += "role" in delta
+            for call in delta.get("tool_calls") or ():
+                one = whole["calls"].setdefault(call["index"], {"id": "", "name": "", "arguments": ""})
+                one["id"] += call.get("id") or ""
+                one["name"] += call["function"].get("name") or ""
+                one["arguments"] += call["function"].get("arguments") or ""
+            if choice["finish_reason"]:
+                whole["finish"].append((choice["finish_reason"], choice.get("stop_reason")))
+            whole["logprobs"] += _logprobs(choice.get("logprobs") or {})
+    return whole
+
+
+def _logprobs(logprobs: dict[str, Any]) -> list[tuple[str, float]]:
+    if "content" in logprobs:
+        return [(one["token"], one["logprob"]) for one in logprobs["content"]]
+    return list(zip(logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()), strict=True))
