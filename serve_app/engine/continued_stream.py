@@ -170,11 +170,10 @@ def continue_streams(engine: AsyncLLM) -> None:
 
     def generate_part(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
         part = _current.get()
-        if part is None:
-            return generate(prompt, params, *args, **kwargs)
-        part.open(prompt, params)
-        generated = generate(prompt, params, *args, **kwargs)
-        return generated if part.journal is None else part.outputs(generated)
+        if part is not None:
+            part.open(prompt, params)
+        generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
+        return generated if part is None or part.journal is None else part.outputs(generated)
 
     def add_and_advance(request: Any, *args: Any, **kwargs: Any) -> None:
         add(request, *args, **kwargs)

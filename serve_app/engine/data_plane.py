@@ -69,7 +69,7 @@ class DataPlane:
             await connection.stop()
 
     def _connection(self) -> asyncio.Protocol:
-        connection = IngressConnection(self._engine, self.token, self._connections.discard)
+        connection = IngressConnection(self._engine, self.token, self._trouble, self._connections.discard)
         self._connections.add(connection)
         return connection.frames
 

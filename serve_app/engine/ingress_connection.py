@@ -5,6 +5,7 @@ import hmac
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest
@@ -63,17 +64,23 @@ class IngressConnection:
     Args:
         engine: Runs the calls.
         token: What the ingress must show first.
+        trouble: Why the engine takes no requests now, which greets the ingress.
         closed: Called with this connection when it has ended.
     """
 
     def __init__(
-        self, engine: EngineClient, token: str, closed: Callable[["IngressConnection"], None]
+        self,
+        engine: EngineClient,
+        token: str,
+        trouble: Callable[[], str],
+        closed: Callable[["IngressConnection"], None],
     ) -> None:
         self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._lost)
         self.frames.on_writable = self._flush
         self.streams: dict[int, _Stream] = {}
         self._engine = engine
         self._token = token.encode()
+        self._trouble = trouble
         self._closed = closed
         self._known = False
         """Whether the caller has shown the token."""
@@ -104,9 +111,12 @@ class IngressConnection:
             stream = self.streams[message.stream] = _Stream(message.stream)
             stream.task = asyncio.create_task(self._run(stream, message))
             # Not in the task: one that is cancelled before its first step never runs.
-            stream.task.add_done_callback(lambda _: self.streams.pop(stream.number, None))
+            stream.task.add_done_callback(partial(self._over, message.stream))
         elif isinstance(message, Cancel) and (stream := self.streams.get(message.stream)) is not None:
             stream.cancel()
+
+    def _over(self, number: int, _: asyncio.Task[None]) -> None:
+        self.streams.pop(number, None)
 
     def _meet(self, message: FromIngress) -> None:
         if not isinstance(message, Hello) or message.version != VERSION:
@@ -115,7 +125,7 @@ class IngressConnection:
             self._refuse("the data-plane token is missing or wrong")
         else:
             self._known = True
-            self.frames.send(Beat(""))
+            self.frames.send(Beat(self._trouble()))
 
     def _refuse(self, reason: str) -> None:
         self.frames.send(Refusal(reason))

@@ -36,11 +36,13 @@ class EngineChannel:
     """Carries calls to one engine replica. Use `connect`.
 
     Attributes:
-        on_beat: Called with the trouble that each heartbeat tells, "" for none.
+        trouble: What the last heartbeat told, "" for none.
+        on_beat: Called with it at each heartbeat.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.trouble = ""
         self.on_beat: Callable[[str], None] = lambda _: None
         self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         """Done when the connection has ended, with the reason."""
@@ -105,6 +107,7 @@ class EngineChannel:
                 if (stream := streams.get(piece.stream)) is not None:
                     stream.put(piece)
         elif isinstance(message, Beat):
+            self.trouble = message.trouble
             if not self._met.done():
                 self._met.set_result(None)
             self.on_beat(message.trouble)

@@ -106,7 +106,7 @@ class Heartbeats:
             self._keep_away(replica, known, f"its data plane cannot be reached: {error}")
             await asyncio.sleep(_RETRY_S)
             return
-        self._heard(listener, known, "")
+        self._heard(listener, known, channel.trouble)
         channel.on_beat = lambda trouble: self._heard(listener, known, trouble)
         await asyncio.shield(channel.lost)
 

@@ -85,6 +85,24 @@ async def test_a_replica_in_trouble_gets_no_requests_until_it_is_well_again() ->
         assert known.take(10) is not None
 
 
+async def test_a_replica_in_trouble_whose_connection_is_renewed_stays_out() -> None:
+    known = ReplicaSet()
+    async with running() as replica, listening(known) as listener:
+        replica.trouble = "its engine core has died"
+        known.update({"a": replica.metadata})
+        listener.look()
+        (one,) = known.listed()
+        await until(lambda: len(known) == 0)
+        welcomed: list[bool] = []
+        known.notify(lambda: welcomed.append(True))
+
+        before = listener._channels.at_hand(one)
+        listener._channels.close(one, one.trouble)
+        await until(lambda: hears(listener, one) and listener._channels.at_hand(one) is not before)
+
+        assert welcomed == []
+
+
 async def test_a_replica_whose_process_ends_is_out_at_once() -> None:
     known = ReplicaSet()
     async with running() as replica, listening(known) as listener:
