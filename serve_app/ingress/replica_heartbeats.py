@@ -20,6 +20,9 @@ LOOK_INTERVAL_S = 0.25
 SILENT_LOOKS = 8
 """Looks in a row without a heartbeat until a replica counts as silent: 2 s, four heartbeats. They are counted
 in looks, not in seconds: while this process stands still it neither hears nor looks, by its own fault."""
+SUSPECT_LOOKS = 4
+"""After so many, 1 s, it is picked only where no other has room: streams that have just lost a replica would
+otherwise go to the next one that is about to be found lost."""
 _RETRY_S = 0.5
 
 
@@ -30,6 +33,7 @@ class _Listener:
     replica: Replica
     task: asyncio.Task[None] | None = None
     silent_looks: int = 0
+    suspected: bool = False
 
 
 class Heartbeats:
@@ -79,6 +83,9 @@ class Heartbeats:
         if listener.task is None or listener.task.done():
             return False
         listener.silent_looks += 1
+        if listener.silent_looks >= SUSPECT_LOOKS and not listener.suspected:
+            listener.suspected = True
+            listener.replica.failures += 1
         return listener.silent_looks >= SILENT_LOOKS
 
     def _begin(self, replica: Replica, known: ReplicaSet) -> _Listener:
@@ -113,6 +120,9 @@ class Heartbeats:
     def _heard(self, listener: _Listener, known: ReplicaSet, trouble: str) -> None:
         listener.silent_looks = 0
         replica = listener.replica
+        if listener.suspected:
+            listener.suspected = False
+            replica.failures = max(0, replica.failures - 1)  # an answer may have cleared it meanwhile
         if trouble:
             self._keep_away(replica, known, trouble)
         elif replica.trouble:

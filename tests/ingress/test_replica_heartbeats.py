@@ -11,8 +11,9 @@ from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import replica_heartbeats as heartbeats
 from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.replica_choice import Replica as Picked
-from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, Heartbeats
+from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, SUSPECT_LOOKS, Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet
+from serve_app.wire.data_plane import Beat
 from tests.stub_engine import LIMIT_S, StubEngine
 
 
@@ -125,14 +126,35 @@ async def test_a_replica_that_falls_silent_is_out_after_as_many_looks_as_make_tw
         listener.look()
         (one,) = known.listed()
         await until(lambda: hears(listener, one))  # the beat that greets it
-        for _ in range(SILENT_LOOKS - 1):
+        for _ in range(SUSPECT_LOOKS - 1):
+            listener.look()
+        assert one.failures == 0
+        for _ in range(SILENT_LOOKS - SUSPECT_LOOKS):
             listener.look()
         assert len(known) == 1
+        assert one.failures == 1  # it comes after all others
 
         listener.look()
 
         assert len(known) == 0
         assert one.trouble == "it has sent no heartbeat for 28800 s"
+
+
+async def test_a_replica_that_was_only_late_is_one_of_equals_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 3600.0)
+    known = ReplicaSet()
+    async with running() as replica, listening(known) as listener:
+        known.update({"a": replica.metadata})
+        listener.look()
+        (one,) = known.listed()
+        await until(lambda: hears(listener, one))
+        for _ in range(SUSPECT_LOOKS):
+            listener.look()
+        assert one.failures == 1
+
+        (connection,) = replica.plane._connections
+        connection.tell(Beat(""))
+        await until(lambda: one.failures == 0)
 
 
 async def test_a_stranger_on_a_lost_replicas_port_does_not_pass_for_it() -> None:
