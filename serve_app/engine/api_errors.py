@@ -34,6 +34,13 @@ def engine_died() -> ApiError:
     return ApiError(503, "The engine of this model died; it is being replaced.", code="engine_died")
 
 
+def not_continuable() -> ApiError:
+    """Return a 409 for a continuation of what has no journal."""
+    return ApiError(
+        409, "This answer cannot be continued after the engine that began it.", code="not_continuable"
+    )
+
+
 def field_path(location: Sequence[int | str]) -> str | None:
     """Return `("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`."""
     path = ""

@@ -15,20 +15,16 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
-from copy import copy
 from typing import Any
 
-import numpy as np
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine import FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.outputs import LogprobsLists
 
 from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineRequest
-from serve_app.api.errors import ApiError
-from serve_app.engine.api_errors import ERROR_FRAME
+from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
+from serve_app.engine.delivered_tokens import advance
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
 _A_TURN = 16
@@ -54,13 +50,13 @@ class StreamPart:
         self.journal: TokenJournal | None = None
         """The tokens of this part. None where no other engine could go on with it."""
         self._continuation = request.continuation
+        # Of several sequences there is no journal: their continuation is refused.
         sequences = () if request.continuation is None else request.continuation.tokens
         self._delivered = list(sequences[0]) if sequences else []
         self._replaying = bool(self._delivered)
         self._replay: list[RequestOutput] = []
         # A parser of tool calls or reasoning may pass over what comes in one piece.
         self._tokens_an_output = 1 if request.operation == "chat_completions" else len(self._delivered)
-        self._ended = False
         self._generations = 0
 
     @classmethod
@@ -81,7 +77,7 @@ class StreamPart:
 
         Whoever asks for the next output has handed on all events of the one before.
         """
-        journal = self.journal
+        tell = None if self.journal is None else self.journal.tell
         try:
             if self._replaying:
                 first = await anext(generated)  # before it, vLLM has called `advance`
@@ -91,49 +87,23 @@ class StreamPart:
                     if index % _A_TURN == 0:
                         await asyncio.sleep(0)
                 self._replaying = False
-                if self._ended:
+                if self._replay[-1].finished:
                     return
                 yield first
-                _tell(journal, first)
+                if tell is not None:
+                    tell(0, first.outputs[0].token_ids)
             async for output in generated:
                 yield output
-                _tell(journal, output)
+                if tell is not None:
+                    tell(0, output.outputs[0].token_ids)
         finally:
             self._replaying = False
             await generated.aclose()
 
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
-        """Bring `state` of a sequence that vLLM has just taken to the end of the delivered tokens.
-
-        The engine core is then to be sent `request`, and prefills them. If they end the answer, it generates
-        one token for nothing.
-        """
-        if not self._replaying:
-            return
-        delivered, params = self._delivered, request.sampling_params
-        reason, stopped_by = _end_of(delivered, request, max_model_len)
-        state.stream_interval, interval = 1, state.stream_interval
-        for start in range(0, len(delivered), self._tokens_an_output):
-            tokens = delivered[start : start + self._tokens_an_output]
-            last = start + len(tokens) == len(delivered)
-            stop = state.detokenizer.update(tokens, last and reason is FinishReason.STOP)
-            if stop:
-                last, reason, stopped_by = True, FinishReason.STOP, stop
-            if state.logprobs_processor.logprobs is not None:
-                state.logprobs_processor._update_sample_logprobs(_unknown_logprobs(tokens))
-            ending = (reason, stopped_by) if last else (None, None)
-            self._replay.append(state.make_request_output(tokens, None, *ending))
-            if last:
-                break
-        state.stream_interval = interval
-        state.sent_tokens_offset = state.detokenizer.num_output_tokens()
-        self._ended = reason is not None
-        prefilled = delivered[:-1] if self._ended else delivered
-        request.prompt_token_ids = [*request.prompt_token_ids, *prefilled]
-        request.sampling_params = params = copy(params)
-        params.max_tokens = max(1, params.max_tokens - len(prefilled))
-        params.min_tokens = max(0, params.min_tokens - len(prefilled))
-        state.prompt_len += len(prefilled)  # what the core is busy with and has in its KV cache
+        """Bring a sequence that vLLM has just taken to the end of the delivered tokens."""
+        if self._replaying and self.journal is not None:
+            self._replay = advance(state, request, self._delivered, self._tokens_an_output, max_model_len)
 
     async def new_frames(self, frames: AsyncIterator[str | bytes]) -> AsyncGenerator[bytes]:
         """Those of a handler's frames that are not in the delivered part, with that part's `created`.
@@ -155,24 +125,17 @@ class StreamPart:
                 await frames.aclose()
 
 
-def not_continuable() -> ApiError:
-    """A 409 for a continuation of what has no journal."""
-    return ApiError(
-        409, "This answer cannot be continued after the engine that began it.", code="not_continuable"
-    )
-
-
 def continue_streams(engine: AsyncLLM) -> None:
-    """Have `engine` keep journals of its streams and continue those of others, as `StreamPart.begin` says."""
+    """Have `engine` keep journals of its streams and continue those of others."""
     processor = engine.output_processor
     generate, add = engine.generate, processor.add_request
     max_model_len = engine.model_config.max_model_len
 
     def generate_part(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
         part = _current.get()
+        generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
         if part is not None:
             part.open(prompt, params)
-        generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
         return generated if part is None or part.journal is None else part.outputs(generated)
 
     def add_and_advance(request: Any, *args: Any, **kwargs: Any) -> None:
@@ -196,26 +159,3 @@ def _is_continuable(prompt: Any, params: Any) -> bool:
         and not (params.presence_penalty or params.frequency_penalty or params.bad_words)
         and all(getattr(params, name, None) is None for name in _TELL_THE_PROMPT_APART)
     )
-
-
-def _end_of(delivered: list[int], request: Any, max_model_len: int) -> tuple[FinishReason | None, int | None]:
-    """Why the engine core has ended the answer with the last delivered token, and at which stop token."""
-    params, last = request.sampling_params, delivered[-1]
-    if last == params.eos_token_id:
-        return FinishReason.STOP, None
-    if last in (params.stop_token_ids or ()):
-        return FinishReason.STOP, last
-    room = min(params.max_tokens, max_model_len - len(request.prompt_token_ids))
-    return (FinishReason.LENGTH if len(delivered) >= room else None), None
-
-
-def _unknown_logprobs(tokens: list[int]) -> LogprobsLists:
-    """A row for each of `tokens`, which later ones are decoded behind. No client is sent its figures."""
-    ids = np.array(tokens)[:, None]
-    return LogprobsLists(ids, np.zeros(ids.shape), np.zeros(len(tokens), dtype=int))
-
-
-def _tell(journal: TokenJournal | None, output: RequestOutput) -> None:
-    if journal is not None:
-        for sequence in output.outputs:
-            journal.tell(sequence.index, sequence.token_ids)

@@ -7,9 +7,16 @@ from contextlib import asynccontextmanager
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, stream_failed
-from serve_app.engine.api_errors import ERROR_FRAME, engine_dead, engine_died, from_exception, from_frame
+from serve_app.engine.api_errors import (
+    ERROR_FRAME,
+    engine_dead,
+    engine_died,
+    from_exception,
+    from_frame,
+    not_continuable,
+)
 from serve_app.engine.completions import Completions, ReplyOrFrames
-from serve_app.engine.continued_stream import StreamPart, not_continuable
+from serve_app.engine.continued_stream import StreamPart
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.engine.serving import Serving

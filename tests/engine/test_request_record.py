@@ -12,6 +12,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
+from serve_app.api.continuation import Continuation
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine import request_record
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures, watch_sequences
@@ -165,6 +166,23 @@ async def test_a_request_that_never_was_in_the_engine_has_no_line() -> None:
     record.completed()
 
     assert record.line("tide") is None
+
+
+async def test_a_stream_that_moved_here_counts_from_its_first_event_at_another_engine(core: Core) -> None:
+    asked = request()
+    asked.continuation = Continuation(([1, 2],), created=7, ttft_s=0.25, moves=2)
+    record = RequestRecord.begin(asked)
+    name = core.start(prompt=12)
+    core.step(name, 1, cached=12, last=True)
+    record.opened()
+
+    final = record.with_latency(frame(choices=[], usage={**USAGE, "prompt_tokens": 10}))
+
+    assert record.first_token == asked.arrived + 0.25
+    latency = json.loads(final.removeprefix(b"data: "))["latency"]
+    assert (latency["ttft_ms"], latency["cached_tokens"], latency["moves"]) == (250.0, 10, 2)
+    line = ended(record)
+    assert (line.ttft_s, line.input_tokens, line.output_tokens) == (0.25, 12, 1)
 
 
 async def test_the_next_request_of_a_task_is_another_one(core: Core) -> None:

@@ -1,0 +1,272 @@
+"""Streams cut anywhere and continued: a real engine says the same as undisturbed, to the token."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.api.continuation import Continuation
+from serve_app.api.engine_client import Operation
+from serve_app.api.errors import ApiError
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.request_record import watch_sequences
+from serve_app.engine.serving import Serving
+from serve_app.settings import ModelSettings
+from tests.engine.local import Log
+from tests.engine.streams import Heard, asked, continued, events, hear, said
+from tests.engine.stub_engine_core import StubEngineCore, configured
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a place",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def chat(text: str, **fields: Any) -> tuple[Operation, dict[str, Any]]:
+    return "chat_completions", {"messages": [{"role": "user", "content": text}], **fields}
+
+
+STORY = chat("Write a story about the sea.", max_tokens=220, ignore_eos=True)
+LOGPROBS = chat("Write a story about a fox.", max_tokens=220, ignore_eos=True, logprobs=True, top_logprobs=3)
+TOOLS = chat("What is the weather in Oslo?", max_tokens=120, tools=[WEATHER])
+TEXT: tuple[Operation, dict[str, Any]] = (
+    "completions",
+    {"prompt": "The sea", "max_tokens": 220, "ignore_eos": True},
+)
+SCORED: tuple[Operation, dict[str, Any]] = (
+    "completions",
+    {"prompt": "The moon", "max_tokens": 60, "logprobs": 2},
+)
+GENERATE: tuple[Operation, dict[str, Any]] = ("generate", {"prompt": "Once upon a time", "max_tokens": 220})
+STREAMS = pytest.mark.parametrize(
+    ("operation", "body"),
+    [STORY, LOGPROBS, TOOLS, TEXT, SCORED, GENERATE],
+    ids=["chat", "logprobs", "tools", "text", "scored", "generate"],
+)
+
+
+@pytest.fixture(scope="module")
+async def client() -> AsyncIterator[LocalEngine]:
+    """The embedded model in an engine core of its own, which finds no prompt in a cache."""
+    settings, namespace, config = configured(
+        max_model_len=512, tool_call_parser="hermes", enable_prefix_caching=False
+    )
+    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+    local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
+    watch_sequences(llm.output_processor)
+    local.request_log = Log()  # type: ignore[assignment]
+    yield local
+    llm.shutdown()
+    await asyncio.sleep(0)  # the sockets are closed by the loop
+    llm.engine_core.resources.ctx.destroy(linger=0)
+
+
+def differences(whole: Heard, again: Heard) -> dict[str, Any]:
+    """What was said otherwise, but for log-probabilities and a tool call's id, which is drawn."""
+    one, other = said(whole.chunks), said(again.chunks)
+    for each in (one, other):
+        each["logprobs"] = [token for token, _ in each["logprobs"]]
+        for call in each["calls"].values():
+            call["id"] = bool(call["id"])
+    one["tokens"], other["tokens"] = whole.tokens, again.tokens
+    return {name: (one[name], other[name]) for name in one if one[name] != other[name]}
+
+
+@STREAMS
+async def test_a_continued_stream_says_what_an_undisturbed_one_does(
+    client: LocalEngine, operation: Operation, body: dict[str, Any]
+) -> None:
+    whole = await hear(client, asked(operation, body))
+    cuts = whole.cuts()
+
+    for cut in {*cuts[:2], *cuts[:: 1 + len(cuts) // 6], *cuts[-2:]}:
+        assert differences(whole, await continued(client, operation, body, whole, cut)) == {}, cut
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        chat("Say hello in Japanese.", max_tokens=40, ignore_eos=True),  # characters of several tokens
+        chat("Write a story about the sea.", max_tokens=220, stop=["in a castle"]),
+        chat(
+            "Write a story about the sea.",
+            max_tokens=220,
+            stop=["the sea and"],
+            include_stop_str_in_output=True,
+        ),
+        chat("Hello!", max_tokens=60, min_tokens=40),  # its end would come before
+        chat("Hello!", max_tokens=60),  # ends by itself
+        ("completions", {"prompt": "The sea", "max_tokens": 40, "echo": True, "return_token_ids": True}),
+        chat("Tell me about rain.", max_tokens=40, repetition_penalty=1.3, logit_bias={"300": -5}),
+    ],
+    ids=["bytes", "stop", "stop shown", "not before", "end", "echo", "penalty"],
+)
+async def test_nothing_is_lost_or_doubled_wherever_the_seam_is(
+    client: LocalEngine, operation: Operation, body: dict[str, Any]
+) -> None:
+    whole = await hear(client, asked(operation, body))
+
+    for cut in whole.cuts()[-32:]:
+        assert differences(whole, await continued(client, operation, body, whole, cut)) == {}, cut
+
+
+async def test_log_probabilities_behind_the_seam_are_those_of_the_undisturbed_run(
+    client: LocalEngine,
+) -> None:
+    whole = await hear(client, asked(*LOGPROBS))
+    again = await continued(client, *LOGPROBS, whole, whole.cuts()[-99])
+
+    before, after = (dict(enumerate(said(heard.chunks)["logprobs"])) for heard in (whole, again))
+    assert len(before) == 220
+    # Prefilled together, the delivered tokens are rounded otherwise to bfloat16 than one by one. Of 120 seams
+    # 86 were equal to the last bit, and none differed by more than 0.04.
+    for index, (token, figure) in before.items():
+        assert after[index] == (token, pytest.approx(figure, abs=0.1))
+
+
+async def test_a_stream_moves_as_often_as_engines_are_lost(client: LocalEngine) -> None:
+    whole = await hear(client, asked(*STORY))
+    once = await continued(client, *STORY, whole, whole.cuts()[20])
+    twice = await continued(client, *STORY, once, once.cuts()[-20], moves=2)
+
+    assert differences(whole, twice) == {}
+    latency = events(twice.chunks)[-1]["latency"]
+    assert (latency["moves"], latency["ttft_ms"], latency["tokens_generated"]) == (2, 250.0, 220)
+    assert "moves" not in events(whole.chunks)[-1]["latency"]
+
+
+@pytest.mark.parametrize(("operation", "body"), [STORY, LOGPROBS, TEXT])
+async def test_the_events_keep_the_answers_date(
+    client: LocalEngine, operation: Operation, body: dict[str, Any]
+) -> None:
+    rest = await hear(client, asked(operation, body, Continuation(([300],), created=7, ttft_s=0.1)))
+    first = await hear(client, asked(operation, body, Continuation((), created=7, ttft_s=0.1)))
+
+    assert said(rest.chunks)["created"] == said(first.chunks)["created"] == {7}
+    assert said(rest.chunks)["roles"] == 0
+
+
+@STREAMS
+async def test_tokens_are_told_when_their_events_have_been_handed_on(
+    client: LocalEngine, operation: Operation, body: dict[str, Any]
+) -> None:
+    more = {} if operation == "generate" else {"return_token_ids": True}
+    heard = await hear(client, asked(operation, {**body, **more}))
+
+    sent: list[int] = []
+    for chunk, told in zip(heard.chunks, heard.told_before, strict=True):
+        assert heard.tokens[:told] == sent
+        for frame in chunk.split(b"\n\n"):
+            document = json.loads(frame.removeprefix(b"data: ")) if frame.startswith(b"data: {") else {}
+            sent += [document["token_id"]] if "token_id" in document else []
+            sent += [token for one in document.get("choices", ()) for token in one.get("token_ids") or ()]
+    assert heard.tokens == sent
+
+
+async def test_what_others_generated_is_input_in_the_log(client: LocalEngine) -> None:
+    whole = await hear(client, asked(*STORY))
+    await continued(client, *STORY, whole, whole.cuts()[99])
+
+    before, after = client.request_log.lines[-2:]  # type: ignore[union-attr]
+    assert (before.input_tokens, before.output_tokens) == (15, 220)
+    delivered = 220 - after.output_tokens
+    assert (after.input_tokens, after.ttft_s, after.outcome) == (15 + delivered, 0.25, "completed")
+    assert delivered >= 100
+
+
+async def test_a_stream_left_early_frees_its_sequence_and_tells_no_more(client: LocalEngine) -> None:
+    states = client._engine.output_processor.request_states
+
+    async with client.call(asked(*STORY, Continuation(([300, 301],), created=7, ttft_s=0.1))) as reply:
+        assert reply.stream is not None
+        await anext(reply.stream)
+        assert len(states) == 1
+
+    while states:
+        await asyncio.sleep(0)
+    assert reply.journal is not None
+    assert reply.journal.take() == []
+
+
+# Without a model: refusals, and failures before the first event.
+
+
+@pytest.fixture
+def stub(serving: Serving) -> LocalEngine:
+    return LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        chat("Hi", max_tokens=2, n=2, temperature=1),
+        chat("Hi", max_tokens=2, presence_penalty=0.5),
+        chat("Hi", max_tokens=2, frequency_penalty=-0.5),
+        chat("Hi", max_tokens=2, bad_words=["sea"]),
+        chat("Hi", max_tokens=2, structured_outputs={"choice": ["a", "b"]}),
+        chat("Hi", max_tokens=2, response_format={"type": "json_object"}),
+        chat("Hi", max_tokens=2, vllm_xargs={"mine": 1}),
+        ("completions", {"prompt": ["a", "b"], "max_tokens": 2}),
+        ("completions", {"prompt": "a", "max_tokens": 2, "frequency_penalty": 1}),
+    ],
+)
+async def test_what_cannot_be_continued_has_no_journal_and_is_refused(
+    stub: LocalEngine, operation: Operation, body: dict[str, Any]
+) -> None:
+    async with stub.call(asked(operation, body)) as reply:
+        assert reply.journal is None
+        assert reply.stream is not None
+        assert [chunk async for chunk in reply.stream][-1].endswith(b"data: [DONE]\n\n")
+
+    with pytest.raises(ApiError) as refused:
+        await hear(stub, asked(operation, body, Continuation(([300],), created=7, ttft_s=0.1)))
+    assert (refused.value.status, refused.value.code) == (409, "not_continuable")
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [chat("Hi", max_tokens=2), ("generate", {"prompt": "a"}), ("tokenize", {"prompt": "a"})],
+)
+async def test_only_a_stream_is_continued(
+    stub: LocalEngine, operation: Operation, body: dict[str, Any]
+) -> None:
+    whole = {**body, "stream": False} | ({} if operation == "generate" else {"stream_options": None})
+    with pytest.raises(ApiError) as refused:
+        await hear(stub, asked(operation, whole, Continuation(([300],), 7, ttft_s=0.1)))
+    assert (refused.value.status, refused.value.code) == (409, "not_continuable")
+
+
+@pytest.mark.parametrize("delivered", [3, 4])
+async def test_delivered_tokens_that_are_all_there_may_be_leave_the_usage(
+    stub: LocalEngine, delivered: int
+) -> None:
+    operation, body = chat("Hi", max_tokens=3)
+    rest = await hear(stub, asked(operation, body, Continuation(([300] * delivered,), 7, ttft_s=0.1)))
+
+    (usage,) = events(rest.chunks)
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], delivered)
+    assert rest.tokens == []
+
+
+async def test_a_failure_before_the_first_new_token_is_not_left_out_with_the_old_events(
+    stub: LocalEngine, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core: StubEngineCore = serving.engine.engine_core  # type: ignore[assignment]
+    monkeypatch.setattr(core, "silent", True)
+    operation, body = chat("Hi", max_tokens=9)
+    opening = asyncio.ensure_future(hear(stub, asked(operation, body, Continuation(([300],), 7, ttft_s=0.1))))
+    while not serving.engine.output_processor.request_states:
+        await asyncio.sleep(0)
+
+    serving.engine.output_processor.propagate_error(RuntimeError("gone wrong"))
+
+    with pytest.raises(ApiError) as failure:
+        await opening
+    assert failure.value.status == 500
