@@ -126,7 +126,9 @@ class StreamPart:
 
 
 def continue_streams(engine: AsyncLLM) -> None:
-    """Have `engine` keep journals of its streams and continue those of others."""
+    """Have `engine` keep journals of its streams and continue those of others. A second call does nothing."""
+    if "generate" in vars(engine):
+        return
     processor = engine.output_processor
     generate, add = engine.generate, processor.add_request
     max_model_len = engine.model_config.max_model_len
