@@ -1,7 +1,7 @@
 """A rehearsal of the GPU proof on this machine's CPU: interrupted once, and continued to its end.
 
-With `EVERY_STAGE=1` (`make test-gpu-proof`) of all stages, which takes ten minutes; otherwise of those that
-the replay goes by.
+With `EVERY_STAGE=1` (`make test-gpu-proof`) of all stages, which takes ten minutes; otherwise of the first,
+on one server.
 """
 
 import json
@@ -24,7 +24,7 @@ from benchmarks.gpu_proof.sections import sections
 from benchmarks.gpu_proof.store import DOCUMENT, read_document
 
 EVERY_STAGE = bool(os.environ.get("EVERY_STAGE"))
-STAGES = tuple(titles()) if EVERY_STAGE else ("model", "step-time", "capacity", "tensor-parallel", "replay")
+STAGES = tuple(titles()) if EVERY_STAGE else ("model", "step-time", "tensor-parallel")
 CUT_IN, KEPT = ("slo", ["model", "step-time", "capacity"]) if EVERY_STAGE else ("step-time", ["model"])
 CANNOT = {"tensor-parallel": "it takes two GPUs, and there is none"}
 
@@ -97,16 +97,17 @@ def test_every_figure_of_it_is_the_cpu_s(whole: Rehearsal, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_figures_are_of_requests_that_were_answered(whole: Rehearsal) -> None:
+def test_its_figures_are_numbers(whole: Rehearsal) -> None:
     figures = {one["stage"]: one["figures"] for one in whole.document["stages"]}
-    assert all(rate["ttft_s"] for rate in figures["capacity"]["rates"])
-    assert [row["policy"] for row in figures["replay"]["rows"]] == ["ours", "ray:5"]
+    assert figures["step-time"]["law"]["samples"] >= 8
     assert json.dumps(whole.document, allow_nan=False)
 
 
 @pytest.mark.skipif(not EVERY_STAGE, reason="takes ten minutes: `make test-gpu-proof` runs it")
 def test_the_longer_stages_measure_what_they_are_about(whole: Rehearsal) -> None:
     figures = {one["stage"]: one["figures"] for one in whole.document["stages"]}
+    assert all(rate["ttft_s"] for rate in figures["capacity"]["rates"])
+    assert [row["policy"] for row in figures["replay"]["rows"]] == ["ours", "ray:5"]
     assert [figures["prefix-cache"][load]["errors"] for load in ("shared", "nothing_shared")] == [0, 0]
     loads = [*figures["slo"]["tried"], *figures["prefill-groups"]["rows"]]
     assert [load["errors"] for load in loads] == [0] * len(loads)

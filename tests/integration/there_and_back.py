@@ -35,7 +35,7 @@ SCENARIO = {
     "arrivals": [
         {"shape": "burst", "for_s": 1, "requests": 8},
         # Past the cold start: a rate is seen only of what goes on between two scrapes.
-        {"shape": "steady", "for_s": 36, "rate": 1.5},
+        {"shape": "steady", "for_s": 26, "rate": 1.5},
     ],
     "requests": [
         {"kind": "stays", "share": 2, "prompt_tokens": 40, "output_tokens": 20},
