@@ -115,6 +115,11 @@ def test_streams_that_lose_their_engine_go_on_with_another(attacked) -> None:
     assert told == dict.fromkeys(told, 0), [one.error for one in trace.streams if one.outcome == "told"]
 
 
+def test_a_killed_replica_takes_its_engine_core_with_it(attacked) -> None:
+    running, _, _ = attacked
+    assert len(running.processes("VLLM::EngineCore")) == 2
+
+
 def test_greedy_streams_are_the_same_whether_a_replica_is_killed_under_them_or_not(attacked) -> None:
     running, _, _ = attacked
     undisturbed = greedy_streams(running)
@@ -122,11 +127,6 @@ def test_greedy_streams_are_the_same_whether_a_replica_is_killed_under_them_or_n
     moved = [text.count(b": continued on another replica after ") for text in disturbed]
     assert any(moved)
     assert [pieces(text) for text in disturbed] == [pieces(text) for text in undisturbed]
-
-
-def test_a_killed_replica_takes_its_engine_core_with_it(attacked) -> None:
-    running, _, _ = attacked
-    assert len(running.processes("VLLM::EngineCore")) == 2
 
 
 def test_nothing_outlives_a_run_that_is_killed_itself(attacked) -> None:
