@@ -1,6 +1,7 @@
 """The connections of this ingress replica to engine replicas: one to each, shared by all its requests."""
 
 import asyncio
+from functools import partial
 
 from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.ingress.replica_choice import Replica
@@ -35,13 +36,21 @@ class EngineChannels:
         return None if channel.lost.done() else channel
 
     def close(self, replica: Replica, reason: str) -> None:
-        """End the channel to `replica`; its requests are told that the replica is lost."""
-        if (channel := self.at_hand(replica)) is not None:
-            channel.close(reason)
-        if (opening := self._opening.pop(replica, None)) is not None:
-            opening.cancel()
+        """End the channel to `replica`; its requests are told that the replica is lost.
+
+        One that is being opened is closed once it is open. Cancelled, it would cancel the requests that wait
+        for it, as if their clients had left.
+        """
+        opening = self._opening.pop(replica, None)
+        if opening is not None:
+            opening.add_done_callback(partial(_close_opened, reason))
 
     def close_all(self) -> None:
         """End all of them."""
         for replica in list(self._opening):
             self.close(replica, "this ingress replica ends")
+
+
+def _close_opened(reason: str, opening: asyncio.Task[EngineChannel]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close(reason)

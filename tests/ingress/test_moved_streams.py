@@ -200,3 +200,17 @@ async def test_a_client_that_leaves_a_moved_stream_ends_its_generation(fleet: Fl
 
     assert second.cancelled
     assert fleet.in_flight == [0, 0]
+
+
+async def test_a_request_whose_channel_is_closed_while_it_opens_goes_to_another_replica(fleet: Fleet) -> None:
+    """It must not end as if its client had left."""
+    engine = CountingEngine()
+    await fleet.start(engine)
+    (replica,) = fleet.replicas
+    async with reading(fleet) as answer:
+        while replica not in fleet.channels._opening:
+            await asyncio.sleep(0)
+        fleet.channels.close(replica, "its engine stands still")
+        text, _ = without_comments(await answer)
+
+    assert text == WHOLE
