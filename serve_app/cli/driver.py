@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -74,7 +75,15 @@ def main() -> None:
     # To a file, Python would write it in blocks; the file is read while the server starts.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     Thread(target=_watch, args=(interrupted,), daemon=True).start()
-    cli()
+    try:
+        cli()
+    except BaseException as error:
+        if interrupted.is_set():
+            raise
+        if not isinstance(error, SystemExit):  # that one has printed what failed
+            traceback.print_exc()
+        # Python's own exit would end Ray's processes first: they, not this one, would seem to have failed.
+        os._exit(1)
 
 
 def take_any_agent_port() -> None:

@@ -225,6 +225,8 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
                     _show_lines(log, log.errors())
                 time.sleep(_POLL_S)
                 _show_news(log, progress)
+                if server.poll() is not None:  # Ray ends with it: that is no news of Ray
+                    break
                 for line in cluster.look():
                     say(line)
                 if cluster.log_folder and log.move_to(cluster.log_folder):

@@ -1,3 +1,7 @@
+import subprocess
+import sys
+
+import pytest
 from ray._private import parameter
 from ray.serve._private.application_state import ApplicationStatusInfo, StatusOverview
 from ray.serve._private.common import DeploymentStatus, DeploymentStatusInfo, DeploymentStatusTrigger
@@ -53,3 +57,25 @@ def test_a_second_cluster_s_dashboard_agent_does_not_ask_for_the_first_one_s_por
     started = parameter.RayParams(num_cpus=2)
     assert started.dashboard_agent_listen_port == 0
     assert started.num_cpus == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [("TimeoutError('no proxy')", "TimeoutError: no proxy"), ("SystemExit('no such file')", "")],
+)
+def test_a_failed_start_ends_the_driver_before_ray(failure: str, told: str) -> None:
+    code = f"""
+import atexit
+from serve_app.cli import driver
+def fail(): raise {failure}
+driver.cli = fail
+atexit.register(print, "Ray shuts down")
+driver.main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert told in ended.stderr
