@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cold_start.spans import ENVIRONMENT
-from benchmarks.common.server_process import ServerProcess, free_ports
+from benchmarks.common.server_process import ServerProcess
 from benchmarks.serving_overhead.servers import KINDS, Engine, Setup, environment, tideserve_config
+from serve_app.cli.listening import free_port
 
 _RAY_CPUS = 0.8
 """What is left to Ray and the ingress when engine replicas share the CPU cores."""
@@ -88,7 +89,7 @@ class Start:
         config = self.work / "tideserve.yaml"
         kind = KINDS[self.system.kind]
         setup = Setup(self.engine, self.work, config if self.system.ours else None, {})
-        port = free_ports(1)[0]
+        port = free_port()
         command, env = kind.command(setup, port), environment(kind, setup, folder)
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over `kv_cache_memory_bytes`
         if self.system.ours:

@@ -3,9 +3,7 @@
 import contextlib
 import http.client
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,22 +21,6 @@ _STOP_S = supervise.POLITE_S + supervise.TERM_S + 20.0
 
 class ServerError(Exception):
     """A server did not start, died, or could not be stopped."""
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` distinct TCP ports that are free now, below the kernel's ephemeral range."""
-    found: list[int] = []
-    first = random.randrange(12000)
-    for port in (20000 + (first + step) % 12000 for step in range(12000)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise ServerError(f"only {len(found)} of {count} free ports between 20000 and 32000")
 
 
 class ServerProcess:

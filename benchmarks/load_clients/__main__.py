@@ -13,10 +13,11 @@ import numpy as np
 
 from benchmarks.common.markdown import table
 from benchmarks.common.process_tree import cpu_s, tree
-from benchmarks.common.server_process import HOST, free_ports
+from benchmarks.common.server_process import HOST
 from benchmarks.load_clients.clients import clients
 from benchmarks.load_clients.job import Client, Job, Planned, poisson
 from benchmarks.load_clients.measure import Usage, errors, lags, run, stub, truths
+from serve_app.cli.listening import free_port
 
 _AFTER_S = 180.0
 """For starting, for the last replies, and for the client's own report."""
@@ -115,7 +116,7 @@ def _one(
     script: Mapping[str, object],
     cancel_after_s: float | None,
 ) -> tuple[Job, Path, Usage, float]:
-    port = free_ports(1)[0]
+    port = free_port()
     where = Path(tempfile.mkdtemp(prefix=f"{client.name}-{name}-", dir=directory))
     job = Job(f"http://{HOST}:{port}", planned, where, script, cancel_after_s)
     log = where / "served.jsonl"

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import REPOSITORY
-from benchmarks.common.server_process import HOST, ServerProcess, free_ports
+from benchmarks.common.server_process import HOST, ServerProcess
 from benchmarks.serving_overhead import ray_llm
+from serve_app.cli.listening import free_port, free_ports
 
 _UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
@@ -96,7 +97,7 @@ def environment(kind: Kind, setup: Setup, folder: Path) -> dict[str, str]:
 def start(kind: Kind, setup: Setup, folder: Path, log: Path) -> ServerProcess:
     """Start a server on a free port; `folder` is for its temporary files."""
     folder.mkdir(parents=True)
-    port = free_ports(1)[0]
+    port = free_port()
     return ServerProcess(kind.name, kind.command(setup, port), environment(kind, setup, folder), port, log)
 
 

@@ -1,8 +1,10 @@
 """Where a server listens: addresses, ports, and who can reach them."""
 
 import ipaddress
+import random
 import socket
 from collections.abc import Iterable
+from itertools import islice
 
 from serve_app.settings.settings_error import SettingsError
 
@@ -10,6 +12,8 @@ LOOPBACK = "127.0.0.1"
 """Where a server listens unless it is told otherwise."""
 
 _ALL = ("0.0.0.0", "::")
+# Above those of Ray's workers (benchmarks of several nodes: to 21599), below Kubernetes' node ports.
+_SERVER_PORTS = range(22000, 30000)
 
 
 def check_host(key: str, host: str, *, haproxy: bool) -> str:
@@ -79,7 +83,23 @@ def port_taken(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port on which no process listens now."""
-    with socket.create_server(("", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A port on which no process listens now; see `free_ports`."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` distinct ports on which no process listens now.
+
+    One from the kernel's own range (32768 and up on Linux) could become the near end of somebody's connection
+    before its server binds it; Ray alone opens hundreds of these while it starts.
+
+    Raises:
+        SettingsError: if there are not so many.
+    """
+    start = random.randrange(len(_SERVER_PORTS))  # noqa: S311 - no secret
+    turned = (_SERVER_PORTS[(start + step) % len(_SERVER_PORTS)] for step in range(len(_SERVER_PORTS)))
+    found = list(islice((port for port in turned if not port_taken(port)), count))
+    if len(found) < count:
+        first, last = _SERVER_PORTS[0], _SERVER_PORTS[-1]
+        raise SettingsError([f"only {len(found)} of {count} ports are free from {first} to {last}"])
+    return found

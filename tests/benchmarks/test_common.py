@@ -4,7 +4,6 @@ import sys
 
 from benchmarks.common.markdown import table
 from benchmarks.common.process_tree import cpu_s, machine_busy_s, pss_bytes, resident_bytes, tree
-from benchmarks.common.server_process import free_ports
 
 
 def test_a_table_lines_up_as_plain_text_with_numbers_to_the_right() -> None:
@@ -32,10 +31,3 @@ def test_a_tree_has_the_children_and_what_they_use() -> None:
         child.communicate(b"\n")
     assert machine_busy_s() > 0
     assert tree(child.pid) == []
-
-
-def test_free_ports_are_distinct_and_below_the_ephemeral_ones() -> None:
-    ports = free_ports(3)
-
-    assert len(set(ports)) == 3
-    assert all(20_000 <= port < 32_000 for port in ports)

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from serve_app.cli import listening
 from serve_app.cli.config_file import read_config
-from serve_app.cli.listening import check_host, free_port, meaning, port_taken, url_here
+from serve_app.cli.listening import check_host, free_port, free_ports, meaning, port_taken, url_here
 from serve_app.settings import SettingsError
 
 CONFIG = Path(__file__).parents[2] / "config" / "serve.yaml"
@@ -89,6 +90,21 @@ def test_a_port_somebody_listens_on_is_taken_and_a_free_one_is_not() -> None:
     assert not port_taken(port)
 
 
+def test_free_ports_are_distinct_and_below_those_that_the_kernel_gives_to_connections() -> None:
+    ports = free_ports(3)
+
+    assert len(set(ports)) == 3
+    kernel = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert max(ports) < int(kernel[0])
+
+
 def test_a_free_port_can_be_listened_on() -> None:
     with socket.create_server(("", free_port())):
         pass
+
+
+def test_too_few_free_ports_are_an_error_that_says_how_many_there_are(monkeypatch) -> None:
+    monkeypatch.setattr(listening, "port_taken", lambda port: port != 22_001)
+
+    with pytest.raises(SettingsError, match="only 1 of 2 ports are free from 22000 to 29999"):
+        free_ports(2)

@@ -19,16 +19,10 @@ import psutil
 import ray.serve._private.haproxy as ray_haproxy
 from ray.serve.config import HTTPOptions
 
+from serve_app.cli.listening import free_port
 from serve_app.haproxy.keeper import alive, ask
 
 WAIT_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Replica(BaseHTTPRequestHandler):

@@ -11,7 +11,8 @@ import pytest
 import ray.serve._private.haproxy as ray_haproxy
 
 from serve_app import env
-from tests.haproxy.proxy import Proxy, Replica, free_port, gone, holders_of, shorten
+from serve_app.cli.listening import free_port
+from tests.haproxy.proxy import Proxy, Replica, gone, holders_of, shorten
 
 pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,22 +21,18 @@ from typing import Any
 import psutil
 import yaml
 
+from serve_app.cli.listening import free_port, free_ports
 from serve_app.cli.ray_token import token_header
 from serve_app.env import FAST_PATH_PORTS
 
 START_TIMEOUT_S = 240.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def own_ports() -> dict[str, str]:
     """Those that two applications which start at the same moment would both find free."""
-    return {name: str(free_port()) for name in FAST_PATH_PORTS}
+    return {
+        name: str(port) for name, port in zip(FAST_PATH_PORTS, free_ports(len(FAST_PATH_PORTS)), strict=True)
+    }
 
 
 @dataclass(slots=True)

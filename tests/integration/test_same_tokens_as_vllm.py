@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from serve_app.cli.listening import free_port
 from serve_app.weights import embedded_model_path
-from tests.integration.cluster import free_port
 from tests.integration.conftest import CHAT
 
 SUBJECTS = ("the sea", "a fox", "rain", "the moon", "bread", "a harbour", "trains", "winter", "ships", "cats")

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tests.integration.cluster import free_port
+from serve_app.cli.listening import free_port
 from tests.kubernetes.tools import PROMETHEUS
 
 _START_S = 30.0
