@@ -148,6 +148,7 @@ def measure(
         peak=fleet.peak,
         changes=changes,
         preemptions=int(totals["preemptions"]),
+        moves=int(totals["moves"]),
         windows=windows,
         timeline=series.timeline(),
         decisions=controller.decisions(),

@@ -109,6 +109,8 @@ class Result:
     changes: int
     """Changes of the target."""
     preemptions: int
+    moves: int
+    """Of streams from draining replicas to others."""
     windows: Windows
     timeline: Timeline
     decisions: list[dict[str, Any]] = field(default_factory=list)

@@ -24,6 +24,7 @@ _OF_ALL = (
     "ttft_percentile",
     "itl_target_s",
     "max_held_requests",
+    "drain_move_after_s",
 )
 """The knobs that bear on every policy: bounds, targets, and what the ingress holds."""
 
@@ -140,6 +141,7 @@ def scenario(
         seed=seed,
         routing="tokens" if routing == "grouped" and not knobs.prefill_groups else routing,
         max_held=knobs.max_held_requests,
+        drain_move_after_s=knobs.drain_move_after_s,
         start_failures=start_failures,
         capacity=capacity,
         block_tokens=trace.block_tokens,

@@ -38,6 +38,8 @@ class Conditions:
     """Requests the ingress holds at most; beyond them it refuses."""
     max_ongoing_requests: int = 1000
     """Requests one replica may have in flight; where all have so many the ingress refuses."""
+    drain_move_after_s: float | None = None
+    """Seconds of draining after which requests that decode move to replicas with room; None: never."""
     start_failures: float = 0.0
     """Share of starts that fail, at an even point of their cold start; they are tried again."""
     capacity: int | None = None
@@ -62,6 +64,12 @@ class Conditions:
             ("routing", self.routing, self.routing not in ROUTINGS, f"one of {', '.join(ROUTINGS)}"),
             ("max_held", self.max_held, self.max_held < 0, "at least 0"),
             ("max_ongoing_requests", self.max_ongoing_requests, self.max_ongoing_requests < 1, "at least 1"),
+            (
+                "drain_move_after_s",
+                self.drain_move_after_s,
+                self.drain_move_after_s is not None and not self.drain_move_after_s >= 0,
+                "at least 0",
+            ),
             # If every start failed, no request would be answered; without a cold start time would not pass.
             ("start_failures", self.start_failures, not 0 <= self.start_failures < 1, "from 0 to below 1"),
             ("capacity", self.capacity, self.capacity is not None and self.capacity < 1, "at least 1"),

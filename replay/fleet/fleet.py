@@ -145,7 +145,7 @@ class Fleet:
         return min((start.ends_at for start in self.starting.values()), default=math.inf)
 
     def settle(self) -> None:
-        """Put into service what has started by now, and end what has drained."""
+        """Put into service what has started by now, move streams off replicas that drain, and end those."""
         due = [start for start in self.starting.values() if start.ends_at <= self.now]
         for start in sorted(due, key=lambda start: start.number):
             if self._fails(start):
@@ -157,6 +157,10 @@ class Fleet:
             self._warming += self.now - start.began_at
             self.cold_starts.append((start.number, start.cold_start_s, start.warm_node))
             self._put_into_service(start.slot, start.number)
+        after = self.conditions.drain_move_after_s
+        for slot, began in self._drain_began.items():
+            if after is not None and self.now - began >= after:
+                kernel.empty(self.memory, slot, float(self.now))
         self._reap()
         self._place()
         if due:

@@ -132,6 +132,7 @@ TOTALS = np.dtype(
         ("itl_count", "f8"),
         ("itl_sum", "f8"),
         ("preemptions", "f8"),
+        ("moves", "f8"),  # of requests from draining replicas to others
     ]
 )
 WINDOW = np.dtype(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
-from serve_app.ingress.replica_choice import Slot
+from serve_app.ingress.replica_choice import Replica, Slot
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 
@@ -62,6 +62,23 @@ class Admission:
             if slot is not None:
                 return slot
         return await self.held.wait(request, prompt_tokens, budget_s, again)
+
+    def is_to_be_emptied(self, replica: Replica) -> bool:
+        """Whether a replica has drained for so long that streams had better leave it."""
+        after_s = self._knobs().drain_move_after_s
+        if replica.unlisted_at is None or after_s is None:
+            return False
+        return self.replicas.clock() - replica.unlisted_at >= after_s
+
+    def take_for_move(self, request: EngineRequest, delivered_tokens: int) -> Slot | None:
+        """A slot for a stream whose replica drains, where it would run at once; None if it had better stay.
+
+        Args:
+            request: Has its body.
+            delivered_tokens: Those generated so far, which the next engine prefills behind the prompt.
+        """
+        tokens = estimated_prompt_tokens(request, self._most_prompt_tokens) + delivered_tokens
+        return self.replicas.take(min(self._limit, self._batch), min(tokens, self._most_prompt_tokens))
 
 
 def estimated_prompt_tokens(request: EngineRequest, most: int) -> int:

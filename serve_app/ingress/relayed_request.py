@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from serve_app.api.engine_client import EngineRequest
@@ -26,9 +28,18 @@ _BACKOFF_S = 0.2
 # the request has gone on for so many tokens meanwhile.
 _DEATHS = 2
 _INNOCENT_TOKENS = 16
+_MOVE_RETRY_S = 1.0
 _DEAD, _DIED = b'"engine_dead"', b'"engine_died"'
 """Codes of the error of an engine core that was dead already, and of one that died with the request. Within
 text the quotes would be escaped."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one replica does of a request."""
+
+    slot: Slot
+    stream: EngineStream | None = None
 
 
 class RelayedRequest:
@@ -47,10 +58,10 @@ class RelayedRequest:
         self._body = request.body
         self._admission = admission
         self._channels = channels
-        self._slot: Slot | None = None
-        self._stream: EngineStream | None = None
+        self._part: _Part | None = None
         self._deaths = 0
         self._again = False
+        self._looks_again_at = 0.0
 
     async def begin(self, sent: Sent | None = None) -> Answer:
         """The first of an answer, from the first replica that gives one.
@@ -60,8 +71,11 @@ class RelayedRequest:
         """
         lost: Exception | None = None
         for attempt in range(1, _ATTEMPTS + 1):
+            slot = await self._admission.take(self._request, again=self._again)
+            self._again = True
+            self._part = _Part(slot)
             try:
-                return await self._ask(sent)
+                return await self._ask(self._part, sent)
             except ConnectionError as error:
                 self._lose(error)
                 lost = error
@@ -79,9 +93,11 @@ class RelayedRequest:
             self._body = b""
         moves = since = 0
         while True:
+            assert self._part is not None
+            assert self._part.stream is not None
+            began = time.perf_counter()
             try:
-                assert self._stream is not None
-                async for piece in self._stream.pieces():
+                async for piece in self._part.stream.pieces():
                     if piece.last and _DIED in piece.data:
                         raise ConnectionError("the replica's engine core died")
                     if piece.data:
@@ -90,62 +106,109 @@ class RelayedRequest:
                         sent.passed_on(piece.data, piece.tokens)
                         if sent.too_long:
                             sent, self._body = None, b""
-                return
+                    if sent is not None and self._had_better_move():
+                        began = time.perf_counter()
+                        if await self._move(sent, moves + 1):
+                            break
+                else:
+                    return
             except ConnectionError as error:
                 began = time.perf_counter()
                 if sent is not None and sent.length - since >= _INNOCENT_TOKENS:
                     self._deaths = 0
                 self._lose(error)
-                moves += 1
-                if sent is None or not await self._move(sent, moves):
+                if sent is None or not await self._go_on(sent, moves + 1):
                     yield replica_lost(self._model).last_frames()
                     return
-                since = sent.length
-                yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
+            moves += 1
+            since = sent.length
+            yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
 
     def leave(self) -> None:
         """Give back its slot; what its engine still does for it ends."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        if self._slot is not None:
-            self._admission.replicas.release(self._slot)
-            self._slot = None
+        if self._part is not None:
+            self._end(self._part)
+            self._part = None
 
-    async def _ask(self, sent: Sent | None) -> Answer:
-        self._slot = slot = await self._admission.take(self._request, again=self._again)
-        self._again = True
-        replica = slot.replica
+    async def _ask(self, part: _Part, sent: Sent | None) -> Answer:
+        replica = part.slot.replica
         try:
             channel = await self._channels.to(replica)
-            self._stream = channel.call(self._request, self._body, sent)
-            answer = await self._stream.answer()
+            part.stream = channel.call(self._request, self._body, sent)
+            answer = await part.stream.answer()
             if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 _raise_if_dead(answer.body)
             if answer.streamed:
-                await self._stream.begun()
+                await part.stream.begun()
         except NeverBegunError:
             replica.failures += 1  # or it would always have the least load, and be tried again and again
             raise
         if answer.status < HTTPStatus.BAD_REQUEST:
-            self._admission.replicas.answered(slot)
+            self._admission.replicas.answered(part.slot)
         return answer
 
-    async def _move(self, sent: SentSoFar, moves: int) -> bool:
-        """Have another replica go on with the stream. Returns whether one does."""
+    async def _go_on(self, sent: SentSoFar, moves: int) -> bool:
+        """Have another replica go on with the stream of one that is lost. Returns whether one does."""
         if self._deaths >= _DEATHS:
             return False
-        self._request.body = self._body  # the pick goes by its length
-        try:
-            answer = await self.begin(sent.told(self._request.ttft_s or 0.0, moves))
-        except ApiError as error:
-            logger.warning("request %s: cannot be continued: %s", self._request.request_id, error.message)
-            return False
-        finally:
-            self._request.body = b""
+        with self._sent_again():
+            try:
+                answer = await self.begin(sent.told(self._request.ttft_s or 0.0, moves))
+            except ApiError as error:
+                logger.warning("request %s: cannot be continued: %s", self._request.request_id, error.message)
+                return False
         if not answer.streamed:
             logger.warning("request %s: cannot be continued: %s", self._request.request_id, answer.body)
         return answer.streamed
+
+    def _had_better_move(self) -> bool:
+        """Whether its replica is to be emptied, and none with room was looked for in the last second."""
+        assert self._part is not None
+        replica = self._part.slot.replica
+        if replica.unlisted_at is None or not self._admission.is_to_be_emptied(replica):
+            return False
+        now = time.perf_counter()
+        if now < self._looks_again_at:
+            return False
+        self._looks_again_at = now + _MOVE_RETRY_S
+        return True
+
+    async def _move(self, sent: SentSoFar, moves: int) -> bool:
+        """Have another replica go on with a stream whose replica drains. Returns whether one does now.
+
+        Until it does, the present one goes on; what it generates meanwhile is not read.
+        """
+        with self._sent_again():
+            slot = self._admission.take_for_move(self._request, sent.length)
+            if slot is None:
+                return False
+            part, moved = _Part(slot), False
+            try:
+                answer = await self._ask(part, sent.told(self._request.ttft_s or 0.0, moves))
+                moved = answer.streamed
+            except ConnectionError as error:
+                logger.warning("request %s: not moved: %s", self._request.request_id, error)
+            finally:
+                if not moved:
+                    self._end(part)
+        if moved:
+            self.leave()
+            self._part = part
+        return moved
+
+    @contextmanager
+    def _sent_again(self) -> Iterator[None]:
+        """The request has its body, whose length the pick goes by, and only meanwhile."""
+        self._request.body = self._body
+        try:
+            yield
+        finally:
+            self._request.body = b""
+
+    def _end(self, part: _Part) -> None:
+        if part.stream is not None:
+            part.stream.close()
+        self._admission.replicas.release(part.slot)
 
     def _lose(self, error: Exception) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)

@@ -35,6 +35,8 @@ class Replica:
     """`pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
     trouble: str = ""
     """Why no request goes to it, as its heartbeats or their absence tell; "" where nothing is wrong."""
+    unlisted_at: float | None = None
+    """When Ray ceased to list it, by the clock of its `Slots`: it drains, or is lost. None while it is in."""
     failures: int = 0
     """How often since its last good answer it could not be reached or had no living engine."""
     group: int = 0

@@ -42,6 +42,11 @@ class ReplicaSet(Slots):
         self._missed = {
             name: replica for name, replica in known.items() if replica.in_flight and name not in metadata
         }
+        for name, replica in known.items():
+            if name in metadata:
+                replica.unlisted_at = None
+            elif replica.unlisted_at is None:
+                replica.unlisted_at = self.clock()
         self._on_change()
 
     def listed(self) -> Collection[Replica]:

@@ -141,6 +141,9 @@ class Knobs(ClosedModel):
     """How long fewer replicas must have been enough before one of several is removed."""
     downscale_to_zero_delay_s: Seconds = 300.0
     """How long a model must have been idle before its last replica is removed."""
+    drain_move_after_s: Seconds | None = 5.0
+    """After so long, streams of a draining replica go on at others that have room, which prefill what was
+    generated. None: they end where they are."""
 
     forecast: bool = True
     """Keep replicas for the demand that is possible within the time a replica takes to start."""

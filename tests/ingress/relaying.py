@@ -12,9 +12,11 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import replica_set as replicas
+from serve_app.ingress.admission import Admission
 from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.relay_client import RelayClient
 from serve_app.settings import ModelSettings
+from serve_app.settings.knobs import Knobs
 from tests.ingress.holding import hold
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import StubEngine
@@ -56,8 +58,9 @@ class Fleet:
         self._stack = stack
         self.known = replicas.replica_set(MODEL.deployment_name)
         self.handle = StubHandle(holds=True)
-        self.admission = hold(MODEL, self.handle)
-        self.held = self.admission.held
+        self.knobs: dict[str, Any] = {"drain_move_after_s": 0}
+        self.held = hold(MODEL, self.handle).held
+        self.admission = Admission(MODEL, self.held, lambda: Knobs(**self.knobs))
         self.channels = EngineChannels()
         self.client = RelayClient(MODEL, self.admission, self.channels)
         self._named: dict[str, dict[str, str]] = {}
@@ -83,6 +86,11 @@ class Fleet:
         """Ray drops every replica."""
         self._named.clear()
         self.known.update({})
+
+    def stop(self, replica: str) -> None:
+        """Ray has told a replica to stop, and drops it."""
+        del self._named[replica]
+        self.known.update(self._named)
 
     async def whole(self, asked: EngineRequest | None = None) -> EngineReply:
         async with self.client.call(asked or request()) as reply:

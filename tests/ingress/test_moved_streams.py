@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from serve_app.api.errors import ApiError
 from serve_app.engine.api_errors import engine_died
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import relayed_request, sent_so_far
-from tests.ingress.relaying import DONE, Fleet, request
+from serve_app.ingress.replica_choice import Slot
+from tests.ingress.relaying import DONE, MODEL, Fleet, request
 from tests.stub_engine import LIMIT_S, StubEngine
 
 MOVED = rb": continued on another replica after \d+\.\d\d s\n\n"
@@ -34,7 +36,7 @@ class CountingEngine(StubEngine):
     def __init__(self, until: int = TOKENS, last: bytes = b"", continuable: bool = True) -> None:
         super().__init__(RuntimeError("unused"))
         self.until, self.last, self.continuable = until, last, continuable
-        self.reached = asyncio.Event()
+        self.reached, self.more = asyncio.Event(), asyncio.Semaphore(0)
 
     async def _reply(self) -> EngineReply:
         journal = TokenJournal()
@@ -54,8 +56,16 @@ class CountingEngine(StubEngine):
             if self.last:
                 yield self.last
                 return
-            await asyncio.Event().wait()
+            for token in range(self.until, TOKENS):
+                await self.more.acquire()
+                yield frame(token)
+                journal.tell(0, [token])
         yield DONE
+
+    def go_on(self, tokens: int = TOKENS) -> None:
+        """Generate so many more."""
+        for _ in range(tokens):
+            self.more.release()
 
 
 @asynccontextmanager
@@ -214,3 +224,95 @@ async def test_a_request_whose_channel_is_closed_while_it_opens_goes_to_another_
         text, _ = without_comments(await answer)
 
     assert text == WHOLE
+
+
+async def test_streams_leave_a_draining_replica_for_others(fleet: Fleet) -> None:
+    first, second = CountingEngine(until=25), CountingEngine()
+    await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(second)
+        fleet.stop("r1")
+        first.go_on(1)
+        text, moves = without_comments(await answer)
+        await first.left.wait()
+
+    assert (text, moves) == (WHOLE, 1)
+    assert first.cancelled
+    (got,) = second.requests
+    assert got.continuation is not None
+    assert 0 < len(got.continuation.tokens[0]) <= 26
+    assert fleet.in_flight == [0]
+
+
+async def test_streams_stay_until_the_replica_has_drained_for_the_time_of_the_knob(fleet: Fleet) -> None:
+    fleet.knobs["drain_move_after_s"] = 3600
+    first, second = CountingEngine(until=25), CountingEngine()
+    await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        fleet.stop("r1")
+        await fleet.start(second)
+        first.go_on()
+        text, moves = without_comments(await answer)
+
+    assert (text, moves, second.requests) == (WHOLE, 0, [])
+
+
+async def test_a_stream_of_a_draining_replica_moves_once_another_has_room(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
+    first, second = CountingEngine(until=25), CountingEngine()
+    await fleet.start(first)
+    looks = looks_for_room(fleet, monkeypatch)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        fleet.stop("r1")
+        await fleet.start(second)
+        busy = [fleet.known.take(MODEL.max_ongoing_requests) for _ in range(MODEL.max_ongoing_requests)]
+        first.go_on(1)
+        assert await looks.get() is None
+        for slot in busy:
+            assert slot is not None
+            fleet.known.release(slot)
+        first.go_on(1)
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+
+
+def looks_for_room(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Slot | None]:
+    """What streams found that were to move."""
+    found: asyncio.Queue[Slot | None] = asyncio.Queue()
+    take = fleet.admission.take_for_move
+
+    def look(*args: Any) -> Slot | None:
+        found.put_nowait(slot := take(*args))
+        return slot
+
+    monkeypatch.setattr(fleet.admission, "take_for_move", look)
+    return found
+
+
+@pytest.mark.parametrize("why", ["no other replica", "no journal", "refused", "lost", "switched off"])
+async def test_a_stream_that_cannot_move_ends_where_it_began(fleet: Fleet, why: str) -> None:
+    first = CountingEngine(until=25, continuable=why != "no journal")
+    await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        fleet.stop("r1")
+        if why == "refused":
+            await fleet.start(StubEngine(ApiError(409, "no", code="not_continuable")))
+        elif why == "lost":
+            await lose(await fleet.start(CountingEngine()))
+        elif why == "switched off":
+            fleet.knobs["drain_move_after_s"] = None
+        if why in ("no journal", "switched off"):
+            await fleet.start(CountingEngine())
+        first.go_on()
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 0)
+    assert not first.cancelled
+    assert sum(fleet.in_flight) == 0

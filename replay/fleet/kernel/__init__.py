@@ -20,10 +20,11 @@ from typing import Any
 
 from replay.fleet.kernel.arrivals import arrive
 from replay.fleet.kernel.histograms import report
+from replay.fleet.kernel.moves import empty
 from replay.fleet.kernel.routing import release
 from replay.fleet.kernel.steps import advance
 
-__all__ = ["advance", "arrive", "is_compiled", "release", "report"]
+__all__ = ["advance", "arrive", "empty", "is_compiled", "release", "report"]
 
 
 def is_compiled() -> bool:

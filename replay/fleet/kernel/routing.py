@@ -108,21 +108,29 @@ def choose_of_two(m: Memory, limit: int) -> int:
 
 
 @inner
-def send(m: Memory, r: int, q: int, t: float) -> None:
-    """Hand a request to a replica."""
+def enqueue(m: Memory, r: int, q: int, t: float) -> None:
+    """Put a request at the end of a replica's queue. An idle replica begins a step at once."""
     rep = m.replicas[r]
-    request = m.requests[q]
-    # When the engine got it: its own queueing time counts from here.
-    request.last_at = t
-    request.next = NONE
+    m.requests[q].next = NONE
     if rep.tail == NONE:
         rep.head = q
     else:
         m.requests[rep.tail].next = q
     rep.tail = q
     rep.waiting += 1
-    rep.waiting_tokens += request.prompt
     rep.in_flight += 1
+    if rep.step_end == math.inf:
+        begin_step(m, r, t)
+
+
+@inner
+def send(m: Memory, r: int, q: int, t: float) -> None:
+    """Hand a request to a replica."""
+    rep = m.replicas[r]
+    request = m.requests[q]
+    # When the engine got it: its own queueing time counts from here.
+    request.last_at = t
+    rep.waiting_tokens += request.prompt
     rep.pending_tokens += request.pending
     if request.pending > 0:
         request.sent = t
@@ -137,8 +145,7 @@ def send(m: Memory, r: int, q: int, t: float) -> None:
         request.before = rep.pending_tokens
     m.totals[0].admitted += 1
     rep.last_sent = int(m.totals[0].admitted)
-    if rep.step_end == math.inf:
-        begin_step(m, r, t)
+    enqueue(m, r, q, t)
 
 
 @entry
