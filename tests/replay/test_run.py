@@ -35,6 +35,7 @@ def test_the_targets_and_the_percentile_are_those_of_the_knobs() -> None:
         "ttft_percentile": 90,
         "itl_target_s": 0.05,
         "max_held_requests": 1000,
+        "drain_move_after_s": 5.0,
     }
 
 

@@ -236,3 +236,39 @@ def test_the_end_begins_no_start() -> None:
     made.end()
 
     assert (made.starts, counts(made)) == (0, (0, 0, 0, 0))
+
+
+def test_streams_of_a_draining_replica_move_after_a_time_to_one_with_room() -> None:
+    made = fleet(2, drain_move_after_s=1.0)
+    serve(made, (0.01, 100, 300), (0.02, 100, 300), until=0.5)
+    made.set_target(1)
+    made.advance(1.4)
+    made.settle()
+    assert (total(made, "moves"), made.draining) == (0, 1)
+
+    made.advance(1.5)
+    made.settle()
+    assert (total(made, "moves"), made.draining) == (1, 0)
+    assert fields(made, "in_flight") == [2]
+    assert made.gpu_seconds().draining == pytest.approx(1.0)
+
+    made.advance(60.0)
+    assert total(made, "finished") == 2
+    assert total(made, "finished_output") == 600
+    # Beside the two first tokens, what the moved one had is prefilled again.
+    assert of(made, "prefilled") > 2 * 100 + 50
+
+
+def test_a_stream_stays_on_a_draining_replica_while_no_other_has_room_in_its_batch() -> None:
+    made = fleet(2, of=profile(max_num_seqs=1), drain_move_after_s=0.0)
+    serve(made, (0.01, 100, 300), (0.02, 100, 30), until=0.1)
+    made.set_target(1)
+    made.settle()
+    assert total(made, "moves") == 0
+
+    while made.draining:
+        made.advance(made.now + 0.5)
+        made.settle()
+    assert total(made, "moves") + total(made, "finished") >= 1
+    made.advance(60.0)
+    assert total(made, "finished") == 2
