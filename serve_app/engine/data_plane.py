@@ -7,12 +7,14 @@ hands out (`record_replica_metadata`).
 """
 
 import asyncio
+import os
 import secrets
 from collections.abc import Callable
 
 from serve_app.api.engine_client import EngineClient
 from serve_app.engine.ingress_connection import IngressConnection
 from serve_app.wire.data_plane import BEAT_S, Beat
+from serve_app.wire.tls import server_tls
 
 # An ingress that has not heard yet may still send a request: half a second without one is the end.
 _DRAIN_CHECK_S = 0.1
@@ -43,9 +45,13 @@ class DataPlane:
         return sum(len(connection.streams) for connection in self._connections)
 
     async def start(self, host: str) -> None:
-        """Listen on a free port of `host`. Sets `address` to `host:port`."""
+        """Listen on a free port of `host`. Sets `address` to `host:port`.
+
+        Raises:
+            OSError: the port cannot be opened, or Ray has TLS and its files are not right.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, host, 0)
+        self._server = await loop.create_server(self._connection, host, 0, ssl=server_tls(os.environ))
         self._beating = asyncio.create_task(self._beat())
         port = self._server.sockets[0].getsockname()[1]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from itertools import count
@@ -24,6 +25,7 @@ from serve_app.wire.data_plane import (
     Step,
 )
 from serve_app.wire.frames import Frames
+from serve_app.wire.tls import client_tls
 
 _CREDIT_STEP = CREDIT_BYTES // 4
 
@@ -63,7 +65,8 @@ class EngineChannel:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(lambda: channel._frames, host.strip("[]"), int(port))
+                tls = client_tls(os.environ)
+                await loop.create_connection(lambda: channel._frames, host.strip("[]"), int(port), ssl=tls)
                 channel.send(Hello(VERSION, token))
                 await channel._met
         except TimeoutError:

@@ -1,0 +1,50 @@
+"""TLS of the data plane: where Ray's own connections have it, ours have it, with the same files.
+
+Ray reads `RAY_USE_TLS`, `RAY_TLS_SERVER_CERT`, `RAY_TLS_SERVER_KEY` and `RAY_TLS_CA_CERT` on every node
+(docs.ray.io, "TLS authentication"). As there, each end shows its certificate, and the name in the server's
+has to be the address that it is reached at.
+"""
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+_SWITCH = "RAY_USE_TLS"
+_CERTIFICATE, _KEY, _AUTHORITY = "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT"
+
+
+def server_tls(variables: Mapping[str, str]) -> ssl.SSLContext | None:
+    """What an engine replica listens with; None where Ray has no TLS. Raises as `client_tls` does."""
+    return _context(variables, ssl.Purpose.CLIENT_AUTH)
+
+
+def client_tls(variables: Mapping[str, str]) -> ssl.SSLContext | None:
+    """What an ingress replica connects with; None where Ray has no TLS.
+
+    Raises:
+        OSError: a variable is missing, or its file cannot be read or is no certificate or key; it is named.
+    """
+    return _context(variables, ssl.Purpose.SERVER_AUTH)
+
+
+def _context(variables: Mapping[str, str], purpose: ssl.Purpose) -> ssl.SSLContext | None:
+    if variables.get(_SWITCH, "0").lower() not in ("1", "true"):
+        return None
+    certificate, key, authority = (_file(variables, name) for name in (_CERTIFICATE, _KEY, _AUTHORITY))
+    try:
+        context = ssl.create_default_context(purpose, cafile=authority)
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise OSError(
+            f"{_CERTIFICATE} = {certificate}, {_KEY} = {key}, {_AUTHORITY} = {authority}: not a certificate, "
+            f"its key and a certificate of an authority: {error}"
+        ) from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _file(variables: Mapping[str, str], name: str) -> str:
+    path = variables.get(name, "")
+    if not Path(path).is_file():
+        raise OSError(f"{name} = {path!r}: no such file; {_SWITCH} is set")
+    return path
