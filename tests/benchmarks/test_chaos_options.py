@@ -70,7 +70,7 @@ def test_a_configuration_without_replicas_is_refused(tmp_path: Path) -> None:
 
 
 def test_on_three_nodes_each_replica_has_a_kind_of_node() -> None:
-    document = pinned(read(parse([]).config).document, 8123)
+    document = pinned(read(parse([]).config).document, 8123, 2)
     args = document["applications"][0]["args"]
     assert document["http_options"]["port"] == 8123
     assert args["models"][0]["resources"] == {"engine:replicas": 1}
