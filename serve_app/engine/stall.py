@@ -1,4 +1,8 @@
-"""Notice an engine that has sequences and takes no steps."""
+"""Notice an engine that has sequences and takes no steps.
+
+Once noticed, it loses its sequences to other replicas. That it then has none does not show that it is well; a
+step does, or its answer to a call.
+"""
 
 from dataclasses import dataclass
 
@@ -37,11 +41,16 @@ class StallDetector:
         self._looked_at = now
         if steps != self._steps:
             self.longest_step_s = max(self.longest_step_s, self.stalled_s)
-        if steps != self._steps or not unfinished or not steps:
+        idle = not unfinished and not self.noticed
+        if steps != self._steps or idle or not steps:
             self.stalled_s = 0.0
             self._steps = steps
         else:
             self.stalled_s += passed
+
+    def answered(self) -> None:
+        """Take note that the engine has answered a call that it takes between two steps."""
+        self.stalled_s = 0.0
 
     @property
     def noticed(self) -> bool:

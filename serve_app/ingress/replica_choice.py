@@ -35,6 +35,8 @@ class Replica:
     """`pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
     trouble: str = ""
     """Why no request goes to it, as its heartbeats or their absence tell; "" where nothing is wrong."""
+    still_s: float = 0.0
+    """For how long at least it has been standing still, where that is its trouble."""
     failures: int = 0
     """How often since its last good answer it could not be reached or had no living engine."""
     group: int = 0

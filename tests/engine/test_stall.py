@@ -54,6 +54,21 @@ def test_one_step_ends_the_stall() -> None:
     assert not engine.detector.noticed
 
 
+def test_without_sequences_an_engine_that_was_noticed_stays_so_until_it_answers() -> None:
+    """Its sequences have gone to other replicas; back among those picked, it would get the next ones."""
+    engine = Engine()
+    engine.go_on(5, sequences=8, stepping=True)
+    engine.go_on(5, sequences=8, stepping=False)
+
+    engine.go_on(30, sequences=0, stepping=False)
+    assert engine.detector.noticed
+    assert engine.detector.hung(30)
+
+    engine.detector.answered()
+    engine.go_on(30, sequences=0, stepping=False)
+    assert not engine.detector.noticed
+
+
 def test_an_engine_whose_steps_are_long_is_given_three_of_them() -> None:
     engine = Engine()
     engine.go_on(5, sequences=1, stepping=True)
