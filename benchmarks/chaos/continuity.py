@@ -49,7 +49,8 @@ def judge(events: Sequence[Event], heard: Sequence[Heard]) -> list[Row]:
     for one in heard:
         met = [event for event in events if one.opened_s <= event.at_s < one.ended_s]
         found[NO_LOSS].streams += not met
-        for row in (total, found[_cause(met, one)]):
+        before = [event for event in events if event.at_s < one.ended_s]
+        for row in (total, found[_cause(met, before, one)]):
             row.broken += not one.whole
             row.differing += one.whole and bool(differences(one, undisturbed[one.subject]))
         for last_s, first_s in one.moves:
@@ -76,11 +77,13 @@ def kind_of(event: Event) -> str:
     return f"{event.role} {'killed' if event.signal == 'kill' else 'stopped'}"
 
 
-def _cause(met: Sequence[Event], one: Heard) -> str:
-    """What a broken or differing stream is put down to: the loss of its first move, or the last it met."""
+def _cause(met: Sequence[Event], before: Sequence[Event], one: Heard) -> str:
+    """What a broken or differing stream is put down to: the loss of its first move, or the last one."""
+    if not one.whole:
+        return kind_of(before[-1]) if before else NO_LOSS
     if not met:
         return NO_LOSS
-    if one.whole and one.moves:
+    if one.moves:
         return kind_of(min(met, key=lambda event: abs(event.at_s - one.moves[0][0])))
     return kind_of(met[-1])
 

@@ -12,7 +12,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -106,11 +106,13 @@ class Job:
 
 
 class Asked(Protocol):
-    """A request for a stream, and what has come of it. `feed` takes bytes and when they came."""
+    """A request for a stream, and what has come of it."""
 
     path: str
     body: dict[str, Any]
-    feed: Callable[[bytes, float], None]
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take the next bytes of the answer, which came at `now`."""
 
     @property
     def pieces(self) -> Sequence[float]:
@@ -134,7 +136,7 @@ class Story:
     path = "/v1/completions"
 
     def __init__(self, job: Job) -> None:
-        self.body = {
+        self.body: dict[str, Any] = {
             "model": job.model,
             "prompt": "Once upon a time",
             "max_tokens": job.tokens,
