@@ -156,7 +156,7 @@ class Engine:
         return ""
 
     def _still_s(self) -> float:
-        return self._stall.stalled_s if self._stall.noticed and not self._engine.llm.errored else 0.0
+        return 0.0 if self._engine.llm.errored else self._stall.still_s(time.monotonic())
 
     async def _drain(self) -> None:
         now = time.time()

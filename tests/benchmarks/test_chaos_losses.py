@@ -20,7 +20,7 @@ from benchmarks.chaos.attack import Attack, Conductor, Timing
 from benchmarks.chaos.continuity import judge
 from benchmarks.chaos.greedy import Heard
 from benchmarks.chaos.load import Job
-from benchmarks.chaos.losses import LossesInARow, Plan, attacks, victims
+from benchmarks.chaos.losses import LossesInARow, Plan, attacks, still_serving, victims
 from benchmarks.chaos.observed import Event, Look, Process, Trace
 from benchmarks.chaos.observer import observing
 from benchmarks.chaos.processes import Processes
@@ -66,6 +66,16 @@ def test_a_node_is_lost_while_an_engine_serves_elsewhere() -> None:
     assert victims(LOOK, Attack("raylet", "kill", "worker-2"), 3) == [(8, 2)]
     assert victims(LOOK, Attack("raylet", "kill", "head"), 3) == []  # no engine goes with it
     assert victims(LOOK, Attack("raylet", "kill", "worker-1"), 1) == []
+
+
+def test_an_engine_that_was_just_lost_is_not_counted_whether_it_has_been_missed_or_not() -> None:
+    assert still_serving(3, []) == 3
+    assert still_serving(3, [(1, 3)]) == 2  # stopped: nobody knows of it yet
+    assert still_serving(2, [(1, 3)]) == 2  # killed, which shows at once
+    assert still_serving(3, [(1, 3), (1, 2)]) == 1
+    assert still_serving(2, [(1, 3), (1, 2)]) == 1
+    assert still_serving(1, [(1, 3), (1, 2)]) == 1
+    assert still_serving(1, [(2, 3)]) == 1
 
 
 def test_what_is_drawn_from_are_engines_in_two_ways_and_workers() -> None:

@@ -303,7 +303,6 @@ async def test_an_engine_that_lost_its_sequences_because_it_hung_is_asked_until_
     for _ in range(9):
         await asyncio.sleep(0)
     assert replica.engine._trouble() == "its engine has taken no step for 5 s, and does not answer"
-    assert replica.engine._still_s() >= 5.0
 
     replica.running.goes_on.set()
     async with asyncio.timeout(LIMIT_S):
