@@ -53,8 +53,8 @@ class LossesInARow:
     ) -> None:  # fmt: skip
         self._conductor, self._server, self._observer = conductor, server, observer
         self._chance, self._say = chance, say
-        self._lost: list[tuple[float, int]] = []
-        """When engines were lost, and how many at once."""
+        self._lost: list[tuple[float, int, int]] = []
+        """When engines were lost, how many at once, and how many served until then."""
 
     async def run(self, attacks: Sequence[Attack], plan: Plan) -> None:
         """Hear every subject undisturbed, then lose what `attacks` name until the plan is fulfilled."""
@@ -86,16 +86,26 @@ class LossesInARow:
 
     def _lose(self, attack: Attack, pid: int, engines: int) -> Event:
         if attack.role != RAYLET or attack.signal == "kill":
-            self._lost.append((time.monotonic(), engines))
+            self._lost.append((time.monotonic(), engines, self._serving()))
         return self._conductor.carry_out(attack, (pid,))
 
     def _victims(self, attack: Attack) -> list[tuple[int, int]]:
-        if not self._observer.trace.readies:
-            return []
+        return victims(self._observer.look, attack, self._serving())
+
+    def _serving(self) -> int:
+        readies = self._observer.trace.readies
         since = time.monotonic() - _NOTICED_S
-        missed = sum(count for at, count in self._lost if at > since)
-        serving = self._observer.trace.readies[-1].replicas - missed
-        return victims(self._observer.look, attack, max(0, serving))
+        recent = [(count, before) for at, count, before in self._lost if at > since]
+        return still_serving(readies[-1].replicas, recent) if readies else 0
+
+
+def still_serving(ready: int, lost: Sequence[tuple[int, int]]) -> int:
+    """How many engines serve, if `/ready` says so many.
+
+    `lost` are recent losses, of how many engines each and how many served before it. `/ready` may count
+    them still: it knows of one when it says no more than were left then.
+    """
+    return max(0, ready - sum(count for count, before in lost if ready > before - count))
 
 
 def victims(look: Look, attack: Attack, serving: int) -> list[tuple[int, int]]:
