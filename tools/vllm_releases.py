@@ -32,6 +32,7 @@ CALLED = {
     "AsyncLLM.get_supported_tasks": "",
     "AsyncLLM.get_tokenizer": "",
     "AsyncLLM.check_health": "",
+    "AsyncLLM.is_sleeping": "",
     "AsyncLLM.shutdown": "timeout",
     "OutputProcessor.add_request": "request prompt parent_req request_index queue",
     "OpenAIServingChat.create_chat_completion": "request raw_request",

@@ -17,7 +17,7 @@ from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HAPROXY
 
 _POLL_S = 0.1
 _RECENT_S = 1.0
-_STREAM_S = 40.0
+STREAM_S = 40.0
 """Streams under way when an event is over end within this, or hang."""
 _FULL_S = 300.0
 """A server is at full strength after its start within this."""
@@ -98,17 +98,17 @@ class Conductor:
         for attack in attacks:
             await self.full_strength()
             self._observer.open()
-            await self._until(lambda: self._observer.streaming >= self._observer.job.streams, _OPEN_S)
+            await self.until(lambda: self._observer.streaming >= self._observer.job.streams, _OPEN_S)
             await asyncio.sleep(self._timing.baseline_s)
             event = self._attack(attack)
             if event is None:
                 self._say(f"no process of role {attack.role}: skipped")
-                await self._observer.close(_STREAM_S)
+                await self._observer.close(STREAM_S)
                 continue
-            async with self._continued(event):
+            async with self.continued(event):
                 back_s = await self._recovered(event)
             watched_s = time.monotonic() - event.at_s
-            await self._observer.close(_STREAM_S)
+            await self._observer.close(STREAM_S)
             self._end(event, back_s, watched_s)
 
     async def at_random(
@@ -125,11 +125,11 @@ class Conductor:
                 event = self._attack(self._chance.choice(attacks))
                 if event is None:
                     continue
-                await continued.enter_async_context(self._continued(event))
+                await continued.enter_async_context(self.continued(event))
                 await self._server.restore(event)
-                await self._until(lambda: self._server.ended() is not None, pause_s[0])
+                await self.until(lambda: self._server.ended() is not None, pause_s[0])
                 self._end(event, None, time.monotonic() - event.at_s, final=False)
-        await self._observer.close(_STREAM_S)
+        await self._observer.close(STREAM_S)
         await self.full_strength()
         trace = self._observer.trace
         trace.ends_s = [*(event.at_s for event in trace.events[1:]), time.monotonic()][: len(trace.events)]
@@ -140,7 +140,7 @@ class Conductor:
         Raises TimeoutError if that does not come.
         """
         await self._replace_lost()
-        if not await self._until(self._steady(), _FULL_S):
+        if not await self.until(self._steady(), _FULL_S):
             raise TimeoutError(f"the application is not at full strength after {_FULL_S:g} s")
         self._full = self._full or _present(self._observer.look)
 
@@ -152,10 +152,11 @@ class Conductor:
             self._lost, self._full = False, frozenset()
 
     def _attack(self, attack: Attack) -> Event | None:
-        look = self._observer.look_now()
-        pids = self._victims(look, attack)
-        if not pids:
-            return None
+        pids = self._victims(self._observer.look_now(), attack)
+        return self.carry_out(attack, pids) if pids else None
+
+    def carry_out(self, attack: Attack, pids: tuple[int, ...]) -> Event:
+        """Kill or stop these processes, and note it."""
         send(pids, attack.signal)
         event = Event(time.monotonic(), attack.role, attack.signal, pids, attack.node)
         self._observer.trace.events.append(event)
@@ -178,7 +179,8 @@ class Conductor:
         return (self._chance.choice(sorted(found, key=_age)).pid,)
 
     @asynccontextmanager
-    async def _continued(self, event: Event) -> AsyncIterator[None]:
+    async def continued(self, event: Event) -> AsyncIterator[None]:
+        """Continue what was stopped after its time, and no later than the block's end."""
         task = asyncio.create_task(self._continue_later(event))
         try:
             yield
@@ -255,7 +257,8 @@ class Conductor:
 
         return steady
 
-    async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
+    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether `condition` comes true within so long."""
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:

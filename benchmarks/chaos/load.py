@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -105,6 +105,70 @@ class Job:
     tokens: int
 
 
+class Asked(Protocol):
+    """A request for a stream, and what has come of it."""
+
+    path: str
+    body: dict[str, Any]
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take the next bytes of the answer, which came at `now`."""
+
+    @property
+    def pieces(self) -> Sequence[float]:
+        """When each piece arrived."""
+
+    @property
+    def error(self) -> str:
+        """The error event, in words; empty without one."""
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As the final usage says."""
+
+    def record(self, received: Received) -> tuple[Outcome, dict[str, Any]]:
+        """How it ended, and what the parent is told."""
+
+
+class Story:
+    """A completion whose pieces are counted, and not kept."""
+
+    path = "/v1/completions"
+
+    def __init__(self, job: Job) -> None:
+        self.body: dict[str, Any] = {
+            "model": job.model,
+            "prompt": "Once upon a time",
+            "max_tokens": job.tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        self._scanner = Scanner("completions")
+        self.feed = self._scanner.feed
+
+    @property
+    def pieces(self) -> Sequence[float]:
+        """When each piece arrived."""
+        return self._scanner.pieces
+
+    @property
+    def error(self) -> str:
+        """The error event, in words; empty without one."""
+        return self._scanner.error
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As the final usage says."""
+        return self._scanner.usage().output_tokens
+
+    def record(self, received: Received) -> tuple[Outcome, dict[str, Any]]:
+        """How it ended, and what the parent is told."""
+        ended = stream(received)
+        return ended.outcome, {"stream": asdict(ended)}
+
+
 class Load:
     """The streams of one process."""
 
@@ -138,20 +202,20 @@ class Load:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _one(self) -> Outcome:
-        scanner, task = Scanner("completions"), asyncio.current_task()
+        asked, task = self._next(), asyncio.current_task()
         assert task is not None
         opened_s, status, failure, tail = time.monotonic(), 0, "", b""
         counted = False
         try:
-            async with self._session.post(f"{self._job.url}/v1/completions", json=self._body()) as response:
+            async with self._session.post(self._job.url + asked.path, json=asked.body) as response:
                 status = response.status
                 if status != 200:
                     failure = f"HTTP {status}: {(await response.text())[:_SHOWN]}"
                 else:
                     async for data in response.content.iter_any():
-                        scanner.feed(data, time.monotonic())
+                        asked.feed(data, time.monotonic())
                         tail = (tail + data)[-64:]
-                        if scanner.pieces and not counted:
+                        if asked.pieces and not counted:
                             counted = True
                             self._count(1)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -163,33 +227,25 @@ class Load:
         finally:
             if counted:
                 self._count(-1)
-        record = stream(
+        outcome, told = asked.record(
             Received(
                 opened_s,
                 time.monotonic(),
                 self._job.tokens,
                 status=status,
-                pieces_s=scanner.pieces,
+                pieces_s=asked.pieces,
                 done=tail.rstrip().endswith(b"data: [DONE]"),
-                error_event=scanner.error,
-                output_tokens=scanner.usage().output_tokens,
+                error_event=asked.error,
+                output_tokens=asked.output_tokens,
                 failure=failure,
                 given_up=task in self._given_up,
             )
         )
-        _tell({"stream": asdict(record)})
-        return record.outcome
+        _tell(told)
+        return outcome
 
-    def _body(self) -> dict[str, Any]:
-        return {
-            "model": self._job.model,
-            "prompt": "Once upon a time",
-            "max_tokens": self._job.tokens,
-            "ignore_eos": True,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+    def _next(self) -> "Asked":
+        return Story(self._job)
 
     def _count(self, more: int) -> None:
         self._streaming += more
@@ -200,7 +256,7 @@ def _tell(document: Mapping[str, Any]) -> None:
     print(json.dumps(document), flush=True)
 
 
-async def run(job: Job) -> None:
+async def run(job: Job, kind: type[Load] = Load) -> None:
     """Follow orders until the parent closes our input."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
@@ -209,7 +265,7 @@ async def run(job: Job) -> None:
     # A connection for each stream: none is failed by what happened to the one before it.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=job.headers) as session:
-        load = Load(job, session)
+        load = kind(job, session)
         workers = [asyncio.create_task(load.worker()) for _ in range(job.streams)]
         while line := await reader.readline():
             load.order(line.decode().strip())

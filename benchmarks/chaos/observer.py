@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.chaos.greedy import Heard
 from benchmarks.chaos.load import CLOSE, DROP, OPEN, Job
 from benchmarks.chaos.observed import INTERVAL_S, Look, Probe, Ready, Stream, Trace
 from benchmarks.chaos.processes import Processes
@@ -112,11 +113,18 @@ class Observer:
     """What is seen now, and a trace of what has been."""
 
     def __init__(
-        self, processes: Processes, job: Job, trace: Trace, child: asyncio.subprocess.Process
+        self,
+        processes: Processes,
+        job: Job,
+        trace: Trace,
+        child: asyncio.subprocess.Process,
+        heard: list[Heard] | None = None,
     ) -> None:
         self.processes, self.job, self.trace = processes, job, trace
         self.streaming = 0
         """Streams that receive tokens now."""
+        self.heard = [] if heard is None else heard
+        """Streams of the greedy load that are over."""
         self._child = child
 
     @property
@@ -159,6 +167,8 @@ class Observer:
             told = json.loads(line)
             if "streaming" in told:
                 self.streaming = told["streaming"]
+            elif "heard" in told:
+                self.heard.append(Heard(**told["heard"]))
             else:
                 self.trace.streams.append(Stream(**told["stream"]))
 
@@ -175,16 +185,23 @@ class Observer:
 
 
 @asynccontextmanager
-async def observing(processes: Processes, job: Job, trace: Trace) -> AsyncIterator[Observer]:
-    """Observer while the block runs, and write what is seen into `trace`.
+async def observing(
+    processes: Processes,
+    job: Job,
+    trace: Trace,
+    load: str = "benchmarks.chaos.load",
+    heard: list[Heard] | None = None,
+) -> AsyncIterator[Observer]:
+    """Observe while the block runs, and write what is seen into `trace`. `load` is the module of the load,
+    and what its streams say goes to `heard`, if it tells that.
 
     Raises RuntimeError if the process of the load ended before the block did.
     """
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.chaos.load", json.dumps(asdict(job)),
+        sys.executable, "-m", load, json.dumps(asdict(job)),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES,
     )  # fmt: skip
-    observer = Observer(processes, job, trace, child)
+    observer = Observer(processes, job, trace, child, heard)
     observer.look_now()
     prober = Prober(job.url, job.model, job.headers, observer.trace)
     tasks = [asyncio.create_task(work) for work in (observer.follow(), observer.look_around(), prober.run())]

@@ -63,7 +63,7 @@ def _title(pattern: str) -> re.Pattern[str]:
 
 
 ENGINE_REPLICA, ENGINE_CORE, INGRESS, HAPROXY = "engine-replica", "engine-core", "ingress", "haproxy"
-ZYGOTE = "zygote"
+ZYGOTE, RAYLET = "zygote", "raylet"
 
 ROLES: tuple[Role, ...] = (
     Role("controller", _title(r"^ray::ServeController\b")),
@@ -80,7 +80,7 @@ ROLES: tuple[Role, ...] = (
     Role("dashboard-agent", _title(r"^ray::DashboardAgent\b"), ends_node=True),
     Role("runtime-env-agent", _title(r"^ray::RuntimeEnvAgent\b"), ends_node=True),
     Role("gcs", _title(r"^\S*/gcs_server "), ends_node=True),
-    Role("raylet", _title(r"^\S*/raylet/raylet "), serves_connection=True, ends_node=True),
+    Role(RAYLET, _title(r"^\S*/raylet/raylet "), serves_connection=True, ends_node=True),
     Role(
         "serve-run",
         _title(r" -m (serve_app\.cli\.driver|ray\.serve\.scripts) run "),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import signal
@@ -65,6 +66,14 @@ def read(path: Path) -> Served:
     if engines < 1:
         raise ChaosError(f"--config = {path}: min_replicas = {engines}; must be at least 1")
     return Served(document, str(model["name"]), engines)
+
+
+def with_engines(served: Served, engines: int) -> Served:
+    """The same with so many replicas kept up, no fewer and no more."""
+    document = copy.deepcopy(served.document)
+    (ingress,) = (one for one in document["applications"][0]["deployments"] if one["name"] == INGRESS)
+    ingress["user_config"]["autoscaling"][served.model] |= {"min_replicas": engines, "max_replicas": engines}
+    return Served(document, served.model, engines)
 
 
 class OneNode:

@@ -3,7 +3,9 @@
 The head has no CPUs, so that only Ray's and Serve's own processes are on it; each of the other two has room
 for one ingress replica and half of the engines. The workers' HAProxys listen on one port (SO_REUSEPORT),
 whose connections the kernel deals out among those that live: the part that a Service has on Kubernetes. The
-head's listens on another port, which gets no requests. A lost node is started again, as an operator would.
+head's listens on another port, which gets no requests. With `front="head"` the ingress and the only HAProxy
+are on the head instead, so that a lost worker takes engines along and no connection of a client. A lost node
+is started again, as an operator would.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -30,6 +32,8 @@ from serve_app.haproxy.environment import haproxy_environment
 from serve_app.wire.names import INGRESS
 
 HEAD, WORKERS = "head", ("worker-1", "worker-2")
+Front = Literal["workers", "head"]
+"""Where clients' connections end."""
 _REPLACED_S = 5.0
 """An operator's new pod is there after this."""
 _NODE_S, _DEPLOY_S = 60.0, 120.0
@@ -43,12 +47,15 @@ class ThreeNodes:
 
     names = (HEAD, *WORKERS)
 
-    def __init__(self, served: Served, port: int, folder: Path, processes: Processes) -> None:
+    def __init__(
+        self, served: Served, port: int, folder: Path, processes: Processes, front: Front = "workers"
+    ) -> None:
         self.engines = served.engines
+        self._front = front
         self._port, self._folder, self._processes = port, folder, processes
         self._gcs, self._dashboard = free_port(), free_port()
         self._config = folder / "serve.yaml"
-        self._config.write_text(yaml.safe_dump(pinned(served.document, free_port())), encoding="utf-8")
+        self._config.write_text(yaml.safe_dump(self._pinned(served.document)), encoding="utf-8")
         self._token = secrets.token_hex(32)
         self._leaders: dict[str, subprocess.Popen[bytes]] = {}
         self._ended: str | None = None
@@ -115,16 +122,18 @@ class ThreeNodes:
             "min-worker-port": first,
             "max-worker-port": first + _PORTS_EACH - 1,
         }
+        here = {"ingress:replicas": 1} if (name == HEAD) == (self._front == "head") else {}
         if name == HEAD:
             options |= {
                 "port": self._gcs,
-                "num-cpus": 0,
+                "num-cpus": len(here),
+                "resources": json.dumps(here),
                 "dashboard-port": self._dashboard,
                 "ray-client-server-port": free_port(),
                 "temp-dir": self._folder,
             }
         else:
-            room = {"ingress:replicas": 1, "engine:replicas": -(-self.engines // len(WORKERS))}
+            room = {**here, "engine:replicas": -(-self.engines // len(WORKERS))}
             options |= {"address": f"127.0.0.1:{self._gcs}", "num-cpus": 2, "resources": json.dumps(room)}
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         command += ["--head"] if name == HEAD else []
@@ -169,12 +178,17 @@ class ThreeNodes:
         if status:
             raise ChaosError(f"serve deploy ended with status {status}:\n{tail(log)}")
 
+    def _pinned(self, document: dict[str, Any]) -> dict[str, Any]:
+        if self._front == "workers":
+            return pinned(document, free_port(), len(WORKERS))
+        return {**pinned(document, self._port, 1), "proxy_location": "HeadOnly"}
+
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
 
-def pinned(document: dict[str, Any], port: int) -> dict[str, Any]:
-    """The configuration with two ingress replicas, and each replica on a node that has room for its kind."""
+def pinned(document: dict[str, Any], port: int, ingresses: int) -> dict[str, Any]:
+    """The configuration with so many ingress replicas, and each replica on a node with room for its kind."""
     found = copy.deepcopy(document)
     found["http_options"] = {**(found.get("http_options") or {}), "port": port}
     application = found["applications"][0]
@@ -182,5 +196,5 @@ def pinned(document: dict[str, Any], port: int) -> dict[str, Any]:
     args["models"][0]["resources"] = {"engine:replicas": 1}
     args["ingress"] = {**args.get("ingress", {}), "resources": {"ingress:replicas": 1}}
     (ingress,) = (one for one in application["deployments"] if one["name"] == INGRESS)
-    ingress["user_config"]["ingress"] = {"min_replicas": len(WORKERS), "max_replicas": len(WORKERS)}
+    ingress["user_config"]["ingress"] = {"min_replicas": ingresses, "max_replicas": ingresses}
     return found

@@ -46,7 +46,8 @@ class EngineRequest:
     tell_wait: Callable[[ColdWait], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     """Awaited every `keep_alive_interval_s` while no replica can take the request."""
     held_s: float = 0.0
-    """How long the request has been held until a replica could take it. The hold queue adds to it."""
+    """How much of the time before its first token the request was held until a replica could take it. The
+    hold queue adds to it."""
     continuation: Continuation | None = None
     """What the client has been sent already: the engine sends only what comes after it."""
     ttft_s: float | None = None

@@ -34,6 +34,11 @@ def engine_died() -> ApiError:
     return ApiError(503, "The engine of this model died; it is being replaced.", code="engine_died")
 
 
+def engine_killed() -> ApiError:
+    """Return a 503 for a request whose engine core was killed: hardly by the request."""
+    return ApiError(503, "The engine of this model was killed; it is being replaced.", code="engine_killed")
+
+
 def not_continuable() -> ApiError:
     """Return a 409 for a continuation of what has no journal."""
     return ApiError(

@@ -28,11 +28,18 @@ class DataPlane:
         engine: Runs the operations.
         trouble: Returns why the engine cannot take requests now, or "" if it can. It is sent twice a second
             to every ingress replica.
+        still_s: Returns for how long the engine has taken no step, in seconds, if that is the trouble.
     """
 
-    def __init__(self, engine: EngineClient, trouble: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        trouble: Callable[[], str] = lambda: "",
+        still_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._engine = engine
         self._trouble = trouble
+        self._still_s = still_s
         self._server: asyncio.Server | None = None
         self._beating: asyncio.Task[None] | None = None
         self._connections: set[IngressConnection] = set()
@@ -75,13 +82,16 @@ class DataPlane:
             await connection.stop()
 
     def _connection(self) -> asyncio.Protocol:
-        connection = IngressConnection(self._engine, self.token, self._trouble, self._connections.discard)
+        connection = IngressConnection(self._engine, self.token, self._beat_now, self._connections.discard)
         self._connections.add(connection)
         return connection.frames
 
+    def _beat_now(self) -> Beat:
+        return Beat(self._trouble(), self._still_s())
+
     async def _beat(self) -> None:
         while True:
-            beat = Beat(self._trouble())
+            beat = self._beat_now()
             for connection in self._connections:
                 connection.tell(beat)
             await asyncio.sleep(BEAT_S)

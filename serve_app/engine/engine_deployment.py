@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -87,7 +87,7 @@ class Engine:
         if log is not None:
             self._run(log.keep_writing())
 
-        self._data_plane = DataPlane(self._engine.client, self._trouble)
+        self._data_plane = DataPlane(self._engine.client, self._trouble, self._still_s)
         self._stop.push_async_callback(self._drain)
         with self._startup.phase("data_plane"):
             await self._data_plane.start(ray.util.get_node_ip_address())
@@ -150,11 +150,13 @@ class Engine:
         if self._engine.llm.errored:
             return "its engine core has died"
         if self._stall.noticed:
-            return (
-                f"its engine has taken no step for {self._stall.stalled_s:.0f} s, "
-                f"with {self._engine.report.unfinished} sequences to work on"
-            )
+            unfinished = self._engine.report.unfinished
+            left = f"with {unfinished} sequences to work on" if unfinished else "and does not answer"
+            return f"its engine has taken no step for {self._stall.stalled_s:.0f} s, {left}"
         return ""
+
+    def _still_s(self) -> float:
+        return 0.0 if self._engine.llm.errored else self._stall.still_s(time.monotonic())
 
     async def _drain(self) -> None:
         now = time.time()
@@ -189,6 +191,19 @@ class Engine:
 
     async def _look_for_stalls(self) -> None:
         report = self._engine.report
-        while True:
-            self._stall.look(report.steps.taken, report.unfinished, time.monotonic())
-            await asyncio.sleep(LOOK_INTERVAL_S)
+        asking: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self._stall.look(report.steps.taken, report.unfinished, time.monotonic())
+                if self._stall.noticed and not report.unfinished and (asking is None or asking.done()):
+                    asking = asyncio.create_task(self._ask_core())
+                await asyncio.sleep(LOOK_INTERVAL_S)
+        finally:
+            if asking is not None:
+                asking.cancel()
+
+    async def _ask_core(self) -> None:
+        """Ask the engine core something: without sequences no step shows that it goes on."""
+        with suppress(Exception):  # it has died, which its health check says
+            await self._engine.llm.is_sleeping()
+            self._stall.answered()

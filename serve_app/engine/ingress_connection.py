@@ -64,7 +64,7 @@ class IngressConnection:
     Args:
         engine: Runs the calls.
         token: What the ingress must show first.
-        trouble: Why the engine takes no requests now, which greets the ingress.
+        beat: Makes the heartbeat that greets the ingress.
         closed: Called with this connection when it has ended.
     """
 
@@ -72,7 +72,7 @@ class IngressConnection:
         self,
         engine: EngineClient,
         token: str,
-        trouble: Callable[[], str],
+        beat: Callable[[], Beat],
         closed: Callable[["IngressConnection"], None],
     ) -> None:
         self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._lost)
@@ -80,7 +80,7 @@ class IngressConnection:
         self.streams: dict[int, _Stream] = {}
         self._engine = engine
         self._token = token.encode()
-        self._trouble = trouble
+        self._beat = beat
         self._closed = closed
         self._known = False
         """Whether the caller has shown the token."""
@@ -125,7 +125,7 @@ class IngressConnection:
             self._refuse("the data-plane token is missing or wrong")
         else:
             self._known = True
-            self.frames.send(Beat(self._trouble()))
+            self.frames.send(self._beat())
 
     def _refuse(self, reason: str) -> None:
         self.frames.send(Refusal(reason))

@@ -11,6 +11,7 @@ from serve_app.engine.api_errors import (
     ERROR_FRAME,
     engine_dead,
     engine_died,
+    engine_killed,
     from_exception,
     from_frame,
     not_continuable,
@@ -21,6 +22,7 @@ from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.engine.serving import Serving
 from serve_app.engine.token_operations import TokenOperations
+from serve_app.engine.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
 
@@ -79,7 +81,7 @@ class LocalEngine:
                     frames = answer if request.continuation is None else part.new_frames(answer)
                     reply = await self._open_stream(frames, record, part)
             except Exception as error:
-                failure = engine_died() if self._engine.errored else from_exception(error)
+                failure = self._lost() if self._engine.errored else from_exception(error)
                 if not _cancelled():
                     record.failed(failure.status)
                 self._on_error(failure)
@@ -110,7 +112,7 @@ class LocalEngine:
             async for frame in frames:
                 data = _bytes(frame)
                 if data.startswith(ERROR_FRAME):
-                    error = engine_died() if self._engine.errored else from_frame(data)
+                    error = self._lost() if self._engine.errored else from_frame(data)
                     record.failed(error.status)
                     self._on_error(error)
                     data = error.frame()
@@ -120,13 +122,16 @@ class LocalEngine:
         except Exception as error:
             # The engine is gone, or our code is wrong. Raised, either would close the connection, and the
             # ingress would tell the client that the replica was lost.
-            failure = engine_died() if self._engine.errored else stream_failed()
+            failure = self._lost() if self._engine.errored else stream_failed()
             logger.error("a stream failed: %s", failure.code, exc_info=error)
             record.failed(failure.status)
             self._on_error(failure)
             yield failure.last_frames()
             return
         record.completed()
+
+    def _lost(self) -> ApiError:
+        return engine_killed() if killed_from_outside(self._engine) else engine_died()
 
     def _log(self, record: RequestRecord) -> None:
         if self.request_log is None:

@@ -1,4 +1,8 @@
-"""Notice an engine that has sequences and takes no steps."""
+"""Notice an engine that has sequences and takes no steps.
+
+Once noticed, it loses its sequences to other replicas. That it then has none does not show that it is well; a
+step does, or its answer to a call.
+"""
 
 from dataclasses import dataclass
 
@@ -24,6 +28,8 @@ class StallDetector:
     """The longest step that has ended, as far as two looks a second can tell."""
     _steps: int = 0
     _looked_at: float | None = None
+    _still_since: float | None = None
+    """When it was last seen to have taken a step, or first with sequences after it had none."""
 
     def look(self, steps: int, unfinished: int, now: float) -> None:
         """Take note of the engine's progress.
@@ -37,11 +43,26 @@ class StallDetector:
         self._looked_at = now
         if steps != self._steps:
             self.longest_step_s = max(self.longest_step_s, self.stalled_s)
-        if steps != self._steps or not unfinished or not steps:
+        idle = not unfinished and not self.noticed
+        if steps != self._steps or idle or not steps:
+            self._still_since = None if idle else now
             self.stalled_s = 0.0
             self._steps = steps
         else:
+            self._still_since = self._still_since or now
             self.stalled_s += passed
+
+    def answered(self) -> None:
+        """Take note that the engine has answered a call that it takes between two steps."""
+        self.stalled_s = 0.0
+        self._still_since = None
+
+    def still_s(self, now: float) -> float:
+        """Return for how long at least it has stood still with what it has now; 0 if that is not noticed.
+
+        A sequence that has come since then has not brought it about.
+        """
+        return now - self._still_since if self.noticed and self._still_since is not None else 0.0
 
     @property
     def noticed(self) -> bool:

@@ -5,6 +5,7 @@ What has moved is looked up here. Everything else that an engine uses is at the 
 """
 
 import re
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -156,3 +157,15 @@ def lacking() -> list[str]:
             "so the autoscaling policy cannot learn how long steps take."
         )
     return found
+
+
+def killed_from_outside(engine: Any) -> bool:
+    """Return whether SIGKILL ended an engine core of this `AsyncLLM`: the kernel, Ray or an operator sent it.
+
+    A core that fails by itself ends with a status or another signal, or has said so and lives for a moment.
+    False where a release of vLLM does not show its processes.
+    """
+    manager = getattr(
+        getattr(getattr(engine, "engine_core", None), "resources", None), "engine_manager", None
+    )
+    return any(process.exitcode == -signal.SIGKILL for process in getattr(manager, "processes", ()))

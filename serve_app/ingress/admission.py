@@ -45,7 +45,8 @@ class Admission:
         """A slot on a replica for `request`, which the caller gives back with `replicas.release`.
 
         Args:
-            request: Waits if there is no replica, or others wait for one. The time is added to its `held_s`.
+            request: Waits if there is no replica, or others wait for one. The time before its first token
+                is added to its `held_s`.
             again: Whether it had a replica before, and lost it. It then waits for room as well, before
                 all others, and is not refused: it had been let in already.
 

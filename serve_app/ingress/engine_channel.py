@@ -38,14 +38,14 @@ class EngineChannel:
     """Carries calls to one engine replica. Use `connect`.
 
     Attributes:
-        trouble: What the last heartbeat told, "" for none.
-        on_beat: Called with it at each heartbeat.
+        beat: The last heartbeat.
+        on_beat: Called with each.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.trouble = ""
-        self.on_beat: Callable[[str], None] = lambda _: None
+        self.beat = Beat("")
+        self.on_beat: Callable[[Beat], None] = lambda _: None
         self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         """Done when the connection has ended, with the reason."""
         self._met: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -110,10 +110,10 @@ class EngineChannel:
                 if (stream := streams.get(piece.stream)) is not None:
                     stream.put(piece)
         elif isinstance(message, Beat):
-            self.trouble = message.trouble
+            self.beat = message
             if not self._met.done():
                 self._met.set_result(None)
-            self.on_beat(message.trouble)
+            self.on_beat(message)
         elif isinstance(message, Answer):
             if (stream := self._streams.get(message.stream)) is not None:
                 stream.put(message)

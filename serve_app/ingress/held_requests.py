@@ -156,7 +156,8 @@ class HeldRequests:
             raise
         finally:
             self._leave(held)
-            request.held_s += self._clock() - held.since
+            if request.ttft_s is None:  # later it is a pause within a stream, and no part of the TTFT
+                request.held_s += self._clock() - held.since
 
     async def _until_released(self, request: EngineRequest, held: HeldRequest, knobs: Knobs) -> None:
         """Return when `held` has its slot; meanwhile tell its client, and mind the deadline."""

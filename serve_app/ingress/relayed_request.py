@@ -24,14 +24,20 @@ logger = logging.getLogger("ray.serve")
 # checks, one a second); the waits of 0.2, 0.4, … s between seven attempts outlast that.
 _ATTEMPTS = 7
 _BACKOFF_S = 0.2
-# An engine that dies with a request may have died of it. One more try, not one replica after another: unless
-# the request has gone on for so many tokens meanwhile.
-_DEATHS = 2
+# An engine that dies with a request may have died of it. So the request is not tried on one replica after
+# another: two engines that failed by themselves end it, or four replicas that were taken from it, or one and
+# two; unless it has gone on for so many tokens meanwhile.
+_MOST_BLAME = 4
+_FAILED, _TAKEN = 2, 1
 _INNOCENT_TOKENS = 16
 _MOVE_RETRY_S = 1.0
-_DEAD, _DIED = b'"engine_dead"', b'"engine_died"'
-"""Codes of the error of an engine core that was dead already, and of one that died with the request. Within
-text the quotes would be escaped."""
+_DEAD, _DIED, _KILLED = b'"engine_dead"', b'"engine_died"', b'"engine_killed"'
+"""Codes of the error of an engine core that was dead already, and of those that died with the request, by
+themselves or killed. Within text the quotes would be escaped."""
+
+
+class EngineFailedError(ConnectionError):
+    """The engine died with the request, by itself: nobody killed it."""
 
 
 @dataclass(slots=True)
@@ -40,6 +46,7 @@ class _Part:
 
     slot: Slot
     stream: EngineStream | None = None
+    sent_at: float = 0.0
 
 
 class RelayedRequest:
@@ -59,7 +66,8 @@ class RelayedRequest:
         self._admission = admission
         self._channels = channels
         self._part: _Part | None = None
-        self._deaths = 0
+        self._blame = 0
+        self._answered = False
         self._again = False
         self._looks_again_at = 0.0
 
@@ -79,7 +87,7 @@ class RelayedRequest:
             except ConnectionError as error:
                 self._lose(error)
                 lost = error
-            if self._deaths >= _DEATHS:
+            if self._blame >= _MOST_BLAME:
                 break
             # The lost replica is not counted as busy while Ray finds out about it.
             await asyncio.sleep(_BACKOFF_S * attempt)
@@ -98,8 +106,8 @@ class RelayedRequest:
             began = time.perf_counter()
             try:
                 async for piece in self._part.stream.pieces():
-                    if piece.last and _DIED in piece.data:
-                        raise ConnectionError("the replica's engine core died")
+                    if piece.last:
+                        _raise_if_died(piece.data)
                     if piece.data:
                         yield piece.data
                     if sent is not None:
@@ -115,7 +123,7 @@ class RelayedRequest:
             except ConnectionError as error:
                 began = time.perf_counter()
                 if sent is not None and sent.length - since >= _INNOCENT_TOKENS:
-                    self._deaths = 0
+                    self._blame = 0
                 self._lose(error)
                 if sent is None or not await self._go_on(sent, moves + 1):
                     yield replica_lost(self._model).last_frames()
@@ -131,7 +139,7 @@ class RelayedRequest:
             self._part = None
 
     async def _ask(self, part: _Part, sent: Sent | None) -> Answer:
-        replica = part.slot.replica
+        replica, part.sent_at = part.slot.replica, time.perf_counter()
         try:
             channel = await self._channels.to(replica)
             part.stream = channel.call(self._request, self._body, sent)
@@ -143,13 +151,14 @@ class RelayedRequest:
         except NeverBegunError:
             replica.failures += 1  # or it would always have the least load, and be tried again and again
             raise
+        self._answered = True
         if answer.status < HTTPStatus.BAD_REQUEST:
             self._admission.replicas.answered(part.slot)
         return answer
 
     async def _go_on(self, sent: SentSoFar, moves: int) -> bool:
         """Have another replica go on with the stream of one that is lost. Returns whether one does."""
-        if self._deaths >= _DEATHS:
+        if self._blame >= _MOST_BLAME:
             return False
         with self._sent_again():
             try:
@@ -212,12 +221,32 @@ class RelayedRequest:
 
     def _lose(self, error: Exception) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
-        self._deaths += not isinstance(error, NeverBegunError)
+        self._blame += self._blame_for(error)
         self.leave()
+
+    def _blame_for(self, error: Exception) -> int:
+        """How much the loss of its replica speaks against the request.
+
+        Nothing, if the replica had been dead or standing still when the request came. Little, if its process
+        was killed or cut off: clusters lose nodes in a row, and few requests end a process so. But one that
+        has no answer so far may have ended each process that tried to read it.
+        """
+        if isinstance(error, NeverBegunError) or self._part is None:
+            return 0
+        still_s = self._part.slot.replica.still_s
+        if still_s:
+            return _FAILED if time.perf_counter() - self._part.sent_at >= still_s else 0
+        return _FAILED if isinstance(error, EngineFailedError) or not self._answered else _TAKEN
 
 
 def _raise_if_dead(body: bytes) -> None:
     if _DEAD in body:
         raise NeverBegunError("the replica's engine core was dead already")
-    if _DIED in body:
-        raise ConnectionError("the replica's engine core died")
+    _raise_if_died(body)
+
+
+def _raise_if_died(data: bytes) -> None:
+    if _DIED in data:
+        raise EngineFailedError("the replica's engine core died")
+    if _KILLED in data:
+        raise ConnectionError("the replica's engine core was killed")

@@ -37,6 +37,8 @@ class Replica:
     """Why no request goes to it, as its heartbeats or their absence tell; "" where nothing is wrong."""
     unlisted_at: float | None = None
     """When Ray ceased to list it, by the clock of its `Slots`: it drains, or is lost. None while it is in."""
+    still_s: float = 0.0
+    """For how long at least it has been standing still, where that is its trouble."""
     failures: int = 0
     """How often since its last good answer it could not be reached or had no living engine."""
     group: int = 0

@@ -13,6 +13,7 @@ from serve_app.ingress.engine_channel import NeverBegunError
 from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.replica_choice import Replica
 from serve_app.ingress.replica_set import ReplicaSet
+from serve_app.wire.data_plane import BEAT_S, Beat
 
 logger = logging.getLogger("ray.serve")
 
@@ -23,6 +24,8 @@ in looks, not in seconds: while this process stands still it neither hears nor l
 SUSPECT_LOOKS = 4
 """After so many, 1 s, it is picked only where no other has room: streams that have just lost a replica would
 otherwise go to the next one that is about to be found lost."""
+_STILL_S = SILENT_LOOKS * LOOK_INTERVAL_S - BEAT_S
+"""A silent replica has stood still for this long at least: the next heartbeat was due within `BEAT_S`."""
 _RETRY_S = 0.5
 
 
@@ -86,7 +89,10 @@ class Heartbeats:
         if listener.silent_looks >= SUSPECT_LOOKS and not listener.suspected:
             listener.suspected = True
             listener.replica.failures += 1
-        return listener.silent_looks >= SILENT_LOOKS
+        if listener.silent_looks < SILENT_LOOKS:
+            return False
+        listener.replica.still_s = _STILL_S
+        return True
 
     def _begin(self, replica: Replica, known: ReplicaSet) -> _Listener:
         listener = _Listener(replica)
@@ -113,18 +119,19 @@ class Heartbeats:
             self._keep_away(replica, known, f"its data plane cannot be reached: {error}")
             await asyncio.sleep(_RETRY_S)
             return
-        self._heard(listener, known, channel.trouble)
-        channel.on_beat = lambda trouble: self._heard(listener, known, trouble)
+        self._heard(listener, known, channel.beat)
+        channel.on_beat = lambda beat: self._heard(listener, known, beat)
         await asyncio.shield(channel.lost)
 
-    def _heard(self, listener: _Listener, known: ReplicaSet, trouble: str) -> None:
+    def _heard(self, listener: _Listener, known: ReplicaSet, beat: Beat) -> None:
         listener.silent_looks = 0
         replica = listener.replica
+        replica.still_s = beat.still_s
         if listener.suspected:
             listener.suspected = False
             replica.failures = max(0, replica.failures - 1)  # an answer may have cleared it meanwhile
-        if trouble:
-            self._keep_away(replica, known, trouble)
+        if beat.trouble:
+            self._keep_away(replica, known, beat.trouble)
         elif replica.trouble:
             logger.info("replica %s of %s is alive again", replica.replica_id, replica.address)
             known.welcome(replica)

@@ -25,7 +25,10 @@ class ReplicaSet(Slots):
         self._on_change = on_change
 
     def notify_trouble(self, on_trouble: Callable[[Replica], None]) -> None:
-        """Call `on_trouble`, and nothing else, whenever requests are kept away from a replica."""
+        """Call `on_trouble`, and nothing else, whenever requests are kept away from a replica.
+
+        And again when another may take over what is still on it.
+        """
         self._on_trouble = on_trouble
 
     def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
@@ -47,7 +50,7 @@ class ReplicaSet(Slots):
                 replica.unlisted_at = None
             elif replica.unlisted_at is None:
                 replica.unlisted_at = self.clock()
-        self._on_change()
+        self._changed()
 
     def listed(self) -> Collection[Replica]:
         """Every replica that Ray says runs, including those that are not picked."""
@@ -65,7 +68,13 @@ class ReplicaSet(Slots):
         if replica.trouble and replica.replica_id in self._listed:
             replica.trouble = ""
             self._usable[replica.replica_id] = replica
-            self._on_change()
+            self._changed()
+
+    def _changed(self) -> None:
+        self._on_change()
+        for replica in self._listed.values():
+            if replica.trouble and replica.in_flight:  # there was no other for them when its trouble began
+                self._on_trouble(replica)
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that this process has on a replica; 0 for one that is not in the set."""

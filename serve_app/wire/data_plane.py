@@ -105,6 +105,8 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
 
     trouble: str
     """Why the replica takes no requests now; "" if it does."""
+    still_s: float = 0.0
+    """For how long its engine has taken no step, if that is why."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

@@ -15,7 +15,7 @@ from serve_app.engine import data_plane
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import engine_channel
 from serve_app.ingress.engine_channel import EngineChannel, EngineStream, NeverBegunError
-from serve_app.wire.data_plane import CREDIT_BYTES, Answer, Sent
+from serve_app.wire.data_plane import CREDIT_BYTES, Answer, Beat, Sent
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
@@ -377,16 +377,16 @@ async def test_one_that_never_started_can_be_stopped() -> None:
 async def test_beats_say_what_is_wrong_for_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_plane, "BEAT_S", 0.001)
     trouble = ["", "its engine core has died"]
-    plane = DataPlane(StubEngine(EngineReply(200)), lambda: trouble[0])
+    plane = DataPlane(StubEngine(EngineReply(200)), lambda: trouble[0], lambda: 1.5)
     await plane.start("127.0.0.1")
-    heard: asyncio.Queue[str] = asyncio.Queue()
+    heard: asyncio.Queue[Beat] = asyncio.Queue()
     channel = await EngineChannel.connect(plane.address, plane.token, LIMIT_S)
     channel.on_beat = heard.put_nowait
     try:
         async with asyncio.timeout(LIMIT_S):
-            assert await heard.get() == ""
+            assert await heard.get() == Beat("", 1.5)
             trouble.pop(0)
-            while await heard.get() != "its engine core has died":
+            while (await heard.get()).trouble != "its engine core has died":
                 pass
         assert plane.open_requests == 0
     finally:

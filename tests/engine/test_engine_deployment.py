@@ -32,13 +32,20 @@ class StubRunning:
         self.core = StubCore()
         self.report = EngineReport(self.core.requests, 1000)
         self.client = StubEngine(EngineReply(200, b"{}", headers={"Retry-After": "2"}))
-        self.llm = SimpleNamespace(errored=False, check_health=self._check_health)
+        self.llm = SimpleNamespace(
+            errored=False, check_health=self._check_health, is_sleeping=self._is_sleeping
+        )
+        self.goes_on = asyncio.Event()
         self.died: Exception | None = None
         self.stopped = False
 
     async def _check_health(self) -> None:
         if self.died is not None:
             raise self.died
+
+    async def _is_sleeping(self) -> bool:
+        await self.goes_on.wait()
+        return False
 
     def limits(self) -> EngineLimits:
         return EngineLimits(1000, 8, 512)
@@ -283,3 +290,23 @@ async def test_an_engine_that_takes_no_steps_is_a_reason_to_go_elsewhere_and_the
     replica.engine._stall.stalled_s = 100_000.0
     with pytest.raises(RuntimeError, match="has taken no step for 100000 s"):
         await replica.engine.check_health()
+
+
+async def test_an_engine_that_lost_its_sequences_because_it_hung_is_asked_until_it_answers(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_deployment, "LOOK_INTERVAL_S", 0.0)
+    looking = asyncio.create_task(replica.engine._look_for_stalls())
+    replica.running.report.steps.taken = 50
+    await asyncio.sleep(0)
+    replica.engine._stall._steps, replica.engine._stall.stalled_s = 50, 5.0
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert replica.engine._trouble() == "its engine has taken no step for 5 s, and does not answer"
+
+    replica.running.goes_on.set()
+    async with asyncio.timeout(LIMIT_S):
+        while replica.engine._trouble():
+            await asyncio.sleep(0)
+    assert replica.engine._still_s() == 0.0
+    looking.cancel()

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,6 +136,30 @@ async def test_an_engine_that_dies_within_a_stream_says_so() -> None:
         event = await anext(reply.stream)
 
     assert b'"code":"engine_died"' in event
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "code"),
+    [
+        (-signal.SIGKILL, "engine_killed"),
+        (-signal.SIGSEGV, "engine_died"),
+        (1, "engine_died"),
+        (None, "engine_died"),
+    ],
+)
+async def test_an_engine_core_that_was_killed_is_told_from_one_that_died_by_itself(
+    exitcode: int | None, code: str
+) -> None:
+    local = Local(Frames(TOKEN, FAILED, DONE))
+    manager = SimpleNamespace(processes=[SimpleNamespace(exitcode=exitcode)])
+    local.llm.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_manager=manager))
+
+    async with local.call() as reply:
+        await anext(reply.stream)
+        local.llm.errored = True
+        event = await anext(reply.stream)
+
+    assert f'"code":"{code}"'.encode() in event
 
 
 async def test_a_fault_of_ours_within_a_stream_is_an_event_and_no_broken_connection(

@@ -54,15 +54,15 @@ async def serving(answer: web.Response) -> AsyncIterator[str]:
 class Fleet:
     """Replicas as Ray would name them, and the client that relays to them."""
 
-    def __init__(self, stack: AsyncExitStack) -> None:
+    def __init__(self, stack: AsyncExitStack, model: ModelSettings = MODEL) -> None:
         self._stack = stack
-        self.known = replicas.replica_set(MODEL.deployment_name)
+        self.known = replicas.replica_set(model.deployment_name)
         self.handle = StubHandle(holds=True)
         self.knobs: dict[str, Any] = {"drain_move_after_s": 0}
-        self.held = hold(MODEL, self.handle).held
-        self.admission = Admission(MODEL, self.held, lambda: Knobs(**self.knobs))
+        self.held = hold(model, self.handle).held
+        self.admission = Admission(model, self.held, lambda: Knobs(**self.knobs))
         self.channels = EngineChannels()
-        self.client = RelayClient(MODEL, self.admission, self.channels)
+        self.client = RelayClient(model, self.admission, self.channels)
         self._named: dict[str, dict[str, str]] = {}
         self._started = 0
         stack.callback(self.channels.close_all)

@@ -231,6 +231,22 @@ async def test_a_client_that_leaves_leaves_the_queue() -> None:
     assert await ids([second]) == ["a"]
 
 
+async def test_a_pause_within_a_stream_is_no_part_of_its_cold_wait() -> None:
+    now = 0.0
+    admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
+    asked = request()
+    for moment, ttft_s in ((3.0, 3.5), (20.0, 3.5)):  # before its first token, and when it was lost later
+        taking = asyncio.create_task(admission.take(asked, again=now > 0.0))
+        await asyncio.sleep(0)
+        now = moment
+        admission.replicas.update({"a": {"address": "a:1", "token": "t"}})
+        admission.replicas.release(await taking)
+        asked.ttft_s = ttft_s
+        admission.replicas.update({})
+
+    assert asked.held_s == 3.0
+
+
 async def test_when_the_last_client_has_left_no_gpu_is_woken_for_nobody() -> None:
     queue = Queue()
     tasks = await queue.held_requests(3)

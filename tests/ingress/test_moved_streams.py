@@ -12,12 +12,12 @@ import pytest
 from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine.api_errors import engine_died
+from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import relayed_request, sent_so_far
 from serve_app.ingress.replica_choice import Slot
 from tests.ingress.relaying import DONE, MODEL, Fleet, request
-from tests.stub_engine import LIMIT_S, StubEngine
+from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine
 
 MOVED = rb": continued on another replica after \d+\.\d\d s\n\n"
 TOKENS = 40
@@ -169,6 +169,45 @@ async def test_a_request_that_two_engines_died_of_gets_no_third_within_a_stream(
     assert text.startswith(b"".join(frame(n) for n in range(24)))
     event = text.split(b"\n\n")[-3]
     assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "replica_lost"
+
+
+@pytest.mark.parametrize(
+    ("errors", "whole"),
+    [
+        ([engine_killed()] * 3, True),  # a rack goes down, process after process
+        ([engine_killed()] * 4, False),
+        ([engine_died(), engine_killed()], True),
+        ([engine_died(), engine_killed(), engine_killed()], False),
+    ],
+    ids=["killed x 3", "killed x 4", "died and killed", "died and killed x 2"],
+)
+async def test_an_engine_that_was_killed_speaks_less_against_a_request_than_one_that_died(
+    fleet: Fleet, errors: list[ApiError], whole: bool
+) -> None:
+    for tokens, error in enumerate(errors, start=20):
+        await fleet.start(CountingEngine(until=tokens, last=error.last_frames()))
+    await fleet.start(CountingEngine())
+    async with reading(fleet) as answer:
+        text, moves = without_comments(await answer)
+
+    assert (text == WHOLE) == whole
+    assert moves == len(errors) - (not whole)
+
+
+@pytest.mark.parametrize("came_later", [True, False])
+async def test_an_engine_that_stood_still_before_a_stream_came_does_not_speak_against_it(
+    fleet: Fleet, came_later: bool
+) -> None:
+    still = MuteEngine()
+    for engine in (CountingEngine(until=20, last=engine_died().last_frames()), still, CountingEngine()):
+        await fleet.start(engine)
+    async with reading(fleet) as answer:
+        await still.entered.wait()
+        fleet.replicas[1].still_s = 3600.0 if came_later else 1e-9
+        fleet.known.keep_away(fleet.replicas[1], "its engine has taken no step for 3600 s")
+        text, _ = without_comments(await answer)
+
+    assert (text == WHOLE) == came_later
 
 
 @pytest.mark.parametrize("why", ["no journal", "a long body", "many tokens", "refused"])

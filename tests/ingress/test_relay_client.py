@@ -354,6 +354,28 @@ async def test_without_another_replica_it_stays_where_it_is(fleet: Fleet) -> Non
     asking.cancel()
 
 
+@pytest.mark.parametrize("next_one", ["new", "well again"])
+async def test_what_stays_on_a_hanging_replica_goes_to_the_next_one_that_can_take_it(
+    fleet: Fleet, next_one: str
+) -> None:
+    mute, well = MuteEngine(), StubEngine(EngineReply(200, b"{}"))
+    await fleet.start(mute)
+    if next_one == "well again":
+        await fleet.start(well)
+        fleet.known.keep_away(fleet.replicas[1], "it has sent no heartbeat for 2 s")
+    asking = asyncio.create_task(fleet.whole())
+    await mute.entered.wait()
+    fleet.known.keep_away(fleet.replicas[0], "it has sent no heartbeat for 2 s")
+
+    if next_one == "new":
+        await fleet.start(well)
+    else:
+        fleet.known.welcome(fleet.replicas[1])
+
+    assert (await asking).body == b"{}"
+    await mute.left.wait()
+
+
 async def test_a_request_under_which_two_replicas_hang_is_given_up(fleet: Fleet) -> None:
     mutes = [MuteEngine(), MuteEngine()]
     for mute in mutes:

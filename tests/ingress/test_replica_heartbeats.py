@@ -22,7 +22,8 @@ class Replica:
 
     def __init__(self) -> None:
         self.trouble = ""
-        self.plane = DataPlane(StubEngine(EngineReply(200)), lambda: self.trouble)
+        self.still_s = 0.0
+        self.plane = DataPlane(StubEngine(EngineReply(200)), lambda: self.trouble, lambda: self.still_s)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -86,6 +87,21 @@ async def test_a_replica_in_trouble_gets_no_requests_until_it_is_well_again() ->
         assert known.take(10) is not None
 
 
+async def test_for_how_long_an_engine_has_stood_still_is_known_of_its_replica() -> None:
+    known = ReplicaSet()
+    async with running() as replica, listening(known) as listener:
+        replica.still_s, replica.trouble = 4.0, "its engine has taken no step for 4 s"
+        known.update({"a": replica.metadata})
+        listener.look()
+        (one,) = known.listed()
+        await until(lambda: len(known) == 0)
+        assert one.still_s == 4.0
+
+        replica.still_s, replica.trouble = 0.0, ""
+        await until(lambda: len(known) == 1)
+        assert one.still_s == 0.0
+
+
 async def test_a_replica_in_trouble_whose_connection_is_renewed_stays_out() -> None:
     known = ReplicaSet()
     async with running() as replica, listening(known) as listener:
@@ -138,6 +154,7 @@ async def test_a_replica_that_falls_silent_is_out_after_as_many_looks_as_make_tw
 
         assert len(known) == 0
         assert one.trouble == "it has sent no heartbeat for 28800 s"
+        assert one.still_s == 1.5  # four heartbeats, of which the first was due within half a second
 
 
 async def test_a_replica_that_was_only_late_is_one_of_equals_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,138 @@
+"""Many clients over real sockets: HTTP, the ingress's channel and a data plane; only the engine is a stub.
+
+What one client does, or does not do, must not cost another a byte or hold it up.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+
+import aiohttp
+import pytest
+import uvicorn
+
+from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.http_api import create_app
+from serve_app.api.models import ApiModel
+from serve_app.ingress import replica_set
+from serve_app.settings import ModelSettings
+from serve_app.settings.tree import HttpSettings
+from tests.api.server import StubObserver
+from tests.ingress.relaying import DONE, Fleet
+from tests.stub_engine import LIMIT_S, StubEngine
+
+CLIENTS = 200
+LARGE = 64 << 10
+"""Bytes of an event as large as all that an engine replica may have of a stream on the way."""
+
+
+def events(name: str, count: int, size: int) -> Iterator[bytes]:
+    """`count` events that say whose they are, each at least `size` bytes of characters of several bytes."""
+    padding = "größer 海 🌊 " * (size // 18 + 1) if size else ""
+    return (f"data: {name} {number} {padding}\n\n".encode() for number in range(count))
+
+
+def whole(name: str, count: int, size: int) -> bytes:
+    return b"".join(events(name, count, size)) + DONE
+
+
+class NamedEngine(StubEngine):
+    """Streams the events that a request's body asks for, an event a step; `open` counts those under way."""
+
+    def __init__(self) -> None:
+        super().__init__(RuntimeError("unused"))
+        self.open = 0
+        self.made: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+        asked = json.loads(request.body)
+        self.open += 1
+        try:
+            yield EngineReply(200, stream=self._events(asked["user"], asked["n"], asked["size"]))
+        finally:
+            self.open -= 1
+
+    async def _events(self, name: str, count: int, size: int) -> AsyncIterator[bytes]:
+        for event in events(name, count, size):
+            self.made[name] = self.made.get(name, 0) + 1
+            yield event
+            await asyncio.sleep(0)
+        yield DONE
+
+
+class Served:
+    """An HTTP server, and clients of it that read no further ahead than they are told."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, engine: NamedEngine, fleet: Fleet) -> None:
+        self.engine, self.fleet = engine, fleet
+        self._url, self._session = url, session
+
+    async def open(self, name: str, count: int, size: int = 0) -> aiohttp.ClientResponse:
+        """A stream that has begun."""
+        body = {"model": "tide", "stream": True, "user": name, "n": count, "size": size}
+        return await self._session.post(f"{self._url}/v1/completions", json=body)
+
+    async def whole(self, name: str, count: int, size: int = 0) -> bool:
+        """Whether a stream comes byte for byte."""
+        async with await self.open(name, count, size) as response:
+            return await response.read() == whole(name, count, size)
+
+
+@pytest.fixture
+async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(replica_set, "_sets", {})
+    async with AsyncExitStack() as stack:
+        engine = NamedEngine()
+        fleet = Fleet(stack, ModelSettings(name="tide"))
+        await fleet.start(engine)
+        app = create_app([ApiModel("tide", 0, fleet.client, 2048)], StubObserver(), HttpSettings())
+        listening = socket.create_server(("127.0.0.1", 0), backlog=CLIENTS)
+        # HTTP as Ray Serve runs it.
+        config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        monkeypatch.setattr(server, "capture_signals", nullcontext)
+        running = asyncio.create_task(server.serve([listening]))
+        async with asyncio.timeout(LIMIT_S):
+            while not server.started:
+                await asyncio.sleep(0)
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
+            async with aiohttp.ClientSession(connector=connector, read_bufsize=LARGE) as session:
+                yield Served(url, session, engine, fleet)
+        server.should_exit = True
+        await running
+
+
+async def test_a_client_that_reads_byte_by_byte_gets_everything_and_holds_up_nobody(served: Served) -> None:
+    slow = await served.open("slow", 200, LARGE)
+    read = b""
+    for number in range(20):
+        read += await slow.content.read(1)
+        brisk = [served.whole(f"brisk-{number}-{one}", 30, one * 1000) for one in range(5)]
+        assert await asyncio.gather(*brisk) == [True] * 5
+
+    assert served.engine.made["slow"] < 150  # the rest waits for the client, and not in this process
+    assert len(read) == 20
+    assert read + await slow.read() == whole("slow", 200, LARGE)
+
+
+async def test_events_of_64_kib_of_many_streams_are_not_mixed_up(served: Served) -> None:
+    streams = [served.whole(f"stream-{one}", 20, LARGE if one % 2 else 7) for one in range(20)]
+    assert await asyncio.gather(*streams) == [True] * 20
+
+
+async def test_of_200_clients_that_leave_at_once_nothing_is_left_and_others_read_on(served: Served) -> None:
+    stays = asyncio.create_task(served.whole("stays", 3000))
+    leaving = await asyncio.gather(*(served.open(f"leaves-{one}", 10**9) for one in range(CLIENTS)))
+    assert served.engine.open >= CLIENTS
+    for response in leaving:
+        response.close()
+
+    assert await stays
+    while served.engine.open:
+        await asyncio.sleep(0)
+    assert served.fleet.in_flight == [0]
+    assert await served.whole("comes after them", 30)
