@@ -66,7 +66,7 @@ SUM = 'root ::= term (" + " term){3,5}\nterm ::= [0-9]{1,3} | "(" root ")"'
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 UNTIED = {str(token): token * 1e-5 for token in range(2048)}
 LIKELIEST = {"temperature": 1, "top_k": 1, "logit_bias": UNTIED}
-"""Greedy, which vLLM refuses for several sequences. In bfloat16 alone, two tokens are often equally likely."""
+"""Greedy, which vLLM refuses for several sequences. In bfloat16, two tokens are often equally likely."""
 
 
 def strict(schema: dict[str, Any]) -> dict[str, Any]:
