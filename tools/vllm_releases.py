@@ -137,6 +137,7 @@ OPTIONAL = {
     ),
     "CachedRequestState": "prompt_token_ids output_token_ids sampling_params",
     "VllmConfig": "use_v2_model_runner",
+    "SamplingParams": "extra_args",
     "SchedulerStats": "iteration_details",
     "vllm.v1.engine.output_processor.RequestState": (
         "detokenizer logprobs_processor stream_interval sent_tokens_offset make_request_output request_index "

@@ -50,10 +50,7 @@ def core_continues(config: VllmConfig) -> bool:
     return config.scheduler_config.scheduler_cls in _SCHEDULERS.values()
 
 
-def delivered_count(params: Any, tokens: int) -> int:
-    """How many of a request's `tokens` tokens are outputs, by its sampling parameters. 0 where none is.
-
-    The number may be a client's, who can send any extra arguments.
-    """
-    count = ((params and params.extra_args) or {}).get(DELIVERED, 0)
-    return count if isinstance(count, int) and 0 < count < tokens else 0
+def delivered_count(params: Any) -> int:
+    """How many tokens at the end of a request's prompt are outputs, by its sampling parameters."""
+    extra = params.extra_args if params is not None else None
+    return int(extra.get(DELIVERED, 0)) if extra else 0

@@ -24,6 +24,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
+from serve_app.engine.continued_core import DELIVERED
 from serve_app.engine.delivered_tokens import advance
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
@@ -147,6 +148,8 @@ def continue_streams(engine: AsyncLLM) -> None:
 
     def generate_part(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
         part = _current.get()
+        if params.extra_args:
+            params.extra_args.pop(DELIVERED, None)  # a client's, who has made it up
         generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
         if part is not None:
             part.open(prompt, params)

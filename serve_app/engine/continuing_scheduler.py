@@ -31,7 +31,7 @@ def _with_outputs(scheduler: Scheduler, step: SchedulerOutput) -> SchedulerOutpu
     # cache is prompt. And only then is a grammar sure to be compiled.
     for data in step.scheduled_new_reqs:
         request = scheduler.requests[data.req_id]
-        count = delivered_count(request.sampling_params, request.num_tokens)
+        count = delivered_count(request.sampling_params)
         if count and not request.num_output_tokens:
             _take_apart(request, count, scheduler)
             if scheduler.use_v2_model_runner:

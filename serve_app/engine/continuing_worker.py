@@ -16,7 +16,7 @@ class ContinuingWorker:
 
 def _take_apart(self: CachedRequestState) -> None:
     """Make the end of a prompt outputs, as the scheduler does."""
-    count = delivered_count(self.sampling_params, len(self.prompt_token_ids or ()))
+    count = delivered_count(self.sampling_params)
     if count:
         self.output_token_ids = self.prompt_token_ids[-count:]
         self.prompt_token_ids = self.prompt_token_ids[:-count]

@@ -51,7 +51,7 @@ class StubEngineCore:
     async def add_request_async(self, request: Any) -> None:
         self.requests.append(request)
         pooled = request.pooling_params is not None
-        outputs = delivered_count(request.sampling_params, len(request.prompt_token_ids))
+        outputs = delivered_count(request.sampling_params)
         steps = 0 if self.silent else 1 if pooled else max(1, request.sampling_params.max_tokens - outputs)
         prefill = PrefillStats()
         prefill.set(len(request.prompt_token_ids), 0, 0)

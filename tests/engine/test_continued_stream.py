@@ -206,14 +206,15 @@ async def test_tokens_that_the_grammar_refuses_end_the_stream_and_nothing_else(c
     assert said((await hear(client, asked(operation, body))).chunks)["text"] in ("yes", "no")
 
 
-@pytest.mark.parametrize("count", [3, 10**6, -1, True, "3", [3]])
-async def test_a_client_that_knows_the_key_of_delivered_tokens_does_no_harm(
-    client: LocalEngine, count: Any
-) -> None:
-    operation, body = chat("Hi", max_tokens=5, ignore_eos=True, vllm_xargs={DELIVERED: count})
-    async with client.call(asked(operation, body)) as reply:
-        assert reply.stream is not None
-        assert [chunk async for chunk in reply.stream][-1].endswith(b"data: [DONE]\n\n")
+@pytest.mark.parametrize("count", [3, 10**6, "3", [3]])
+async def test_a_client_cannot_tell_the_core_what_has_been_delivered(client: LocalEngine, count: Any) -> None:
+    texts = []
+    for extra in ({}, {"vllm_xargs": {DELIVERED: count}}):
+        async with client.call(asked(*chat("Hi", max_tokens=5, ignore_eos=True, **extra))) as reply:
+            assert reply.stream is not None
+            texts.append(said([chunk async for chunk in reply.stream])["text"])
+
+    assert texts[0] == texts[1] != ""
 
 
 @pytest.mark.parametrize(
