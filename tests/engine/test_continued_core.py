@@ -20,28 +20,39 @@ def named(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-@pytest.mark.parametrize(("asynchronous", "base"), [(False, Scheduler), (True, AsyncScheduler)])
-def test_the_scheduler_is_of_the_kind_that_vllm_would_have_taken(asynchronous: bool, base: type) -> None:
+@pytest.fixture
+def untouched() -> VllmConfig:
+    """A configuration as vLLM makes it."""
     _, _, config = configured()
     config.scheduler_config.scheduler_cls = None
     config.parallel_config.worker_extension_cls = ""
-    config.scheduler_config.async_scheduling = asynchronous
+    return config
 
-    let_core_continue(config)
 
-    assert core_continues(config)
-    scheduler = named(str(config.scheduler_config.scheduler_cls))
+@pytest.mark.parametrize(("asynchronous", "base"), [(False, Scheduler), (True, AsyncScheduler)])
+def test_the_scheduler_is_of_the_kind_that_vllm_would_have_taken(
+    untouched: VllmConfig, asynchronous: bool, base: type
+) -> None:
+    untouched.scheduler_config.async_scheduling = asynchronous
+
+    let_core_continue(untouched)
+
+    assert core_continues(untouched)
+    scheduler = named(str(untouched.scheduler_config.scheduler_cls))
     assert issubclass(scheduler, base)
     assert issubclass(scheduler, AsyncScheduler) == asynchronous
-    assert named(config.parallel_config.worker_extension_cls) is ContinuingWorker
+    assert named(untouched.parallel_config.worker_extension_cls) is ContinuingWorker
 
 
-def test_the_second_model_runner_needs_no_worker_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(VllmConfig, "use_v2_model_runner", True)  # which the CPU has only with Triton
-    _, _, config = configured()
+def test_the_second_model_runner_needs_no_worker_extension(
+    untouched: VllmConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VllmConfig, "use_v2_model_runner", True)  # which a CPU has only with Triton
 
-    assert core_continues(config)
-    assert config.parallel_config.worker_extension_cls == ""
+    let_core_continue(untouched)
+
+    assert core_continues(untouched)
+    assert untouched.parallel_config.worker_extension_cls == ""
 
 
 @pytest.mark.parametrize(
