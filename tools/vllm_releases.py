@@ -48,6 +48,10 @@ CALLED = {
     "StructuredOutputGrammar.fill_bitmask": "bitmask batch_index",
     "StructuredOutputGrammar.accept_tokens": "request_id tokens",
     "StructuredOutputGrammar.is_terminated": "",
+    "check_stop": "request max_model_len",
+    "Request.from_engine_core_request": "request block_hasher",
+    "Request.append_output_token_ids": "token_ids",
+    "Request.get_finished_reason": "",
 }
 REPLACED = {
     # The engine puts its own in their place, or overrides them: these parameters and no others.
@@ -75,7 +79,8 @@ MEMBERS = {
         "num_speculative_tokens"
     ),
     "vllm.config.CacheConfig": "kv_cache_size_tokens",
-    "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens",
+    "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens scheduler_cls async_scheduling",
+    "vllm.config.ParallelConfig": "worker_extension_cls",
     "vllm.config.ModelConfig": "max_model_len get_vocab_size",
     "AsyncLLM": "errored vllm_config model_config output_processor",
     "OutputProcessor": "request_states",
@@ -122,9 +127,22 @@ OPTIONAL = {
     # What the engine does without, or has its own of.
     "check_json_nesting": "",
     "GracefulHTTPError": "",
+    "AsyncScheduler": "",
+    "Scheduler": "schedule requests structured_output_manager grammar_compile_error_reqs use_v2_model_runner",
+    "SchedulerOutput": "scheduled_new_reqs",
+    "vllm.v1.core.sched.output.NewRequestData": "req_id prompt_token_ids prefill_token_ids",
+    "vllm.v1.structured_output.StructuredOutputManager": "accept_tokens",
+    "Request": (
+        "prompt_token_ids num_prompt_tokens num_output_tokens num_tokens _all_token_ids _output_token_ids "
+        "sampling_params request_id stop_reason"
+    ),
+    "CachedRequestState": "prompt_token_ids output_token_ids sampling_params",
+    "VllmConfig": "use_v2_model_runner",
+    "SamplingParams": "extra_args",
     "SchedulerStats": "iteration_details",
     "vllm.v1.engine.output_processor.RequestState": (
-        "detokenizer logprobs_processor stream_interval sent_tokens_offset make_request_output"
+        "detokenizer logprobs_processor stream_interval sent_tokens_offset make_request_output request_index "
+        "parent_req"
     ),
     "vllm.v1.metrics.stats.SchedulerIterationDetails": (
         "num_ctx_tokens num_generation_requests elapsed_ms is_dummy"

@@ -2,10 +2,10 @@
 
 While a stream runs, the ids of its tokens are told to a journal, each once its events have been handed on.
 From the journal another engine continues: vLLM's front end there gets the request as its client sent it, and
-only the engine core gets a longer prompt, the old one and the delivered tokens behind it. vLLM's handlers
-are given the delivered tokens once more, as outputs of an engine, so that their own state is right: what they
-count, what their parsers have seen, half a character, the beginning of a stop string. The events that they
-make of them are left out.
+only the engine core also gets the delivered tokens, as outputs that it has generated. vLLM's handlers are
+given them once more, as outputs of an engine, so that their own state is right: what they count, what their
+parsers have seen, half a character, the beginning of a stop string. The events that they make of them are
+left out.
 
 Greedy sampling goes on with the token that would have come, up to rounding: the delivered tokens are now
 prefilled together, and their keys and values may differ in the last bit. A seeded generator starts anew.
@@ -24,16 +24,14 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
+from serve_app.engine.continued_core import DELIVERED
 from serve_app.engine.delivered_tokens import advance
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
 _A_TURN = 16
 """Tokens replayed before other streams have a turn: vLLM's own encoder takes some 0.1 ms for one."""
-_TELL_THE_PROMPT_APART = (
-    # Fields of vLLM's sampling parameters for which generated tokens are not like those of the prompt.
-    "structured_outputs",
-    "thinking_token_budget",
-    "repetition_detection",
+_NOT_CONTINUED = (
+    # Fields of vLLM's sampling parameters.
     "trace_decode_token_ids",
     "prompt_logprobs",
     "prompt_logprob_token_ids",
@@ -50,13 +48,14 @@ class StreamPart:
         self.journal: TokenJournal | None = None
         """The tokens of this part. None where no other engine could go on with it."""
         self._continuation = request.continuation
-        # Of several sequences there is no journal: their continuation is refused.
-        sequences = () if request.continuation is None else request.continuation.tokens
-        self._delivered = list(sequences[0]) if sequences else []
+        delivered = () if request.continuation is None else request.continuation.tokens
+        self._delivered = {index: list(tokens) for index, tokens in enumerate(delivered) if tokens}
         self._replaying = bool(self._delivered)
         self._replay: list[RequestOutput] = []
+        self._ended: set[int] = set()
+        """The sequences that had ended with their delivered tokens."""
         # A parser of tool calls or reasoning may pass over what comes in one piece.
-        self._tokens_an_output = 1 if request.operation == "chat_completions" else len(self._delivered)
+        self._one_by_one = request.operation == "chat_completions"
         self._generations = 0
 
     @classmethod
@@ -77,33 +76,47 @@ class StreamPart:
 
         Whoever asks for the next output has handed on all events of the one before.
         """
-        tell = None if self.journal is None else self.journal.tell
         try:
             if self._replaying:
                 first = await anext(generated)  # before it, vLLM has called `advance`
-                for index, output in enumerate(self._replay):
+                for count, output in enumerate(self._replay):
                     output.num_cached_tokens = min(first.num_cached_tokens or 0, len(first.prompt_token_ids))
                     yield output
-                    if index % _A_TURN == 0:
+                    if count % _A_TURN == 0:
                         await asyncio.sleep(0)
                 self._replaying = False
-                if self._replay[-1].finished:
-                    return
-                yield first
-                if tell is not None:
-                    tell(0, first.outputs[0].token_ids)
+                if self._is_new(first):
+                    yield first
+                    self._tell(first)
             async for output in generated:
-                yield output
-                if tell is not None:
-                    tell(0, output.outputs[0].token_ids)
+                if self._is_new(output):
+                    yield output
+                    self._tell(output)
         finally:
             self._replaying = False
             await generated.aclose()
 
+    def _is_new(self, output: RequestOutput) -> bool:
+        """Whether `output` has something in it without what a sequence has generated behind its end."""
+        if self._ended:
+            output.outputs = [one for one in output.outputs if one.index not in self._ended]
+        return bool(output.outputs)
+
+    def _tell(self, output: RequestOutput) -> None:
+        if self.journal is not None:
+            for one in output.outputs:
+                self.journal.tell(one.index, one.token_ids)
+
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
-        """Bring a sequence that vLLM has just taken to the end of the delivered tokens."""
-        if self._replaying and self.journal is not None:
-            self._replay = advance(state, request, self._delivered, self._tokens_an_output, max_model_len)
+        """Bring a sequence that vLLM has just taken to the end of its delivered tokens."""
+        index = state.request_index
+        delivered = self._delivered.get(index)
+        if not self._replaying or self.journal is None or delivered is None:
+            return
+        outputs = advance(state, request, delivered, 1 if self._one_by_one else len(delivered), max_model_len)
+        self._replay += outputs
+        if outputs[-1].outputs[0].finished():
+            self._ended.add(index)
 
     async def new_frames(self, frames: AsyncIterator[str | bytes]) -> AsyncGenerator[bytes]:
         """Those of a handler's frames that are not in the delivered part, with that part's `created`.
@@ -113,9 +126,9 @@ class StreamPart:
         """
         created = self._continuation.created if self._continuation is not None else 0
         try:
-            if self.journal is None:
-                raise not_continuable()
             async for frame in frames:
+                if self.journal is None:  # which is known once vLLM has been asked to generate
+                    raise not_continuable()
                 data = frame if isinstance(frame, bytes) else frame.encode()
                 if self._replaying and not data.startswith(ERROR_FRAME):
                     continue
@@ -135,6 +148,8 @@ def continue_streams(engine: AsyncLLM) -> None:
 
     def generate_part(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
         part = _current.get()
+        if params.extra_args:
+            params.extra_args.pop(DELIVERED, None)  # a client's, who has made it up
         generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
         if part is not None:
             part.open(prompt, params)
@@ -152,12 +167,10 @@ def continue_streams(engine: AsyncLLM) -> None:
 
 
 def _is_continuable(prompt: Any, params: Any) -> bool:
-    """Whether a longer prompt stands for the tokens generated so far, in all that the client is sent."""
+    """Whether the tokens generated so far stand for all that has become of a generation."""
     return (
         isinstance(prompt, dict)
         and prompt.get("type") == "token"
         and params.output_kind == RequestOutputKind.DELTA
-        and params.n == 1
-        and not (params.presence_penalty or params.frequency_penalty or params.bad_words)
-        and all(getattr(params, name, None) is None for name in _TELL_THE_PROMPT_APART)
+        and all(getattr(params, name, None) is None for name in _NOT_CONTINUED)
     )

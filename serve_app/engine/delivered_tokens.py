@@ -5,8 +5,12 @@ from typing import Any
 
 import numpy as np
 from vllm.outputs import RequestOutput
+from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.engine import FinishReason
 from vllm.v1.outputs import LogprobsLists
+from vllm.v1.request import Request
+
+from serve_app.engine.continued_core import DELIVERED
 
 
 def advance(
@@ -14,14 +18,14 @@ def advance(
 ) -> list[RequestOutput]:
     """Bring `state`, of a sequence that vLLM has just taken, to the end of the `delivered` tokens.
 
-    `request`, which the engine core is then sent, has it prefill them. If they end the answer, the core
+    `request`, which the engine core is then sent, has them as outputs. If they end the answer, the core
     generates one token for nothing.
 
     Returns:
         What vLLM would have handed out with them. The last output is finished if they end the answer.
     """
     outputs: list[RequestOutput] = []
-    reason, stopped_by = _end_of(delivered, request, max_model_len)
+    reason, stopped_by = _end_of(request, delivered, max_model_len)
     state.stream_interval, interval = 1, state.stream_interval
     for start in range(0, len(delivered), tokens_an_output):
         tokens = delivered[start : start + tokens_an_output]
@@ -37,30 +41,32 @@ def advance(
             break
     state.stream_interval = interval
     state.sent_tokens_offset = state.detokenizer.num_output_tokens()
-    _lengthen(request, state, delivered[:-1] if outputs[-1].finished else delivered)
+    ended = outputs[-1].outputs[0].finished()
+    if ended and state.parent_req is not None:
+        state.parent_req.child_requests.add(state.request_id)  # which will end once more
+    _lengthen(request, state, delivered[:-1] if ended else delivered)
+    if ended:
+        request.sampling_params.max_tokens = len(delivered)
     return outputs
 
 
 def _lengthen(request: Any, state: Any, prefilled: list[int]) -> None:
-    """Have the engine core prefill `prefilled` behind the prompt, and generate as much less."""
+    """Have the engine core begin with `prefilled` behind the prompt, as outputs."""
     request.prompt_token_ids = [*request.prompt_token_ids, *prefilled]
     request.sampling_params = params = copy(request.sampling_params)
-    params.max_tokens = max(1, params.max_tokens - len(prefilled))
-    params.min_tokens = max(0, params.min_tokens - len(prefilled))
+    params.extra_args = {DELIVERED: len(prefilled)}
     state.prompt_len += len(prefilled)  # what the core is busy with and has in its KV cache
 
 
 def _end_of(
-    delivered: list[int], request: Any, max_model_len: int
+    request: Any, delivered: list[int], max_model_len: int
 ) -> tuple[FinishReason | None, int | str | None]:
-    """Why the engine core has ended the answer with the last delivered token, and at which stop token."""
-    params, last = request.sampling_params, delivered[-1]
-    if last == params.eos_token_id:
-        return FinishReason.STOP, None
-    if last in (params.stop_token_ids or ()):
-        return FinishReason.STOP, last
-    room = min(params.max_tokens, max_model_len - len(request.prompt_token_ids))
-    return (FinishReason.LENGTH if len(delivered) >= room else None), None
+    """Why the engine core has ended the answer with the last delivered token, and what stopped it."""
+    sequence = Request.from_engine_core_request(request, None)
+    sequence.append_output_token_ids(delivered)
+    if not check_stop(sequence, max_model_len):
+        return None, None
+    return sequence.get_finished_reason(), sequence.stop_reason
 
 
 def _unknown_logprobs(tokens: list[int]) -> LogprobsLists:

@@ -76,7 +76,7 @@ async def launch(
             from vllm import __version__  # noqa: PLC0415
             from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
-            from serve_app.engine.arguments import engine_args, vllm_namespace  # noqa: PLC0415
+            from serve_app.engine.arguments import engine_config, vllm_namespace  # noqa: PLC0415
             from serve_app.engine.engine_report import EngineReport  # noqa: PLC0415
             from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
             from serve_app.engine.late_imports import FRONT_END, import_early  # noqa: PLC0415
@@ -100,7 +100,7 @@ async def launch(
         if archive is not None:
             compile_cache.fetch(archive, Path.home())
         namespace = vllm_namespace(model)
-        config = engine_args(namespace).create_engine_config()
+        config = engine_config(namespace)
     with startup.phase("weights_and_kv_cache"):
         llm = AsyncLLM.from_vllm_config(
             config, stat_loggers=[lambda *_: stats], disable_log_stats=namespace.disable_log_stats

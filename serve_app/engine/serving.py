@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from starlette.datastructures import State
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from serve_app.engine.continued_core import core_continues
 from serve_app.engine.continued_stream import continue_streams
 from serve_app.engine.plain_stream import prefer_plain_streams
-from serve_app.engine.vllm_compat import CONTINUED_STREAMS, PLAIN_STREAMS, init_app_state
+from serve_app.engine.vllm_compat import PLAIN_STREAMS, init_app_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,6 @@ class Serving:
         chat = getattr(state, "openai_serving_chat", None)
         if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
-        if CONTINUED_STREAMS:
+        if core_continues(engine.vllm_config):
             continue_streams(engine)
         return cls(engine, state)

@@ -21,15 +21,23 @@ class Heard:
     told_before: list[int] = field(default_factory=list)
     """By chunk: how many tokens had been told."""
     tokens: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    """By token: the sequence that it is of."""
+
+    def of(self, sequence: int, told: int | None = None) -> list[int]:
+        """The tokens of one sequence, among the first `told` of all."""
+        pairs = zip(self.tokens[:told], self.sequences, strict=False)
+        return [token for token, of in pairs if of == sequence]
 
     def cuts(self) -> list[int]:
         """The chunks before which a stream may be cut: those with which a new output begins."""
         told = self.told_before
         return [index for index in range(1, len(told)) if told[index] > told[index - 1]]
 
-    def until(self, cut: int) -> tuple[list[bytes], list[int]]:
-        """The chunks before `cut`, and the tokens behind them."""
-        return self.chunks[:cut], self.tokens[: self.told_before[cut]]
+    def until(self, cut: int) -> tuple[list[bytes], list[list[int]]]:
+        """The chunks before `cut`, and the tokens behind them, by sequence."""
+        sequences = 1 + max(self.sequences, default=0)
+        return self.chunks[:cut], [self.of(one, self.told_before[cut]) for one in range(sequences)]
 
 
 async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
@@ -39,7 +47,9 @@ async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
         assert reply.stream is not None
         assert reply.journal is not None
         async for chunk in reply.stream:
-            heard.tokens += [token for _, tokens in reply.journal.take() for token in tokens]
+            for sequence, tokens in reply.journal.take():
+                heard.tokens += tokens
+                heard.sequences += [sequence] * len(tokens)
             heard.told_before.append(len(heard.tokens))
             heard.chunks.append(chunk)
     return heard
@@ -61,12 +71,14 @@ async def continued(
     """The rest of a stream that was cut, behind what its client had been sent before."""
     chunks, tokens = before.until(cut)
     created = events(before.chunks)[0].get("created", 0)
-    continuation = Continuation((tuple(tokens),), created, ttft_s=0.25, moves=moves)
+    continuation = Continuation(tuple(map(tuple, tokens)), created, ttft_s=0.25, moves=moves)
     rest = await hear(client, asked(operation, body, continuation))
+    told = before.told_before[cut]
     return Heard(
         chunks + rest.chunks,
-        before.told_before[:cut] + [len(tokens) + told for told in rest.told_before],
-        tokens + rest.tokens,
+        before.told_before[:cut] + [told + more for more in rest.told_before],
+        before.tokens[:told] + rest.tokens,
+        before.sequences[:told] + rest.sequences,
     )
 
 
@@ -77,8 +89,8 @@ def events(chunks: list[bytes]) -> list[dict[str, Any]]:
     return [json.loads(frame.removeprefix(b"data: ")) for frame in frames]
 
 
-def said(chunks: list[bytes]) -> dict[str, Any]:
-    """What a stream says, whatever frames it took: a reader that lags gets several tokens in one."""
+def said(chunks: list[bytes], index: int = 0) -> dict[str, Any]:
+    """What a stream says of a choice, whatever frames it took: a late reader gets several tokens in one."""
     whole: dict[str, Any] = {"text": "", "roles": 0, "calls": {}, "finish": [], "logprobs": [], "usage": []}
     documents = events(chunks)
     for name in ("id", "created", "model", "object"):
@@ -88,6 +100,8 @@ def said(chunks: list[bytes]) -> dict[str, Any]:
         if document.get("usage"):
             whole["usage"].append(document["usage"])
         for choice in document.get("choices", ()):
+            if choice["index"] != index:
+                continue
             delta = choice.get("delta", {"content": choice.get("text")})
             whole["text"] += delta.get("content") or ""
             whole["roles"] += "role" in delta

@@ -21,7 +21,8 @@ from vllm.v1.engine import (
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.metrics.stats import PrefillStats
 
-from serve_app.engine.arguments import engine_args, vllm_namespace
+from serve_app.engine.arguments import engine_config, vllm_namespace
+from serve_app.engine.continued_core import delivered_count
 from serve_app.engine.vllm_compat import structural_tag_module
 from serve_app.settings import ModelSettings
 
@@ -50,7 +51,8 @@ class StubEngineCore:
     async def add_request_async(self, request: Any) -> None:
         self.requests.append(request)
         pooled = request.pooling_params is not None
-        steps = 0 if self.silent else 1 if pooled else request.sampling_params.max_tokens
+        outputs = delivered_count(request.sampling_params)
+        steps = 0 if self.silent else 1 if pooled else max(1, request.sampling_params.max_tokens - outputs)
         prefill = PrefillStats()
         prefill.set(len(request.prompt_token_ids), 0, 0)
         events = [
@@ -100,4 +102,4 @@ def configured(**model: Any) -> tuple[ModelSettings, Namespace, VllmConfig]:
     """The settings of the embedded model, and vLLM's arguments and configuration for it."""
     settings = ModelSettings.model_validate(MODEL | model)
     namespace = vllm_namespace(settings)
-    return settings, namespace, engine_args(namespace).create_engine_config()
+    return settings, namespace, engine_config(namespace)

@@ -1,0 +1,83 @@
+"""An engine core is only relied on to continue where the classes that do it are configured."""
+
+import logging
+from importlib import import_module
+from typing import Any
+
+import pytest
+from vllm.config import VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from serve_app.engine.continued_core import DELIVERED, core_continues, delivered_count, let_core_continue
+from serve_app.engine.continuing_worker import ContinuingWorker
+from tests.engine.stub_engine_core import configured
+
+
+def named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+@pytest.fixture
+def untouched() -> VllmConfig:
+    """A configuration as vLLM makes it."""
+    _, _, config = configured()
+    config.scheduler_config.scheduler_cls = None
+    config.parallel_config.worker_extension_cls = ""
+    return config
+
+
+@pytest.mark.parametrize(("asynchronous", "base"), [(False, Scheduler), (True, AsyncScheduler)])
+def test_the_scheduler_is_of_the_kind_that_vllm_would_have_taken(
+    untouched: VllmConfig, asynchronous: bool, base: type
+) -> None:
+    untouched.scheduler_config.async_scheduling = asynchronous
+
+    let_core_continue(untouched)
+
+    assert core_continues(untouched)
+    scheduler = named(str(untouched.scheduler_config.scheduler_cls))
+    assert issubclass(scheduler, base)
+    assert issubclass(scheduler, AsyncScheduler) == asynchronous
+    assert named(untouched.parallel_config.worker_extension_cls) is ContinuingWorker
+
+
+def test_the_second_model_runner_needs_no_worker_extension(
+    untouched: VllmConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VllmConfig, "use_v2_model_runner", True)  # which a CPU has only with Triton
+
+    let_core_continue(untouched)
+
+    assert core_continues(untouched)
+    assert untouched.parallel_config.worker_extension_cls == ""
+
+
+@pytest.mark.parametrize(
+    "own", [{"scheduler_cls": "mine.Scheduler"}, {"worker_extension_cls": "mine.Worker"}]
+)
+def test_classes_of_somebody_else_stay_and_the_log_says_what_is_missed(
+    own: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        _, _, config = configured(engine_args=own)
+
+    assert not core_continues(config)
+    set_to = (config.scheduler_config.scheduler_cls, config.parallel_config.worker_extension_cls)
+    assert set_to == (own.get("scheduler_cls"), own.get("worker_extension_cls", ""))
+    assert "cannot go on with the streams" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("params", "count"),
+    [
+        (None, 0),  # of a pooling request
+        (SamplingParams(), 0),
+        (SamplingParams(extra_args={"mine": 3}), 0),
+        (SamplingParams(extra_args={DELIVERED: 4}), 4),
+    ],
+)
+def test_the_parameters_tell_how_many_tokens_are_outputs(params: SamplingParams | None, count: int) -> None:
+    assert delivered_count(params) == count

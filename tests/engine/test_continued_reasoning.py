@@ -1,0 +1,66 @@
+"""Streams of a model that reasons first, cut and continued: budgets and grammars know where it stands."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.engine.grammar.install import guard_grammars
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.serving import Serving
+from tests.engine import reasoning_until_dot
+from tests.engine.streams import asked, continued, events, hear
+from tests.engine.stub_engine_core import configured, vllm_restored
+from tests.engine.test_continued_stream import OSLO, chat, differences, strict
+
+
+@pytest.fixture(scope="module")
+async def client() -> AsyncIterator[LocalEngine]:
+    """The embedded model in an engine core of its own, with a cache of prompts."""
+    settings, namespace, config = configured(
+        max_model_len=512,
+        reasoning_parser=reasoning_until_dot.PARSER,
+        engine_args={"reasoning_parser_plugin": reasoning_until_dot.__file__},
+    )
+    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+    with vllm_restored():
+        serving = await Serving.mount(llm, namespace)
+        guard = guard_grammars(llm, settings.structured_output)
+        yield LocalEngine(serving, settings, lambda _: None)
+        guard.stop()
+    llm.shutdown()
+    await asyncio.sleep(0)  # the sockets are closed by the loop
+    llm.engine_core.resources.ctx.destroy(linger=0)
+
+
+def reasoning(chunks: list[bytes]) -> str:
+    deltas = [choice["delta"] for event in events(chunks) for choice in event["choices"]]
+    return "".join(delta.get("reasoning") or "" for delta in deltas)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": 60, "ignore_eos": True},
+        {"max_tokens": 60, "ignore_eos": True, "thinking_token_budget": 7},
+        {"max_tokens": 60, "ignore_eos": True, "thinking_token_budget": 0},
+        {"max_tokens": 90, "response_format": strict(OSLO)},
+        {"max_tokens": 90, "response_format": strict(OSLO), "thinking_token_budget": 5},
+    ],
+    ids=["reasoning", "budget", "no budget", "json", "json with budget"],
+)
+async def test_reasoning_goes_on_and_ends_where_it_would_have(
+    client: LocalEngine, fields: dict[str, Any]
+) -> None:
+    operation, body = chat("Write a story about the sea.", **fields)
+    whole = await hear(client, asked(operation, body))
+    cuts = whole.cuts()
+
+    if fields.get("thinking_token_budget") != 0:
+        assert reasoning(whole.chunks)
+    for cut in {*cuts[:10], *cuts[:: 1 + len(cuts) // 10], *cuts[-2:]}:
+        again = await continued(client, operation, body, whole, cut)
+        assert differences(whole, again) == {}, cut
+        assert reasoning(again.chunks) == reasoning(whole.chunks), cut
