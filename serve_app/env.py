@@ -82,6 +82,10 @@ ALWAYS = {
     "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.controller.ray_callback:calm",
     # Serve hands its metrics on ten times a second, Ray exports them once a second.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
+    # Ray's agent reads the memory of each process page by page to tell its use; Prometheus asks every 15 s.
+    "REPORTER_UPDATE_INTERVAL_MS": "15000",
+    # The dashboard does the same with its own processes.
+    "METRICS_RECORD_INTERVAL_S": "15",
     # Ray's log monitor lists the log folder ten times a second where it has fewer files than this, and
     # twice a second where it has more.
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
