@@ -78,6 +78,17 @@ ALWAYS = {
     # Ray gives up a proxy, and `serve run` with it, after three checks of so many seconds, 5 by default. On a
     # machine whose cores are busy with an engine's imports, 15 s are too few for HAProxy's manager to start.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "15",
+    # Ray's controller looks at everything ten times a second, and asks the GCS for the nodes each time.
+    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.controller.ray_callback:calm",
+    # Serve hands its metrics on ten times a second, Ray exports them once a second.
+    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
+    # Ray's agent reads the memory of each process page by page to tell its use; Prometheus asks every 15 s.
+    "REPORTER_UPDATE_INTERVAL_MS": "15000",
+    # The dashboard does the same with its own processes.
+    "METRICS_RECORD_INTERVAL_S": "15",
+    # Ray's log monitor lists the log folder ten times a second where it has fewer files than this, and
+    # twice a second where it has more.
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
     # Ray answers 500 if a header that it reads is not UTF-8, so such headers are removed first.
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.api.ray_headers:middlewares",
     # Ray runs its workers at niceness 15, below anything else on the node; engines are the node's purpose.

@@ -57,6 +57,7 @@ REPLACED = {
     # The engine puts its own in their place, or overrides them: these parameters and no others.
     "StatLoggerBase.record": "scheduler_stats iteration_stats mm_cache_stats engine_idx",
     "StatLoggerBase.log_engine_initialized": "",
+    "UniProcExecutor._init_executor": "",
     "SamplingParams._validate_structured_outputs": "model_config structured_outputs_config tokenizer",
     "validate_structural_tag_payload": "payload parameter",
     "OpenAIServingChat.chat_completion_stream_generator": (
@@ -118,7 +119,6 @@ MEMBERS = {
         "enable_force_include_usage enable_prompt_tokens_details enable_log_outputs system_fingerprint "
         "engine_client"
     ),
-    "vllm.v1.executor.uniproc_executor.UniProcExecutor": "",
     "vllm.v1.structured_output.backend_guidance.GuidanceBackend": "",
 }
 STATE = "openai_serving_chat openai_serving_completion serving_embedding serving_tokenization"

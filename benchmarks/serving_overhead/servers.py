@@ -168,7 +168,7 @@ def _tideserve_why_not(setup: Setup) -> str | None:
     return _missing("vllm") or _missing("ray")
 
 
-def ray_env(setup: Setup, folder: Path) -> dict[str, str]:
+def cluster_env(folder: Path) -> dict[str, str]:
     """A Ray cluster of its own: own folder, own ports, own token, no usage reports."""
     ports = [str(port) for port in free_ports(4)]
     http, grpc = (int(port) for port in ports[2:])
@@ -191,8 +191,12 @@ def ray_env(setup: Setup, folder: Path) -> dict[str, str]:
     }
 
 
+def _ray_env(setup: Setup, folder: Path) -> dict[str, str]:
+    return cluster_env(folder)
+
+
 def _ray_llm_env(setup: Setup, folder: Path) -> dict[str, str]:
-    return {**ray_env(setup, folder), **ray_llm.shims(setup.work / "shims").env}
+    return {**cluster_env(folder), **ray_llm.shims(setup.work / "shims").env}
 
 
 def _ray_llm_direct_env(setup: Setup, folder: Path) -> dict[str, str]:
@@ -235,7 +239,7 @@ KINDS: dict[str, Kind] = {
             _bare_uniproc_env,
             _bare_why_not,
         ),
-        Kind("tideserve", "Tideserve", "/ready", _tideserve_command, ray_env, _tideserve_why_not),
+        Kind("tideserve", "Tideserve", "/ready", _tideserve_command, _ray_env, _tideserve_why_not),
         Kind("ray-llm", "Ray Serve LLM", "/v1/models", _ray_llm_command, _ray_llm_env, _ray_llm_why_not),
         Kind(
             "ray-llm-direct",

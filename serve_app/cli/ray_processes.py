@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -50,7 +51,7 @@ _ROLES = (
 
 
 class Cluster:
-    """Watches the processes of one local cluster; once all are found, a look costs a few reads of `/proc`."""
+    """Watches the processes of one local cluster; once all are found, a look is one call of the kernel."""
 
     def __init__(
         self, descendants: Callable[[], Iterable[psutil.Process]], clock: Callable[[], float] = time.monotonic
@@ -58,6 +59,8 @@ class Cluster:
         self._descendants = descendants
         self._clock = clock
         self._found: dict[str, psutil.Process] = {}
+        self._ends = select.poll()
+        self._pidfds: list[int] = []
         self._searched_at = float("-inf")
         self._ended: set[str] = set()
         self.log_folder: Path | None = None
@@ -70,6 +73,8 @@ class Cluster:
         if len(self._found) < len(_ROLES) and self._clock() - self._searched_at >= _SEARCH_S:
             self._search()
             self._searched_at = self._clock()
+        if len(self._pidfds) == len(self._found) and not self._ends.poll(0):
+            return []
         lines = []
         for role in _ROLES:
             process = self._found.get(role.name)
@@ -91,8 +96,20 @@ class Cluster:
             for role in _ROLES:
                 if role.name not in self._found and re.match(role.command, command):
                     self._found[role.name] = process
+                    self._watch(process)
                     folders = [found[1] for word in words if (found := _LOG_FOLDER.match(word))]
                     self.log_folder = self.log_folder or next(map(Path, folders), None)
+
+    def _watch(self, process: psutil.Process) -> None:
+        """Have the kernel tell of its end, which Linux has done since 5.3."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._pidfds.append(os.pidfd_open(process.pid))
+            self._ends.register(self._pidfds[-1], select.POLLIN)
+
+    def close(self) -> None:
+        """Stop watching."""
+        while self._pidfds:
+            os.close(self._pidfds.pop())
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -130,11 +147,17 @@ def stop_descendants(grace_s: float) -> int:
 
 
 def reap_orphans(own: int) -> None:
-    """Reap adopted processes that have ended and would stay zombies, but not the child `own`."""
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-            if child.pid != own and child.status() == psutil.STATUS_ZOMBIE:
-                os.waitpid(child.pid, os.WNOHANG)
+    """Reap adopted processes that have ended and would stay zombies, but not the child `own`.
+
+    The kernel is asked for them: to find one's children, psutil reads every process of the machine.
+    """
+    if not sys.platform.startswith("linux"):
+        return  # nothing has been adopted
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == own:
+                return  # whoever waits for it does not go on
+            os.waitpid(ended.si_pid, 0)
 
 
 def _signal(process: psutil.Process, number: int) -> bool:

@@ -209,9 +209,9 @@ def _prepare(options: argparse.Namespace) -> Start:
 def _serve(start: Start, stopping: Stopping) -> float | None:
     """Run one server to its end; returns for how many seconds it had been ready, None if it never was."""
     progress = Progress(url_here(start.host, start.port))
-    cluster = Cluster(lambda: psutil.Process().children(recursive=True) if start.local else ())
     ready_s = None
     with (
+        closing(Cluster(lambda: psutil.Process().children(recursive=True) if start.local else ())) as cluster,
         tempfile.TemporaryDirectory(prefix="tideserve-") as folder,
         closing(ServerLog(log_folder(start.values), verbose=start.verbose)) as log,
     ):

@@ -17,7 +17,7 @@ _DEFAULT_CPU_KV_CACHE_BYTES = 256 << 20
 # the model in the engine core's own process a replica has one process less (0.5 GB), and the two do not
 # spin on each other's shared memory, which on two cores leaves everything else without a turn. Ray
 # gives OpenMP as many threads as the replica has CPUs.
-_IN_PROCESS_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+_IN_PROCESS_EXECUTOR = "serve_app.engine.in_process_executor.InProcessExecutor"
 # Settings that have vLLM's name and meaning; the others are Tideserve's own.
 _PASSED = (
     "revision",

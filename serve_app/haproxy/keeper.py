@@ -26,7 +26,10 @@ RUNNING = "supervisor.json"
 LAST = "last.cfg"
 """Ray's last configuration that had routes and with which HAProxy ran."""
 
-_TICK_S = 0.1
+_RESTART_S = 0.1
+_TICK_S = 1.0
+_BLIND_TICK_S = 0.1
+"""Where the kernel does not tell of the ends of processes: pidfds are of Linux 5.3."""
 _START_S = 20.0
 _ASK_S = 1.0
 _CHECK_EVERY_S = 1.0
@@ -89,7 +92,8 @@ class Keeper:
         self._listeners: dict[str, socket.socket] = {}
         self._haproxy: subprocess.Popen[bytes] | None = None
         self._started = 0.0
-        self._restart_in_s = _TICK_S
+        self._restart_in_s = _RESTART_S
+        self._tick_s = _TICK_S
         self._answered = 0.0
         self._asked = 0.0
         self._lost_since: float | None = None
@@ -98,11 +102,15 @@ class Keeper:
 
     def run(self, predecessor: Predecessor | None) -> int:
         """Keep HAProxy running; return the exit status: 1 if it does not start."""
+        self._wake_on_signals()
         signal.signal(signal.SIGUSR1, lambda *_: self._drain())
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         if not self._start_first():
             return 1
+        for process in (self._plan.front, self._plan.manager, self._plan.raylet):
+            if process is not None:
+                self._wake_on_end(process.pid)
         if predecessor is not None:
             predecessor.dismiss()
         self._publish()
@@ -133,8 +141,37 @@ class Keeper:
             self._listeners[path] = listen_unix(path)
             self._selector.register(self._listeners[path], selectors.EVENT_READ, accept)
 
+    def _wake_on_signals(self) -> None:
+        """Have a signal end `select`, which would go on after its handler."""
+        wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
+        self._selector.register(wake, selectors.EVENT_READ, lambda _: os.read(wake, 64))
+
+    def _wake_on_end(self, pid: int) -> None:
+        """Have the end of a process end `select`, once. The process table then tells what follows."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except OSError:
+            self._tick_s = _BLIND_TICK_S
+            return
+        self._selector.register(descriptor, selectors.EVENT_READ, self._ended)
+
+    def _ended(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    def _wait_s(self, now: float) -> float:
+        """Return for how long nothing has to be done unless something happens."""
+        if self._draining:
+            return self._tick_s
+        ended = self._haproxy is None
+        due = self._started + self._restart_in_s if ended else self._asked + _CHECK_EVERY_S
+        return max(0.0, min(self._tick_s, due - now))
+
     def _step(self) -> None:
-        for key, _ in self._selector.select(_TICK_S):
+        for key, _ in self._selector.select(self._wait_s(time.monotonic())):
             if key.fd in self._selector.get_map():  # an event before this one may have closed it
                 key.data(key.fileobj)
         now = time.monotonic()
@@ -153,7 +190,7 @@ class Keeper:
     def _start(self, now: float) -> None:
         """Start HAProxy, later each time if it ends at once."""
         fast = now - self._started < _SLOWEST_RESTART_S
-        self._restart_in_s = min(2 * self._restart_in_s, _SLOWEST_RESTART_S) if fast else _TICK_S
+        self._restart_in_s = min(2 * self._restart_in_s, _SLOWEST_RESTART_S) if fast else _RESTART_S
         self._haproxy = subprocess.Popen(  # noqa: S603
             [self._plan.binary, "-db", "-f", self._plan.configuration],
             pass_fds=[listener.fileno() for listener in self._plan.sockets.values()],
@@ -162,6 +199,7 @@ class Keeper:
             preexec_fn=lambda: signal_on_parents_death(signal.SIGUSR1),  # noqa: PLW1509 - one thread
         )
         self._started = self._answered = self._asked = now
+        self._wake_on_end(self._haproxy.pid)
 
     def _check(self) -> None:
         """Continue a HAProxy that was stopped; replace one that has not answered for 5 s."""

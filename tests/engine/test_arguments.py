@@ -80,7 +80,7 @@ def test_the_embedded_model_is_a_folder_and_others_are_as_written() -> None:
 def test_a_cpu_replica_runs_its_model_in_process_with_a_bounded_cache() -> None:
     values = overrides(device="cpu")
 
-    assert values["distributed_executor_backend"].endswith(".UniProcExecutor")
+    assert values["distributed_executor_backend"].endswith(".InProcessExecutor")
     assert values["kv_cache_memory_bytes"] == 256 << 20
     assert overrides(device="cpu", kv_cache_memory_bytes=1 << 20)["kv_cache_memory_bytes"] == 1 << 20
 

@@ -73,6 +73,11 @@ root, component.
 - {name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S, value: "1"}
 - {name: RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS, value: "1"}
 - {name: RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S, value: "15"}
+- {name: RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH, value: "serve_app.controller.ray_callback:calm"}
+- {name: RAY_SERVE_METRICS_EXPORT_INTERVAL_MS, value: "1000"}
+- {name: REPORTER_UPDATE_INTERVAL_MS, value: "15000"}
+- {name: METRICS_RECORD_INTERVAL_S, value: "15"}
+- {name: RAY_LOG_MONITOR_MANY_FILES_THRESHOLD, value: "0"}
 - {name: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH, value: "serve_app.api.ray_headers:middlewares"}
 - {name: RAY_worker_niceness, value: "0"}
 - {name: RAY_worker_maximum_startup_concurrency, value: "8"}

@@ -1,0 +1,1 @@
+"""What an application costs while nobody asks anything of it."""

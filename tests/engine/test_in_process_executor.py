@@ -1,0 +1,46 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+from torch.distributed import distributed_c10d
+
+from serve_app.engine.in_process_executor import one_gloo_device
+
+
+def gloo_threads() -> int:
+    """How many threads of this process are gloo's."""
+    names = [Path(f"/proc/self/task/{thread}/comm").read_text() for thread in os.listdir("/proc/self/task")]
+    return sum(name.startswith("gloo_tcp") for name in names)
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Iterator[list[distributed.ProcessGroup]]:
+    """Three process groups beside the first, all of this process alone."""
+    with one_gloo_device():
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+        )
+        made = [distributed.new_group([0], backend="gloo") for _ in range(3)]
+    yield made
+    distributed.destroy_process_group()
+
+
+def test_all_process_groups_have_one_thread(groups: list[distributed.ProcessGroup]) -> None:
+    assert gloo_threads() == 1
+
+
+def test_each_process_group_works(groups: list[distributed.ProcessGroup]) -> None:
+    for number, group in enumerate(groups):
+        tensor = torch.full((2,), float(number))
+        distributed.all_reduce(tensor, group=group)
+        distributed.barrier(group=group)
+        gathered = [None]
+        distributed.all_gather_object(gathered, {"number": number}, group=group)
+        assert (tensor.tolist(), gathered) == ([number, number], [{"number": number}])
+
+
+def test_torch_is_as_before_afterwards(groups: list[distributed.ProcessGroup]) -> None:
+    assert distributed_c10d.ProcessGroupGloo.__mro__[0].__name__ == "ProcessGroupGloo"
