@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import REPOSITORY
+from benchmarks.common.cpu_by_process import Reading, read
 from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.markdown import table
 from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError, ServerProcess
 from benchmarks.common.supervise import TERM_S
-from benchmarks.idle.processes import Reading, read
 from benchmarks.serving_overhead.servers import cluster_env
 from loadtests.machine import machine, versions
 from serve_app.cli.listening import free_port

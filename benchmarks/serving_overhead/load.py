@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.common.cpu_by_process import Reading, read
 from benchmarks.common.process_tree import machine_busy_s, waited_s
 from benchmarks.common.server_process import HOST, ServerProcess
 from benchmarks.serving_overhead.client import ChatConnection, LoadError, Reply, chat_request
@@ -83,6 +84,8 @@ class Measured:
     tokens_per_arrival: float
     """How much came at once, through coalescing or through waiting."""
     server_cpu_s_per_token: float
+    cpu_s_per_token: dict[str, float]
+    """The same by process."""
     server_cores: float
     client_cores: float
     client_wait: float
@@ -121,12 +124,12 @@ async def measure(server: ServerProcess, load: Load, level: Level, round_number:
             await _run(workers, warmup, load.max_tokens)
             gc.collect()
             gc.disable()
-            server_before = server.cpu_seconds()  # Outermost: reading a tree takes milliseconds.
+            server_before = read(server.processes())  # Outermost: reading a tree takes milliseconds.
             before = _Clocks.read()
             with raised():
                 replies = await _run(workers, timed, load.max_tokens)
             used = _Clocks.read().since(before)
-            server_cpu_s = server.cpu_seconds() - server_before
+            server_used = read(server.processes()).since(server_before)
     except TimeoutError:
         server.check_alive()
         waiting = sum(worker.waiting for worker in workers)
@@ -138,7 +141,7 @@ async def measure(server: ServerProcess, load: Load, level: Level, round_number:
         gc.enable()
         for worker in workers:
             worker.close()
-    return _summary(server.name, round_number, level.concurrency, replies, used, server_cpu_s)
+    return _summary(server.name, round_number, level.concurrency, replies, used, server_used)
 
 
 async def wait_answer(server: ServerProcess, load: Load, timeout_s: float) -> None:
@@ -232,9 +235,15 @@ class _Clocks:
 
 
 def _summary(
-    server: str, round_number: int, concurrency: int, replies: list[Reply], used: _Clocks, server_cpu_s: float
+    server: str,
+    round_number: int,
+    concurrency: int,
+    replies: list[Reply],
+    used: _Clocks,
+    cpu: Reading,
 ) -> Measured:
     tokens = sum(reply.tokens for reply in replies)
+    server_cpu_s = cpu.total_s
     ttft_p50_s, ttft_p95_s = np.percentile([reply.ttft_s for reply in replies], (50, 95)).tolist()
     itl_p50_s, itl_p95_s = np.percentile([reply.itl_s for reply in replies], (50, 95)).tolist()
     return Measured(
@@ -252,6 +261,7 @@ def _summary(
         longest_gap_p95_s=float(np.percentile([reply.longest_gap_s for reply in replies], 95)),
         tokens_per_arrival=tokens / sum(reply.arrivals for reply in replies),
         server_cpu_s_per_token=server_cpu_s / tokens,
+        cpu_s_per_token={name: seconds / tokens for name, seconds in cpu.cpu_s.items()},
         server_cores=server_cpu_s / used.wall_s,
         client_cores=used.client_s / used.wall_s,
         client_wait=used.waited_s / used.wall_s,

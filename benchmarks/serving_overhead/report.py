@@ -164,6 +164,7 @@ def to_markdown(report: Report) -> str:
         parts.append(f"## {concurrency} concurrent request{'s' if concurrency != 1 else ''}")
         parts.append(_metrics(report, concurrency, "", lambda spread, form: format(spread.median, form)))
         parts.append(_metrics(report, concurrency, "lowest-highest", _range))
+        parts.append(_processes(report, concurrency))
     parts += ["## How sound the measurement is", _soundness(report), _starts(report)]
     if doubts := warnings(report):
         parts.append("\n".join(f"- {doubt}" for doubt in doubts))
@@ -196,6 +197,26 @@ def _metrics(report: Report, concurrency: int, first: str, shown: Callable[[Spre
             cells.append(shown(cell.value, f",.{metric.digits}f") + ratio)
         rows.append(cells)
     return table([first, *(metric.title for metric in METRICS)], rows)
+
+
+def _processes(report: Report, concurrency: int) -> str:
+    """CPU per token by process, the most expensive first; those of less than a microsecond in one row."""
+    by_server = {
+        server: {
+            name: median(1e6 * m.cpu_s_per_token.get(name, 0.0) for m in mine)
+            for name in {name for m in mine for name in m.cpu_s_per_token}
+        }
+        for server in report.titles
+        if (mine := report.of(server, concurrency))
+    }
+    most = {
+        name: max(of.get(name, 0.0) for of in by_server.values()) for of in by_server.values() for name in of
+    }
+    shown = sorted((name for name, value in most.items() if value >= 1.0), key=lambda name: -most[name])
+    rows = [[name, *(f"{of[name]:.0f}" if name in of else "" for of in by_server.values())] for name in shown]
+    rest = [sum(value for name, value in of.items() if name not in shown) for of in by_server.values()]
+    rows.append(["others", *(f"{value:.0f}" for value in rest)])
+    return table(["CPU µs/token", *(report.titles[server] for server in by_server)], rows)
 
 
 def _soundness(report: Report) -> str:

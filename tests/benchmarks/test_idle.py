@@ -5,8 +5,8 @@ import sys
 import psutil
 import pytest
 
+from benchmarks.common.cpu_by_process import Reading, name_of, read
 from benchmarks.idle import __main__ as command
-from benchmarks.idle.processes import Reading, name_of, read
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from benchmarks.idle.processes import Reading, name_of, read
         ("/x/bin/python -u /x/ray/_private/log_monitor.py --session-dir=/tmp/ray", "log-monitor"),
         ("/x/bin/python -u /x/ray/autoscaler/v2/monitor.py --logs-dir=/tmp/ray", "autoscaler"),
         ("VLLM::Grammars", "grammars"),
+        ("/x/bin/python -m vllm.entrypoints.openai.api_server --port 1", "vLLM's own front end"),
         ("sleep 1", "other"),
         ("/x/bin/python -m benchmarks.common.supervise 1 /x/bin/python -m serve_app.cli.main run x", None),
     ],

@@ -21,6 +21,7 @@ BARE = Measured(
     longest_gap_p95_s=0.010,
     tokens_per_arrival=1.0,
     server_cpu_s_per_token=0.0006,
+    cpu_s_per_token={"engine-core": 0.0004, "vLLM's own front end": 0.0002, "resource tracker": 1e-8},
     server_cores=1.2,
     client_cores=0.05,
     client_wait=0.001,
@@ -76,6 +77,19 @@ def test_markdown_shows_medians_ratios_spreads_and_what_was_skipped() -> None:
     assert "800-1,800 (0.80-0.90)" in text
     assert "**Skipped:** ray-llm: not installed" in text
     assert "Doubtful" not in text
+
+
+def test_markdown_shows_what_a_token_costs_each_process() -> None:
+    ours = {"engine-core": 0.00041, "engine-replica": 0.00015, "raylet": 4e-7, "dashboard": 8e-7}
+    text = to_markdown(report(BARE, replace(BARE, server="tideserve", cpu_s_per_token=ours)))
+
+    assert [
+        line.split() for line in text.splitlines() if line.startswith("| engine") or "others" in line
+    ] == [
+        ["|", "engine-core", "|", "400", "|", "410", "|"],
+        ["|", "engine-replica", "|", "|", "150", "|"],
+        ["|", "others", "|", "0", "|", "1", "|"],
+    ]
 
 
 def test_json_holds_every_measurement_and_is_strict() -> None:

@@ -13,6 +13,7 @@ from benchmarks.chaos.roles import role_of
 _BENCHMARK = r" -m benchmarks\.common\.supervise "
 _OTHERS = (
     ("grammars", r"^VLLM::Grammars"),
+    ("vLLM's own front end", r" -m vllm\.entrypoints\."),
     ("spare processes", r"^ray::IDLE"),
     ("dashboard modules", r"^ray-dashboard-"),
     ("autoscaler", r"/ray/autoscaler/.*monitor\.py "),
@@ -34,7 +35,7 @@ class Reading:
         """All of it."""
         return sum(self.cpu_s.values())
 
-    def since(self, before: "Reading", scale: float) -> "Reading":
+    def since(self, before: "Reading", scale: float = 1.0) -> "Reading":
         """Return what was used after `before`, times `scale`.
 
         A process that has ended counts with its parent, so its own name may have less than nothing.
@@ -61,6 +62,6 @@ def read(processes: Iterable[psutil.Process]) -> Reading:
         with suppress(psutil.Error):
             name = name_of(process.cmdline())
             if name is not None:
-                cpu_s[name] += sum(process.cpu_times()[:4])  # type: ignore[assignment]
+                cpu_s[name] += sum(process.cpu_times()[:4])
                 count[name] += 1
     return Reading(cpu_s, count)
