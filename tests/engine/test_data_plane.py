@@ -191,6 +191,26 @@ async def test_tokens_come_with_the_events_that_they_are_behind() -> None:
     assert [ids for _, tokens in told for _, ids in tokens] == [[7], [8, 9]]
 
 
+async def test_what_comes_while_the_reader_is_busy_is_one_piece() -> None:
+    journal = TokenJournal()
+
+    async def count() -> AsyncIterator[bytes]:
+        for token in range(3):
+            yield b"data: %d\n\n" % token
+            journal.tell(0, [token])
+            await asyncio.sleep(0.01)  # a step each
+
+    async with listening(StubEngine(EngineReply(200, stream=count(), journal=journal))) as port:
+        stream = port.call()
+        await stream.answer()
+        await asyncio.wait_for(asyncio.shield(port.plane.drain()), LIMIT_S)
+        (piece,) = [piece async for piece in stream.pieces()]
+
+    assert piece.data == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+    assert [token for _, ids in piece.tokens for token in ids] == [0, 1, 2]
+    assert piece.last
+
+
 async def test_a_stream_whose_reader_does_not_read_waits_and_holds_up_no_other() -> None:
     large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
     made = 0
