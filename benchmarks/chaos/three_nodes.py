@@ -40,6 +40,13 @@ _NODE_S, _DEPLOY_S = 60.0, 120.0
 _STARTED = "Ray runtime started"
 _WORKER_PORTS, _PORTS_EACH = 21000, 200
 _POLL_S = 0.5
+_RAY = """
+from serve_app.cli.ray_processes import adopt_orphans
+adopt_orphans()
+from ray.scripts.scripts import main
+main()
+"""
+"""`ray` as the first process of a pod: the node of a zygote is not lost with the process that started it."""
 
 
 class ThreeNodes:
@@ -135,7 +142,7 @@ class ThreeNodes:
         else:
             room = {**here, "engine:replicas": -(-self.engines // len(WORKERS))}
             options |= {"address": f"127.0.0.1:{self._gcs}", "num-cpus": 2, "resources": json.dumps(room)}
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        command = [sys.executable, "-c", _RAY, "start", "--block", "--disable-usage-stats"]
         command += ["--head"] if name == HEAD else []
         return command + [f"--{option}={value}" for option, value in options.items()]
 

@@ -74,7 +74,7 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def seaside(**fields: Any) -> tuple[Operation, dict[str, Any]]:
-    return chat("Write a story about the sea.", max_tokens=70, ignore_eos=True, **fields)
+    return chat("Write a story about the sea.", **{"max_tokens": 70, "ignore_eos": True, **fields})
 
 
 def structured(grammar: dict[str, Any], **fields: Any) -> tuple[Operation, dict[str, Any]]:
@@ -140,7 +140,7 @@ async def test_a_continued_stream_says_what_an_undisturbed_one_does(
         seaside(presence_penalty=1.2),
         seaside(frequency_penalty=0.8, logprobs=True),
         seaside(presence_penalty=-0.5, frequency_penalty=0.6, repetition_penalty=1.1),
-        seaside(bad_words=["the sea", "a castle", "was a", "there was"]),
+        seaside(max_tokens=30, bad_words=["the sea", "a castle", "was a", "little", "there was"]),
         seaside(repetition_detection={"max_pattern_size": 8, "min_count": 2}),
         ("completions", {"prompt": "The sea", "max_tokens": 60, "ignore_eos": True, "presence_penalty": 1}),
     ],
