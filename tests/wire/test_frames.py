@@ -81,8 +81,16 @@ def test_what_cannot_be_read_ends_the_connection_and_says_why(data: bytes, why: 
 
 
 def test_a_later_versions_fields_at_the_end_of_a_message_are_passed_over() -> None:
-    later = LENGTH.pack(4) + msgspec.msgpack.encode([6, "", 1])
+    later = msgspec.msgpack.encode([6, "", 0.0, "and more"])
 
-    taken, _ = asyncio.run(exchange(lambda writer: writer.write(later)))
+    taken, _ = asyncio.run(exchange(lambda writer: writer.write(LENGTH.pack(len(later)) + later)))
 
     assert taken == [Beat("")]
+
+
+def test_a_field_that_an_earlier_version_does_not_send_has_its_default() -> None:
+    earlier = msgspec.msgpack.encode([6, "its engine core has died"])
+
+    taken, _ = asyncio.run(exchange(lambda writer: writer.write(LENGTH.pack(len(earlier)) + earlier)))
+
+    assert taken == [Beat("its engine core has died", 0.0)]
