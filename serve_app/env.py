@@ -78,8 +78,8 @@ ALWAYS = {
     # Ray gives up a proxy, and `serve run` with it, after three checks of so many seconds, 5 by default. On a
     # machine whose cores are busy with an engine's imports, 15 s are too few for HAProxy's manager to start.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "15",
-    # Ray's controller looks at everything ten times a second, and asks the GCS for the nodes each time.
-    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.controller.ray_callback:calm",
+    # Ray's controller asks the GCS for the nodes in each turn of its loop, ten times a second.
+    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.controller.node_info:ask_seldom",
     # Serve hands its metrics on ten times a second, Ray exports them once a second.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
     # Ray's agent reads the memory of each process page by page to tell its use; Prometheus asks every 15 s.

@@ -25,10 +25,9 @@ from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
 
-_DECIDE_INTERVAL_S = 0.45
-"""Ray asks every half second, or every tenth where something is to be done, and may ask a little early: so a
-decision is made twice a second. While requests are held for a model at zero, one is made whenever Ray asks:
-half a second would be a sixth of a start."""
+_DECIDE_INTERVAL_S = 0.5
+"""At the longest. While requests are held for a model at zero, a decision is made whenever Ray asks, which is
+ten times a second: half a second would be a sixth of a start."""
 _LONGEST_FAILURE_S = 10.0
 """For so long a model's decisions may fail, one after the other, before its memory is given up."""
 _LONGEST_GAP_S = 10.0

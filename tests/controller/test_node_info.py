@@ -2,8 +2,10 @@ from typing import Any
 
 import pytest
 from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache, DefaultClusterNodeInfoCache
+from ray.serve._private.utils import call_function_from_import_path
 
-from serve_app.controller.node_info import ask_seldom, spaced
+from serve_app import env
+from serve_app.controller.node_info import spaced
 
 
 class Gcs:
@@ -56,11 +58,11 @@ def test_what_failed_is_tried_again_at_the_next_turn() -> None:
     assert gcs.updates == [cache]
 
 
-def test_the_caches_of_the_process_ask_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caches_of_ray_s_controller_ask_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     gcs = Gcs()
     monkeypatch.setattr(ClusterNodeInfoCache, "update", gcs.update)
 
-    ask_seldom()
+    call_function_from_import_path(env.ALWAYS["RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"])
     cache = DefaultClusterNodeInfoCache(None)
     cache.update()
     cache.update()
