@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import REPOSITORY
-from benchmarks.common.cpu_by_process import Reading, read
+from benchmarks.chaos.cpu_by_process import Reading, read
 from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.markdown import table
 from benchmarks.common.progress import say

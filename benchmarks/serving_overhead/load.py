@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.common.cpu_by_process import Reading, read
+from benchmarks.chaos.cpu_by_process import Reading, read
 from benchmarks.common.process_tree import machine_busy_s, waited_s
 from benchmarks.common.server_process import HOST, ServerProcess
 from benchmarks.serving_overhead.client import ChatConnection, LoadError, Reply, chat_request

@@ -5,7 +5,7 @@ import sys
 import psutil
 import pytest
 
-from benchmarks.common.cpu_by_process import Reading, name_of, read
+from benchmarks.chaos.cpu_by_process import Reading, name_of, read
 from benchmarks.idle import __main__ as command
 
 
