@@ -46,7 +46,7 @@ adopt_orphans()
 from ray.scripts.scripts import main
 main()
 """
-"""`ray` as the first process of a pod: the node of a zygote is not lost with the process that started it."""
+"""`ray` as the first process of a pod: the node of a process is not lost with what started it."""
 
 
 class ThreeNodes:
@@ -200,6 +200,8 @@ def pinned(document: dict[str, Any], port: int, ingresses: int) -> dict[str, Any
     found["http_options"] = {**(found.get("http_options") or {}), "port": port}
     application = found["applications"][0]
     args = application["args"]
+    # Raylets of one host share a folder, and a zygote in it would fork for all of them, and end with its own.
+    args["zygote"] = False
     args["models"][0]["resources"] = {"engine:replicas": 1}
     args["ingress"] = {**args.get("ingress", {}), "resources": {"ingress:replicas": 1}}
     (ingress,) = (one for one in application["deployments"] if one["name"] == INGRESS)

@@ -97,6 +97,7 @@ def test_on_three_nodes_each_replica_has_a_kind_of_node() -> None:
     args = document["applications"][0]["args"]
     assert document["http_options"]["port"] == 8123
     assert args["models"][0]["resources"] == {"engine:replicas": 1}
+    assert args["zygote"] is False
     assert args["ingress"]["resources"] == {"ingress:replicas": 1}
     (ingress,) = document["applications"][0]["deployments"]
     assert ingress["user_config"]["ingress"] == {"min_replicas": 2, "max_replicas": 2}
