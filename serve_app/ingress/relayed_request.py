@@ -16,7 +16,7 @@ from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.refusals import replica_lost, unavailable
 from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.sent_so_far import MOST_BODY_BYTES, SentSoFar
-from serve_app.wire.data_plane import Answer, Sent
+from serve_app.wire.data_plane import BEAT_S, Answer, Sent
 
 logger = logging.getLogger("ray.serve")
 
@@ -227,15 +227,16 @@ class RelayedRequest:
     def _blame_for(self, error: Exception) -> int:
         """How much the loss of its replica speaks against the request.
 
-        Nothing, if the replica had been dead or standing still when the request came. Little, if its process
-        was killed or cut off: clusters lose nodes in a row, and few requests end a process so. But one that
-        has no answer so far may have ended each process that tried to read it.
+        Nothing, if the replica had been dead or standing still when the request came. Little, if that is not
+        sure, or if its process was killed or cut off: clusters lose nodes in a row, and few requests end a
+        process so. But one that has no answer so far may have ended each process that tried to read it.
         """
         if isinstance(error, NeverBegunError) or self._part is None:
             return 0
         still_s = self._part.slot.replica.still_s
         if still_s:
-            return _FAILED if time.perf_counter() - self._part.sent_at >= still_s else 0
+            there_s = time.perf_counter() - self._part.sent_at
+            return 0 if there_s < still_s else _FAILED if there_s >= still_s + BEAT_S else _TAKEN
         return _FAILED if isinstance(error, EngineFailedError) or not self._answered else _TAKEN
 
 

@@ -194,20 +194,22 @@ async def test_an_engine_that_was_killed_speaks_less_against_a_request_than_one_
     assert moves == len(errors) - (not whole)
 
 
-@pytest.mark.parametrize("came_later", [True, False])
+@pytest.mark.parametrize("stood_still", ["before it came", "since about then", "since it was there"])
 async def test_an_engine_that_stood_still_before_a_stream_came_does_not_speak_against_it(
-    fleet: Fleet, came_later: bool
+    fleet: Fleet, stood_still: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if stood_still == "since it was there":
+        monkeypatch.setattr(relayed_request, "BEAT_S", 0.0)  # it is known exactly since when
     still = MuteEngine()
     for engine in (CountingEngine(until=20, last=engine_died().last_frames()), still, CountingEngine()):
         await fleet.start(engine)
     async with reading(fleet) as answer:
         await still.entered.wait()
-        fleet.replicas[1].still_s = 3600.0 if came_later else 1e-9
+        fleet.replicas[1].still_s = 3600.0 if stood_still == "before it came" else 1e-9
         fleet.known.keep_away(fleet.replicas[1], "its engine has taken no step for 3600 s")
         text, _ = without_comments(await answer)
 
-    assert (text == WHOLE) == came_later
+    assert (text == WHOLE) == (stood_still != "since it was there")
 
 
 @pytest.mark.parametrize("why", ["no journal", "a long body", "many tokens", "refused"])
