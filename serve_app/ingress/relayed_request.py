@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -195,6 +196,8 @@ class RelayedRequest:
             try:
                 answer = await self._ask(part, sent.told(self._request.ttft_s or 0.0, moves))
                 moved = answer.streamed
+                if answer.status == HTTPStatus.CONFLICT:
+                    self._looks_again_at = math.inf  # every engine refuses it
             except ConnectionError as error:
                 logger.warning("request %s: not moved: %s", self._request.request_id, error)
             finally:

@@ -337,14 +337,18 @@ def looks_for_room(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Que
 
 
 @pytest.mark.parametrize("why", ["no other replica", "no journal", "refused", "lost", "switched off"])
-async def test_a_stream_that_cannot_move_ends_where_it_began(fleet: Fleet, why: str) -> None:
+async def test_a_stream_that_cannot_move_ends_where_it_began(
+    fleet: Fleet, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
+    refusing = StubEngine(ApiError(409, "no", code="not_continuable"))
     first = CountingEngine(until=25, continuable=why != "no journal")
     await fleet.start(first)
     async with reading(fleet) as answer:
         await first.reached.wait()
         fleet.stop("r1")
         if why == "refused":
-            await fleet.start(StubEngine(ApiError(409, "no", code="not_continuable")))
+            await fleet.start(refusing)
         elif why == "lost":
             await lose(await fleet.start(CountingEngine()))
         elif why == "switched off":
@@ -357,3 +361,4 @@ async def test_a_stream_that_cannot_move_ends_where_it_began(fleet: Fleet, why: 
     assert (text, moves) == (WHOLE, 0)
     assert not first.cancelled
     assert sum(fleet.in_flight) == 0
+    assert len(refusing.requests) == (why == "refused")  # asked once
