@@ -2,6 +2,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(ray_haproxy, "asyncio", ImpatientAsyncio())
     yield tmp_path
     for pid in holders_of(tmp_path):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it was about to end by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
