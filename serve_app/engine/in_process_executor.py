@@ -1,5 +1,6 @@
 """vLLM's in-process executor, with one thread for all of its process groups."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +16,16 @@ class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM has no t
     def _init_executor(self) -> None:
         with one_gloo_device():
             super()._init_executor()
+
+    def shutdown(self) -> None:
+        """Release the model without a search for garbage, for the process of the engine core ends now.
+
+        vLLM collects it three times, and the interpreter once more when it ends, each time all that a zygote
+        has imported: 4.5 s until a drained replica gave back its GPU, of which 0.2 remain.
+        """
+        gc.freeze()
+        gc.unfreeze = lambda: None
+        super().shutdown()
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +7,9 @@ import pytest
 import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from serve_app.engine.in_process_executor import one_gloo_device
+from serve_app.engine.in_process_executor import InProcessExecutor, one_gloo_device
 
 
 def gloo_threads() -> int:
@@ -44,3 +46,18 @@ def test_each_process_group_works(groups: list[distributed.ProcessGroup]) -> Non
 
 def test_torch_is_as_before_afterwards(groups: list[distributed.ProcessGroup]) -> None:
     assert distributed_c10d.ProcessGroupGloo.__mro__[0].__name__ == "ProcessGroupGloo"
+
+
+def test_what_vllm_releases_at_its_end_is_not_searched_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    def as_an_engine_core_ends(_: UniProcExecutor) -> None:
+        gc.unfreeze()
+        found.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(gc, "unfreeze", gc.unfreeze)  # it is put back
+    unfreeze = gc.unfreeze
+    monkeypatch.setattr(UniProcExecutor, "shutdown", as_an_engine_core_ends)
+    InProcessExecutor.shutdown(object.__new__(InProcessExecutor))
+    unfreeze()
+    assert found[0] > 10_000

@@ -199,7 +199,7 @@ def test_a_client_that_leaves_a_cold_application_leaves_the_queue(fleet: Running
 
 def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> None:
     before = newest(fleet)
-    set_knobs(fleet, "cold_wait_timeout_s=8", "max_held_requests=1", "keep_alive_interval_s=60")
+    set_knobs(fleet, "cold_wait_timeout_s=3", "max_held_requests=1", "keep_alive_interval_s=60")
     url = f"{fleet.url}/v1/chat/completions"
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(httpx.post, url, json=chat("hi", 4), timeout=60)
@@ -298,7 +298,7 @@ def set_knobs_unchecked(fleet: Running, *settings: str) -> None:
 
 
 def test_a_policy_that_raises_keeps_its_target_and_says_so(fleet: Running) -> None:
-    """Still three replicas."""
+    """Still three replicas; that it decides again afterwards is seen by the next test."""
     mark = Path(fleet.environment[MARK])
     before = newest(fleet)
     mark.touch()
@@ -313,11 +313,6 @@ def test_a_policy_that_raises_keeps_its_target_and_says_so(fleet: Running) -> No
         assert (status(fleet)["target"], status(fleet)["ready"]) == (3, 3)
     finally:
         mark.unlink()
-    until(
-        lambda: decisions(fleet)[-1],
-        lambda record: record["kind"] == "heartbeat" and record["seq"] > errors[-1]["seq"],
-        "a decision after the errors",
-    )
 
 
 def test_scaling_down_during_long_streams_moves_them_and_breaks_none(fleet: Running) -> None:

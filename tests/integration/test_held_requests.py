@@ -5,9 +5,11 @@ import copy
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -142,3 +144,18 @@ async def test_hundreds_held_at_zero_on_two_cpus_are_all_answered(sea: Running) 
     whole = [text for text in texts if text.endswith("data: [DONE]\n\n") and "event: error" not in text]
     assert len(whole) == HELD
     assert any(text.startswith(": waiting for a replica of tide: phase=") for text in texts)
+
+
+def test_without_the_gcs_it_ends_at_once_and_says_where_the_log_is(sea: Running) -> None:
+    """Ends the application."""
+    started = sea.descendants()
+    [gcs] = [process for process in started if (process.cmdline() or [""])[0].endswith("gcs_server")]
+
+    gcs.kill()
+
+    assert sea.process is not None
+    assert sea.process.wait(20) == 1  # 5 s on a machine without other tests
+    [log] = re.findall(r"Ray's GCS \(process \d+\) ended; its log: (\S+)", sea.log)
+    assert Path(log).is_file()
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert alive == []

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,29 +17,11 @@ WITHIN_S = 20.0
 """Beside other tests; 5 s on a machine of its own."""
 
 
-def running(*options: str) -> Running:
-    return Running(application(engine_settings(NAME), knobs={NAME: {"min_replicas": 0}}), options=options)
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Running]:
-    with running().serving() as made:
-        yield made
-
-
 @pytest.fixture
 def restarting() -> Iterator[Running]:
-    with running("--restart").serving() as made:
+    document = application(engine_settings(NAME), knobs={NAME: {"min_replicas": 0}})
+    with Running(document, options=("--restart",)).serving() as made:
         yield made
-
-
-def the_process(of: Running, what: Callable[[list[str]], bool]) -> psutil.Process:
-    [found] = [process for process in of.descendants() if what(process.cmdline() or [""])]
-    return found
-
-
-def gcs(line: list[str]) -> bool:
-    return line[0].endswith("gcs_server")
 
 
 def eventually(what: str, condition: Callable[[], bool], seconds: float) -> None:
@@ -48,32 +29,6 @@ def eventually(what: str, condition: Callable[[], bool], seconds: float) -> None
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.05)
-
-
-def test_a_controller_that_was_killed_is_ray_s_to_restart(alone: Running) -> None:
-    [killed] = alone.processes("ray::ServeController")
-
-    killed.kill()
-
-    def another() -> bool:
-        return [process.pid for process in alone.processes("ray::ServeController")] not in ([], [killed.pid])
-
-    eventually("another controller", another, 60)
-    alone.wait_ready()
-    assert "gone for good" not in alone.log
-
-
-def test_without_the_gcs_it_ends_at_once_and_says_where_the_log_is(alone: Running) -> None:
-    started = alone.descendants()
-
-    the_process(alone, gcs).kill()
-
-    assert alone.process is not None
-    assert alone.process.wait(WITHIN_S) == 1
-    [log] = re.findall(r"Ray's GCS \(process \d+\) ended; its log: (\S+)", alone.log)
-    assert Path(log).is_file()
-    _, alive = psutil.wait_procs(started, timeout=10)
-    assert alive == []
 
 
 def test_it_comes_back_by_itself_whatever_died_and_ends_when_told_to(restarting: Running) -> None:

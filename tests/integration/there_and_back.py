@@ -26,7 +26,7 @@ KNOBS = {
     "queue_target_per_replica": 4,
     "ttft_target_s": 0.5,
     "itl_target_s": 0.2,
-    "downscale_delay_s": 12,  # longer than the one replica may come up after the other
+    "downscale_delay_s": 6,  # longer than the one replica may come up after the other
     "downscale_to_zero_delay_s": 3,
     "keep_alive_interval_s": 0.5,  # a start is over within two seconds or three
 }
@@ -35,7 +35,7 @@ SCENARIO = {
     "arrivals": [
         {"shape": "burst", "for_s": 1, "requests": 8},
         # Past the cold start: a rate is seen only of what goes on between two scrapes.
-        {"shape": "steady", "for_s": 26, "rate": 1.5},
+        {"shape": "steady", "for_s": 16, "rate": 1.5},
     ],
     "requests": [
         {"kind": "stays", "share": 2, "prompt_tokens": 40, "output_tokens": 20},
