@@ -109,7 +109,7 @@ def read_to_the_end(connection: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("when", ["with its request", "within the answer"])
 async def test_a_client_that_ends_its_direction_has_left(serving: Proxy, when: str) -> None:
-    """One that has closed its socket sends the same. The replica's stream has not ended when its answer has."""
+    """One that has closed its socket sends the same. The answer ends, and the replica has not ended it."""
     with socket.create_connection(("127.0.0.1", serving.port), timeout=WAIT_S) as client:
         client.sendall(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = b""
