@@ -88,7 +88,7 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     traceparent: str = ""
     """The client's trace context, validated: 55 characters; "" if there is none. See `api.trace_context`."""
     tracestate: str = ""
-    """Its other header, at most 16 KiB; "" if there is none."""
+    """Its other header, at most 16,447 characters; "" if there is none."""
     expected_cached_tokens: int | None = None
     """Prompt tokens that the ingress expects in this replica's prefix cache, over all sequences. None where
     it expects nothing in particular. The engine does nothing by it; the request log has it."""
