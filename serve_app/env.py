@@ -105,13 +105,15 @@ AUTH_MODE = "RAY_AUTH_MODE"
 AUTH_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 the name of a variable
 AUTH_TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # noqa: S105
 TEMPORARY_FOLDER = "RAY_TMPDIR"
+LOOPBACK_NODE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With 0, Ray takes 127.0.0.1 for the address of a node that it starts."""
 
 LOCAL = {
     # A program that can connect to the GCS or the dashboard can run code as this user: require the token.
     AUTH_MODE: "token",
     # Makes Ray use 127.0.0.1 as the node's address, as it does on other systems because of their firewalls:
     # then the GCS, raylet, agents and workers listen only there.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    LOOPBACK_NODE: "0",
 }
 """Also set for the cluster that `tideserve run` starts on this machine. A cluster of several machines needs
 the first, with its token on every node, and cannot use the second."""

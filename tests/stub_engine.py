@@ -23,11 +23,14 @@ class StubEngine:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
+    cached_tokens: int | None = None
+    """Of the prompt of each call, noted before its answer."""
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
         self.requests.append(replace(request))
         self.request = request
+        request.cached_tokens = self.cached_tokens
         self.entered.set()
         try:
             yield await self._reply()

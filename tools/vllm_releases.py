@@ -28,7 +28,7 @@ CALLED = {
     "AsyncEngineArgs.from_cli_args": "args",
     "AsyncEngineArgs.create_engine_config": "",
     "AsyncLLM.from_vllm_config": "vllm_config stat_loggers disable_log_stats",
-    "AsyncLLM.generate": "prompt sampling_params request_id",
+    "AsyncLLM.generate": "prompt sampling_params request_id trace_headers",
     "AsyncLLM.get_supported_tasks": "",
     "AsyncLLM.get_tokenizer": "",
     "AsyncLLM.check_health": "",

@@ -77,6 +77,8 @@ class LossesInARow:
                 made += 1
                 await continued.enter_async_context(self._conductor.continued(event))
                 await self._server.restore(event)
+            # Ray gives up a node whose raylet stands still after about a minute: streams are open then, too.
+            await self._conductor.until(lambda: not suspended(self._observer.look), end - time.monotonic())
             self._observer.open_no_more()
             await self._observer.close(STREAM_S)
 
@@ -112,9 +114,9 @@ def victims(look: Look, attack: Attack, serving: int) -> list[tuple[int, int]]:
     """What an attack may take so that an engine is left: a process, and how many engines go with it.
 
     `serving` is how many engines serve. Nothing outside tells one that still loads from one that serves, but
-    they are the oldest.
+    they are the oldest. Engines whose raylet stands still serve, and Ray may give them up at any moment.
     """
-    able = engines(look)[:serving]
+    able = [one for one in engines(look)[:serving] if one.node not in suspended(look)]
     if attack.role == ENGINE_REPLICA:
         found = [(one.replica, 1) for one in able]
     elif attack.role == ENGINE_CORE:
@@ -126,6 +128,11 @@ def victims(look: Look, attack: Attack, serving: int) -> list[tuple[int, int]]:
             if one.role == attack.role and one.runs and attack.node in ("", one.node)
         ]
     return [(pid, count) for pid, count in found if 0 < count < len(able)]
+
+
+def suspended(look: Look) -> frozenset[str]:
+    """The nodes whose raylet is stopped."""
+    return frozenset(one.node for one in look.processes if one.role == RAYLET and not one.runs)
 
 
 def engines(look: Look) -> list[Engine]:

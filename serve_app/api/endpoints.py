@@ -11,6 +11,7 @@ from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, no_such_model
 from serve_app.api.models import ApiModel
+from serve_app.api.trace_context import TraceContext
 from serve_app.settings.tree import HttpSettings
 
 
@@ -54,6 +55,7 @@ class Endpoints:
             await check_structure(body)
             model, wants_stream = read(body)
             request = EngineRequest(operation, body, state.request_id, state.arrived, wants_stream)
+            request.trace = TraceContext.of(http.scope["headers"])
             try:
                 share.belongs_to(model.name)
             except ApiError as error:

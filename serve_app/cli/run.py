@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.haproxy.environment import haproxy_environment
 from serve_app.haproxy.keeper import signal_on_parents_death
+from serve_app.wire.tls import check_tls
 
 STABLE_S = 300.0
 """A server that was ready for this many seconds has its next end counted as the first again."""
@@ -201,9 +202,18 @@ def _prepare(options: argparse.Namespace) -> Start:
     if port_taken(port):
         raise CommandError(f"port {port} is taken; stop the program that listens on it, or give --port")
     if local:
+        if values[env.LOOPBACK_NODE] == "0":
+            _check_tls(values)
         for line in prepare_token(values):
             say(line)
     return Start(config, host, port, values, options.address, options.verbose)
+
+
+def _check_tls(values: Mapping[str, str]) -> None:
+    try:
+        check_tls(values, LOOPBACK)
+    except OSError as error:
+        raise CommandError(str(error)) from None
 
 
 def _serve(start: Start, stopping: Stopping) -> float | None:

@@ -12,6 +12,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from serve_app.api.errors import ApiError
 from serve_app.engine.vllm_compat import ErrorResponse, create_error_response
 from serve_app.settings.settings_error import shown
+from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
 
 logger = logging.getLogger("ray.serve")
 
@@ -26,17 +27,17 @@ ERROR_FRAME = b'data: {"error"'
 
 def engine_dead() -> ApiError:
     """Return a 503 for a request that came after its engine core had died."""
-    return ApiError(503, "The engine of this model has died; it is being replaced.", code="engine_dead")
+    return ApiError(503, "The engine of this model has died; it is being replaced.", code=ENGINE_DEAD)
 
 
 def engine_died() -> ApiError:
     """Return a 503 for a request whose engine core died; the relay may try another replica."""
-    return ApiError(503, "The engine of this model died; it is being replaced.", code="engine_died")
+    return ApiError(503, "The engine of this model died; it is being replaced.", code=ENGINE_DIED)
 
 
 def engine_killed() -> ApiError:
     """Return a 503 for a request whose engine core was killed: hardly by the request."""
-    return ApiError(503, "The engine of this model was killed; it is being replaced.", code="engine_killed")
+    return ApiError(503, "The engine of this model was killed; it is being replaced.", code=ENGINE_KILLED)
 
 
 def not_continuable() -> ApiError:

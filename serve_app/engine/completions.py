@@ -52,7 +52,7 @@ class Completions:
         handler = find_handler(self._handlers, "openai_serving_chat", "chat completions")
         request = _chat.validate_json(call.body)
         check_sampling(request, 1, self._max_sequences, self._vocabulary)
-        return answer_of(await handler.create_chat_completion(request, raw_request(call.request_id)))
+        return answer_of(await handler.create_chat_completion(request, raw_request(call)))
 
     async def text(self, call: EngineRequest) -> ReplyOrFrames:
         """Text completion of one or more prompts: a reply, or the frames of a stream."""
@@ -60,7 +60,7 @@ class Completions:
         request = _completion.validate_json(call.body)
         prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
         check_sampling(request, prompts, self._max_sequences, self._vocabulary)
-        return answer_of(await handler.create_completion(request, raw_request(call.request_id)))
+        return answer_of(await handler.create_completion(request, raw_request(call)))
 
 
 def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: int) -> None:
@@ -97,11 +97,12 @@ def find_handler(handlers: State, name: str, feature: str) -> Any:
     return handler
 
 
-def raw_request(request_id: str) -> Request:
+def raw_request(call: EngineRequest) -> Request:
     """Return an HTTP request for vLLM's handlers, which read its id and its trace headers."""
-    return Request(
-        {"type": "http", "method": "POST", "headers": [(b"x-request-id", request_id.encode("latin-1"))]}
-    )
+    headers = [(b"x-request-id", call.request_id.encode("latin-1"))]
+    if call.trace is not None:
+        headers += call.trace.headers()
+    return Request({"type": "http", "method": "POST", "headers": headers})
 
 
 def answer_of(result: Any) -> ReplyOrFrames:

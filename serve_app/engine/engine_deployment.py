@@ -12,15 +12,16 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import msgspec
 import ray
 from ray import serve
 
 from serve_app import env
-from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.spare_processes import start_spare_here
 from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.ingress_connection import engine_request
 from serve_app.engine.launch import launch
 from serve_app.engine.niceness import giving_way
 from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
@@ -30,6 +31,7 @@ from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.log_segments import request_log_segments
 from serve_app.telemetry.request_log import RequestLog
+from serve_app.wire.data_plane import Call
 from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
 from serve_app.zygote.own import own_zygote
 
@@ -39,6 +41,7 @@ _GAUGE_INTERVAL_S = 1.0
 _RAY_WAIT_S = 1.0
 _PHASE = "the phase of this replica"
 _SPARE = "the spare process of the next replica"
+_call = msgspec.msgpack.Decoder(Call)
 ACCEPTED = "accepted"
 """The first item of every call through Ray's handle: the wait for a replica is over, and that for the answer
 begins."""
@@ -119,23 +122,28 @@ class Engine:
         self._metrics.count_steps(signals)
         return asdict(signals)
 
-    async def call(
-        self, operation: Operation, body: bytes, request_id: str, waited_s: float, held_s: float
-    ) -> AsyncIterator[Any]:
-        """Yield `ACCEPTED`, `(status, content type, headers)`, then bytes of the answer."""
+    async def call(self, message: bytes) -> AsyncIterator[Any]:
+        """Yield `ACCEPTED`, `(status, content type, headers, cached tokens)`, then bytes of the answer.
+
+        The cached tokens of a stream are known at its end, and follow it.
+
+        Args:
+            message: A `Call` of the data plane's contract, in MessagePack.
+        """
         yield ACCEPTED
-        request = EngineRequest.handed_over(operation, body, request_id, waited_s, held_s)
+        request = engine_request(_call.decode(message))
         with told_as_runtime_errors():
             try:
                 async with self._engine.client.call(request) as reply:
-                    yield reply.status, reply.content_type, dict(reply.headers)
+                    yield reply.status, reply.content_type, dict(reply.headers), request.cached_tokens
                     if reply.stream is None:
                         yield reply.body
                         return
                     async for chunk in reply.stream:
                         yield chunk
+                    yield request.cached_tokens
             except ApiError as error:
-                yield error.status, "application/json", error.headers
+                yield error.status, "application/json", error.headers, None
                 yield error.body()
 
     async def check_health(self) -> None:

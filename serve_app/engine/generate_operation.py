@@ -54,12 +54,12 @@ class GenerateOperation:
                 400, "This model does not generate text.", param="model", code="unsupported_feature"
             )
         request = GenerateRequest.model_validate_json(call.body)
-        outputs = await self._start(request, call.request_id)
+        outputs = await self._start(request, call)
         if request.stream:
             return self._frames(outputs, replayed=bool(call.continuation and any(call.continuation.tokens)))
         return await self._whole(call, outputs)
 
-    async def _start(self, request: GenerateRequest, request_id: str) -> AsyncIterator[RequestOutput]:
+    async def _start(self, request: GenerateRequest, call: EngineRequest) -> AsyncIterator[RequestOutput]:
         limit = self._engine.model_config.max_model_len
         tokenizer = self._engine.get_tokenizer()
         check_characters("prompt", request.prompt, limit, tokenizer)
@@ -86,7 +86,10 @@ class GenerateOperation:
             output_kind=RequestOutputKind.DELTA,
         )
         outputs: AsyncIterator[RequestOutput] = self._engine.generate(
-            tokens_input(tokens), params, f"gen-{request_id}"
+            tokens_input(tokens),
+            params,
+            f"gen-{call.request_id}",
+            trace_headers=None if call.trace is None else call.trace.fields(),
         )
         return outputs
 

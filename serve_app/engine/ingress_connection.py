@@ -10,8 +10,10 @@ from functools import partial
 from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError, internal_error
+from serve_app.api.trace_context import TraceContext
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
+    LOSSES,
     VERSION,
     Answer,
     Beat,
@@ -39,7 +41,8 @@ class _Stream:
     room: asyncio.Event = field(default_factory=asyncio.Event)
     journal: TokenJournal | None = None
     data: list[bytes] = field(default_factory=list)
-    ended: bool = False
+    ended: EngineRequest | None = None
+    """The request, once nothing more comes of it."""
     task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
@@ -52,7 +55,10 @@ class _Stream:
         data = b"".join(self.data)
         self.data.clear()
         told = [] if self.journal is None else self.journal.take()
-        return Piece(self.number, data, [(sequence, list(tokens)) for sequence, tokens in told], self.ended)
+        piece = Piece(self.number, data, [(sequence, list(tokens)) for sequence, tokens in told])
+        if (ended := self.ended) is not None:
+            piece.last, piece.lost, piece.cached_tokens = True, ended.lost, ended.cached_tokens
+        return piece
 
 
 class IngressConnection:
@@ -145,7 +151,8 @@ class IngressConnection:
                 raise ApiError(404, f"no operation {call.operation!r}")
             await self._answer(stream, engine_request(call))
         except ApiError as error:
-            self._send(Answer(stream.number, error.status, dict(error.headers), error.body()))
+            lost = error.code if error.code in LOSSES else ""
+            self._send(Answer(stream.number, error.status, dict(error.headers), error.body(), lost=lost))
         except Exception:
             logger.exception("request %s failed in the data plane", call.request_id)
             failure = internal_error()
@@ -155,23 +162,28 @@ class IngressConnection:
         async with self._engine.call(request) as reply:
             head = Answer(stream.number, reply.status, dict(reply.headers), reply.body)
             if reply.stream is None:
+                head.cached_tokens = request.cached_tokens
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.journal is not None
             self._send(head)
-            await self._send_stream(stream, reply)
+            await self._send_stream(stream, reply, request)
 
-    async def _send_stream(self, stream: _Stream, reply: EngineReply) -> None:
+    async def _send_stream(self, stream: _Stream, reply: EngineReply, request: EngineRequest) -> None:
         assert reply.stream is not None
         stream.journal = reply.journal
+        farewell = b""
         async for data in reply.stream:
+            if request.lost:  # a client whose stream can go on elsewhere must not see it
+                farewell += data
+                continue
             while stream.credit <= 0:  # an event may be larger than what is left
                 stream.room.clear()
                 await stream.room.wait()
             stream.credit -= len(data)
             self._put(stream, data)
-        stream.ended = True
-        self._put(stream, b"")
+        stream.ended = request
+        self._put(stream, farewell)
 
     def _put(self, stream: _Stream, data: bytes) -> None:
         if not stream.data:
@@ -196,7 +208,7 @@ class IngressConnection:
 
 
 def engine_request(call: Call) -> EngineRequest:
-    """The request as this engine replica's own."""
+    """What `call` hands over, as this engine replica's own request."""
     request = EngineRequest.handed_over(
         call.operation,  # type: ignore[arg-type]  # the caller has looked
         call.body,
@@ -207,4 +219,7 @@ def engine_request(call: Call) -> EngineRequest:
     if call.sent is not None:
         sent = call.sent
         request.continuation = Continuation(tuple(sent.tokens), sent.created, sent.ttft_s, sent.moves)
+    if call.traceparent:
+        request.trace = TraceContext(call.traceparent, call.tracestate)
+    request.expected_cached_tokens = call.expected_cached_tokens
     return request

@@ -81,7 +81,7 @@ class LocalEngine:
                     frames = answer if request.continuation is None else part.new_frames(answer)
                     reply = await self._open_stream(frames, record, part)
             except Exception as error:
-                failure = self._lost() if self._engine.errored else from_exception(error)
+                failure = self._lost(request) if self._engine.errored else from_exception(error)
                 if not _cancelled():
                     record.failed(failure.status)
                 self._on_error(failure)
@@ -112,7 +112,7 @@ class LocalEngine:
             async for frame in frames:
                 data = _bytes(frame)
                 if data.startswith(ERROR_FRAME):
-                    error = self._lost() if self._engine.errored else from_frame(data)
+                    error = self._lost(record.request) if self._engine.errored else from_frame(data)
                     record.failed(error.status)
                     self._on_error(error)
                     data = error.frame()
@@ -122,7 +122,7 @@ class LocalEngine:
         except Exception as error:
             # The engine is gone, or our code is wrong. Raised, either would close the connection, and the
             # ingress would tell the client that the replica was lost.
-            failure = self._lost() if self._engine.errored else stream_failed()
+            failure = self._lost(record.request) if self._engine.errored else stream_failed()
             logger.error("a stream failed: %s", failure.code, exc_info=error)
             record.failed(failure.status)
             self._on_error(failure)
@@ -130,8 +130,10 @@ class LocalEngine:
             return
         record.completed()
 
-    def _lost(self) -> ApiError:
-        return engine_killed() if killed_from_outside(self._engine) else engine_died()
+    def _lost(self, request: EngineRequest) -> ApiError:
+        failure = engine_killed() if killed_from_outside(self._engine) else engine_died()
+        request.lost = failure.code or ""
+        return failure
 
     def _log(self, record: RequestRecord) -> None:
         if self.request_log is None:

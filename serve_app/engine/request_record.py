@@ -50,6 +50,8 @@ class RequestRecord:
         """Note that all of the answer has been generated, unless the request has failed already."""
         if self.outcome != FAILED:
             self.outcome = COMPLETED
+        if self.sequences:
+            self.request.cached_tokens = self.cached_tokens()
 
     def failed(self, status: int) -> None:
         """Note that an error ended the request, with the status for a client that has not been sent one."""
@@ -112,6 +114,8 @@ class RequestRecord:
             held_s=round(request.held_s, 6),
             status=self.status,
             outcome=self.outcome,
+            trace_id=None if request.trace is None else request.trace.trace_id,
+            expected_cached_tokens=request.expected_cached_tokens,
         )
 
 

@@ -44,7 +44,7 @@ class TokenOperations:
         check_inputs("input", _input.decode(call.body).input, _MAX_INPUTS)
         request = _embedding.validate_json(call.body)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
-        response: Response = await handler(request, raw_request(call.request_id))
+        response: Response = await handler(request, raw_request(call))
         if response.status_code >= 400:
             error = msgspec.json.decode(bytes(response.body)).get("error", {})
             raise ApiError(response.status_code, error.get("message", ""), param=error.get("param"))
@@ -62,7 +62,7 @@ class TokenOperations:
             self._engine.model_config.max_model_len,
             self._engine.get_tokenizer(),
         )
-        return answer_of(await handler.create_tokenize(request, raw_request(call.request_id)))
+        return answer_of(await handler.create_tokenize(request, raw_request(call)))
 
     async def detokenize(self, call: EngineRequest) -> ReplyOrFrames:
         """Token ids to text."""
@@ -77,7 +77,7 @@ class TokenOperations:
                 param="tokens",
                 code="context_length_exceeded",
             )
-        return answer_of(await handler.create_detokenize(request, raw_request(call.request_id)))
+        return answer_of(await handler.create_detokenize(request, raw_request(call)))
 
 
 def _texts(messages: list[Any]) -> str:

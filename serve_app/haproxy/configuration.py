@@ -74,7 +74,11 @@ NOT_FOUND = _error(404, "not_found", "No application has this path.")
 HEALTHY = Answer(200, '{"status":"ok"}')
 NOT_READY = Answer(503, f'{{"ready":false,"models":{{}},"reason":"{_NO_INGRESS}"}}', 1)
 ERROR_PAGES = (
-    _error(400, "invalid_request", "This is not a valid HTTP request."),
+    _error(
+        400,
+        "invalid_request",
+        "This is not a valid HTTP request, or its client ended its half of the connection before the answer.",
+    ),
     _error(408, "request_timeout", "The request did not arrive in time."),
     _error(500, "internal_error", "The proxy failed to answer this request."),
     _error(502, "ingress_lost", "The ingress replica ended before it answered.", 1),

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from itertools import count
 
 from serve_app.api.engine_client import EngineRequest
+from serve_app.ingress.call_message import call_message
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     VERSION,
@@ -86,8 +87,7 @@ class EngineChannel:
             raise NeverBegunError(f"{self.address}: {self.lost.result()}")
         number = next(self._numbers)
         stream = self._streams[number] = EngineStream(self, number)
-        waited, held = request.waited_s, request.held_s
-        self.send(Call(number, request.operation, body, request.request_id, waited, held, sent))
+        self.send(call_message(request, body, number, sent))
         return stream
 
     def send(self, message: Hello | Call | Credit | Cancel) -> None:
@@ -200,7 +200,7 @@ class EngineStream:
         if isinstance(before, Piece) and isinstance(part, Piece):
             before.data += part.data
             before.tokens += part.tokens
-            before.last = part.last
+            before.last, before.lost, before.cached_tokens = part.last, part.lost, part.cached_tokens
         else:
             self._arrived.append(part)
         self._wake()

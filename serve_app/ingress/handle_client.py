@@ -7,18 +7,21 @@ from http import HTTPStatus
 from typing import Any
 
 import grpc
+import msgspec
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import EVENT_STREAM, EngineReply, EngineRequest
 from serve_app.ingress.admission import Admission
+from serve_app.ingress.call_message import call_message
 from serve_app.ingress.refusals import cannot_start, replicas_busy, unavailable
 from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.stream_relay import first_frames, relay
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 
+_encode = msgspec.msgpack.Encoder().encode
 _LOST = (RayActorError, grpc.aio.AioRpcError)
 """What Ray raises for a replica that is gone. What the replica's own code has raised comes as it was raised:
 a fault of ours, which the HTTP API logs and answers as such (`internal_error`, `stream_failed`)."""
@@ -55,10 +58,10 @@ class HandleClient:
         try:
             # Tells `EngineRouter` which replica was picked; Ray asks it.
             items: Any = self._handle.options(session_id=slot.replica.replica_id).remote(
-                request.operation, request.body, request.request_id, request.waited_s, request.held_s
+                _encode(call_message(request, request.body))
             )
             try:
-                yield await self._open(items, slot)
+                yield await self._open(items, slot, request)
             finally:
                 # An abandoned generator would run to its end in the engine. One that was never assigned
                 # to a replica raises why, which `_open` has reported already.
@@ -67,19 +70,20 @@ class HandleClient:
         finally:
             self._admission.replicas.release(slot)
 
-    async def _open(self, items: Any, slot: Slot) -> EngineReply:
+    async def _open(self, items: Any, slot: Slot, request: EngineRequest) -> EngineReply:
         # Ray may queue the call once more, and does not tell; so the knob bounds the wait for the replica's
         # first item, and nothing that comes after it.
         limit_s = self._knobs().cold_wait_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 await anext(items)  # `ACCEPTED`
-            status, content_type, headers = await anext(items)
+            status, content_type, headers, request.cached_tokens = await anext(items)
             if status < HTTPStatus.BAD_REQUEST:
                 self._admission.replicas.answered(slot)
             if content_type != EVENT_STREAM:
                 return EngineReply(status, await anext(items), headers=headers)
-            first, rest = await first_frames(items)
+            chunks = _chunks(items, request)
+            first, rest = await first_frames(chunks)
         except TimeoutError:
             raise unavailable(
                 self._model,
@@ -93,4 +97,13 @@ class HandleClient:
             raise unavailable(self._model, "the engine replica was lost.") from error
         if not first:
             raise unavailable(self._model, "the stream ended before its first event.")
-        return EngineReply(status, stream=relay(first, rest, items, _LOST, self._model), headers=headers)
+        return EngineReply(status, stream=relay(first, rest, chunks, _LOST, self._model), headers=headers)
+
+
+async def _chunks(items: AsyncIterator[Any], request: EngineRequest) -> AsyncIterator[bytes]:
+    """The bytes of a stream. What follows them is noted in `request`."""
+    async for item in items:
+        if isinstance(item, bytes):
+            yield item
+        else:
+            request.cached_tokens = item

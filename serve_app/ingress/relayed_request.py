@@ -17,7 +17,7 @@ from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.refusals import replica_lost, unavailable
 from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.sent_so_far import MOST_BODY_BYTES, SentSoFar
-from serve_app.wire.data_plane import BEAT_S, Answer, Sent
+from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Answer, Sent
 
 logger = logging.getLogger("ray.serve")
 
@@ -32,9 +32,6 @@ _MOST_BLAME = 4
 _FAILED, _TAKEN = 2, 1
 _INNOCENT_TOKENS = 16
 _MOVE_RETRY_S = 1.0
-_DEAD, _DIED, _KILLED = b'"engine_dead"', b'"engine_died"', b'"engine_killed"'
-"""Codes of the error of an engine core that was dead already, and of those that died with the request, by
-themselves or killed. Within text the quotes would be escaped."""
 
 
 class EngineFailedError(ConnectionError):
@@ -108,7 +105,8 @@ class RelayedRequest:
             try:
                 async for piece in self._part.stream.pieces():
                     if piece.last:
-                        _raise_if_died(piece.data)
+                        _raise_if_lost(piece.lost)
+                        self._request.cached_tokens = piece.cached_tokens
                     if piece.data:
                         yield piece.data
                     if sent is not None:
@@ -145,8 +143,8 @@ class RelayedRequest:
             channel = await self._channels.to(replica)
             part.stream = channel.call(self._request, self._body, sent)
             answer = await part.stream.answer()
-            if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                _raise_if_dead(answer.body)
+            _raise_if_lost(answer.lost)
+            self._request.cached_tokens = answer.cached_tokens
             if answer.streamed:
                 await part.stream.begun()
         except NeverBegunError:
@@ -243,14 +241,10 @@ class RelayedRequest:
         return _FAILED if isinstance(error, EngineFailedError) or not self._answered else _TAKEN
 
 
-def _raise_if_dead(body: bytes) -> None:
-    if _DEAD in body:
+def _raise_if_lost(lost: str) -> None:
+    if lost == ENGINE_DEAD:
         raise NeverBegunError("the replica's engine core was dead already")
-    _raise_if_died(body)
-
-
-def _raise_if_died(data: bytes) -> None:
-    if _DIED in data:
-        raise EngineFailedError("the replica's engine core died")
-    if _KILLED in data:
+    if lost == ENGINE_KILLED:
         raise ConnectionError("the replica's engine core was killed")
+    if lost:
+        raise EngineFailedError("the replica's engine core died")

@@ -1,10 +1,22 @@
 """The data plane's contract: what an ingress replica and an engine replica say to each other.
 
 An ingress replica keeps one TCP connection to every engine replica. Each side sends frames: four bytes of
-length, big endian, then one of the messages below in MessagePack. The ingress begins with `Hello`. A call is
-a stream of its own number, which the ingress chooses; all pieces of one engine step travel in one `Step`.
-Messages are arrays: a later version may add fields at their ends, and another kind of message makes another
-`VERSION`.
+length, big endian, then one of the messages below in MessagePack. The ingress begins with `Hello`, and sends
+nothing else until the engine replica has greeted it with a `Beat`. Messages are arrays: a later version may
+add fields at their ends, which have defaults and which others pass over. Another kind of message, or another
+meaning of a field, makes another `VERSION`.
+
+A call is a stream of its own number. It ends with the first of these:
+
+- an `Answer` that is whole, or the `Piece` that is `last`, each with the reason if the engine is `lost`;
+- a second `Answer`, behind one that is streamed: the engine replica's own code failed;
+- the ingress's `Cancel`, which is not answered; pieces on the way are passed over;
+- the connection's end. Either side that ends its direction of it has left, and the other one ends it, too: an
+  engine replica then aborts what it generates, an ingress replica has other engine replicas go on.
+
+Durations are in seconds, not negative, and run on the clock of the process that sends them; a receiver counts
+on from the message's arrival. Amounts are whole numbers from 0 to 2^63 - 1. Texts are UTF-8 without a bound
+but that of the frame.
 """
 
 import struct
@@ -14,13 +26,24 @@ import msgspec
 VERSION = 1
 """An ingress replica sends nothing to an engine replica of another version, which Ray is about to replace."""
 LENGTH = struct.Struct(">I")
-MOST_BYTES = 1 << 30
-"""A longer frame is none of ours: four letters of another protocol make a longer one."""
+MOST_BYTES = (ord("A") << 24) - 1
+"""A longer frame is none of ours: four letters of another protocol make a longer one. There is room for the
+largest body that `http.max_body_bytes` can allow, 1 GiB, and 16 MiB beside it."""
 CREDIT_BYTES = 64 << 10
 """What an engine replica may send of a stream before the ingress has passed it on. Then it waits, and vLLM
 merges what it generates meanwhile, at most the answer's `max_tokens`; no other stream waits with it."""
 BEAT_S = 0.5
 """Between two `Beat`s of an engine replica."""
+
+ENGINE_DEAD = "engine_dead"
+"""The engine core had died before the call came, which is not to blame."""
+ENGINE_DIED = "engine_died"
+"""The engine core died by itself with the call on it, which may be the cause."""
+ENGINE_KILLED = "engine_killed"
+"""The engine core was killed with the call on it."""
+LOSSES = (ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED)
+"""Why an engine is lost. Another replica can go on with its calls; in every other case the answer stands, be
+it an error or end with one. An ingress takes a reason that it does not know for `ENGINE_DIED`."""
 
 
 class Hello(msgspec.Struct, tag=0, array_like=True):
@@ -28,32 +51,47 @@ class Hello(msgspec.Struct, tag=0, array_like=True):
 
     version: int
     token: str
-    """The engine replica's own, which only Ray's control plane hands out."""
+    """The engine replica's own, 64 characters, which only Ray's control plane hands out."""
 
 
 class Sent(msgspec.Struct, array_like=True):
     """What a client has been sent of an answer by replicas that were lost; see `api.continuation`."""
 
     tokens: list[list[int]]
+    """The ids behind the events sent, by sequence: together at most 64 Ki (`ingress.sent_so_far`)."""
     created: int
+    """`created` of the answer's events: whole seconds of Unix time; 0 for an answer that has none."""
     ttft_s: float
+    """From the request's arrival at the ingress to its first event."""
     moves: int
+    """How often the stream has moved to another engine, this time included: 1 or more."""
 
 
 class Call(msgspec.Struct, tag=1, array_like=True):
-    """A request."""
+    """A request. With `data_plane: handle` it is the argument of the call through Ray's handle."""
 
     stream: int
+    """Chosen by the ingress, and new on its connection; 0 in a call through Ray's handle."""
     operation: str
+    """One of `api.engine_client.OPERATIONS`; any other is answered with 404."""
     body: bytes
-    """Untouched, as the client sent it."""
+    """JSON, untouched, as the client sent it: at most `http.max_body_bytes`. What a client may set is in it
+    and nowhere else, the `priority` of vLLM's scheduler, for one."""
     request_id: str
+    """1 to 256 printable ASCII characters."""
     waited_s: float
     """Since its arrival at the ingress."""
     held_s: float
-    """The part of it for which no replica could take the request."""
+    """The part of it for which no replica could take the request: at most `waited_s`."""
     sent: Sent | None = None
     """None for a request that begins."""
+    traceparent: str = ""
+    """The client's trace context, validated: 55 characters; "" if there is none. See `api.trace_context`."""
+    tracestate: str = ""
+    """Its other header, at most 16,447 characters; "" if there is none."""
+    expected_cached_tokens: int | None = None
+    """Prompt tokens that the ingress expects in this replica's prefix cache, over all sequences. None where
+    it expects nothing in particular. The engine does nothing by it; the request log has it."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):
@@ -61,6 +99,7 @@ class Credit(msgspec.Struct, tag=2, array_like=True):
 
     stream: int
     amount: int
+    """Bytes of `Piece.data`, to be added to what the engine replica may send."""
 
 
 class Cancel(msgspec.Struct, tag=3, array_like=True):
@@ -74,13 +113,19 @@ class Answer(msgspec.Struct, tag=4, array_like=True):
 
     stream: int
     status: int
+    """Of HTTP, 200 to 599."""
     headers: dict[str, str]
+    """Of HTTP. An ingress passes on `Retry-After` and no other."""
     body: bytes
-    """JSON."""
+    """JSON; empty where pieces follow."""
     streamed: bool = False
     """Whether pieces follow: whole SSE frames."""
     continuable: bool = False
     """Whether another engine can go on with the stream, from the tokens that come with its pieces."""
+    lost: str = ""
+    """Which of `LOSSES` this answer is; "" for none. Never where pieces follow."""
+    cached_tokens: int | None = None
+    """As `Piece.cached_tokens`, of an answer that is whole."""
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -88,10 +133,19 @@ class Piece(msgspec.Struct, array_like=True):
 
     stream: int
     data: bytes
-    """Whole SSE frames."""
+    """Whole SSE frames, or nothing. An engine replica has at most `CREDIT_BYTES` on the way that no `Credit`
+    has come for, and the frames that went beyond it."""
     tokens: list[tuple[int, list[int]]] = []
     """Ids of tokens all of whose events have been sent, with these data or before, by sequence."""
     last: bool = False
+    """Whether the stream ends with it."""
+    lost: str = ""
+    """Of the last one: which of `LOSSES` ended the stream; "" for none. Its data are then the error event for
+    a client whose stream cannot go on elsewhere."""
+    cached_tokens: int | None = None
+    """Of the last one: the prompt tokens that the engine found in its prefix cache, over all sequences, as in
+    the request log. None if it does not know, or never was asked to generate. What other engines generated of
+    a stream that goes on here is prompt."""
 
 
 class Step(msgspec.Struct, tag=5, array_like=True):
@@ -104,15 +158,16 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     """Sent every `BEAT_S`: its absence means that the engine replica's process stands still."""
 
     trouble: str
-    """Why the replica takes no requests now; "" if it does."""
+    """Why the replica takes no requests now, for people to read; "" if it does."""
     still_s: float = 0.0
-    """For how long its engine has taken no step, if that is why."""
+    """For how long its engine has taken no step, if that is why; else 0."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):
     """Why the engine replica closes the connection."""
 
     reason: str
+    """For people to read."""
 
 
 FromIngress = Hello | Call | Credit | Cancel

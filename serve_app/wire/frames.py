@@ -71,6 +71,15 @@ class Frames(asyncio.Protocol, Generic[Message]):
         else:
             del rest[:start]
 
+    def eof_received(self) -> None:
+        """Asyncio calls this: the other end sends no more, and all that it has sent has been received.
+
+        Nothing is left to say. Asyncio would close the connection by itself, but only once the other end has
+        read what waits here, and it may never read again.
+        """
+        assert self._transport is not None
+        self._transport.abort()
+
     def pause_writing(self) -> None:
         """Asyncio calls this."""
         self.writable = False

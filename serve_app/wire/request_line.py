@@ -8,7 +8,7 @@ ABANDONED = "abandoned"
 FAILED = "failed"
 
 
-class RequestLine(msgspec.Struct, frozen=True):
+class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request that was in an engine. No text of it, neither prompt nor answer.
 
     `arrived_at` comes first, so that sorting lines as text sorts them by arrival.
@@ -37,3 +37,7 @@ class RequestLine(msgspec.Struct, frozen=True):
     """The HTTP status; None if the client left before it was known."""
     outcome: str
     """`completed`, `abandoned` or `failed`."""
+    trace_id: str | None = None
+    """Of the trace that its client made it a part of: 32 hexadecimal digits. Left out if there is none."""
+    expected_cached_tokens: int | None = None
+    """What the ingress expected `cached_tokens` to be when it picked the replica. Left out if nothing."""

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from serve_app.api.trace_context import TraceContext
 from tests.api.server import MAX_BODY_BYTES, Server, error_of
 from tests.stub_engine import frames
 
@@ -60,6 +61,19 @@ async def test_the_time_spent_before_the_engine_is_handed_on(
     await server.http.post("/v1/completions", json={"model": "tide"})
 
     assert server.chat.requests[0].arrived == 100.0
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/generate"])
+async def test_the_trace_of_a_request_is_handed_on(server: Server, path: str) -> None:
+    body = {"model": "tide", "prompt": "sea"}
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    await server.http.post(path, json=body, headers={"Traceparent": parent, "Tracestate": "a=1"})
+    await server.http.post(path, json=body, headers={"Traceparent": "00-" + parent, "Tracestate": "a=1"})
+    await server.http.post(path, json=body)
+
+    traces = [request.trace for request in server.chat.requests]
+    assert traces == [TraceContext(parent, "a=1"), None, None]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from benchmarks.chaos.attack import Attack, Conductor, Timing
 from benchmarks.chaos.continuity import judge
 from benchmarks.chaos.greedy import Heard
 from benchmarks.chaos.load import Job
-from benchmarks.chaos.losses import LossesInARow, Plan, attacks, still_serving, victims
+from benchmarks.chaos.losses import LossesInARow, Plan, attacks, still_serving, suspended, victims
 from benchmarks.chaos.observed import Event, Look, Process, Trace
 from benchmarks.chaos.observer import observing
 from benchmarks.chaos.processes import Processes
@@ -66,6 +66,16 @@ def test_a_node_is_lost_while_an_engine_serves_elsewhere() -> None:
     assert victims(LOOK, Attack("raylet", "kill", "worker-2"), 3) == [(8, 2)]
     assert victims(LOOK, Attack("raylet", "kill", "head"), 3) == []  # no engine goes with it
     assert victims(LOOK, Attack("raylet", "kill", "worker-1"), 1) == []
+
+
+def test_engines_whose_raylet_stands_still_may_be_given_up_and_are_not_counted_on() -> None:
+    stopped = Process(7, 7, "raylet", "worker-1", 7.0, False)
+    look = Look(9.0, tuple(stopped if one.pid == 7 else one for one in LOOK.processes))
+
+    assert (suspended(LOOK), suspended(look)) == (frozenset(), {"worker-1"})
+    assert victims(look, Attack("engine-replica", "kill"), 3) == [(3, 1), (5, 1)]
+    assert victims(look, Attack("raylet", "stop", "worker-2"), 3) == []
+    assert victims(look, Attack("raylet", "stop", "worker-1"), 3) == []  # it stands still already
 
 
 def test_an_engine_that_was_just_lost_is_not_counted_whether_it_has_been_missed_or_not() -> None:

@@ -89,6 +89,24 @@ def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("elsewhere", [(), ("--address", "10.0.0.1:6379")], ids=["here", "elsewhere"])
+def test_files_of_rays_tls_are_looked_at_before_ray_is_started_with_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: tuple[str, ...]
+) -> None:
+    """Ray's GCS crashes without them, and `serve run` waits for it."""
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    monkeypatch.setattr(run, "port_taken", lambda port: False)
+    started = []
+    monkeypatch.setattr(run, "_serve", lambda *args: started.append(args))
+
+    assert main(["run", str(CONFIG), *elsewhere]) == 1
+
+    assert len(started) == len(elsewhere) / 2
+    assert ("RAY_TLS_SERVER_CERT = '': no such file; RAY_USE_TLS is set" in capsys.readouterr().err) == (
+        not elsewhere
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_stops_on_ctrl_c_termination_and_a_closed_terminal(handlers: None, number: signal.Signals) -> None:
     stopping = run.Stopping()

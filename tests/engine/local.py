@@ -106,7 +106,8 @@ class Local:
         self.client.request_log = self.log  # type: ignore[assignment]
 
     def call(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> Any:
-        return self.client.call(EngineRequest.handed_over(operation, body, "r-1", 0.5, 0.0))
+        self.asked = EngineRequest.handed_over(operation, body, "r-1", 0.5, 0.0)
+        return self.client.call(self.asked)
 
     async def reply(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> EngineReply:
         async with self.call(operation, body) as reply:

@@ -9,12 +9,16 @@ from pydantic import ValidationError
 from starlette.datastructures import State
 from starlette.responses import JSONResponse
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 from serve_app.engine.completions import Completions, find_handler, raw_request
+from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.serving import Serving
 from serve_app.engine.token_operations import TokenOperations
+from serve_app.settings import ModelSettings
 
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SEA = [{"role": "user", "content": "sea"}]
 
 
@@ -152,5 +156,31 @@ def test_what_the_model_cannot_do_is_the_clients_error(serving: Serving) -> None
     assert caught.value.message == "This model does not support embeddings."
 
 
-def test_handlers_read_the_requests_id_from_its_header() -> None:
-    assert raw_request("r-1").headers["X-Request-Id"] == "r-1"
+def test_handlers_read_the_requests_id_and_its_trace_from_its_headers() -> None:
+    asked = call()
+    assert dict(raw_request(asked).headers) == {"x-request-id": "r-1"}
+
+    asked.trace = TraceContext(PARENT, "a=1")
+    assert dict(raw_request(asked).headers) == {
+        "x-request-id": "r-1",
+        "traceparent": PARENT,
+        "tracestate": "a=1",
+    }
+
+
+@pytest.mark.parametrize("operation", ["chat_completions", "completions", "generate"])
+async def test_the_engine_core_is_told_of_the_trace_where_traces_are_exported(
+    serving: Serving, operation: Operation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`otlp_traces_endpoint` is set as if an engine had been started with it; without, vLLM tells nothing."""
+    monkeypatch.setattr(serving.engine.observability_config, "otlp_traces_endpoint", "http://127.0.0.1:9")
+    client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+    body = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
+    asked = EngineRequest(operation, json.dumps({**body, "max_tokens": 1}).encode(), "r-1")
+    asked.trace = TraceContext(PARENT, "a=1")
+
+    async with client.call(asked) as reply:
+        assert reply.status == 200
+
+    told = serving.engine.engine_core.requests[-1].trace_headers
+    assert dict(told) == {"traceparent": PARENT, "tracestate": "a=1"}

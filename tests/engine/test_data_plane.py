@@ -11,14 +11,17 @@ import pytest
 from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
+from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import engine_channel
 from serve_app.ingress.engine_channel import EngineChannel, EngineStream, NeverBegunError
-from serve_app.wire.data_plane import CREDIT_BYTES, Answer, Beat, Sent
+from serve_app.wire.data_plane import CREDIT_BYTES, Answer, Beat, Credit, Piece, Sent
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
+TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
 
 class Port:
@@ -62,7 +65,8 @@ async def test_an_operation_reaches_the_engine_with_all_that_came_with_it() -> N
     engine = StubEngine(EngineReply(201, b'{"ok":1}', headers={"Retry-After": "2"}))
 
     async with listening(engine) as port:
-        request = EngineRequest("chat_completions", b"{}", "r-1", held_s=1.0)
+        request = EngineRequest("chat_completions", b"{}", "r-1", held_s=1.0, trace=TRACE)
+        request.expected_cached_tokens = 48
         request.arrived -= 1.25
         answer = await port.channel.call(request, b"{}", Sent([[5, 6]], 17, 0.5, 1)).answer()
 
@@ -71,6 +75,16 @@ async def test_an_operation_reaches_the_engine_with_all_that_came_with_it() -> N
     assert (got.operation, got.body, got.request_id, got.held_s) == ("chat_completions", b"{}", "r-1", 1.0)
     assert got.waited_s >= 1.25
     assert got.continuation == Continuation(([5, 6],), 17, 0.5, 1)
+    assert (got.trace, got.expected_cached_tokens) == (TRACE, 48)
+
+
+async def test_a_request_without_a_trace_and_without_expectations_has_none() -> None:
+    engine = StubEngine(EngineReply(200))
+
+    async with listening(engine) as port:
+        await port.answer()
+
+    assert (engine.requests[0].trace, engine.requests[0].expected_cached_tokens) == (None, None)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -144,6 +158,45 @@ async def test_a_stream_is_sent_as_it_comes() -> None:
 async def test_a_stream_ends_where_the_engine_ends_it() -> None:
     async with listening(StubEngine(frames(FIRST, DONE))) as port:
         assert await read(port.call()) == FIRST + DONE
+
+
+async def test_the_cached_tokens_come_with_the_end() -> None:
+    async with listening(StubEngine(frames(FIRST, DONE), cached_tokens=16)) as port:
+        stream = port.call()
+        assert (await stream.answer()).cached_tokens is None
+        pieces = [piece async for piece in stream.pieces()]
+        assert [piece.cached_tokens for piece in pieces] == [None] * (len(pieces) - 1) + [16]
+    async with listening(StubEngine(EngineReply(200, b"{}"), cached_tokens=16)) as port:
+        assert (await port.answer()).cached_tokens == 16
+
+
+@pytest.mark.parametrize("error", [engine_died(), engine_killed()], ids=lambda error: error.code)
+async def test_the_event_of_a_lost_engine_comes_with_the_last_piece_which_says_so(error: ApiError) -> None:
+    """However little the ingress has room for: what it goes on with elsewhere, it must not have passed on."""
+    large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
+
+    async def dying() -> AsyncIterator[bytes]:
+        yield large
+        engine.request.lost = error.code or ""
+        yield error.frame()
+        await asyncio.sleep(0.01)  # other steps go out
+        yield DONE
+
+    engine = StubEngine(dying)
+    async with listening(engine) as port:
+        stream = port.call()
+        await stream.answer()
+        pieces = stream.pieces()
+        assert await anext(pieces) == Piece(0, large)
+        assert await anext(pieces) == Piece(0, error.last_frames(), last=True, lost=error.code or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"), [(engine_died(), "engine_died"), (ApiError(503, "full", code="queue_full"), "")]
+)
+async def test_an_answer_says_whether_the_engine_is_lost(error: ApiError, lost: str) -> None:
+    async with listening(StubEngine(error)) as port:
+        assert (await port.answer()).lost == lost
 
 
 async def test_what_streams_have_to_say_at_once_is_one_message() -> None:
@@ -291,6 +344,30 @@ async def test_an_ingress_that_dies_ends_all_its_generations() -> None:
     async with listening(engine) as port:
         await first(port.call())
         port.channel.close()
+        await engine.left.wait()
+
+    assert engine.cancelled
+
+
+async def test_an_ingress_that_ends_its_direction_has_left_whatever_it_has_not_read() -> None:
+    large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield large
+            await asyncio.sleep(0)
+
+    engine = StubEngine(endless)
+    async with listening(engine) as port:
+        await port.call().answer()
+        (connection,) = port.plane._connections
+        ingress = port.channel._frames._transport
+        assert ingress is not None
+        ingress.pause_reading()
+        port.channel.send(Credit(0, 1 << 40))
+        while connection.frames.writable:
+            await asyncio.sleep(0)
+        ingress.write_eof()
         await engine.left.wait()
 
     assert engine.cancelled

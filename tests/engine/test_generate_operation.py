@@ -78,7 +78,9 @@ class StubLlm:
     def get_tokenizer(self) -> Any:
         return self._tokenizer
 
-    async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncIterator[Any]:
+    async def generate(
+        self, prompt: Any, params: Any, request_id: str, trace_headers: Any
+    ) -> AsyncIterator[Any]:
         self.asked.append((params, request_id))
         for ids, text, reason in self._steps:
             self.clock.now += 2.0

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 from tests.engine.local import DONE, FAILED, TOKEN, ErrorInfo, Frames, Local
 
 
@@ -24,6 +25,20 @@ async def test_a_whole_answer_is_logged_when_it_has_been_sent() -> None:
     assert (line.input_tokens, line.output_tokens) == (8, 3)
     assert line.e2e_s >= 0.5
     assert logged(local) == [(200, "completed")]
+
+
+async def test_a_line_has_the_trace_of_the_request_and_what_the_ingress_expected() -> None:
+    local = Local(Frames(TOKEN, DONE))
+    call = local.call()
+    local.asked.trace = TraceContext(f"00-{'1a' * 16}-{'2b' * 8}-01", "a=1")
+    local.asked.expected_cached_tokens = 16
+
+    async with call as reply:
+        assert [chunk async for chunk in reply.stream]
+
+    (line,) = local.log.lines
+    assert (line.trace_id, line.expected_cached_tokens) == ("1a" * 16, 16)
+    assert local.asked.cached_tokens == line.cached_tokens == 0
 
 
 async def test_a_stream_is_logged_at_its_end() -> None:

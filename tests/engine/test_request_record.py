@@ -91,6 +91,7 @@ async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_
     assert name not in core.processor.request_states  # vLLM has forgotten it
     assert (line.model, line.operation, line.request_id) == ("tide", "chat_completions", "r-1")
     assert (line.input_tokens, line.cached_tokens, line.output_tokens, line.sequences) == (12, 8, 5, 1)
+    assert record.request.cached_tokens == 8
     assert (line.status, line.outcome, line.held_s) == (200, "completed", 39.5)
     assert before - 40.001 <= line.arrived_at <= time.time() - 40.0
     assert line.ttft_s is not None
@@ -166,6 +167,7 @@ async def test_a_request_that_never_was_in_the_engine_has_no_line() -> None:
     record.completed()
 
     assert record.line("tide") is None
+    assert record.request.cached_tokens is None
 
 
 async def test_a_stream_that_moved_here_counts_from_its_first_event_at_another_engine(core: Core) -> None:

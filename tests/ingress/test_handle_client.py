@@ -3,6 +3,7 @@ import time
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve._private.common import DeploymentID
@@ -10,18 +11,20 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 from serve_app.engine.engine_deployment import ACCEPTED
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.replica_choice import SEQUENCE_TOKENS
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
+from serve_app.wire.data_plane import Call
 from tests.ingress.holding import hold
 from tests.ingress.stub_handle import StubHandle
 
 BODY = b"{}"
 MODEL = ModelSettings(name="tide", max_ongoing_requests=1)
-STREAM = (200, "text/event-stream", {})
+STREAM = (200, "text/event-stream", {}, None)
 LOST = [
     RayActorError(),
     grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()),
@@ -40,6 +43,10 @@ def request(**changes: Any) -> EngineRequest:
 def _own_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "_sets", {})
     replicas.replica_set(MODEL.deployment_name).update({"a": {"address": "a:1", "token": "t"}})
+
+
+def sent(message: bytes) -> Call:
+    return msgspec.msgpack.decode(message, type=Call)
 
 
 def client(handle: StubHandle, **knobs: Any) -> HandleClient:
@@ -65,20 +72,39 @@ async def refusal(handle: StubHandle, **knobs: Any) -> ApiError:
 
 
 async def test_a_whole_reply_comes_with_its_status_and_headers() -> None:
-    handle = StubHandle(ACCEPTED, (429, "application/json", {"Retry-After": "1"}), b'{"error":{}}')
+    handle = StubHandle(ACCEPTED, (429, "application/json", {"Retry-After": "1"}, None), b'{"error":{}}')
 
     assert await whole(handle) == EngineReply(429, b'{"error":{}}', headers={"Retry-After": "1"})
-    ((method, replica_id, operation, body, request_id, waited_s, held_s),) = handle.calls
+    ((method, replica_id, message),) = handle.calls
     assert (method, replica_id) == ("call", "a")  # the replica that `EngineRouter` is told of
-    assert (operation, body, request_id) == ("chat_completions", b"{}", "r-1")
-    assert waited_s >= 0.5
-    assert held_s == 0.0
+    call = sent(message)
+    assert (call.operation, call.body, call.request_id) == ("chat_completions", b"{}", "r-1")
+    assert call.waited_s >= 0.5
+    assert call.held_s == 0.0
 
 
 async def test_a_stream_comes_chunk_by_chunk() -> None:
     chunks = [b"data: a\n\n", b"data: b\n\n"]
 
     assert await body(StubHandle(ACCEPTED, STREAM, *chunks)) == chunks
+
+
+async def test_the_trace_goes_along_and_the_cached_tokens_come_back() -> None:
+    trace = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
+    for items in (
+        [ACCEPTED, STREAM, b"data: a\n\n", 12],
+        [ACCEPTED, (200, "application/json", {}, 12), b"{}"],
+    ):
+        handle = StubHandle(*items)
+        asked = request(trace=trace, expected_cached_tokens=16)
+        async with client(handle).call(asked) as reply:
+            if reply.stream is not None:
+                assert [chunk async for chunk in reply.stream] == [b"data: a\n\n"]
+
+        assert asked.cached_tokens == 12
+        call = sent(handle.calls[0][-1])
+        assert (call.traceparent, call.tracestate) == (trace.traceparent, "a=1")
+        assert call.expected_cached_tokens == 16
 
 
 async def test_leaving_early_cancels_what_the_replica_still_generates() -> None:
@@ -124,7 +150,7 @@ async def test_an_answer_may_take_longer_than_the_wait_for_a_replica() -> None:
     """The engine's part is not bounded by `cold_wait_timeout_s`."""
     answered = asyncio.Event()
     calling = client(
-        StubHandle(ACCEPTED, answered, (200, "application/json", {}), b"{}"), cold_wait_timeout_s=0.01
+        StubHandle(ACCEPTED, answered, (200, "application/json", {}, None), b"{}"), cold_wait_timeout_s=0.01
     )
     asyncio.get_running_loop().call_later(0.1, answered.set)
 
@@ -142,7 +168,7 @@ async def test_no_replica_that_takes_the_request_in_time_is_a_503() -> None:
 async def test_without_a_replica_a_request_is_held_and_not_yet_rays() -> None:
     known = replicas.replica_set(MODEL.deployment_name)
     known.update({})
-    handle = StubHandle(ACCEPTED, (200, "application/json", {}), b"{}", holds=True)
+    handle = StubHandle(ACCEPTED, (200, "application/json", {}, None), b"{}", holds=True)
     asked_for = request()
     calling = client(handle)
 
@@ -157,12 +183,12 @@ async def test_without_a_replica_a_request_is_held_and_not_yet_rays() -> None:
     known.update({"a": {"address": "a:1", "token": "t"}})
 
     assert (await asked).body == b"{}"
-    assert 0.0 < asked_for.held_s == handle.calls[0][-1]
+    assert 0.0 < asked_for.held_s == sent(handle.calls[0][-1]).held_s
     assert known.in_flight("a") == 0
 
 
 async def test_requests_count_while_they_are_open_and_are_refused_beyond_what_a_replica_may_have() -> None:
-    handle = StubHandle(ACCEPTED, (200, "application/json", {}), b"{}")
+    handle = StubHandle(ACCEPTED, (200, "application/json", {}, None), b"{}")
     calling = client(handle)
 
     async with calling.call(request()):
@@ -175,7 +201,7 @@ async def test_requests_count_while_they_are_open_and_are_refused_beyond_what_a_
 
 async def test_a_refusal_says_nothing_of_prefill() -> None:
     known = replicas.replica_set(MODEL.deployment_name)
-    calling = client(StubHandle(ACCEPTED, (400, "application/json", {}), b"{}"))
+    calling = client(StubHandle(ACCEPTED, (400, "application/json", {}, None), b"{}"))
 
     async with calling.call(request(body=b"x" * 4000, wants_stream=True)):
         assert known.load("a") == 1000 + SEQUENCE_TOKENS
@@ -186,7 +212,7 @@ async def test_a_refusal_says_nothing_of_prefill() -> None:
 async def test_a_prompt_weighs_until_the_replica_answers(content_type: str) -> None:
     known = replicas.replica_set(MODEL.deployment_name)
     asked = asyncio.Event()
-    handle = StubHandle(ACCEPTED, asked, (200, content_type, {}), b"data: a\n\n")
+    handle = StubHandle(ACCEPTED, asked, (200, content_type, {}, None), b"data: a\n\n")
     calling = client(handle)
 
     async def ask() -> None:
@@ -207,7 +233,7 @@ async def test_a_prompt_weighs_until_the_replica_answers(content_type: str) -> N
         [RayActorError()],
         [BackPressureError(3, 2)],
         [ACCEPTED, STREAM, RayActorError()],
-        [ACCEPTED, (503, "application/json", {}), RayActorError()],
+        [ACCEPTED, (503, "application/json", {}, None), RayActorError()],
     ],
     ids=["lost at once", "refused by Ray", "lost before a frame", "lost before a body"],
 )

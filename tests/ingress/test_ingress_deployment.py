@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
 
@@ -22,6 +23,7 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import series
 from serve_app.wire import ingress_reports as held_requests
+from serve_app.wire.data_plane import Call
 from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
@@ -135,7 +137,7 @@ async def test_each_model_has_replicas_of_its_own(deployed: Deployed) -> None:
 
 async def test_through_rays_handle_the_same_request_takes_no_port(deployed: Deployed) -> None:
     handle = deployed.handles["tide"]
-    handle.items._items = [ACCEPTED, (200, "text/event-stream", {}), FIRST, DONE]
+    handle.items._items = [ACCEPTED, (200, "text/event-stream", {}, None), FIRST, DONE]
     handle.holds = False
     await deployed.build(ingress={"data_plane": "handle"})
     engine = StubEngine(EngineReply(200))
@@ -144,7 +146,9 @@ async def test_through_rays_handle_the_same_request_takes_no_port(deployed: Depl
     reply = await deployed.ask(**STREAM)
 
     assert (reply.status_code, reply.content) == (200, FIRST + DONE)
-    assert [call[:3] for call in handle.calls] == [("call", "r0", "chat_completions")]
+    ((*asked, message),) = handle.calls
+    assert asked == ["call", "r0"]
+    assert msgspec.msgpack.decode(message, type=Call).operation == "chat_completions"
     assert engine.requests == []
 
 

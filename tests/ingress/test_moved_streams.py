@@ -12,6 +12,7 @@ import pytest
 from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import relayed_request, sent_so_far
@@ -21,6 +22,7 @@ from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine
 
 MOVED = rb": continued on another replica after \d+\.\d\d s\n\n"
 TOKENS = 40
+TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
 
 def frame(token: int) -> bytes:
@@ -31,11 +33,11 @@ WHOLE = b"".join(frame(token) for token in range(TOKENS)) + DONE
 
 
 class CountingEngine(StubEngine):
-    """Counts from 0 on, or from where a continuation ends; stands still, or says its `last`, at `until`."""
+    """Counts from 0 on, or from where a continuation ends; stands still, or dies, at `until`."""
 
-    def __init__(self, until: int = TOKENS, last: bytes = b"", continuable: bool = True) -> None:
+    def __init__(self, until: int = TOKENS, dies: ApiError | None = None, continuable: bool = True) -> None:
         super().__init__(RuntimeError("unused"))
-        self.until, self.last, self.continuable = until, last, continuable
+        self.until, self.dies, self.continuable = until, dies, continuable
         self.reached, self.more = asyncio.Event(), asyncio.Semaphore(0)
 
     async def _reply(self) -> EngineReply:
@@ -53,8 +55,9 @@ class CountingEngine(StubEngine):
             await asyncio.sleep(0)
         if self.until < TOKENS:
             self.reached.set()
-            if self.last:
-                yield self.last
+            if self.dies is not None:
+                self.request.lost = self.dies.code or ""
+                yield self.dies.last_frames()
                 return
             for token in range(self.until, TOKENS):
                 await self.more.acquire()
@@ -95,15 +98,19 @@ async def lose(plane: DataPlane) -> None:
 
 async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> None:
     first, second = CountingEngine(until=25), CountingEngine()
+    second.cached_tokens = 24
+    asked = request(wants_stream=True, trace=TRACE)
     plane = await fleet.start(first)
-    async with reading(fleet) as answer:
+    async with reading(fleet, asked) as answer:
         await first.reached.wait()
         await fleet.start(second)
         await lose(plane)
         text, moves = without_comments(await answer)
 
     assert (text, moves) == (WHOLE, 1)
+    assert asked.cached_tokens == 24
     (got,) = second.requests
+    assert got.trace == first.requests[0].trace == TRACE
     assert got.body == first.requests[0].body
     assert got.continuation is not None
     assert (got.continuation.created, got.continuation.moves) == (17, 1)
@@ -111,7 +118,33 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
 
 
 async def test_a_dead_engine_core_is_a_lost_replica(fleet: Fleet) -> None:
-    await fleet.start(CountingEngine(until=25, last=engine_died().last_frames()))
+    await fleet.start(CountingEngine(until=25, dies=engine_died()))
+    await fleet.start(CountingEngine())
+    async with reading(fleet) as answer:
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+
+
+async def test_a_replica_that_ends_its_direction_is_lost_and_generates_no_more(fleet: Fleet) -> None:
+    first = CountingEngine(until=25)
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(CountingEngine())
+        fleet.stop("r1")  # or the stream might come back, for the port is still open
+        (connection,) = plane._connections
+        assert connection.frames._transport is not None
+        connection.frames._transport.write_eof()
+        text, moves = without_comments(await answer)
+        await first.left.wait()
+
+    assert (text, moves) == (WHOLE, 1)
+    assert first.cancelled
+
+
+async def test_a_reason_that_a_later_version_gives_is_a_loss_too(fleet: Fleet) -> None:
+    await fleet.start(CountingEngine(until=25, dies=ApiError(503, "gone", code="engine_stolen")))
     await fleet.start(CountingEngine())
     async with reading(fleet) as answer:
         text, moves = without_comments(await answer)
@@ -149,7 +182,7 @@ async def test_without_another_replica_a_stream_waits_for_the_next_one(fleet: Fl
 async def test_a_stream_moves_as_often_as_it_goes_on_in_between(fleet: Fleet) -> None:
     """Losses of innocent streams: twenty tokens lie between any two of them."""
     for until in (18, 36):
-        await fleet.start(CountingEngine(until=until, last=engine_died().last_frames()))
+        await fleet.start(CountingEngine(until=until, dies=engine_died()))
     await fleet.start(CountingEngine())
     async with reading(fleet) as answer:
         text, moves = without_comments(await answer)
@@ -158,7 +191,7 @@ async def test_a_stream_moves_as_often_as_it_goes_on_in_between(fleet: Fleet) ->
 
 
 async def test_a_request_that_two_engines_died_of_gets_no_third_within_a_stream(fleet: Fleet) -> None:
-    engines = [CountingEngine(until=n, last=engine_died().last_frames()) for n in (20, 24)]
+    engines = [CountingEngine(until=n, dies=engine_died()) for n in (20, 24)]
     third = CountingEngine()
     for engine in (*engines, third):
         await fleet.start(engine)
@@ -185,7 +218,7 @@ async def test_an_engine_that_was_killed_speaks_less_against_a_request_than_one_
     fleet: Fleet, errors: list[ApiError], whole: bool
 ) -> None:
     for tokens, error in enumerate(errors, start=20):
-        await fleet.start(CountingEngine(until=tokens, last=error.last_frames()))
+        await fleet.start(CountingEngine(until=tokens, dies=error))
     await fleet.start(CountingEngine())
     async with reading(fleet) as answer:
         text, moves = without_comments(await answer)
@@ -201,7 +234,7 @@ async def test_an_engine_that_stood_still_before_a_stream_came_does_not_speak_ag
     if stood_still == "since it was there":
         monkeypatch.setattr(relayed_request, "BEAT_S", 0.0)  # it is known exactly since when
     still = MuteEngine()
-    for engine in (CountingEngine(until=20, last=engine_died().last_frames()), still, CountingEngine()):
+    for engine in (CountingEngine(until=20, dies=engine_died()), still, CountingEngine()):
         await fleet.start(engine)
     async with reading(fleet) as answer:
         await still.entered.wait()

@@ -42,6 +42,27 @@ async def test_a_stream_comes_through_whole(fleet: Fleet) -> None:
     assert fleet.in_flight == [0]
 
 
+async def test_an_answer_that_names_a_loss_is_no_loss(fleet: Fleet) -> None:
+    """A client's tool may be called so, and so may its stop string."""
+    calls = b'data: {"tool_calls":[{"function":{"name":"engine_died"}}],"stop_reason":"engine_killed"}\n\n'
+    await fleet.start(StubEngine(frames(FIRST, calls)))
+    assert await fleet.streamed() == FIRST + calls
+
+    unsaid = EngineReply(503, b'{"error":{"param":"engine_dead"}}')
+    await fleet.start(StubEngine(unsaid))
+    fleet.stop("r1")
+    assert await fleet.whole() == unsaid
+
+
+async def test_what_the_prompt_found_in_the_cache_is_noted(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(EngineReply(200, b"{}"), cached_tokens=16))
+    asked = request()
+
+    await fleet.whole(asked)
+
+    assert asked.cached_tokens == 16
+
+
 async def test_an_engines_refusal_is_passed_on_with_when_to_come_back(fleet: Fleet) -> None:
     error = ApiError(429, "later", headers={"Retry-After": "3", "X-Internal": "1"})
     await fleet.start(StubEngine(error))

@@ -1,0 +1,21 @@
+"""A request as the data plane carries it to an engine replica."""
+
+from serve_app.api.engine_client import EngineRequest
+from serve_app.wire.data_plane import Call, Sent
+
+
+def call_message(request: EngineRequest, body: bytes, stream: int = 0, sent: Sent | None = None) -> Call:
+    """The message that hands `request` with `body` over, and what its client has been `sent` already."""
+    trace = request.trace
+    return Call(
+        stream,
+        request.operation,
+        body,
+        request.request_id,
+        request.waited_s,
+        request.held_s,
+        sent,
+        "" if trace is None else trace.traceparent,
+        "" if trace is None else trace.tracestate,
+        request.expected_cached_tokens,
+    )

@@ -1,0 +1,132 @@
+"""Trace contexts as W3C's standard has them: what is valid is passed on, what is not is ignored."""
+
+import pytest
+
+from serve_app.api.trace_context import TraceContext
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+
+
+def of(parent: str = PARENT, *states: str) -> TraceContext | None:
+    headers = [(b"host", b"tide"), (b"traceparent", parent.encode("latin-1"))]
+    return TraceContext.of([*headers, *((b"tracestate", state.encode("latin-1")) for state in states)])
+
+
+def state(*states: str) -> str:
+    found = of(PARENT, *states)
+    assert found is not None
+    assert found.traceparent == PARENT  # whatever is wrong with the state
+    return found.tracestate
+
+
+def test_a_valid_context_is_passed_on_as_it_came() -> None:
+    found = of(PARENT, "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")
+
+    assert found == TraceContext(PARENT, "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")
+    assert found.trace_id == TRACE
+    assert found.headers() == [
+        (b"traceparent", PARENT.encode()),
+        (b"tracestate", b"rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"),
+    ]
+    assert TraceContext.of(found.headers()) == found
+
+
+def test_a_request_without_a_trace_has_none() -> None:
+    assert TraceContext.of([(b"host", b"tide"), (b"tracestate", b"a=1")]) is None
+
+
+@pytest.mark.parametrize("flags", ["00", "01", "03", "ff"])
+def test_the_flags_stay_as_they_are(flags: str) -> None:
+    found = of(f"00-{TRACE}-{SPAN}-{flags}")
+
+    assert found is not None
+    assert found.traceparent.endswith(f"-{flags}")
+    assert found.headers() == [(b"traceparent", found.traceparent.encode())]
+
+
+def test_blanks_around_it_are_no_part_of_it() -> None:
+    assert of(f" \t{PARENT} ") == TraceContext(PARENT)
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "",
+        PARENT.upper(),
+        PARENT[:-1],
+        PARENT + "0",
+        PARENT + "-",
+        PARENT + "-what",  # version 00 has nothing more
+        "ff" + PARENT[2:],
+        "0" + PARENT,
+        PARENT.replace("-", "_"),
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE[:-1]}.-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-0x",
+        f"cc-{TRACE}-{SPAN}-01.what",  # of a later version, with no dash before what is new
+        PARENT + "\n",
+        PARENT[:-1] + "²",
+    ],
+)
+def test_what_is_malformed_is_ignored_with_its_state(parent: str) -> None:
+    assert of(parent, "a=1") is None
+
+
+def test_two_parents_are_none() -> None:
+    assert TraceContext.of([(b"traceparent", PARENT.encode())] * 2) is None
+
+
+@pytest.mark.parametrize(
+    ("rest", "flags"), [("-01", "01"), ("-02", "00"), ("-01-what", "01"), ("-03-", "01")]
+)
+def test_of_a_later_version_only_what_is_known_is_passed_on(rest: str, flags: str) -> None:
+    assert of(f"cc-{TRACE}-{SPAN}{rest}") == TraceContext(f"00-{TRACE}-{SPAN}-{flags}")
+
+
+@pytest.mark.parametrize(
+    ("states", "joined"),
+    [
+        (["a=1", "b=2"], "a=1,b=2"),  # several headers are one list
+        (["a=1, b=2\t,c=3"], "a=1,b=2,c=3"),
+        (["a=1,,b=2,", ""], "a=1,b=2"),  # empty entries are allowed
+        (["z" * 256 + "=" + "v" * 256], "z" * 256 + "=" + "v" * 256),
+        (["0" * 241 + "@" + "s" * 14 + "=v"], "0" * 241 + "@" + "s" * 14 + "=v"),
+        (["a-_*/1= ~x"], "a-_*/1= ~x"),
+    ],
+)
+def test_a_valid_state_is_one_list(states: list[str], joined: str) -> None:
+    assert state(*states) == joined
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "a",
+        "a=",
+        "=1",
+        "A=1",
+        "0=1",  # only a tenant may begin with a digit
+        "a=1=2",
+        "a=\x01",
+        "a=ü",
+        "a b=1",
+        "a=1,a=2",
+        "a=1,b",
+        "z" * 257 + "=v",
+        "z=" + "v" * 257,
+        "t" * 242 + "@s=v",
+        "t@" + "s" * 15 + "=v",
+        "t@1=v",
+        ",".join(f"k{n}=v" for n in range(33)),
+    ],
+)
+def test_a_malformed_state_is_left_out_whole(given: str) -> None:
+    assert state(given) == ""
+
+
+def test_thirty_two_entries_are_let_through() -> None:
+    given = ",".join(f"k{n}=v" for n in range(32))
+
+    assert state(given) == given
