@@ -57,10 +57,12 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def ladder(name: str, start: Knobs) -> tuple[Any, ...]:
-    """The values of one knob, and that of `start` among them."""
-    values = list(LADDERS[name])
+    """The values of one knob, and that of `start` among them; None comes first."""
+    values: list[Any] = list(LADDERS[name])
     current = getattr(start, name)
-    if current not in values:
+    if current is None:
+        values.insert(0, None)
+    elif current not in values:
         insort(values, current)
     return tuple(values)
 

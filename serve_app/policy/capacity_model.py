@@ -217,6 +217,8 @@ class Sizing:
     """Requests per second at which a replica keeps its ITL target; see `itl_rps`."""
     correction: float = 1.0
     """The factor on the capacity that follows from measured times to first token."""
+    headroom: float = 0.0
+    """Replicas beside those that the load needs, in units of their square root."""
     _by_pool: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Capacities computed before: one decision needs the same few many times."""
 
@@ -250,11 +252,11 @@ class Sizing:
     def _needed(self, rps: float, fleet: int, corrected: bool) -> int:
         """Return the replicas for `rps` if each serves as much as one of `fleet`."""
         load = rps / max(self.rps(fleet) if corrected else self.model_rps(fleet), 1e-9)
-        return max(1, round_up(load + self.knobs.headroom * math.sqrt(load)))
+        return max(1, round_up(load + self.headroom * math.sqrt(load)))
 
     def most_rps(self, replicas: int) -> float:
         """Return the requests per second that `replicas` can serve: the inverse of `self.replicas`."""
-        headroom = self.knobs.headroom
+        headroom = self.headroom
         root = (-headroom + math.sqrt(headroom**2 + 4.0 * replicas)) / 2
         return root * root * self.rps(replicas)
 

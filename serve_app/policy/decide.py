@@ -98,8 +98,8 @@ def _needed_by_load(inputs: Inputs) -> list[Term]:
 
 
 def _remember_peak(inputs: Inputs, peak: int) -> PolicyState:
-    """Keep what the load has needed within `downscale_delay_s`, as a falling sequence of maxima."""
-    start = inputs.now - inputs.knobs.downscale_delay_s
+    """Keep what the load has needed within the hold, as a falling sequence of maxima."""
+    start = inputs.now - inputs.hold_s
     kept = [(at, n) for at, n in inputs.state.peaks if start < at <= inputs.now and n > peak]
     return replace(inputs.state, peaks=(*kept, (inputs.now, peak)))
 
@@ -123,7 +123,7 @@ def _limit_decrease(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
         does = "does" if engines == 1 else "do"
         silent = f"{counted(engines, 'engine replica')} {does}" if engines else "ingress replicas do"
         return current, [Clamp("signals", f"{silent} not report, so no replica is removed")]
-    several_s = knobs.downscale_delay_s if current > 1 else 0.0
+    several_s = inputs.hold_s if current > 1 else 0.0
     if wanted == 0 and inputs.idle_s >= max(knobs.downscale_to_zero_delay_s, several_s):
         return 0, []
     if (left := inputs.unobserved_s) > 0:
@@ -134,7 +134,7 @@ def _limit_decrease(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
     clamps = []
     if floor > wanted:
         ago = inputs.now - needed_at
-        left = max(0.0, knobs.downscale_delay_s - ago)
+        left = max(0.0, inputs.hold_s - ago)
         needed = f"the load needed {counted(most, 'replica')} {ago:.0f} s ago"
         clamps.append(Clamp("delay", f"{needed}; replicas can be removed in {left:.0f} s"))
     target = min(floor, current)

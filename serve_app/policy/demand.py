@@ -1,4 +1,4 @@
-"""How many requests arrive: rates over the last minute, and the memory of what demand has reached.
+"""How many requests arrive: rates over at most the last minute, and the memory of what demand has reached.
 
 Attainment is counted by requests, and so is that memory: which share of the requests arrived at a demand of
 at most x? A burst with most of the requests is most of the memory, however short and however long ago it was.
@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 BUCKET_S = 5.0
-_SHORT_BUCKETS = 6
-_LONG_BUCKETS = 12
+MINUTE = 12
+"""Buckets."""
+_SHORTEST_WINDOW = 2
+"""Buckets: over fewer, chance alone makes half of a smooth load's demand."""
 LONGEST_HORIZON_S = 900.0
-MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * _LONG_BUCKETS
+MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * MINUTE
 """As many as a rise over the longest cold start needs."""
 _RATIO = 1.05
 """Demands are remembered to 5 %."""
@@ -34,22 +36,24 @@ class Peaks:
     rises: Mapping[int, float] = field(default_factory=dict)
     """Weights by the logarithm of how much demand rose within a cold start."""
     requests: float = 0.0
-    """The sum over minutes of their requests."""
+    """The sum over windows of their requests."""
     squares: float = 0.0
-    """The sum over minutes of the squares of their requests."""
+    """The sum over windows of the squares of their requests."""
 
-    def note(self, level: float, rise: float, weight: float, minute: float, fade: float) -> Peaks:
+    def note(
+        self, level: float, rise: float, weight: float, around: float, fade: float, window: int = MINUTE
+    ) -> Peaks:
         """Return the histograms with the `weight` requests of one bucket added, and older ones times `fade`.
 
         `level` is the demand around them in requests per second, `rise` that minus the demand one cold start
-        earlier, and `minute` the requests of the minute around the bucket.
+        earlier, and `around` the requests of the window around the bucket, which has `window` buckets.
         """
-        share = 1.0 / _LONG_BUCKETS
+        share = 1.0 / window
         return Peaks(
             _add(self.levels, _bin(level), weight, fade),
             _add(self.rises, _bin(rise), weight, fade),
-            self.requests * fade + minute * share,
-            self.squares * fade + minute * minute * share,
+            self.requests * fade + around * share,
+            self.squares * fade + around * around * share,
         )
 
     def level(self, q: float) -> float:
@@ -61,8 +65,8 @@ class Peaks:
         return _quantile(self.rises, q)
 
     @property
-    def minutes(self) -> float:
-        """How many minutes of equal weight hold as much information: Kish's effective sample size."""
+    def windows(self) -> float:
+        """How many windows of equal weight hold as much information: Kish's effective sample size."""
         return self.requests * self.requests / self.squares if self.squares > 0 else 0.0
 
 
@@ -77,6 +81,8 @@ class Demand:
     until: float = 0.0
     """The time until which arrivals have been counted."""
     peaks: Peaks = field(default_factory=Peaks)
+    window: int = MINUTE
+    """The buckets over which a rate is read; see `window_buckets`."""
 
     def add(self, now: float, requests: float, horizon_s: float = 60.0, memory_s: float = 7200.0) -> Demand:
         """Return the history with the requests since the last call; time that has passed closes buckets.
@@ -84,13 +90,14 @@ class Demand:
         `horizon_s` is the time over which a rise is measured, a cold start; within `memory_s` of traffic the
         memory of peaks fades to 1/e.
         """
+        window = window_buckets(horizon_s)
         if self.start is None or now < self.until:
             # The first call, or a clock set back: the time of earlier arrivals is unknown.
-            return Demand((requests,), now, now, self.peaks)
+            return Demand((requests,), now, now, self.peaks, window)
         passed = max(0, int((now - self.start) // BUCKET_S))
         *before, last = self.buckets
         if passed == 0:
-            return replace(self, buckets=(*before, last + requests), until=now)
+            return replace(self, buckets=(*before, last + requests), until=now, window=window)
         # The arrivals belong to several buckets, so they are spread evenly over them.
         start = self.start + passed * BUCKET_S
         per_s = 1.0 / (now - self.until)
@@ -99,7 +106,7 @@ class Demand:
         closed = (*before, last + requests * head, *[requests * (BUCKET_S * per_s)] * middle)
         peaks = _remember(self.peaks, closed, 1 + middle, horizon_s, memory_s)
         buckets = (*closed, requests * ((now - start) * per_s))
-        return Demand(buckets[-MAX_BUCKETS:], start, now, peaks)
+        return Demand(buckets[-MAX_BUCKETS:], start, now, peaks, window)
 
     def rate(self, now: float, buckets: int) -> float:
         """Return the requests per second in the last `buckets` whole buckets and the one that is filling."""
@@ -111,12 +118,21 @@ class Demand:
         return sum(seen) / max(seconds, BUCKET_S)
 
     def recent(self, now: float) -> tuple[float, float]:
-        """Return the rates over 30 and 60 s: the first follows a rise, the second outlasts a lull."""
-        return self.rate(now, _SHORT_BUCKETS), self.rate(now, _LONG_BUCKETS)
+        """Return the rates over half a window and a whole one, which outlasts a lull."""
+        return self.rate(now, self.window // 2), self.rate(now, self.window)
 
     def felt_rps(self, now: float) -> float:
-        """Return the demand of the last minute as requests felt it, at least the mean rate; see `felt`."""
-        return max(self.rate(now, _LONG_BUCKETS), felt(self.buckets[-(_LONG_BUCKETS + 1) :]))
+        """Return the demand of the last window as requests felt it, at least the mean rate; see `felt`."""
+        return max(self.rate(now, self.window), felt(self.buckets[-(self.window + 1) :]))
+
+
+def window_buckets(horizon_s: float) -> int:
+    """Return over how many buckets a rate is read where a replica starts in `horizon_s` seconds.
+
+    As long as a start takes, between ten seconds and a minute: what is over before a replica is there needs
+    none, and what replicas are there for in time need not be smoothed away.
+    """
+    return min(max(math.ceil(horizon_s / BUCKET_S), _SHORTEST_WINDOW), MINUTE)
 
 
 def felt(counts: Sequence[float]) -> float:
@@ -132,32 +148,33 @@ def felt(counts: Sequence[float]) -> float:
 
 
 def _level(counts: Sequence[float]) -> float:
-    """Return the demand in the buckets of one minute."""
-    return max(sum(counts) / (_LONG_BUCKETS * BUCKET_S), felt(counts))
+    """Return the demand in the buckets of one window."""
+    return max(sum(counts) / (len(counts) * BUCKET_S), felt(counts))
 
 
 def _remember(peaks: Peaks, counts: Sequence[float], closed: int, horizon_s: float, memory_s: float) -> Peaks:
     """Return the memory with the last `closed` of `counts`, buckets that have just been closed.
 
-    The demand of a bucket is that of the half minutes before and after it, so that a burst counts by its own
-    requests and not by those of the minutes next to it; it is known half a minute later. Time without
+    The demand of a bucket is that of the half windows before and after it, so that a burst counts by its own
+    requests and not by those of the windows next to it; it is known half a window later. Time without
     requests fades nothing: after a night the policy must still know the day.
     """
-    half = _LONG_BUCKETS // 2
-    # From the middle of the minute that a decision reads until its replicas are ready. A rise within less
-    # than a minute counts as one over a minute.
-    ahead = int(min(max(horizon_s, _LONG_BUCKETS * BUCKET_S), LONGEST_HORIZON_S) / BUCKET_S) + half
+    window = window_buckets(horizon_s)
+    half = window // 2
+    # From the middle of the window that a decision reads until its replicas are ready. A rise within less
+    # than a window counts as one over a window.
+    ahead = int(min(max(horizon_s, window * BUCKET_S), LONGEST_HORIZON_S) / BUCKET_S) + half
     fade = math.exp(-BUCKET_S / memory_s)
-    for end in range(max(_LONG_BUCKETS, len(counts) - closed + 1), len(counts) + 1):
+    for end in range(max(window, len(counts) - closed + 1), len(counts) + 1):
         weight = counts[end - half]
         if weight <= 0:
             continue
-        minute = counts[end - _LONG_BUCKETS : end]
-        level = _level(minute)
-        # Both minutes of a rise must have been observed entirely; a part of one would look like a lull.
-        first = end - _LONG_BUCKETS - ahead
+        around = counts[end - window : end]
+        level = _level(around)
+        # Both windows of a rise must have been observed entirely; a part of one would look like a lull.
+        first = end - window - ahead
         rise = level - _level(counts[first : end - ahead]) if first >= 0 else 0.0
-        peaks = peaks.note(level, rise, weight, sum(minute), fade)
+        peaks = peaks.note(level, rise, weight, sum(around), fade, window)
     return peaks
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from serve_app.policy.capacity_model import Mix, StepTime, slow_share
-from serve_app.policy.state import PolicyState
+from serve_app.policy.state import Minute, PolicyState
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs, Percentile
 from serve_app.wire.signals import EngineSignals
 
@@ -30,7 +30,12 @@ _PROBE_S = 21_600.0
 """How long the limit is in force: trying the same fleet again costs a cold start and 30 s of misses."""
 _INTERFERENCE_MEMORY_S = 3600.0
 """Interference is a property of the traffic, and changes with it over the day."""
-
+_MINUTE_S = 60.0
+"""As long as the minutes by which attainment is judged."""
+_HEADROOM_STEP = 0.5
+"""In units of the square root of the load: with nine replicas, one and a half of them for a missed minute."""
+_MOST_HEADROOM = 2.0
+"""Beyond twice the root of the load, more replicas have not helped in any replay."""
 
 _READERS = {
     part: (attrgetter(count, *(f"{part}_p{p}_s" for p in percentiles)), percentiles)
@@ -176,6 +181,48 @@ def learn_interference(
         late_tokens=state.late_tokens * fade + tokens * measured.itl_missed,
         late_tokens_expected=state.late_tokens_expected * fade + tokens * expected,
     )
+
+
+def learn_headroom(
+    state: PolicyState,
+    measured: Measured,
+    knobs: Knobs,
+    fleet: tuple[int, int],
+    horizon_s: float,
+    now: float,
+) -> PolicyState:
+    """Return the state with its headroom moved at the end of each minute, by whether that met its targets.
+
+    A missed minute adds a step times `slo_attainment`; any other takes the rest of a step away, 99 times as
+    slowly for 99 %. So the headroom rests where that share of the minutes meets its targets: adaptive
+    conformal inference (I. Gibbs, E. Candes, NeurIPS 2021), whose error is a missed minute. `fleet` is
+    (ready, target): while replicas start, and until reports describe the fleet that they make, tokens are
+    late whatever the headroom.
+    """
+    minute, elapsed = state.minute, _elapsed(state, now)
+    settled = state.moved_at is not None and now - state.moved_at >= min(_WINDOW_S, horizon_s)
+    if settled and fleet[0] == fleet[1] > 0:
+        requests = measured.ttft_queue.count * elapsed / _WINDOW_S
+        tokens = measured.itl.count * elapsed / _WINDOW_S
+        minute = Minute(
+            minute.began,
+            minute.requests + requests,
+            minute.late_requests + requests * measured.ttft_missed,
+            minute.tokens + tokens,
+            minute.late_tokens + tokens * measured.itl_missed,
+        )
+    if 0 <= now - minute.began < _MINUTE_S:
+        return replace(state, minute=minute)
+    headroom = state.learned_headroom
+    if minute.requests >= _FEWEST:
+        permitted = 1.0 - knobs.ttft_percentile / 100.0
+        requests, tokens = permitted * minute.requests, permitted * minute.tokens
+        missed = minute.late_requests > requests or minute.late_tokens > tokens
+        if missed:
+            headroom += _HEADROOM_STEP * knobs.slo_attainment
+        elif not _limited(state, now):  # with less headroom, the limit on the correction would be none
+            headroom -= _HEADROOM_STEP * (1.0 - knobs.slo_attainment)
+    return replace(state, learned_headroom=min(max(headroom, 0.0), _MOST_HEADROOM), minute=Minute(now))
 
 
 def _elapsed(state: PolicyState, now: float) -> float:

@@ -3,12 +3,24 @@
 from dataclasses import dataclass, replace
 
 from serve_app.policy.capacity_model import Sizing, StepTime, itl_rps
-from serve_app.policy.feedback import Measured, correct, learn_interference, measure, remember_ready
+from serve_app.policy.feedback import (
+    Measured,
+    correct,
+    learn_headroom,
+    learn_interference,
+    measure,
+    remember_ready,
+)
 from serve_app.policy.observe import Observation, observe
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs
+
+_STARTS_HELD = 4.0
+_SHORTEST_HOLD_S = 10.0
+_LONGEST_HOLD_S = 60.0
+"""Longer holds cost more and attained no more in replay, with starts of 75 and of 180 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +55,23 @@ class Inputs:
         return self.now - since if since is not None else 0.0
 
     @property
+    def hold_s(self) -> float:
+        """Seconds for which fewer replicas must have been enough: `downscale_delay_s`, or four starts.
+
+        A replica that is kept for less than it takes to start one costs less than starting it again. Four
+        times as long, because the start is paid in late requests as well.
+        """
+        given = self.knobs.downscale_delay_s
+        starts_s = _STARTS_HELD * self.snapshot.horizon_s
+        return given if given is not None else min(max(starts_s, _SHORTEST_HOLD_S), _LONGEST_HOLD_S)
+
+    @property
     def unobserved_s(self) -> float:
         """Seconds for which the policy must still observe the model before it removes a replica.
 
         A lull of a minute says nothing about traffic that the policy has not observed.
         """
-        return max(self.knobs.downscale_delay_s, self.knobs.downscale_to_zero_delay_s) - self.observed_s
+        return max(self.hold_s, self.knobs.downscale_to_zero_delay_s) - self.observed_s
 
     @property
     def silent(self) -> bool:
@@ -76,10 +99,12 @@ def gather(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> 
     state = remember_ready(state, snapshot.ready, now)
     state = learn_interference(state, measured, knobs, step, mix, felt_rps, now)
     state = correct(state, measured, knobs, snapshot.ready, snapshot.target, now)
+    state = learn_headroom(state, measured, knobs, fleet, snapshot.horizon_s, now)
     given = knobs.starting_values
     kv_cache_tokens = state.kv_cache_tokens or (given.kv_cache_tokens if given is not None else None) or 0
     most_rps = itl_rps(step, mix, knobs, kv_cache_tokens, state.interference)
-    sizing = Sizing(step, mix, knobs, most_rps, state.correction)
+    headroom = knobs.headroom + state.learned_headroom
+    sizing = Sizing(step, mix, knobs, most_rps, state.correction, headroom)
     return Inputs(snapshot, knobs, state, seen, measured, sizing, now, felt_rps)
 
 

@@ -3,6 +3,7 @@
 import math
 
 from serve_app.policy.capacity_model import MOST_REPLICAS, feasibility
+from serve_app.policy.demand import MINUTE
 from serve_app.policy.explanation import Clamp, Term
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.terms import most_for_a_queue
@@ -56,9 +57,9 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
         left_s = max(0.0, knobs.downscale_to_zero_delay_s - inputs.idle_s)
         return f"falls to 0 after {left_s:.0f} s without a request"
     if wanted >= target:
-        return f"falls after {knobs.downscale_delay_s:g} s below {_rate(inputs, target - 1)}"
+        return f"falls after {inputs.hold_s:.3g} s below {_rate(inputs, target - 1)}"
     peak_at, most = inputs.state.peaks[0]
-    delayed_s = peak_at + knobs.downscale_delay_s - inputs.now if most >= target else 0.0
+    delayed_s = peak_at + inputs.hold_s - inputs.now if most >= target else 0.0
     return f"can fall in {max(0.0, delayed_s, inputs.unobserved_s):.0f} s"
 
 
@@ -108,7 +109,7 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
     """Return the numbers that the decision is based on, by the names that docs/operating.md explains."""
     snapshot, seen, state = inputs.snapshot, inputs.seen, inputs.state
     measured, sizing = inputs.measured, inputs.sizing
-    short, long = state.demand.recent(inputs.now)
+    demand = state.demand
     signals = {
         "ready_replicas": snapshot.ready,
         "starting_replicas": snapshot.capacity.starting,
@@ -120,13 +121,14 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "waiting_tokens": seen.waiting_tokens,
         "held_requests": seen.held_requests,
         "oldest_held_s": seen.oldest_held_s,
-        "arrivals_30s_rps": short,
-        "arrivals_60s_rps": long,
+        "arrivals_30s_rps": demand.rate(inputs.now, MINUTE // 2),
+        "arrivals_60s_rps": demand.rate(inputs.now, MINUTE),
         "arrivals_felt_rps": inputs.felt_rps,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
         "replica_capacity_rps": sizing.rps(max(snapshot.target, 1)),
         "capacity_correction": sizing.correction,
+        "headroom": sizing.headroom,
         "itl_interference": state.interference,
         "step_base_s": sizing.step.base_s,
         "step_per_sequence_s": sizing.step.per_sequence_s,

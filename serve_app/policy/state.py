@@ -69,6 +69,17 @@ class MixSums:
 
 
 @dataclass(frozen=True, slots=True)
+class Minute:
+    """What a settled fleet has served within a minute, and how much of it too late for lack of replicas."""
+
+    began: float = 0.0
+    requests: float = 0.0
+    late_requests: float = 0.0
+    tokens: float = 0.0
+    late_tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyState:
     """The memory about one model. The default is that of a policy that has seen nothing."""
 
@@ -84,6 +95,9 @@ class PolicyState:
     correction_limit: float = 1.0
     """The most that `correction` may be until `limited_until`."""
     limited_until: float = 0.0
+    learned_headroom: float = 0.0
+    """What minutes that missed their targets have added to the knob `headroom`."""
+    minute: Minute = field(default_factory=Minute)
     late_tokens: float = 0.0
     """Inter-token latencies above their target, a fading sum."""
     late_tokens_expected: float = 0.0

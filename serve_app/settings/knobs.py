@@ -132,13 +132,16 @@ class Knobs(ClosedModel):
 
     queue_target_per_replica: Annotated[float, Field(gt=0, le=100_000)] = 8.0
     """The waiting requests that one replica may have, held for a cold start or in engine queues."""
+    slo_attainment: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.99
+    """The share of minutes that should meet the targets. Minutes that miss them add to the headroom."""
     headroom: Annotated[float, Field(ge=0, le=10)] = 0.15
-    """Spare replicas in units of sqrt(replicas the load needs): square-root staffing."""
+    """The least spare replicas, in units of sqrt(replicas the load needs): square-root staffing."""
 
     upscale_delay_s: Annotated[float, Field(ge=0, le=600)] = 5.0
     """How long a queue must last before replicas are added. From zero there is no delay."""
-    downscale_delay_s: Seconds = 60.0
-    """How long fewer replicas must have been enough before one of several is removed."""
+    downscale_delay_s: Seconds | None = None
+    """How long fewer replicas must have been enough before one of several is removed. None: for four of
+    their starts, from 10 to 60 s."""
     downscale_to_zero_delay_s: Seconds = 300.0
     """How long a model must have been idle before its last replica is removed."""
     drain_move_after_s: Seconds | None = 5.0

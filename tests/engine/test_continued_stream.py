@@ -35,18 +35,18 @@ def chat(text: str, **fields: Any) -> tuple[Operation, dict[str, Any]]:
     return "chat_completions", {"messages": [{"role": "user", "content": text}], **fields}
 
 
-STORY = chat("Write a story about the sea.", max_tokens=220, ignore_eos=True)
-LOGPROBS = chat("Write a story about a fox.", max_tokens=220, ignore_eos=True, logprobs=True, top_logprobs=3)
+STORY = chat("Write a story about the sea.", max_tokens=110, ignore_eos=True)
+LOGPROBS = chat("Write a story about a fox.", max_tokens=110, ignore_eos=True, logprobs=True, top_logprobs=3)
 TOOLS = chat("What is the weather in Oslo?", max_tokens=120, tools=[WEATHER])
 TEXT: tuple[Operation, dict[str, Any]] = (
     "completions",
-    {"prompt": "The sea", "max_tokens": 220, "ignore_eos": True},
+    {"prompt": "The sea", "max_tokens": 110, "ignore_eos": True},
 )
 SCORED: tuple[Operation, dict[str, Any]] = (
     "completions",
     {"prompt": "The moon", "max_tokens": 60, "logprobs": 2},
 )
-GENERATE: tuple[Operation, dict[str, Any]] = ("generate", {"prompt": "Once upon a time", "max_tokens": 220})
+GENERATE: tuple[Operation, dict[str, Any]] = ("generate", {"prompt": "Once upon a time", "max_tokens": 110})
 STREAMS = pytest.mark.parametrize(
     ("operation", "body"),
     [STORY, LOGPROBS, TOOLS, TEXT, SCORED, GENERATE],

@@ -250,6 +250,7 @@ CHANGED = [
     "ttft_percentile=99",
     "itl_target_s=0.9",
     "queue_target_per_replica=9",
+    "slo_attainment=0.98",
     "headroom=0.1",
     "upscale_delay_s=6",
     "downscale_delay_s=500",

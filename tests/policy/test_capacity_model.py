@@ -193,7 +193,7 @@ def test_the_kv_cache_bounds_what_runs_at_once() -> None:
 
 def sizing(headroom: float = 0.0, itl_rps: float = 3.0, **knobs: float) -> Sizing:
     """A sizing in which each replica serves three requests per second, however many there are."""
-    return Sizing(A100, MIX, Knobs(headroom=headroom, **knobs), itl_rps)
+    return Sizing(A100, MIX, Knobs(**knobs), itl_rps, headroom=headroom)
 
 
 def pooled(headroom: float = 0.0) -> Sizing:

@@ -104,6 +104,22 @@ def test_load_that_grows_is_followed_and_load_that_ends_is_let_go_of() -> None:
     assert ups(after) == 0
 
 
+def falls_after(start_s: float, **changed: Any) -> float:
+    """Seconds from the end of a load for six replicas until the first of them is given up."""
+    rate = lambda t: 8.0 if t < 900 else 1.0  # noqa: E731
+    plant = FakePlant(knobs(**changed), rate, replicas=6, cold_start_s=start_s)
+    plant.burst(1)
+    plant.run(900)
+    before = plant.ticks[-1].target
+    return next(tick.at for tick in plant.run(600) if tick.target < before) - 900
+
+
+def test_replicas_that_start_fast_are_given_up_soon_unless_the_operator_says_how_long_to_wait() -> None:
+    slow, fast = falls_after(75.0, forecast=False), falls_after(3.0, forecast=False)
+    assert fast < 40 < slow
+    assert falls_after(3.0, forecast=False, downscale_delay_s=60.0) > fast + 40
+
+
 def zero_at(ticks: list[Tick]) -> float:
     return next(tick.at for tick in ticks if tick.target == 0)
 

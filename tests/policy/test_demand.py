@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.policy.demand import BUCKET_S, LONGEST_HORIZON_S, MAX_BUCKETS, Demand, Peaks, felt
+from serve_app.policy.demand import (
+    BUCKET_S,
+    LONGEST_HORIZON_S,
+    MAX_BUCKETS,
+    Demand,
+    Peaks,
+    felt,
+    window_buckets,
+)
 from tests.policy.build import NOW
 
 
@@ -94,7 +102,7 @@ def test_a_steady_stream_is_remembered_as_it_is() -> None:
     assert demand.peaks.level(0.9) == pytest.approx(4.0, rel=0.03)
     assert demand.peaks.rise(0.9) == 0.0
     # 600 s less half a minute at each end that has no whole minute around it yet.
-    assert demand.peaks.minutes == pytest.approx(9.0, rel=0.05)
+    assert demand.peaks.windows == pytest.approx(9.0, rel=0.05)
 
 
 def test_silence_fades_nothing() -> None:
@@ -103,7 +111,7 @@ def test_silence_fades_nothing() -> None:
     later = steady(7200, 0.0, history=busy).peaks
 
     assert later.level(0.9) == busy.peaks.level(0.9)
-    assert later.minutes == pytest.approx(busy.peaks.minutes, rel=0.15)
+    assert later.windows == pytest.approx(busy.peaks.windows, rel=0.15)
 
 
 def test_traffic_fades_what_came_before_it() -> None:
@@ -132,10 +140,21 @@ def ramp(horizon_s: float, q: float = 0.5) -> float:
     return demand.peaks.rise(q)
 
 
-def test_however_short_a_cold_start_a_rise_is_that_of_a_minute() -> None:
-    """All requests of a minute suffer when it begins with too few replicas."""
-    assert ramp(5.0) == ramp(60.0)
-    # Over a cold start and half a minute: 0.9 and 2.1.
+@pytest.mark.parametrize(
+    ("start_s", "buckets"), [(0.1, 2), (3.0, 2), (10.0, 2), (10.1, 3), (20.0, 4), (60.0, 12), (900.0, 12)]
+)
+def test_a_rate_is_read_over_as_long_as_a_replica_takes_to_start(start_s: float, buckets: int) -> None:
+    assert window_buckets(start_s) == buckets
+    demand = Demand().add(NOW, 0, start_s)
+    for second in range(1, 91):  # 20 a second in the last ten seconds
+        demand = demand.add(NOW + second, 20.0 if second > 80 else 2.0, start_s)
+    seconds = buckets * BUCKET_S
+    assert demand.recent(NOW + 90)[1] == pytest.approx(2.0 + 18.0 * 10.0 / seconds, rel=0.1)
+
+
+def test_a_rise_is_read_over_a_start_and_no_less_than_ten_seconds() -> None:
+    # Over a start and half a window: 0.15, 0.9 and 2.1.
+    assert ramp(3.0) == ramp(10.0) == pytest.approx(0.15, rel=0.06)
     assert (ramp(60.0), ramp(180.0)) == (pytest.approx(0.9, rel=0.06), pytest.approx(2.1, rel=0.06))
 
 
@@ -189,7 +208,7 @@ def noted(*requests: tuple[float, float], fade: float = 1.0, rise: float = 0.0) 
 
 def test_nothing_seen_is_no_demand() -> None:
     assert (*Demand().recent(NOW), Demand().felt_rps(NOW)) == (0.0, 0.0, 0.0)
-    assert (Peaks().level(0.9), Peaks().rise(0.9), Peaks().minutes) == (0.0, 0.0, 0.0)
+    assert (Peaks().level(0.9), Peaks().rise(0.9), Peaks().windows) == (0.0, 0.0, 0.0)
 
 
 def test_the_quantile_is_of_requests_and_not_of_time() -> None:
@@ -224,11 +243,11 @@ def test_older_requests_fade_with_every_bucket_of_newer_ones() -> None:
 
 def test_minutes_of_equal_weight_count_one_each_and_one_that_outweighs_all_others_alone() -> None:
     # 36 buckets are three minutes of twelve, each with 12 * 5 requests around it.
-    assert noted(*[(1.0, 5.0)] * 36).minutes == pytest.approx(3.0)
+    assert noted(*[(1.0, 5.0)] * 36).windows == pytest.approx(3.0)
     # Kish: (60 + 60 + 6000)^2 / (60^2 + 60^2 + 6000^2) = 1.04
     peaks = noted(*[(1.0, 5.0)] * 24, *[(100.0, 500.0)] * 12)
 
-    assert peaks.minutes == pytest.approx(1.04, rel=0.01)
+    assert peaks.windows == pytest.approx(1.04, rel=0.01)
 
 
 levels = st.lists(st.tuples(st.floats(0, 1e15), st.floats(1e-3, 1e15)), min_size=1, max_size=40)
@@ -248,7 +267,7 @@ def test_a_higher_quantile_is_never_a_lower_demand(
 def test_there_are_never_more_minutes_than_were_seen(
     requests: list[tuple[float, float]], fade: float
 ) -> None:
-    minutes = noted(*requests, fade=fade).minutes
+    minutes = noted(*requests, fade=fade).windows
 
     assert 0 < minutes <= len(requests) / BUCKETS * (1 + 1e-9)
 
@@ -264,4 +283,4 @@ def test_more_of_the_same_is_as_much_more_at_every_quantile(
         assert more.level(q) >= 0.9 * factor * once.level(q) or more.level(
             q + 1e-6
         ) >= 0.9 * factor * once.level(q)
-    assert more.minutes == pytest.approx(once.minutes, rel=1e-6)
+    assert more.windows == pytest.approx(once.windows, rel=1e-6)

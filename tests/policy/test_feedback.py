@@ -11,11 +11,12 @@ from serve_app.policy.feedback import (
     Measured,
     correct,
     latency,
+    learn_headroom,
     learn_interference,
     measure,
     remember_ready,
 )
-from serve_app.policy.state import PolicyState
+from serve_app.policy.state import Minute, PolicyState
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs
 from serve_app.wire.signals import EngineSignals
 from tests.policy.build import NOW
@@ -283,6 +284,68 @@ def test_what_is_learned_of_late_tokens_is_their_ratio_in_the_long_run() -> None
 )
 def test_what_says_nothing_of_late_tokens_teaches_nothing(state: PolicyState, measured: Measured) -> None:
     assert learn_interference(state, measured, KNOBS, A100, MIX, 4.0, NOW) == state
+
+
+def with_headroom(
+    measured: Measured,
+    seconds: int,
+    *,
+    fleet: tuple[int, int] = (4, 4),
+    start_s: float = 75.0,
+    knobs: Knobs = KNOBS,
+    **rest: object,
+) -> PolicyState:
+    """So many seconds of these latencies, from the beginning of a minute."""
+    state = settled(minute=Minute(NOW - 1), **rest)
+    for second in range(seconds):
+        state = learn_headroom(state, measured, knobs, fleet, start_s, NOW + second)
+        state = replace(state, last_at=NOW + second)
+    return state
+
+
+@pytest.mark.parametrize("measured", [BAD, LATE])
+def test_a_minute_that_misses_its_targets_adds_headroom_at_its_end(measured: Measured) -> None:
+    assert with_headroom(measured, 59).learned_headroom == 0.0
+    assert with_headroom(measured, 60).learned_headroom == pytest.approx(0.5 * 0.99)
+    assert with_headroom(measured, 119).learned_headroom == pytest.approx(0.5 * 0.99)
+    assert with_headroom(measured, 3600).learned_headroom == 2.0
+
+
+@pytest.mark.parametrize(("slo_attainment", "minutes"), [(0.99, 99), (0.9, 9)])
+def test_it_takes_as_many_minutes_within_their_targets_to_take_it_away_as_are_promised(
+    slo_attainment: float, minutes: int
+) -> None:
+    knobs = KNOBS.model_copy(update={"slo_attainment": slo_attainment})
+    step = 0.5 * slo_attainment
+    assert with_headroom(BAD, 60, knobs=knobs).learned_headroom == pytest.approx(step)
+    for seconds, left in ((60 * minutes, 0.0), (30 * minutes, step / 2), (7200, 0.0)):
+        after = with_headroom(SOME, seconds, knobs=knobs, learned_headroom=step).learned_headroom
+        assert after == pytest.approx(left, abs=step / minutes)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"fleet": (3, 4)},  # one is starting: until it is there, tokens are late whatever the headroom
+        {"fleet": (0, 0)},
+        {"moved_at": NOW + 119},
+        {"knobs": KNOBS, "measured": measure([latencies(0.3, 0.05, 0.05, 0.1)], KNOBS, ITL_ALONE_S)},
+    ],
+)
+def test_what_says_nothing_of_the_headroom_moves_it_neither_way(rest: dict[str, object]) -> None:
+    measured = rest.pop("measured", BAD)
+    assert with_headroom(measured, 120, learned_headroom=0.3, **rest).learned_headroom == 0.3  # type: ignore[arg-type]
+
+
+def test_a_replica_that_starts_fast_has_settled_soon() -> None:
+    assert with_headroom(BAD, 60, moved_at=NOW, start_s=3.0).learned_headroom > 0
+    assert with_headroom(BAD, 60, moved_at=NOW + 29, start_s=75.0).learned_headroom == 0
+
+
+def test_headroom_stays_while_a_fleet_that_was_too_small_is_not_tried_again() -> None:
+    limited = {"limited_until": NOW + 9000, "correction_limit": 0.9, "learned_headroom": 0.4}
+    assert with_headroom(FINE, 600, **limited).learned_headroom == 0.4  # type: ignore[arg-type]
+    assert with_headroom(BAD, 60, **limited).learned_headroom > 0.4  # type: ignore[arg-type]
 
 
 def test_replicas_are_averaged_over_the_time_that_latencies_are_of() -> None:

@@ -226,6 +226,19 @@ def test_a_higher_quantile_needs_more_minutes_before_the_most_seen_is_a_bound() 
     assert "12.8 requests/s within" in forecast(9.0, peaks, q=0.95).why
 
 
+@pytest.mark.parametrize(
+    ("start_s", "covered"), [(180.0, 0.9), (60.0, 0.9), (15.0, 0.8), (3.75, 0.6), (0.5, 0.6)]
+)
+def test_the_shorter_a_start_the_more_the_forecast_may_leave_out(start_s: float, covered: float) -> None:
+    peaks = Peaks()
+    for level in range(1, 101):
+        peaks = peaks.note(float(level), 100.0, 1.0, 12.0, 1.0)
+    seen = snapshot(engine(), warm_node_start_s=start_s, warm_node=True)
+    terms = terms_of(seen, demand=replace(arriving(2.0), peaks=peaks), sizing=replace(SIZING, headroom=0))
+
+    assert f"{covered:.0%} of past requests arrived at" in terms["forecast"].why
+
+
 def test_the_forecast_says_its_numbers() -> None:
     why = forecast(2.0, remembered(level=4.0, rise=1.0, minutes=10)).why
 

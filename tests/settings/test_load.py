@@ -232,6 +232,7 @@ def test_the_knobs_of_the_profiles_trade_latency_for_cost_in_their_order() -> No
 
     for rising in ("ttft_target_s", "itl_target_s", "queue_target_per_replica", "upscale_delay_s"):
         assert getattr(latency, rising) < getattr(balanced, rising) < getattr(cost, rising), rising
-    for falling in ("headroom", "downscale_delay_s", "downscale_to_zero_delay_s"):
+    assert [knobs.downscale_delay_s for knobs in (latency, balanced, cost)] == [300, None, 30]
+    for falling in ("headroom", "downscale_to_zero_delay_s"):
         assert getattr(latency, falling) > getattr(balanced, falling) > getattr(cost, falling), falling
     assert [knobs.min_replicas for knobs in (latency, balanced, cost)] == [1, 1, 0]

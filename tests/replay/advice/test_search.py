@@ -193,6 +193,7 @@ def test_one_seed_tells_nothing_of_noise() -> None:
 
 
 def test_a_ladder_has_the_value_in_force() -> None:
+    assert ladder("downscale_delay_s", START.model_copy(update={"downscale_delay_s": None}))[:2] == (None, 15)
     assert 0.6 in ladder("headroom", START.model_copy(update={"headroom": 0.6}))
     assert list(ladder("max_replicas", START)) == sorted(ladder("max_replicas", START))
 
