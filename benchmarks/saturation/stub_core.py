@@ -57,7 +57,7 @@ class StubScheduler(Scheduler):  # type: ignore[misc]
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Wait until a step is due, and plan one token for each request."""
-        self.finished_req_ids = set()
+        self.finished_req_ids: set[str] = set()
         while self.waiting and len(self.running) < self.max_num_running_reqs:
             self._begin(self.waiting.pop_request())
         step = SchedulerOutput.make_empty()

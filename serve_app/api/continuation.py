@@ -22,13 +22,13 @@ class Continuation:
 class TokenJournal:
     """The ids of the tokens of one stream, told once all of their events have been handed on."""
 
-    _told: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+    _told: list[tuple[int, list[int]]] = field(default_factory=list)
 
-    def tell(self, sequence: int, tokens: Sequence[int]) -> None:
+    def tell(self, sequence: int, tokens: list[int]) -> None:
         """Note tokens of a sequence, whose events have been handed on."""
         self._told.append((sequence, tokens))
 
-    def take(self) -> list[tuple[int, Sequence[int]]]:
+    def take(self) -> list[tuple[int, list[int]]]:
         """Return what was noted since the last call, as pairs of sequence and ids."""
         told, self._told = self._told, []
         return told

@@ -52,7 +52,7 @@ class _Stream:
         data = b"".join(self.data)
         self.data.clear()
         told = [] if self.journal is None else self.journal.take()
-        return Piece(self.number, data, [(sequence, list(tokens)) for sequence, tokens in told], self.ended)
+        return Piece(self.number, data, told, self.ended)
 
 
 class IngressConnection:
