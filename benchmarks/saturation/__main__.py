@@ -61,7 +61,7 @@ def parse(argv: Sequence[str]) -> Options:
         help="open at once, one number after the other on the same server",
     )
     add("--rounds", type=int, default=3, help="starts of each system")
-    add("--rate", type=float, default=5000.0, help="tokens/s of all streams together")
+    add("--rate", type=float, default=8000.0, help="tokens/s of all streams together")
     add("--seconds", type=float, default=6.0, help="of each measurement at that rate")
     add(
         "--ladder",

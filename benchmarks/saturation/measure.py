@@ -48,6 +48,11 @@ class Window:
     cpu_s: Mapping[str, float]
     """By process."""
 
+    def __str__(self) -> str:
+        dearest = sorted(self.cpu_s.items(), key=lambda item: -item[1])[:4]
+        costs = ", ".join(f"{name} {1e6 * cpu_s / self.tokens:.1f}" for name, cpu_s in dearest)
+        return f"{self.tokens_per_s:,.0f} tok/s, {self.tokens_per_event:.3f} an event; µs/token: {costs}"
+
     @property
     def tokens_per_s(self) -> float:
         """Delivered on all streams together."""
@@ -88,14 +93,7 @@ async def measure(
         await _quiet(server)
     for title, window in (("paced", paced), ("at most", most)):
         if window is not None:
-            cpu = ", ".join(
-                f"{name} {1e6 * used / window.tokens:.1f}"
-                for name, used in sorted(window.cpu_s.items(), key=lambda item: -item[1])[:5]
-            )
-            say(
-                f"round {round_number}  {server.name:10} {streams:5} streams {title:7} "
-                f"{window.tokens_per_s:7,.0f} tok/s, {window.tokens_per_event:.3f} an event; µs/token: {cpu}"
-            )
+            say(f"round {round_number}, {server.name}, {streams} streams, {title}: {window}")
     return Measured(server.name, round_number, streams, paced, most, pss)
 
 
@@ -117,9 +115,9 @@ async def _climb(
 
 async def _window(server: ServerProcess, load: Streams, seconds: float) -> Window:
     before, began, client_s = read(server.processes()), time.monotonic(), time.process_time()
-    tokens, events = load.count.tokens, load.count.events
+    tokens, events = load.tokens, load.events
     await asyncio.sleep(seconds)
-    tokens, events = load.count.tokens - tokens, load.count.events - events
+    tokens, events = load.tokens - tokens, load.events - events
     wall_s, client_s = time.monotonic() - began, time.process_time() - client_s
     used = read(server.processes()).since(before)
     load.check()

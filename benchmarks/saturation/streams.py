@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import dataclass
 from typing import cast
 
 from benchmarks.common.server_process import HOST
@@ -14,24 +13,6 @@ _OPEN_S = 120.0
 
 class StreamError(Exception):
     """A stream was refused, or ended before it was closed here."""
-
-
-@dataclass(slots=True)
-class Count:
-    """What has come on all streams."""
-
-    blanks: int = 0
-    breaks: int = 0
-
-    @property
-    def events(self) -> int:
-        """SSE events: each ends with two line breaks. HTTP's own come with carriage returns, not counted."""
-        return self.breaks // 2
-
-    @property
-    def tokens(self) -> int:
-        """The stub core's tokens: each has one blank, and so has each event, behind `data:`."""
-        return self.blanks - self.events
 
 
 class Streams:
@@ -46,12 +27,23 @@ class Streams:
     """
 
     def __init__(self, port: int, model: str, most_tokens: int) -> None:
-        self.count = Count()
         self.failure: str | None = None
+        self.blanks = self.breaks = 0
+        """What has come on all of them; line breaks without HTTP's own, which come with carriage returns."""
         self._port = port
         self._model = model
         self._most_tokens = most_tokens
         self._open: list[_Stream] = []
+
+    @property
+    def events(self) -> int:
+        """SSE events: each ends with two line breaks."""
+        return self.breaks // 2
+
+    @property
+    def tokens(self) -> int:
+        """The stub core's tokens: each has one blank, and so has each event, behind `data:`."""
+        return self.blanks - self.events
 
     async def open(self, number: int, step_s: float) -> None:
         """Open `number` more, and wait until each has had a token. `step_s` is told to the stub core.
@@ -98,7 +90,6 @@ class _Stream(asyncio.Protocol):
     def __init__(self, streams: Streams, request: bytes) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._streams = streams
-        self._count = streams.count
         self._request = request
         self._head = b""
         self._closed = False
@@ -108,8 +99,8 @@ class _Stream(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self._count.blanks += data.count(b" ")
-        self._count.breaks += data.count(b"\n") - data.count(b"\r")
+        self._streams.blanks += data.count(b" ")
+        self._streams.breaks += data.count(b"\n") - data.count(b"\r")
         if not self.begun.done():
             self._head += data
             if not self._head.startswith(b"HTTP/1.1 200 "[: len(self._head)]):

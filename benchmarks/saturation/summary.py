@@ -1,7 +1,6 @@
 """The tables: medians over the rounds, and ratios round by round."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
 
 from benchmarks.chaos.roles import ENGINE_CORE, HAPROXY, INGRESS
@@ -16,90 +15,76 @@ _HEAD = (
 )
 
 
-def us_per_token(window: Window, names: Iterable[str]) -> float:
-    """CPU of these processes for each token, in microseconds."""
-    return 1e6 * sum(window.cpu_s.get(name, 0.0) for name in names) / window.tokens
+_FIRST = next(iter(FRONT_ENDS))
+
+Pick = Callable[[Measured], Window | None]
 
 
-def per_core(window: Window, name: str) -> float:
-    """Tokens per second that a core spent in this process carries."""
-    return window.tokens / window.cpu_s[name]
-
-
-def _groups(found: Sequence[Measured]) -> dict[tuple[int, str], list[Measured]]:
-    """By number of streams and system."""
-    groups: dict[tuple[int, str], list[Measured]] = {}
-    for one in sorted(found, key=lambda one: (one.streams, list(FRONT_ENDS).index(one.system))):
-        groups.setdefault((one.streams, one.system), []).append(one)
-    return groups
-
-
-def _ratio(found: Sequence[Measured], ones: Sequence[Measured], pick: Callable[[Measured], Window]) -> str:
-    """Tokens per second and core of the front end, as a multiple of the first system's."""
-    first = next(iter(FRONT_ENDS))
-
-    def figure(system: str, number: int) -> float | None:
-        values = [
-            per_core(pick(one), FRONT_ENDS[system])
-            for one in found
-            if (one.system, one.round, one.streams) == (system, number, ones[0].streams)
-        ]
-        return median(values) if values else None
-
-    system = ones[0].system
-    pairs = [(figure(system, number), figure(first, number)) for number in {one.round for one in ones}]
-    ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
-    return f"{median(ratios):.2f}" if ratios and system != first else ""
-
-
-def rates_table(found: Sequence[Measured], pick: Callable[[Measured], Window | None]) -> str:
+def rates_table(found: Sequence[Measured], pick: Pick) -> str:
     """What `pick` chooses of each measurement; those for which it chooses nothing are left out."""
-    chosen = [(one, window) for one in found if (window := pick(one)) is not None]
-    windows = {id(one): window for one, window in chosen}
-    known = [one for one, _ in chosen]
-    rows = []
-    for (streams, system), ones in _groups(known).items():
-        front = FRONT_ENDS[system]
-        named = (front, INGRESS, HAPROXY, ENGINE_CORE)
-        here = [windows[id(one)] for one in ones]
-        others = {name for window in here for name in window.cpu_s} - set(named)
+    rounds: dict[tuple[int, str], dict[int, list[Window]]] = {}
+    for one in found:
+        if (window := pick(one)) is not None:
+            rounds.setdefault((one.streams, one.system), {}).setdefault(one.round, []).append(window)
+    return table(
+        _HEAD,
+        [
+            _row(streams, system, rounds[streams, system], rounds.get((streams, _FIRST), {}))
+            for streams, system in sorted(rounds, key=lambda key: (key[0], key[1] != _FIRST))
+        ],
+    )
 
-        def cell(form: str, read: Callable[[Window], float], here: list[Window] = here) -> str:
-            return format(median(map(read, here)), form)
 
-        def cost(names: Collection[str], here: list[Window] = here) -> str:
-            if not any(name in window.cpu_s for window in here for name in names):
-                return ""
-            return cell(".1f", lambda window: us_per_token(window, names), here)
+def _row(
+    streams: int, system: str, rounds: Mapping[int, list[Window]], first: Mapping[int, list[Window]]
+) -> list[str]:
+    """A system's row; `first` has what the first system did with as many streams, by round too."""
+    windows = [window for each in rounds.values() for window in each]
+    front = FRONT_ENDS[system]
+    named = (front, INGRESS, HAPROXY, ENGINE_CORE)
+    others = {name for window in windows for name in window.cpu_s} - set(named)
+    ratios = [
+        _per_core(rounds[number], front) / _per_core(first[number], FRONT_ENDS[_FIRST])
+        for number in rounds.keys() & first.keys()
+    ]
+    return [
+        str(streams),
+        system,
+        f"{median(window.tokens_per_s for window in windows):,.0f}",
+        f"{median(window.tokens_per_event for window in windows):.2f}",
+        f"{_per_core(windows, front):,.0f}",
+        f"{median(ratios):.2f}" if ratios and system != _FIRST else "",
+        f"{_per_core(windows, INGRESS):,.0f}" if INGRESS in windows[0].cpu_s else "",
+        *(_cost(windows, [name]) for name in named),
+        _cost(windows, others),
+    ]
 
-        rows.append(
-            [
-                str(streams),
-                system,
-                cell(",.0f", lambda window: window.tokens_per_s),
-                cell(".2f", lambda window: window.tokens_per_event),
-                cell(",.0f", partial(per_core, name=front)),
-                _ratio(known, ones, lambda one: windows[id(one)]),
-                cell(",.0f", partial(per_core, name=INGRESS)) if INGRESS in here[0].cpu_s else "",
-                *(cost([name]) for name in named),
-                cost(others),
-            ]
-        )
-    return table(_HEAD, rows)
+
+def _per_core(windows: Sequence[Window], name: str) -> float:
+    """Tokens per second that a core spent in the process `name` carries."""
+    return median(window.tokens / window.cpu_s[name] for window in windows)
+
+
+def _cost(windows: Sequence[Window], names: Collection[str]) -> str:
+    """CPU of these processes for each token, in microseconds; empty if there are none."""
+    if not any(name in window.cpu_s for window in windows for name in names):
+        return ""
+    sums = ((window.tokens, sum(window.cpu_s.get(name, 0.0) for name in names)) for window in windows)
+    return f"{median(1e6 * cpu_s / tokens for tokens, cpu_s in sums):.1f}"
 
 
 def memory_table(found: Sequence[Measured]) -> str:
     """Memory with the most streams open, each time that so many were: does it grow from time to time?"""
     most = max(one.streams for one in found)
-    rows = []
-    for (streams, system), ones in _groups(found).items():
-        for name in (FRONT_ENDS[system], INGRESS, HAPROXY):
-            times: dict[int, list[float]] = {}
-            for one in ones:
-                times.setdefault(one.round, []).append(one.pss.get(name, 0) / 2**20)
-            if streams == most and any(map(any, times.values())):
-                rounds = zip(*times.values(), strict=False)
-                rows.append([system, name, " → ".join(f"{median(values):.1f}" for values in rounds)])
-    return table(
-        ["system", "process", f"PSS in MiB, {most} streams open, time after time"], rows, numbers=False
-    )
+    times: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for one in found:
+        for name in (FRONT_ENDS[one.system], INGRESS, HAPROXY):
+            if one.streams == most and name in one.pss:
+                by_round = times.setdefault((one.system, name), {})
+                by_round.setdefault(one.round, []).append(one.pss[name] / 2**20)
+    rows = [
+        [*names, " → ".join(f"{median(values):.1f}" for values in zip(*by_round.values(), strict=False))]
+        for names, by_round in times.items()
+    ]
+    head = ["system", "process", f"PSS in MiB, {most} streams open, time after time"]
+    return table(head, rows, numbers=False)
