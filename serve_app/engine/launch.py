@@ -32,9 +32,9 @@ logger = logging.getLogger("ray.serve")
 
 _SHUTDOWN_TIMEOUT_S = 10.0
 _COLLECT_AFTER = (20_000, 2, 2)
-"""A step of 256 streams makes some 2,000 containers that live until its message is sent. With Python's own
-threshold of 700 the collector looks through them several times a step, a tenth of this process's CPU. All
-objects are looked through as often as with Python's own thresholds: after 80,000 new ones, not 70,000."""
+"""A step of 1,024 streams makes some 8,000 containers that live until its message is sent. With Python's own
+threshold of 700 the collector looks through them again and again: without that, a token costs this process
+15 % less CPU. All objects are looked through as often as ever: after 80,000 new ones, not 70,000."""
 
 
 @dataclass(frozen=True, slots=True)
