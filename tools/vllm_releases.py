@@ -24,6 +24,7 @@ CALLED = {
     "get_structured_output_key": "params",
     "cached_tokenizer_from_config": "model_config",
     "freeze_gc_heap": "",
+    "enable_envs_cache": "",
     "set_process_title": "name",
     "AsyncEngineArgs.from_cli_args": "args",
     "AsyncEngineArgs.create_engine_config": "",

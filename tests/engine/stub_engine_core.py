@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from vllm.config import VllmConfig
+from vllm.envs import disable_envs_cache
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import (
     EngineCoreEvent,
@@ -87,7 +88,8 @@ def put_in_place(core: StubEngineCore, monkeypatch: Any) -> None:
 
 @contextmanager
 def vllm_restored() -> Iterator[None]:
-    """Undo what `guard_grammars` does for good: it replaces functions of vLLM, and freezes the heap."""
+    """Undo what a start does for good, to functions of vLLM, to its variables and to the collector."""
+    threshold = gc.get_threshold()
     with pytest.MonkeyPatch.context() as monkeypatch:
         for owner, name in (
             (SamplingParams, "_validate_structured_outputs"),
@@ -96,6 +98,8 @@ def vllm_restored() -> Iterator[None]:
             monkeypatch.setattr(owner, name, getattr(owner, name))
         yield
     gc.unfreeze()
+    gc.set_threshold(*threshold)
+    disable_envs_cache()
 
 
 def configured(**model: Any) -> tuple[ModelSettings, Namespace, VllmConfig]:

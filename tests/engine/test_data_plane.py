@@ -233,7 +233,7 @@ async def test_tokens_come_with_the_events_that_they_are_behind() -> None:
         journal.tell(0, [7])
         await asyncio.sleep(0)
         yield DONE
-        journal.tell(0, (8, 9))
+        journal.tell(0, [8, 9])
 
     async with listening(StubEngine(EngineReply(200, stream=generated(), journal=journal))) as port:
         stream = port.call()
