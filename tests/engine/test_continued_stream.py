@@ -257,10 +257,10 @@ async def test_log_probabilities_behind_the_seam_are_those_of_the_undisturbed_ru
     client: LocalEngine,
 ) -> None:
     whole = await hear(client, asked(*LOGPROBS))
-    again = await continued(client, *LOGPROBS, whole, whole.cuts()[-99])
+    again = await continued(client, *LOGPROBS, whole, whole.cuts()[-49])
 
     before, after = (dict(enumerate(said(heard.chunks)["logprobs"])) for heard in (whole, again))
-    assert len(before) == 220
+    assert len(before) == 110
     # Prefilled together, the delivered tokens are rounded otherwise to bfloat16 than one by one. Of 120 seams
     # 86 were equal to the last bit, and none differed by more than 0.04.
     for index, (token, figure) in before.items():
@@ -274,7 +274,7 @@ async def test_a_stream_moves_as_often_as_engines_are_lost(client: LocalEngine) 
 
     assert differences(whole, twice) == {}
     latency = events(twice.chunks)[-1]["latency"]
-    assert (latency["moves"], latency["ttft_ms"], latency["tokens_generated"]) == (2, 250.0, 220)
+    assert (latency["moves"], latency["ttft_ms"], latency["tokens_generated"]) == (2, 250.0, 110)
     assert "moves" not in events(whole.chunks)[-1]["latency"]
 
 
@@ -308,13 +308,13 @@ async def test_tokens_are_told_when_their_events_have_been_handed_on(
 
 async def test_what_others_generated_is_input_in_the_log(client: LocalEngine) -> None:
     whole = await hear(client, asked(*STORY))
-    await continued(client, *STORY, whole, whole.cuts()[99])
+    await continued(client, *STORY, whole, whole.cuts()[49])
 
     before, after = client.request_log.lines[-2:]  # type: ignore[union-attr]
-    assert (before.input_tokens, before.output_tokens) == (15, 220)
-    delivered = 220 - after.output_tokens
+    assert (before.input_tokens, before.output_tokens) == (15, 110)
+    delivered = 110 - after.output_tokens
     assert (after.input_tokens, after.ttft_s, after.outcome) == (15 + delivered, 0.25, "completed")
-    assert delivered >= 100
+    assert delivered >= 50
 
 
 async def test_a_stream_left_early_frees_its_sequence_and_tells_no_more(client: LocalEngine) -> None:
