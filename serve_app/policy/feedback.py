@@ -35,7 +35,7 @@ _MINUTE_S = 60.0
 _HEADROOM_STEP = 0.5
 """In units of the square root of the load: with nine replicas, one and a half of them for a missed minute."""
 _MOST_HEADROOM = 2.0
-"""Beyond twice the root of the load, more replicas have not helped in any replay."""
+"""A bound, for minutes that are missed whatever the replicas: nine of them become at most fifteen."""
 
 _READERS = {
     part: (attrgetter(count, *(f"{part}_p{p}_s" for p in percentiles)), percentiles)

@@ -33,15 +33,16 @@ def _so(replicas: int, headroom: float = 0.0) -> str:
 def _arrivals(inputs: Inputs) -> Term:
     """The arrival rate over what the model says one replica can serve."""
     short, long = inputs.state.demand.recent(inputs.now)
-    rate, window_s = max(short, long), inputs.state.demand.window * BUCKET_S
+    rate, window = max(short, long), inputs.state.demand.window
     replicas = inputs.sizing.replicas(rate, corrected=False)
     assumed = inputs.knobs.starting_values and not inputs.state.service.steps
     source = " (by starting_values)" if assumed else ""
     return Term(
         "arrivals",
         replicas,
-        f"{rate:.3g} requests/s arrive ({short:.3g} over {window_s / 2:g} s, {long:.3g} over {window_s:g} "
-        f"s), and one replica can serve {inputs.sizing.model_rps(replicas):.3g} requests/s{source}, "
+        f"{rate:.3g} requests/s arrive ({short:.3g} over {window // 2 * BUCKET_S:g} s, {long:.3g} over "
+        f"{window * BUCKET_S:g} s), and one replica can serve {inputs.sizing.model_rps(replicas):.3g} "
+        f"requests/s{source}, "
         f"{_so(replicas, inputs.sizing.headroom)}",
     )
 

@@ -151,7 +151,8 @@ class Knobs(ClosedModel):
     forecast: bool = True
     """Keep replicas for the demand that is possible within the time a replica takes to start."""
     forecast_quantile: Annotated[float, Field(ge=0, le=1)] = 0.9
-    """The share of requests whose demand the forecast should cover."""
+    """The share of requests whose demand the forecast should cover where a start takes a minute or more; a
+    shorter start may leave out more."""
     forecast_window_s: Annotated[float, Field(ge=60, le=604_800)] = 7200.0
     """Seconds of traffic, not counting idle time, after which past demand has lost its weight."""
     schedules: tuple[Schedule, ...] = ()
