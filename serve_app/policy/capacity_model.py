@@ -16,6 +16,11 @@ MOST_REPLICAS = 1_000_000
 KV_FILL = 0.9
 """Share of the KV cache to fill: reported tokens are of one moment, and beyond it vLLM starts to preempt."""
 _MAX_UTILISATION = 0.95
+_ITL_ROOM = 1.25
+"""A fleet is sized for an ITL no nearer than a quarter to that of a single sequence, whatever the target: the
+replicas that it takes have no bound as the two meet."""
+_TTFT_ROOM = 1.5
+"""The same of the TTFT: a request that finds a replica decoding waits for half a step before its own."""
 _LARGEST_POOL = 64
 """In a larger fleet hardly any request waits."""
 
@@ -68,7 +73,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """Whether an empty replica meets the targets, and what it reaches."""
+    """Whether an empty replica meets the targets, what it reaches, and what fleets are sized for."""
 
     ttft_s: float
     """Time to first token of a mean request on an empty replica."""
@@ -76,27 +81,38 @@ class Feasibility:
     """Inter-token latency of a single sequence."""
     ttft: bool
     itl: bool
+    ttft_limit_s: float
+    """The target, or half as much again as an empty replica takes: what more replicas can still do."""
+    itl_limit_s: float
+    """The target, or a quarter more than a single sequence's."""
 
 
 def feasibility(step: StepTime, mix: Mix, knobs: Knobs) -> Feasibility:
     """Return what the model says about an empty replica."""
-    decode_s = step.decode_s(1.0, mix.context_tokens)
+    itl_s = step.decode_s(1.0, mix.context_tokens)
     ttft_s = step.base_s + step.prefill_s(mix)
-    return Feasibility(ttft_s, decode_s, ttft_s < knobs.ttft_target_s, decode_s < knobs.itl_target_s)
+    return Feasibility(
+        ttft_s,
+        itl_s,
+        ttft_s < knobs.ttft_target_s,
+        itl_s < knobs.itl_target_s,
+        max(knobs.ttft_target_s, _TTFT_ROOM * ttft_s),
+        max(knobs.itl_target_s, _ITL_ROOM * itl_s),
+    )
 
 
-def slow_share(step: StepTime, mix: Mix, itl_target_s: float, rate: float) -> float:
-    """Return the share of inter-token latencies above `itl_target_s` at `rate` requests per second.
+def slow_share(step: StepTime, mix: Mix, itl_limit_s: float, rate: float) -> float:
+    """Return the share of inter-token latencies above `itl_limit_s` at `rate` requests per second.
 
-    A token is late when its step also prefills a prompt that is too long for the target. If prompt lengths
+    A token is late when its step also prefills a prompt that is too long for the limit. If prompt lengths
     are spread exponentially around their mean, exp(-left / prefill) of the prompts are too long: `left`
-    seconds of the target remain beside decoding, and the mean prompt takes `prefill`. Such steps interrupt
+    seconds of the limit remain beside decoding, and the mean prompt takes `prefill`. Such steps interrupt
     decoding `rate` times per second, and a second has (1 - rate * prefill) / decode decoding steps.
     """
-    return _slow_share(step, mix, itl_target_s)(rate)
+    return _slow_share(step, mix, itl_limit_s)(rate)
 
 
-def _slow_share(step: StepTime, mix: Mix, itl_target_s: float) -> Callable[[float], float]:
+def _slow_share(step: StepTime, mix: Mix, itl_limit_s: float) -> Callable[[float], float]:
     """Return `slow_share` as a function of the rate alone: `itl_rps` tries seventeen rates."""
     work_s, prefill_s = step.work_s(mix), step.prefill_s(mix)
     output_tokens, context_tokens, base_s = mix.output_tokens, mix.context_tokens, step.base_s
@@ -106,7 +122,7 @@ def _slow_share(step: StepTime, mix: Mix, itl_target_s: float) -> Callable[[floa
             return 1.0
         batch = rate * output_tokens * base_s / (1.0 - rate * work_s)
         decode_s = step.decode_s(batch, batch * context_tokens)
-        left = itl_target_s - decode_s
+        left = itl_limit_s - decode_s
         if left <= 0:
             return 1.0
         long_share = math.exp(-left / prefill_s) if prefill_s > 0 else 0.0
@@ -121,22 +137,22 @@ def itl_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, inte
 
     The largest rate x with a utilisation x * work below 0.95; the mean step is then base / (1 - x * work),
     and the batch x * output tokens * mean step (Little's law). Its tokens fit 0.9 of the KV cache, it
-    decodes within the target, and at most 1 - percentile of its tokens are late because their step also
-    prefills: `slow_share` times `interference`. A target that a single sequence misses is ignored.
+    decodes within `Feasibility.itl_limit_s`, and at most 1 - percentile of its tokens are late because their
+    step also prefills: `slow_share` times `interference`.
     """
     work_s = max(step.work_s(mix), 1e-9)
-    limited = mix.output_tokens > 1.0 and feasibility(step, mix, knobs).itl
+    limited, limit_s = mix.output_tokens > 1.0, feasibility(step, mix, knobs).itl_limit_s
     batch = KV_FILL * kv_cache_tokens / mix.context_tokens if kv_cache_tokens > 0 else math.inf
     decode_one = step.sequence_s(mix)
     if limited and decode_one > 0:
-        batch = min(batch, (knobs.itl_target_s - step.base_s) / decode_one)
+        batch = min(batch, (limit_s - step.base_s) / decode_one)
     high = _MAX_UTILISATION / work_s
     if batch < math.inf:
         high = min(high, batch / (mix.output_tokens * step.base_s + batch * work_s))
     if not limited:
         return high
     late = (1.0 - knobs.ttft_percentile / 100.0) / interference
-    share = _slow_share(step, mix, knobs.itl_target_s)
+    share = _slow_share(step, mix, limit_s)
     return _largest(high, lambda rate: share(rate) <= late)
 
 
@@ -146,18 +162,15 @@ def ttft_rps(step: StepTime, mix: Mix, knobs: Knobs, most_rps: float, replicas: 
     At the percentile that is half a step of waiting, the prefill, and the wait behind other prompts. A
     request goes to the replica with the least prefill outstanding, so it waits only where all n are busy:
     with probability u^(sqrt(2 (n + 1)) - 1) (Sakasegawa's approximation of M/M/n; u for one replica), and
-    then for s / (n (1 - u)) on average, where s is the mean service time. A target that an empty replica
-    misses is ignored: no number of replicas would meet it.
+    then for s / (n (1 - u)) on average, where s is the mean service time. All of it fits
+    `Feasibility.ttft_limit_s`.
     """
-    feasible = feasibility(step, mix, knobs)
-    if not feasible.ttft:
-        return most_rps
+    limit_s = feasibility(step, mix, knobs).ttft_limit_s
     work_s, missed = step.work_s(mix), 1.0 - knobs.ttft_percentile / 100.0
     steps_s = mix.output_tokens * step.base_s
     decode_one = step.sequence_s(mix)
     prefill_s = step.prefill_s(mix)
     pooled = math.sqrt(2.0 * (replicas + 1.0)) - 1.0
-    limit_s = max(knobs.ttft_target_s, 1.5 * feasible.ttft_s)
 
     def holds(rate: float) -> bool:
         decode_s = step.base_s + decode_one * rate * steps_s / (1.0 - rate * work_s)
@@ -215,43 +228,37 @@ class Sizing:
     knobs: Knobs
     itl_rps: float
     """Requests per second at which a replica keeps its ITL target; see `itl_rps`."""
-    correction: float = 1.0
-    """The factor on the capacity that follows from measured times to first token."""
     headroom: float = 0.0
     """Replicas beside those that the load needs, in units of their square root."""
     _by_pool: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Capacities computed before: one decision needs the same few many times."""
 
-    def model_rps(self, replicas: int) -> float:
-        """Return the requests per second of one replica among `replicas`, by the step-time model."""
+    def rps(self, replicas: int) -> float:
+        """Return the requests per second of one replica among `replicas`."""
         pool = min(max(replicas, 1), _LARGEST_POOL)
         if pool not in self._by_pool:
             self._by_pool[pool] = ttft_rps(self.step, self.mix, self.knobs, self.itl_rps, pool)
         return self._by_pool[pool]
 
-    def rps(self, replicas: int) -> float:
-        """Return the same, corrected by measured latencies."""
-        return self.model_rps(replicas) * self.correction
-
-    def replicas(self, rps: float, *, corrected: bool = True) -> int:
+    def replicas(self, rps: float) -> int:
         """Return the fewest replicas for `rps` requests per second: the load, and headroom by its root."""
         if rps <= 0:
             return 0
         # Each replica of a larger fleet serves more. So the number by what one alone serves is enough, and
         # the number by what each of that fleet serves is the least.
-        enough = self._needed(rps, 1, corrected)
-        least = self._needed(rps, enough, corrected)
+        enough = self._needed(rps, 1)
+        least = self._needed(rps, enough)
         while least < enough:
             middle = (least + enough) // 2
-            if self._needed(rps, middle, corrected) <= middle:
+            if self._needed(rps, middle) <= middle:
                 enough = middle
             else:
                 least = middle + 1
         return enough
 
-    def _needed(self, rps: float, fleet: int, corrected: bool) -> int:
+    def _needed(self, rps: float, fleet: int) -> int:
         """Return the replicas for `rps` if each serves as much as one of `fleet`."""
-        load = rps / max(self.rps(fleet) if corrected else self.model_rps(fleet), 1e-9)
+        load = rps / max(self.rps(fleet), 1e-9)
         return max(1, round_up(load + self.headroom * math.sqrt(load)))
 
     def most_rps(self, replicas: int) -> float:

@@ -135,6 +135,20 @@ def window_buckets(horizon_s: float) -> int:
     return min(max(math.ceil(horizon_s / BUCKET_S), _SHORTEST_WINDOW), MINUTE)
 
 
+def rise_s(horizon_s: float) -> float:
+    """Return the seconds of traffic in which a rise within `horizon_s` can first be seen."""
+    window = window_buckets(horizon_s)
+    return (window + _ahead(horizon_s, window)) * BUCKET_S
+
+
+def _ahead(horizon_s: float, window: int) -> int:
+    """Return the buckets from the middle of the window that a decision reads until its replicas are ready.
+
+    A rise within less than a window counts as one over a window.
+    """
+    return int(min(max(horizon_s, window * BUCKET_S), LONGEST_HORIZON_S) / BUCKET_S) + window // 2
+
+
 def felt(counts: Sequence[float]) -> float:
     """Return the requests per second as the requests felt it: the mean over requests of their bucket's rate.
 
@@ -161,9 +175,7 @@ def _remember(peaks: Peaks, counts: Sequence[float], closed: int, horizon_s: flo
     """
     window = window_buckets(horizon_s)
     half = window // 2
-    # From the middle of the window that a decision reads until its replicas are ready. A rise within less
-    # than a window counts as one over a window.
-    ahead = int(min(max(horizon_s, window * BUCKET_S), LONGEST_HORIZON_S) / BUCKET_S) + half
+    ahead = _ahead(horizon_s, window)
     fade = math.exp(-BUCKET_S / memory_s)
     for end in range(max(window, len(counts) - closed + 1), len(counts) + 1):
         weight = counts[end - half]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 _AGES_KEPT = 20
 """Reports whose age a record keeps, the oldest. The ages of a thousand replicas are 30 KB in each record."""
 
-ClampName = Literal["bounds", "delay", "signals", "hold", "capacity", "mode"]
+ClampName = Literal["bounds", "delay", "signals", "hold", "mode"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from math import hypot, isfinite
 from operator import attrgetter
 
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import MixSums, PolicyState
+from serve_app.policy.state import EngineTotals, IngressTotals, MixSums, PolicyState
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
 
 # One call reads several fields: reading is half the time of a decision about a hundred replicas.
@@ -99,14 +99,17 @@ def observe(
         waiting += waits if waits > 0.0 else 0.0
         waiting_tokens += waits_tokens if waits_tokens > 0.0 else 0.0
         kv_cache_tokens = cache if cache > kv_cache_tokens else kv_cache_tokens
+    # A replica that has fallen silent is taken to run as much as the others do on average; one that has never
+    # reported is new, and has nothing yet.
+    stand_in = max(min(len(snapshot.engines), snapshot.ready) / len(engines), 1.0) if engines else 1.0
     held = held_bytes = oldest_held = 0.0
     for seen in ingresses.values():
         held += max(seen.held_requests, 0.0)
         held_bytes += max(seen.held_bytes, 0.0)
         oldest_held = max(oldest_held, seen.oldest_held_s)
     observation = Observation(
-        running_requests=running,
-        running_tokens=running_tokens,
+        running_requests=running * stand_in,
+        running_tokens=running_tokens * stand_in,
         waiting_requests=waiting,
         waiting_tokens=waiting_tokens,
         held_requests=held,
@@ -156,18 +159,18 @@ def _count(
         requests, prompt, computed, output = _READ_TOTALS(signals)
         reported = round(now - snapshot.engines[source].age_s, 2)
         before = engine_totals.get(source)
-        engine_totals[source] = (reported, requests, prompt, computed, output)
+        engine_totals[source] = EngineTotals(reported, requests, prompt, computed, output)
         # A replica without totals is new, or back from a change of its `user_config`, during which Ray does
         # not count it as running. To count all its requests as new would look like a burst.
         if before is not None:
-            then, requests_then, prompt_then, computed_then, output_then = before
-            if -0.05 <= reported - then <= 0.05:
+            if -0.05 <= reported - before.reported_at <= 0.05:
                 continue  # the same report as last time
-            if requests >= requests_then and prompt >= prompt_then and output >= output_then:
-                finished += requests - requests_then
-                prompt_tokens += prompt - prompt_then
-                computed_tokens += max(computed - computed_then, 0.0)
-                output_tokens += output - output_then
+            grown = requests - before.requests, prompt - before.prompt_tokens, output - before.output_tokens
+            if min(grown) >= 0:
+                finished += grown[0]
+                prompt_tokens += grown[1]
+                computed_tokens += max(computed - before.computed_tokens, 0.0)
+                output_tokens += grown[2]
         steps, step_s, batch, kv_tokens, prefill_tokens = step = _READ_STEP(signals)
         # A report beyond what a step can be would outweigh all others in the fit.
         if (
@@ -183,19 +186,20 @@ def _count(
     }
     arrivals = body_bytes = 0.0
     for source, seen in ingresses.items():
-        counted = (seen.arrivals_total, seen.arrived_bytes_total)
-        start = ingress_totals.get(source, counted)
+        start = ingress_totals.get(source, IngressTotals(seen.arrivals_total, seen.arrived_bytes_total))
         # A report may be followed by an older one: see `serve_app.ingress.cold_reports`.
-        total = ingress_totals[source] = (max(start[0], counted[0]), max(start[1], counted[1]))
-        arrivals += total[0] - start[0]
-        body_bytes += total[1] - start[1]
+        total = ingress_totals[source] = IngressTotals(
+            max(start.arrivals, seen.arrivals_total), max(start.bytes, seen.arrived_bytes_total)
+        )
+        arrivals += total.arrivals - start.arrivals
+        body_bytes += total.bytes - start.bytes
     new = MixSums(finished, prompt_tokens, computed_tokens, output_tokens, arrivals, body_bytes)
     demand = state.demand.add(now, arrivals, snapshot.horizon_s, memory_s) if ingresses else state.demand
     remembered = replace(
         state,
         demand=demand,
         service=state.service.learn(samples),
-        sums=state.sums.add(new),
+        sums=state.sums.add(new, state.elapsed_s(now)),
         engine_totals=engine_totals,
         ingress_totals=ingress_totals,
     )

@@ -1,15 +1,40 @@
 """A decision in words: its reason, what would change it, what is out of reach, and the numbers behind it."""
 
 import math
+from collections.abc import Sequence
 
-from serve_app.policy.capacity_model import MOST_REPLICAS, feasibility
+from serve_app.policy.capacity_model import MOST_REPLICAS
 from serve_app.policy.demand import MINUTE
-from serve_app.policy.explanation import Clamp, Term
+from serve_app.policy.explanation import Clamp, Explanation, Term
 from serve_app.policy.inputs import Inputs
-from serve_app.policy.terms import most_for_a_queue
+from serve_app.policy.limits import Limited
+from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.terms import kept_below_rps, most_for_a_queue
 
 
-def main_reason(strongest: Term, clamps: list[Clamp], wanted: int, target: int) -> tuple[str, str]:
+def explain(limited: Limited) -> Explanation:
+    """Return a decision in words and numbers: the last step of a decision, made of its target."""
+    needs, target = limited.needs, limited.target
+    inputs = needs.inputs
+    binding, reason = main_reason(needs.strongest, limited.clamps, needs.wanted, target)
+    return Explanation(
+        terms=(*needs.load, *needs.baseline),
+        binding=binding,
+        clamps=limited.clamps,
+        reason=reason,
+        counterfactual=counterfactual(inputs, needs.wanted, target, needs.scheduled),
+        notes=(
+            *pending_notes(inputs.snapshot),
+            *feasibility_notes(inputs),
+            *assumption_notes(inputs),
+            *inputs.seen.notes,
+        ),
+        signals=explain_signals(inputs),
+        ages_s=inputs.seen.ages_s,
+    )
+
+
+def main_reason(strongest: Term, clamps: Sequence[Clamp], wanted: int, target: int) -> tuple[str, str]:
     """Return the name of what set the target, and a sentence."""
     why = f"{strongest.name}: {strongest.why}"
     for clamp in clamps:
@@ -32,17 +57,17 @@ def _rise(inputs: Inputs, target: int) -> str:
         return f"the target cannot rise: max_replicas = {inputs.knobs.max_replicas}"
     if target == 0:
         return "the target rises at the first request"
-    above = f"above {_rate(inputs, target)}"
+    above = f"above {_rate(inputs, inputs.sizing.most_rps(target))}"
     if most_for_a_queue(inputs) < MOST_REPLICAS:
         return f"the target rises {above}; a queue asks for no more while replicas start"
     waiting = math.floor(inputs.knobs.queue_target_per_replica * target) + 1
     return f"the target rises at {waiting} waiting requests or {above}"
 
 
-def _rate(inputs: Inputs, replicas: int) -> str:
-    """Return the most that `replicas` can serve; the forecast asks for demand to come as well."""
+def _rate(inputs: Inputs, rps: float) -> str:
+    """Return a rate in words; the forecast asks for demand to come as well."""
     forecast = ", arriving or forecast" if inputs.knobs.forecast else ""
-    return f"{inputs.sizing.most_rps(replicas):.3g} requests/s{forecast}"
+    return f"{rps:.3g} requests/s{forecast}"
 
 
 def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
@@ -52,41 +77,48 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
     if target <= scheduled:
         return f"cannot fall: a schedule's min_replicas = {target}"
     if inputs.silent:
-        return "cannot fall while replicas do not report"
+        return "cannot fall while most replicas do not report"
     if target == 1:
         left_s = max(0.0, knobs.downscale_to_zero_delay_s - inputs.idle_s)
         return f"falls to 0 after {left_s:.0f} s without a request"
     if wanted >= target:
-        return f"falls after {inputs.hold_s:.3g} s below {_rate(inputs, target - 1)}"
-    peak_at, most = inputs.state.peaks[0]
-    delayed_s = peak_at + inputs.hold_s - inputs.now if most >= target else 0.0
+        return f"falls after {inputs.hold_s:.3g} s below {_rate(inputs, kept_below_rps(inputs, target - 1))}"
+    peak = inputs.state.peaks[0]
+    delayed_s = peak.at + inputs.hold_s - inputs.now if peak.replicas >= target else 0.0
     return f"can fall in {max(0.0, delayed_s, inputs.unobserved_s):.0f} s"
 
 
+def pending_notes(snapshot: Snapshot) -> list[str]:
+    """Return a sentence about replicas that the cluster has no room for."""
+    capacity = snapshot.capacity
+    if not capacity.pending:
+        return []
+    have = "has" if capacity.pending == 1 else "have"
+    why = f": {capacity.reason}" if capacity.reason else ""
+    since = f"been pending for {capacity.pending_s:.0f} s"
+    return [f"capacity: {capacity.pending} of {snapshot.target} replicas {have} {since}{why}"]
+
+
 def feasibility_notes(inputs: Inputs) -> list[str]:
-    """Return the targets that no number of replicas would meet. They are reported, and not chased."""
-    knobs, measured, sizing = inputs.knobs, inputs.measured, inputs.sizing
+    """Return the targets that no number of replicas would meet, and what the fleet is sized for instead."""
+    knobs, measured, alone = inputs.knobs, inputs.measured, inputs.alone
     notes = []
-    alone = feasibility(sizing.step, sizing.mix, knobs)
     prefill, target = measured.ttft_prefill, f"ttft_target_s = {knobs.ttft_target_s:g}"
+    instead = f"; the fleet is sized for {alone.ttft_limit_s:.3g} s"
     if prefill.count > 0 and not measured.ttft_feasible:
-        notes.append(
-            f"infeasible: half of the prompts take {prefill.at(50):.3g} s of prefill or more, "
-            f"and {target}; replicas cannot change that"
-        )
+        half = f"half of the prompts take {prefill.at(50):.3g} s of prefill or more"
+        notes.append(f"infeasible: {half}, and {target}; replicas cannot change that")
     elif prefill.count > 0 and (prefill_s := prefill.at(knobs.ttft_percentile)) > knobs.ttft_target_s:
         at = f"infeasible at P{knobs.ttft_percentile}"
         notes.append(f"{at}: prefill alone takes {prefill_s:.3g} s, and {target}")
     elif not alone.ttft and measured.itl.count > 0:
-        notes.append(
-            f"infeasible: a mean request takes {alone.ttft_s:.3g} s to its first token on an empty replica, "
-            f"and {target}"
-        )
-    if measured.itl.count > 0 and not measured.itl_feasible:
-        notes.append(
-            f"infeasible: a single sequence gets a token every {alone.itl_s:.3g} s, "
-            f"and itl_target_s = {knobs.itl_target_s:g}"
-        )
+        takes = f"a mean request takes {alone.ttft_s:.3g} s to its first token on an empty replica"
+        notes.append(f"infeasible: {takes}, and {target}{instead}")
+    if measured.itl.count > 0 and alone.itl_limit_s > knobs.itl_target_s:
+        hardly = "hardly feasible" if alone.itl else "infeasible"
+        every = f"a single sequence gets a token every {alone.itl_s:.3g} s"
+        instead = f"the fleet is sized for {alone.itl_limit_s:.3g} s"
+        notes.append(f"{hardly}: {every}, and itl_target_s = {knobs.itl_target_s:g}; {instead}")
     return notes
 
 
@@ -127,7 +159,6 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
         "replica_capacity_rps": sizing.rps(max(snapshot.target, 1)),
-        "capacity_correction": sizing.correction,
         "headroom": sizing.headroom,
         "itl_interference": state.interference,
         "step_base_s": sizing.step.base_s,

@@ -6,13 +6,17 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from serve_app.policy.capacity_model import Mix
+from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.demand import Demand
 from serve_app.policy.step_time_fit import StepTimeFit
 
-# Requests after which older ones have faded from the mix: ten replicas serve them in three minutes. With
-# 500 the mean prompt, and with it the capacity, moves by a tenth from one minute to the next.
+# Requests or seconds after which older ones have faded from the mix, whichever come first, but so many
+# requests at least. With 500 requests the mean prompt of a busy fleet, and with it the capacity, moves by a
+# tenth from one minute to the next; with 5,000 alone a fleet at 3 requests/s would take half an hour to see
+# that prompts have grown. A mean over 200 is known to 7 % where prompts vary as much as their mean.
 _MIX_MEMORY = 5000.0
+_MIX_MEMORY_S = 300.0
+_LEAST_MIX_MEMORY = 200.0
 # English text has about four bytes per token; a JSON body adds little to a long prompt.
 _BYTES_PER_TOKEN = 4.0
 # Late tokens that the model is trusted with. A busy replica decodes a thousand tokens a second, of which some
@@ -34,10 +38,9 @@ class MixSums:
     arrivals: float = 0.0
     bytes: float = 0.0
 
-    def add(self, new: Self) -> Self:
-        """Return the sums with what has finished and arrived since."""
-        keep = 1.0 - min(new.finished / _MIX_MEMORY, 1.0)
-        keep_in = 1.0 - min(new.arrivals / _MIX_MEMORY, 1.0)
+    def add(self, new: Self, elapsed_s: float) -> Self:
+        """Return the sums with what has finished and arrived in the last `elapsed_s` seconds."""
+        keep, keep_in = _kept(new.finished, elapsed_s), _kept(new.arrivals, elapsed_s)
         return replace(
             self,
             finished=self.finished * keep + new.finished,
@@ -68,15 +71,60 @@ class MixSums:
         return min((self.prompt_tokens / self.finished) / (self.bytes / self.arrivals), 1000.0)
 
 
+def _kept(requests: float, elapsed_s: float) -> float:
+    """Return the share of the mix that stays when `requests` more come within `elapsed_s` seconds."""
+    by_time = min(elapsed_s / _MIX_MEMORY_S, requests / _LEAST_MIX_MEMORY)
+    return 1.0 - min(max(requests / _MIX_MEMORY, by_time), 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What a settled fleet has served within a minute, and how much of it too late for lack of replicas."""
+    """What has been served within a minute, and how much of it too late for lack of replicas."""
 
     began: float = 0.0
+    ready: int = 0
+    """The replicas that served in time: at its begin, or a start before its end."""
     requests: float = 0.0
     late_requests: float = 0.0
     tokens: float = 0.0
     late_tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTotals:
+    """What an engine replica had counted when it made a report."""
+
+    reported_at: float
+    requests: float
+    prompt_tokens: float
+    computed_tokens: float
+    """Of the prompts, what was not found in the prefix cache."""
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class IngressTotals:
+    """What an ingress replica had counted: arrivals, and the bytes of their bodies."""
+
+    arrivals: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waited at `at`, in engines and in the ingress."""
+
+    at: float
+    requests: float
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The replicas that the load needed at `at`."""
+
+    at: float
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +135,9 @@ class PolicyState:
     """When the policy began to remember; delays count from here after a reset."""
     demand: Demand = field(default_factory=Demand)
     service: StepTimeFit = field(default_factory=StepTimeFit)
-    started_with: tuple[float, ...] | None = None
-    """The coefficients of the prior of `service`, if knobs gave them; None for the general prior."""
+    started_with: StepTime | None = None
+    """The prior of `service`, if knobs gave it; None for the general prior."""
     sums: MixSums = field(default_factory=MixSums)
-    correction: float = 1.0
-    """The factor on the computed capacity that follows from measured latencies."""
-    correction_limit: float = 1.0
-    """The most that `correction` may be until `limited_until`."""
-    limited_until: float = 0.0
     learned_headroom: float = 0.0
     """What minutes that missed their targets have added to the knob `headroom`."""
     minute: Minute = field(default_factory=Minute)
@@ -104,26 +147,24 @@ class PolicyState:
     """The sum that the model expected."""
     ready_mean: float = 0.0
     """The mean of ready replicas over the half minute that reported latencies cover."""
-    lowered: tuple[float, float, float] | None = None
-    """(time, correction, requests a second) at the last scale-down."""
-    engine_totals: Mapping[str, tuple[float, float, float, float, float]] = field(default_factory=dict)
-    """By replica: time of the report; finished requests; their prompt, prefilled and output tokens."""
-    ingress_totals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By replica: arrivals and the bytes of their bodies."""
+    engine_totals: Mapping[str, EngineTotals] = field(default_factory=dict)
+    """By replica."""
+    ingress_totals: Mapping[str, IngressTotals] = field(default_factory=dict)
+    """By replica."""
     kv_cache_tokens: float = 0.0
     """Tokens that the KV cache of one replica holds, as last reported."""
-    queue: tuple[tuple[float, float, float], ...] = ()
-    """(time, requests, tokens) waiting, over the last `upscale_delay_s`."""
-    peaks: tuple[tuple[float, int], ...] = ()
-    """(time, replicas) that the load has needed: falling, each entry the most since its time."""
+    queue: tuple[Waiting, ...] = ()
+    """What has waited over the last `upscale_delay_s`."""
+    peaks: tuple[Need, ...] = ()
+    """What the load has needed: falling, each entry the most since its time."""
     idle_since: float | None = None
-    moved_at: float | None = None
-    """When the number of ready or wanted replicas last changed."""
-    fleet: tuple[int, int] = (0, 0)
-    """(ready, target) at the last decision."""
     woken_at: float | None = None
     """Since when replicas are starting and none is ready; None at zero and with one ready."""
     last_at: float | None = None
+
+    def elapsed_s(self, now: float) -> float:
+        """Return the seconds since the last decision, at most ten: longer pauses were not measured."""
+        return 0.0 if self.last_at is None else min(max(now - self.last_at, 0.0), 10.0)
 
     @property
     def interference(self) -> float:

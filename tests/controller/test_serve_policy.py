@@ -268,10 +268,9 @@ def test_a_change_is_sent_at_once_with_all_that_led_to_it(clock: Clock) -> None:
     assert record["signals"]["held_requests"] == 24
     assert {term["name"] for term in record["terms"]} >= {
         "queue",
-        "queue_tokens",
-        "arrivals",
+        "demand",
         "kv_cache",
-        "wake",
+        "awake",
     }
 
 
@@ -296,7 +295,7 @@ def test_what_is_learned_can_be_written_and_with_the_policy_its_thread_ends(kv: 
 
 def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
-    learned = Learned({"Engine-a": PolicyState(correction=0.9)}, ({"seq": 41},))
+    learned = Learned({"Engine-a": PolicyState(learned_headroom=0.9)}, ({"seq": 41},))
     left = replace(app.mailbox.inbox, learned=learned)
     app.mailbox.inbox = Inbox()
     app.tick()
@@ -306,7 +305,7 @@ def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clo
     app.tick()
 
     assert [record["seq"] for record in app.mailbox.outbox.decisions] == [41, 42]
-    assert app.policy._states["Engine-a"].correction == 0.9
+    assert app.policy._states["Engine-a"].learned_headroom == 0.9
 
 
 def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replace_it(clock: Clock) -> None:

@@ -270,7 +270,7 @@ def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones
 
 def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: Sync, kv: StubKv) -> None:
     phase("r1", "ready", START, imports=8.0)
-    state = PolicyState(correction=0.9)
+    state = PolicyState(learned_headroom=0.9)
     sync.outbox.states = {TIDE: state}
 
     sync._turn(START)
@@ -298,7 +298,7 @@ def test_a_policy_that_is_gone_writes_nothing_that_could_replace_what_the_next_o
 
 def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(sync: Sync) -> None:
     phase("r1", "ready", START, imports=8.0)
-    sync.outbox.states = {TIDE: PolicyState(correction=0.9)}
+    sync.outbox.states = {TIDE: PolicyState(learned_headroom=0.9)}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
     sync._turn(START)
 
@@ -307,7 +307,7 @@ def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(
     later._turn(START + 60)
 
     records = ({"seq": 41, "model": "tide"},)
-    assert later.inbox.learned == Learned({TIDE: PolicyState(correction=0.9)}, records)
+    assert later.inbox.learned == Learned({TIDE: PolicyState(learned_headroom=0.9)}, records)
     starts = ColdStarts((StartUp("r1", {"imports": 8.0}, True), StartUp("runs", {"imports": 4.0}, True)))
     assert later.inbox.deployments[TIDE].cold_starts == starts
 

@@ -1,12 +1,15 @@
-from dataclasses import astuple, replace
+from dataclasses import astuple
 
 import pytest
 
+from serve_app.policy.capacity_model import StepTime
 from serve_app.policy.decide import Decision
-from serve_app.policy.state import restore
+from serve_app.policy.inputs import gather
+from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.state import PolicyState, restore
 from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs, StartingValues
-from tests.policy.build import PolicyLoop, engine, ingress, snapshot
+from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
 
 CPU = StartingValues(
     step_base_s=0.004,
@@ -49,8 +52,8 @@ def test_a_fleet_is_sized_by_the_starting_values_before_the_first_step() -> None
 
     assert slow.explanation.signals["step_base_s"] == pytest.approx(0.064)
     assert slow.target > usual.target
-    assert why(slow, "arrivals").count("requests/s (by starting_values), so") == 1
-    assert "starting_values" not in why(usual, "arrivals")
+    assert why(slow, "demand").count("requests/s (by starting_values), so") == 1
+    assert "starting_values" not in why(usual, "demand")
 
 
 def test_notes_say_what_rests_on_them_until_it_is_measured() -> None:
@@ -71,13 +74,26 @@ def test_notes_say_what_rests_on_them_until_it_is_measured() -> None:
 
 def test_the_start_assumed_is_how_far_ahead_the_policy_looks_until_one_has_been_measured() -> None:
     loop = PolicyLoop(given(CPU))
-    busy = snapshot(BUSY)
 
-    assert " s, the time a replica takes to start" in why(loop.decide(busy), "forecast")
-    assert "within 24 s" in why(loop.decide(busy), "forecast")
-    assert "within 31 s" in why(loop.decide(replace(busy, cold_node_start_s=31.0)), "forecast")
+    def horizon_s(seen: Snapshot) -> float:
+        return gather(seen, loop.knobs, loop.state, NOW).snapshot.horizon_s
+
+    assert horizon_s(snapshot(BUSY)) == 24.0
+    assert horizon_s(snapshot(BUSY, cold_node_start_s=31.0)) == 31.0
     loop.knobs = KNOBS
-    assert "within 60 s" in why(loop.decide(busy), "forecast")
+    assert horizon_s(snapshot(BUSY)) == 60.0
+
+
+@pytest.mark.parametrize(("start_s", "seconds"), [(43.0, 110.0), (3.0, 60.0)])
+def test_no_replica_goes_before_it_has_been_seen_how_much_demand_rises_in_a_start(
+    start_s: float, seconds: float
+) -> None:
+    knobs = KNOBS.model_copy(update={"downscale_delay_s": 10.0, "downscale_to_zero_delay_s": 60.0})
+    seen = snapshot(engine(), cold_node_start_s=start_s)
+
+    assert gather(seen, knobs, PolicyState(since=NOW), NOW).unobserved_s == seconds
+    unforeseen = knobs.model_copy(update={"forecast": False})
+    assert gather(seen, unforeseen, PolicyState(since=NOW), NOW).unobserved_s == 60.0
 
 
 def test_the_kv_cache_assumed_bounds_a_replica_until_it_reports_its_own() -> None:
@@ -111,7 +127,7 @@ def test_a_change_leaves_what_has_been_learned_alone() -> None:
         loop.decide_for(5, snapshot(BUSY))
 
     assert changed.state.service == once.state.service
-    assert changed.state.started_with == CPU.coefficients
+    assert changed.state.started_with == StepTime(*CPU.coefficients)
 
 
 def test_a_restored_memory_goes_on_and_one_without_steps_begins_with_what_the_knob_says_now() -> None:
