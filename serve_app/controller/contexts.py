@@ -8,12 +8,14 @@ from typing import Any
 from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_nodes
 from serve_app.controller.mailbox import Deployment, Inbox
 from serve_app.policy.snapshot import Capacity, Snapshot
+from serve_app.settings.identity import identity_number
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.names import INGRESS
 from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
+    ENGINE_IDENTITY,
     INGRESS_FIELDS,
     ONGOING_REQUESTS,
     EngineSignals,
@@ -24,6 +26,8 @@ from serve_app.wire.signals import (
 
 _PENDING_GRACE_S = 5.0
 """From asking for a replica to the first line of its constructor it takes Ray a second or two."""
+
+_LOAD = ("running_requests", "waiting_requests", "running_tokens", "waiting_tokens", "ongoing_requests")
 
 _newest = itemgetter(-1)
 _value = attrgetter("value")
@@ -41,7 +45,7 @@ class SnapshotBuilder:
 
     def build(self, name: str, ctx: Any, ingress: Any | None, inbox: Inbox, now: float) -> Snapshot:
         """Return the snapshot of engine deployment `name` from its context and that of the ingress."""
-        known = inbox.deployments.get(name, Deployment())
+        known, starts = inbox.deployments.get(name, Deployment()), inbox.cold_starts(name)
         starting, draining = count_phases(known.phases, running_ids(ctx), now)
         # The ingress replicas that run, and those that drain and still hold requests, which Ray leaves out.
         reported = ingress_readings(ingress.raw_metrics or {}, name, now) if ingress is not None else {}
@@ -54,13 +58,13 @@ class SnapshotBuilder:
             target=ctx.target_num_replicas,
             ready=ctx.current_num_replicas,
             ingress_ready=ingress_ready,
-            engines=engine_readings(ctx.raw_metrics or {}, now),
+            engines=engine_readings(ctx.raw_metrics or {}, now, inbox.identity(name)),
             ingress={**reported, **written},
             draining=draining,
             capacity=self._capacity(name, ctx, starting, (known.no_room, inbox.why_pods_wait), now),
             warm_node=known.warm_node,
-            warm_node_start_s=known.cold_starts.on(warm_node=True).total_s,
-            cold_node_start_s=known.cold_starts.on(warm_node=False).total_s,
+            warm_node_start_s=starts.on(warm_node=True).total_s,
+            cold_node_start_s=starts.on(warm_node=False).total_s,
         )
 
     def _capacity(self, name: str, ctx: Any, starting: int, reasons: Sequence[str], now: float) -> Capacity:
@@ -135,12 +139,35 @@ def count_phases(
     return starting, draining
 
 
-def engine_readings(raw: RawMetrics, now: float) -> dict[str, Reading[EngineSignals]]:
-    """Return the newest report of every engine replica that has made one, by replica id."""
+def engine_readings(raw: RawMetrics, now: float, identity: str = "") -> dict[str, Reading[EngineSignals]]:
+    """Return the newest report of every engine replica that has made one, by replica id.
+
+    While Ray replaces replicas by others, the former still work and report. Theirs say how loaded they are;
+    their steps, latencies and sizes say nothing of replicas that are `identity`, and are left out.
+    """
+    former = _replicas_other_than(identity, raw.get(ENGINE_IDENTITY, {}))
     return {
-        replica: Reading(EngineSignals(*values), age)
+        replica: Reading(_load(values) if replica in former else EngineSignals(*values), age)
         for replica, age, values in _rows(raw, ENGINE_FIELDS, now)
     }
+
+
+def _replicas_other_than(identity: str, numbers: Mapping[Any, Sequence[Any]]) -> frozenset[str]:
+    """Return the replicas that report to be another identity; those of earlier versions do not say."""
+    if not identity:
+        return frozenset()
+    number = identity_number(identity)
+    return frozenset(
+        str(replica.unique_id)
+        for replica, series in numbers.items()
+        if series and _value(_newest(series)) != number
+    )
+
+
+def _load(values: Sequence[float]) -> EngineSignals:
+    """Return how loaded a replica is, from the values of its report, as one without any other number."""
+    said = dict(zip(ENGINE_FIELDS, values, strict=True))
+    return EngineSignals(**{name: said[name] for name in _LOAD})
 
 
 def ingress_readings(raw: RawMetrics, deployment: str, now: float) -> dict[str, Reading[IngressSignals]]:

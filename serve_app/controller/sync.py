@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import lacking, read_nodes, shortage
 from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox, StartUp
-from serve_app.policy.state import PolicyState, restore
+from serve_app.controller.memory import Memory
+from serve_app.policy.state import restore
 from serve_app.wire.documents import (
     DECISIONS,
     KNOBS,
@@ -199,11 +200,16 @@ class Sync(Mailbox):
             self._done_at["status"] = now
 
     def _write_learned(self, now: float) -> None:
-        states = self.outbox.states
-        if states is None or not self._due("learned", _LEARNED_S, now):
+        memories = self.outbox.memories
+        if memories is None or not self._due("learned", _LEARNED_S, now):
             return
         learned = {
-            "states": {name: state.document() for name, state in states.items()},
+            "states": {name: memory.state.document() for name, memory in memories.items()},
+            "identities": {name: memory.identity for name, memory in memories.items()},
+            "former": {
+                name: [(identity, law.document()) for identity, law in memory.former]
+                for name, memory in memories.items()
+            },
             "cold_starts": {
                 name: known.cold_starts.startups for name, known in self.inbox.deployments.items()
             },
@@ -212,8 +218,19 @@ class Sync(Mailbox):
         self._done_at["learned"] = now
 
 
-def _parse_learned(document: Any) -> tuple[dict[str, PolicyState], dict[str, ColdStarts]]:
-    """Parse a document of `_write_learned`. Raises if another version wrote it: the policy learns anew."""
-    states = {str(name): restore(state) for name, state in document["states"].items()}
+def _parse_learned(document: Any) -> tuple[dict[str, Memory], dict[str, ColdStarts]]:
+    """Parse a document of `_write_learned`. Raises if another version wrote it: the policy learns anew.
+
+    A version that knew no identities wrote states and starts alone; those count as the present replicas'.
+    """
+    identities, former = document.get("identities", {}), document.get("former", {})
+    memories = {
+        str(name): Memory(
+            restore(state),
+            str(identities.get(name, "")),
+            tuple((str(identity), restore(law)) for identity, law in former.get(name, ())),
+        )
+        for name, state in document["states"].items()
+    }
     startups = _COLD_STARTS.validate_python(document["cold_starts"])
-    return states, {name: ColdStarts(seen) for name, seen in startups.items()}
+    return memories, {name: ColdStarts(seen) for name, seen in startups.items()}

@@ -14,6 +14,7 @@ from replay.profile import Profile
 from replay.result import Result
 from replay.simulation import simulate
 from serve_app.controller.contexts import engine_readings, ingress_readings
+from serve_app.controller.memory import Memory
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
@@ -253,9 +254,9 @@ class Restarted(Production):
             old = self._policy
             self._policy = ServePolicy(old._clock, self._memory, old._metrics, old._log)
             if self.remembers:
-                self._policy._states = {
-                    name: restore(json.loads(json.dumps(state.document())))
-                    for name, state in old._states.items()
+                self._policy._memories = {
+                    name: Memory(restore(json.loads(json.dumps(memory.state.document()))))
+                    for name, memory in old._memories.items()
                 }
         return super().step(fleet)
 
