@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from serve_app.controller.contexts import SnapshotBuilder, held_at_zero, ingress_room, ongoing_of_ingress
+from serve_app.controller.contexts import SnapshotBuilder, held_at_zero, ingress_room
 from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.controller.mailbox import ColdStarts, Inbox, Mailbox
 from serve_app.controller.memory import Memory
@@ -177,7 +177,7 @@ class ServePolicy:
         self, ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
     ) -> int:
         """Return how many ingress replicas there should be; they take no room that an engine needs."""
-        ongoing = ongoing_of_ingress(ctx.raw_metrics or {}, now)
+        ongoing = self._snapshots.ongoing_of_ingress(ctx, now)
         ready, old = ctx.current_num_replicas, ctx.target_num_replicas
         room = ingress_room(ctx, engines, served, inbox, now)
         decision = decide_ingress(ongoing, ready, old, served.ingress, self._ingress_peaks, now, room)

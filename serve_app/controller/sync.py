@@ -18,6 +18,7 @@ from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import lacking, read_nodes, shortage
 from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox, StartUp
 from serve_app.controller.memory import Memory
+from serve_app.controller.sightings import Sightings
 from serve_app.policy.state import restore
 from serve_app.wire.documents import (
     DECISIONS,
@@ -65,6 +66,8 @@ class Sync(Mailbox):
         self._done_at: dict[str, float] = {}
         """When each kind of document was last read or written."""
         self._pending_pods = PendingPods()
+        # Not believed: each report of a replica whose clock is behind would be removed as soon as it is made.
+        self._reports_seen = Sightings(believed=False)
         self._failures: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
@@ -142,7 +145,8 @@ class Sync(Mailbox):
 
     def _read_ingress_reports(self, now: float) -> None:
         reports = read_reports(self._app)
-        for replica in [name for name, report in reports.items() if now - report.at > _REPORT_FORGOTTEN_S]:
+        ages = self._reports_seen.ages({replica: report.at for replica, report in reports.items()}, now)
+        for replica in [name for name, age_s in ages.items() if age_s > _REPORT_FORGOTTEN_S]:
             forget_report(self._app, replica)
             del reports[replica]
         self.inbox = replace(self.inbox, ingress_reports=reports)

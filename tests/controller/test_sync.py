@@ -407,6 +407,7 @@ def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
 
 def test_reports_of_ingress_replicas_are_read_until_a_minute_after_the_last(sync: Sync) -> None:
     publish_report("shop", "killed", {"Engine-tide:held_requests": 3.0}, START)
+    sync._turn(START)
     publish_report("shop", "holds", {}, START + 59.5)
     sync._turn(START + 60)
     assert set(sync.inbox.ingress_reports) == {"killed", "holds"}

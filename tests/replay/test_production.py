@@ -139,9 +139,9 @@ def test_it_sees_the_fleet_as_the_replicas_and_the_ingress_report_it() -> None:
     # Half of the replicas have reported at this step, the others at the last.
     assert sorted(reading.age_s for reading in last.engines.values()) == [0.0, 0.5]
     assert sum(reading.signals.ongoing_requests for reading in last.engines.values()) in (7, 8)
-    # The ingress, after the last decision.
+    # The ingress has reported after the last decision, and this one is the first to see it.
     (gateway,) = last.ingress.values()
-    assert (gateway.age_s, gateway.signals.arrivals_total) == (0.5, 7)
+    assert (gateway.age_s, gateway.signals.arrivals_total) == (0.0, 7)
     assert gateway.signals.arrived_bytes_total == pytest.approx(7 * 300 * 4.4)
 
 
