@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from benchmarks.autoscaling_overhead.controller_state import ENGINE, Fleet, PeerFleet
 from loadtests.percentiles import percentile
 from serve_app.controller.contexts import engine_readings, ingress_readings
+from serve_app.controller.sightings import Sightings
 from serve_app.policy.decide import decide
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState
@@ -54,6 +55,7 @@ def measure(replicas: int, rounds: int, warm_up: int) -> list[Timing]:
     fleet, peer = Fleet(replicas, knobs), PeerFleet(replicas)
     seen: dict[str, list[float]] = {part: [] for part in PARTS}
     state, clock = PolicyState(), time.time()
+    reports = Sightings(), Sightings()
     for round_ in range(warm_up + rounds):
         # What an earlier round leaves behind is not for this one to clear up.
         gc.enable()
@@ -63,7 +65,7 @@ def measure(replicas: int, rounds: int, warm_up: int) -> list[Timing]:
         peer.report()
         # The policy's time goes on by a second a round, however long a round takes.
         clock += 1.0
-        times, state = _round(fleet, peer, state, clock)
+        times, state = _round(fleet, peer, reports, state, clock)
         if round_ >= warm_up:
             for part, seconds in times.items():
                 seen[part].append(seconds)
@@ -82,7 +84,7 @@ def share_of_a_core(timings: list[Timing]) -> dict[str, float]:
 
 
 def _round(
-    fleet: Fleet, peer: PeerFleet, state: PolicyState, now: float
+    fleet: Fleet, peer: PeerFleet, reports: tuple[Sightings, Sightings], state: PolicyState, now: float
 ) -> tuple[dict[str, float], PolicyState]:
     engines, ingress = fleet.context(ENGINE), fleet.context(INGRESS)
     times: dict[str, float] = {}
@@ -91,7 +93,7 @@ def _round(
         return engines.raw_metrics, ingress.raw_metrics
 
     times["collect"], _ = _timed(collect)
-    times["adapter"], snapshot = _timed(partial(_snapshot, engines, ingress))
+    times["adapter"], snapshot = _timed(partial(_snapshot, engines, ingress, reports))
     times["decide"], decision = _timed(partial(decide, snapshot, fleet.knobs, state, now))
     times["again"], _ = _timed(partial(decide, snapshot, fleet.knobs, state, now))
     times["call"], _ = _timed(fleet.call)
@@ -100,14 +102,14 @@ def _round(
     return times, decision.state
 
 
-def _snapshot(engines: Any, ingress: Any) -> Snapshot:
+def _snapshot(engines: Any, ingress: Any, reports: tuple[Sightings, Sightings]) -> Snapshot:
     now = time.time()
     return Snapshot(
         target=engines.target_num_replicas,
         ready=engines.current_num_replicas,
         ingress_ready=ingress.current_num_replicas,
-        engines=engine_readings(engines.raw_metrics, now),
-        ingress=ingress_readings(ingress.raw_metrics, ENGINE, now),
+        engines=engine_readings(engines.raw_metrics, now, reports[0]),
+        ingress=ingress_readings(ingress.raw_metrics, ENGINE, now, reports[1]),
         cold_node_start_s=70.0,
     )
 

@@ -1,5 +1,6 @@
-"""From Ray Serve's autoscaling contexts and the documents read to what the policy decides by. Pure."""
+"""From Ray Serve's autoscaling contexts and the documents read to what the policy decides by. No I/O."""
 
+from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from math import isfinite
 from operator import attrgetter, itemgetter
@@ -7,13 +8,16 @@ from typing import Any
 
 from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_nodes
 from serve_app.controller.mailbox import Deployment, Inbox
+from serve_app.controller.sightings import Sightings
 from serve_app.policy.snapshot import Capacity, Snapshot
+from serve_app.settings.identity import identity_number
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.names import INGRESS
 from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
+    ENGINE_IDENTITY,
     INGRESS_FIELDS,
     ONGOING_REQUESTS,
     EngineSignals,
@@ -25,6 +29,8 @@ from serve_app.wire.signals import (
 _PENDING_GRACE_S = 5.0
 """From asking for a replica to the first line of its constructor it takes Ray a second or two."""
 
+_LOAD = ("running_requests", "waiting_requests", "running_tokens", "waiting_tokens", "ongoing_requests")
+
 _newest = itemgetter(-1)
 _value = attrgetter("value")
 _timestamp = attrgetter("timestamp")
@@ -34,18 +40,23 @@ RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 
 
 class SnapshotBuilder:
-    """Builds snapshots, and remembers since when replicas have been pending."""
+    """Builds snapshots; remembers when reports were first seen, and since when replicas have been pending."""
 
     def __init__(self) -> None:
         self._pending_since: dict[str, float] = {}
+        self._seen: defaultdict[tuple[str, str], Sightings] = defaultdict(Sightings)
+        """By deployment, and by who reports of it, and how."""
 
     def build(self, name: str, ctx: Any, ingress: Any | None, inbox: Inbox, now: float) -> Snapshot:
         """Return the snapshot of engine deployment `name` from its context and that of the ingress."""
-        known = inbox.deployments.get(name, Deployment())
+        known, starts = inbox.deployments.get(name, Deployment()), inbox.cold_starts(name)
         starting, draining = count_phases(known.phases, running_ids(ctx), now)
         # The ingress replicas that run, and those that drain and still hold requests, which Ray leaves out.
-        reported = ingress_readings(ingress.raw_metrics or {}, name, now) if ingress is not None else {}
-        written = reported_readings(inbox.ingress_reports, name, reported, now)
+        raw = (ingress.raw_metrics or {}) if ingress is not None else {}
+        reported = ingress_readings(raw, name, now, self._seen[name, "ingress"])
+        written = reported_readings(
+            inbox.ingress_reports, name, reported, now, self._seen[name, "written by ingress"]
+        )
         if ingress is None:
             ingress_ready = max(1, len(written))
         else:
@@ -54,14 +65,20 @@ class SnapshotBuilder:
             target=ctx.target_num_replicas,
             ready=ctx.current_num_replicas,
             ingress_ready=ingress_ready,
-            engines=engine_readings(ctx.raw_metrics or {}, now),
+            engines=engine_readings(
+                ctx.raw_metrics or {}, now, self._seen[name, "engines"], inbox.identity(name)
+            ),
             ingress={**reported, **written},
             draining=draining,
             capacity=self._capacity(name, ctx, starting, (known.no_room, inbox.why_pods_wait), now),
             warm_node=known.warm_node,
-            warm_node_start_s=known.cold_starts.on(warm_node=True).total_s,
-            cold_node_start_s=known.cold_starts.on(warm_node=False).total_s,
+            warm_node_start_s=starts.on(warm_node=True).total_s,
+            cold_node_start_s=starts.on(warm_node=False).total_s,
         )
+
+    def ongoing_of_ingress(self, ctx: Any, now: float) -> dict[str, tuple[float, float]]:
+        """Return (open requests, age in seconds) of every ingress replica that has reported."""
+        return ongoing_of_ingress(ctx.raw_metrics or {}, now, self._seen[INGRESS, "ongoing"])
 
     def _capacity(self, name: str, ctx: Any, starting: int, reasons: Sequence[str], now: float) -> Capacity:
         missing = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
@@ -135,42 +152,81 @@ def count_phases(
     return starting, draining
 
 
-def engine_readings(raw: RawMetrics, now: float) -> dict[str, Reading[EngineSignals]]:
-    """Return the newest report of every engine replica that has made one, by replica id."""
+def engine_readings(
+    raw: RawMetrics, now: float, seen: Sightings | None = None, identity: str = ""
+) -> dict[str, Reading[EngineSignals]]:
+    """Return the newest report of every engine replica that has made one, by replica id.
+
+    `seen` knows the reports before. While Ray replaces replicas by others, the former still work and report.
+    Theirs say how loaded they are; their steps, latencies and sizes say nothing of replicas that are
+    `identity`, and are left out.
+    """
+    former = _replicas_other_than(identity, raw.get(ENGINE_IDENTITY, {}))
     return {
-        replica: Reading(EngineSignals(*values), age)
-        for replica, age, values in _rows(raw, ENGINE_FIELDS, now)
+        replica: Reading(_load(values) if replica in former else EngineSignals(*values), age)
+        for replica, age, values in _rows(raw, ENGINE_FIELDS, now, seen)
     }
 
 
-def ingress_readings(raw: RawMetrics, deployment: str, now: float) -> dict[str, Reading[IngressSignals]]:
+def _replicas_other_than(identity: str, numbers: Mapping[Any, Sequence[Any]]) -> frozenset[str]:
+    """Return the replicas that report to be another identity; those of earlier versions do not say."""
+    if not identity:
+        return frozenset()
+    number = identity_number(identity)
+    return frozenset(
+        str(replica.unique_id)
+        for replica, series in numbers.items()
+        if series and _value(_newest(series)) != number
+    )
+
+
+def _load(values: Sequence[float]) -> EngineSignals:
+    """Return how loaded a replica is, from the values of its report, as one without any other number."""
+    said = dict(zip(ENGINE_FIELDS, values, strict=True))
+    return EngineSignals(**{name: said[name] for name in _LOAD})
+
+
+def ingress_readings(
+    raw: RawMetrics, deployment: str, now: float, seen: Sightings | None = None
+) -> dict[str, Reading[IngressSignals]]:
     """Return the newest report of every ingress replica about the model of engine deployment `deployment`."""
     names = tuple(ingress_key(deployment, name) for name in INGRESS_FIELDS)
-    return {replica: Reading(IngressSignals(*values), age) for replica, age, values in _rows(raw, names, now)}
+    rows = _rows(raw, names, now, seen)
+    return {replica: Reading(IngressSignals(*values), age) for replica, age, values in rows}
 
 
 def reported_readings(
-    reports: Mapping[str, IngressReport], deployment: str, known: Container[str], now: float
+    reports: Mapping[str, IngressReport],
+    deployment: str,
+    known: Container[str],
+    now: float,
+    seen: Sightings | None = None,
 ) -> dict[str, Reading[IngressSignals]]:
     """Return the fresh written reports of ingress replicas that hold requests and are not `known` from Ray.
 
     They drain, or the controller has just restarted. Stale reports were left by replicas that were killed.
     """
     names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
+    ages = (seen or Sightings()).ages({replica: report.at for replica, report in reports.items()}, now)
     readings = {
-        replica: Reading(IngressSignals(*[report.values[name] for name in names]), max(0.0, now - report.at))
+        replica: Reading(IngressSignals(*[report.values[name] for name in names]), ages[replica])
         for replica, report in reports.items()
         if replica not in known and report.values.keys() >= set(names)
     }
     return {replica: reading for replica, reading in readings.items() if reading.fresh}
 
 
-def ongoing_of_ingress(raw: RawMetrics, now: float) -> dict[str, tuple[float, float]]:
+def ongoing_of_ingress(
+    raw: RawMetrics, now: float, seen: Sightings | None = None
+) -> dict[str, tuple[float, float]]:
     """Return (open requests, age in seconds) of every ingress replica that has reported."""
-    return {replica: (values[0], age) for replica, age, values in _rows(raw, (ONGOING_REQUESTS,), now)}
+    rows = _rows(raw, (ONGOING_REQUESTS,), now, seen)
+    return {replica: (values[0], age) for replica, age, values in rows}
 
 
-def _rows(raw: RawMetrics, names: Sequence[str], now: float) -> list[tuple[str, float, tuple[float, ...]]]:
+def _rows(
+    raw: RawMetrics, names: Sequence[str], now: float, seen: Sightings | None
+) -> list[tuple[str, float, tuple[float, ...]]]:
     """Return (replica id, age, newest values in the order of `names`) of replicas that report all of them."""
     columns = [raw[name] for name in names if name in raw]
     if len(columns) < len(names):
@@ -182,11 +238,11 @@ def _rows(raw: RawMetrics, names: Sequence[str], now: float) -> list[tuple[str, 
         replicas = [replica for replica in replicas if all(column.get(replica) for column in columns)]
         columns = [{replica: column[replica] for replica in replicas} for column in columns]
     values = zip(*[map(_value, map(_newest, column.values())) for column in columns], strict=True)
-    stamps = map(_timestamp, map(_newest, columns[0].values()))
-    # A replica's clock may run ahead of the controller's, so a report from the future counts as one of now.
+    ids = [str(replica.unique_id) for replica in replicas]
+    stamps = dict(zip(ids, map(_timestamp, map(_newest, columns[0].values())), strict=True))
     # A report without a finite time counts as none.
+    timed = stamps if isfinite(sum(stamps.values())) else {k: at for k, at in stamps.items() if isfinite(at)}
+    ages = (seen or Sightings()).ages(timed, now)
     return [
-        (str(replica.unique_id), max(0.0, now - stamp), row)
-        for replica, stamp, row in zip(replicas, stamps, values, strict=True)
-        if isfinite(stamp)
+        (replica, ages[replica], row) for replica, row in zip(ids, values, strict=True) if replica in ages
     ]

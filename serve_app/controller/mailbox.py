@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any, NamedTuple, Self
 
 from serve_app.cluster.ray_resources import Node
-from serve_app.policy.state import PolicyState
+from serve_app.controller.memory import KEPT_IDENTITIES, Memory
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.served_models import ServedApplication
 
@@ -21,6 +21,8 @@ class StartUp(NamedTuple):
     phases_s: dict[str, float]
     warm_node: bool | None = None
     """Whether vLLM was imported on the node before; None where an earlier version measured the start."""
+    identity: str = ""
+    """What the replica is; see `serve_app.settings.identity`. Empty where an earlier version started it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class ColdStarts:
                 replica,
                 {name: float(seconds) for name, seconds in document["durations_s"].items()},
                 document.get("warm_node"),
+                document.get("identity", ""),
             )
             for replica, document in sorted(phases.items(), key=lambda item: float(item[1]["since"]))
             if document["phase"] == "ready" and replica not in known
@@ -44,9 +47,19 @@ class ColdStarts:
         if not new:
             return self
         found = (*self.startups, *new)
-        kinds = [[each for each in found if each.warm_node is kind] for kind in (True, False, None)]
-        kept = [each.replica for kind in kinds for each in kind[-_KEPT:]]
+        newest = [*dict.fromkeys(each.identity for each in reversed(found))][:KEPT_IDENTITIES]
+        kinds: dict[tuple[str, bool | None], list[str]] = {}
+        for each in found:
+            kinds.setdefault((each.identity, each.warm_node), []).append(each.replica)
+        kept = {name for kind, names in kinds.items() if kind[0] in newest for name in names[-_KEPT:]}
         return type(self)(tuple(each for each in found if each.replica in kept))
+
+    def of(self, identity: str) -> Self:
+        """Return the starts of replicas that are `identity`; without any, those of which it is not known."""
+        if not identity:
+            return self
+        starts = [each for each in self.startups if each.identity == identity]
+        return type(self)(tuple(starts or [each for each in self.startups if not each.identity]))
 
     def on(self, *, warm_node: bool) -> Self:
         """Return the starts on warm nodes, or on cold ones; without any, those of which it is not known."""
@@ -82,7 +95,7 @@ class Deployment:
 class Learned:
     """What an earlier policy of the application has left."""
 
-    states: Mapping[str, PolicyState] = field(default_factory=dict)
+    memories: Mapping[str, Memory] = field(default_factory=dict)
     """By engine deployment."""
     records: Sequence[Mapping[str, Any]] = ()
     """Decision records, oldest first."""
@@ -104,6 +117,16 @@ class Inbox:
     learned: Learned | None = None
     """Set no later than `served`."""
 
+    def identity(self, deployment: str) -> str:
+        """Return what the replicas of an engine deployment are; empty while that is not known."""
+        model = self.served.models.get(deployment) if self.served is not None else None
+        return model.identity if model is not None else ""
+
+    def cold_starts(self, deployment: str) -> ColdStarts:
+        """Return the starts of such replicas as an engine deployment has now."""
+        known = self.deployments.get(deployment, Deployment())
+        return known.cold_starts.of(self.identity(deployment))
+
 
 @dataclass(slots=True)
 class Outbox:
@@ -112,7 +135,7 @@ class Outbox:
     status: dict[str, Any] = field(default_factory=dict)
     decisions: list[dict[str, Any]] = field(default_factory=list)
     decisions_seq: int = 0
-    states: Mapping[str, PolicyState] | None = None
+    memories: Mapping[str, Memory] | None = None
     """What has been learned, by engine deployment; None until what an earlier policy learned is known."""
     unsettled: Collection[str] = ()
     """The deployments whose replicas are starting or stopping."""

@@ -9,11 +9,13 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from serve_app.controller.contexts import SnapshotBuilder, held_at_zero, ingress_room, ongoing_of_ingress
+from serve_app.controller.contexts import SnapshotBuilder, held_at_zero, ingress_room
 from serve_app.controller.journal import HEARTBEAT_S, Journal
-from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Mailbox
+from serve_app.controller.mailbox import ColdStarts, Inbox, Mailbox
+from serve_app.controller.memory import Memory
 from serve_app.controller.sync import Sync
 from serve_app.policy.decide import Decision, decide
 from serve_app.policy.ingress_scaling import decide_ingress
@@ -63,7 +65,9 @@ class ServePolicy:
         self._journal = Journal()
         self._replica_time = ReplicaTime()
         self._snapshots = SnapshotBuilder()
-        self._states: dict[str, PolicyState] = {}
+        self._memories: dict[str, Memory] = {}
+        self._news: dict[str, str] = {}
+        """What an operator should know of a model, until a record of it has said so."""
         self._ingress_peaks: tuple[tuple[float, int], ...] = ()
         self._look_at_nodes = False
         self._status: dict[str, dict[str, Any]] = {}
@@ -102,7 +106,7 @@ class ServePolicy:
         if inbox.learned is not None and not self._remembers:
             # Go on with what an earlier policy has left.
             self._remembers = True
-            self._states = {**inbox.learned.states, **self._states}
+            self._memories = {**inbox.learned.memories, **self._memories}
             self._journal.load(inbox.learned.records)
         served = inbox.served
         if served is None:
@@ -123,7 +127,7 @@ class ServePolicy:
             except Exception as error:  # the other models are decided all the same
                 if now - self._failing_since.setdefault(name, now) >= _LONGEST_FAILURE_S:
                     del self._failing_since[name]
-                    self._states.pop(name, None)  # its memory may be the reason
+                    self._memories.pop(name, None)  # it may be the reason
                 self._report_error(name, model.name, ctx, error, now)
             else:
                 self._failing_since.pop(name, None)
@@ -140,12 +144,18 @@ class ServePolicy:
         self, model: ServedModel, snapshot: Snapshot, inbox: Inbox, metrics: AutoscalingMetrics, now: float
     ) -> Decision:
         name, old = model.deployment, snapshot.target
-        decision = self.decide(model, snapshot, self._states.get(name, PolicyState()), now)
-        self._states[name] = decision.state
+        memory = self._recall(model)
+        decision = self.decide(model, snapshot, memory.state, now)
+        self._memories[name] = replace(memory, state=decision.state)
+        if name in self._news:
+            why = decision.explanation
+            decision = replace(decision, explanation=replace(why, notes=(*why.notes, self._news[name])))
         record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
+        if record is not None:
+            self._news.pop(name, None)
         if record is not None and record["kind"] == "change":
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
-        starts = inbox.deployments.get(name, Deployment()).cold_starts
+        starts = inbox.cold_starts(name)
         status = self._status[name] = _model_status(model, snapshot, decision, starts)
         metrics.set(model.name, _gauges(model, status, decision), decision.explanation.binding)
         replicas = {state: status[state] for state in ("starting", "ready", "draining")}
@@ -154,11 +164,20 @@ class ServePolicy:
             metrics.count_change(model.name, old, decision.target)
         return decision
 
+    def _recall(self, model: ServedModel) -> Memory:
+        """Return the memory of a model; if its replicas are others now, with what is known of these."""
+        memory, news = self._memories.get(model.deployment, Memory()).of(model.identity)
+        self._memories[model.deployment] = memory
+        if news:
+            self._news[model.deployment] = news
+            self._log.warning("autoscaling of %s: %s", model.deployment, news)
+        return memory
+
     def _decide_ingress(
         self, ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
     ) -> int:
         """Return how many ingress replicas there should be; they take no room that an engine needs."""
-        ongoing = ongoing_of_ingress(ctx.raw_metrics or {}, now)
+        ongoing = self._snapshots.ongoing_of_ingress(ctx, now)
         ready, old = ctx.current_num_replicas, ctx.target_num_replicas
         room = ingress_room(ctx, engines, served, inbox, now)
         decision = decide_ingress(ongoing, ready, old, served.ingress, self._ingress_peaks, now, room)
@@ -175,7 +194,7 @@ class ServePolicy:
         served = mailbox.inbox.served
         zygote = served is not None and served.zygote
         outbox.status = {"policy_errors": self._errors, "zygote": zygote, "models": dict(self._status)}
-        outbox.states = dict(self._states) if self._remembers else None
+        outbox.memories = dict(self._memories) if self._remembers else None
         if self._journal.seq != outbox.decisions_seq:
             outbox.decisions = self._journal.records()
             outbox.decisions_seq = self._journal.seq
@@ -235,6 +254,7 @@ def _model_status(
     return {
         "model": model.name,
         "mode": model.knobs.mode,
+        "identity": model.identity,
         "wanted": decision.wanted,
         "target": decision.target,
         "ready": snapshot.ready,

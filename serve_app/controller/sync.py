@@ -17,7 +17,9 @@ from pydantic import TypeAdapter
 from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import lacking, read_nodes, shortage
 from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox, StartUp
-from serve_app.policy.state import PolicyState, restore
+from serve_app.controller.memory import Memory
+from serve_app.controller.sightings import Sightings
+from serve_app.policy.state import restore
 from serve_app.wire.documents import (
     DECISIONS,
     KNOBS,
@@ -64,6 +66,8 @@ class Sync(Mailbox):
         self._done_at: dict[str, float] = {}
         """When each kind of document was last read or written."""
         self._pending_pods = PendingPods()
+        # Not believed: each report of a replica whose clock is behind would be removed as soon as it is made.
+        self._reports_seen = Sightings(believed=False)
         self._failures: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
@@ -141,7 +145,8 @@ class Sync(Mailbox):
 
     def _read_ingress_reports(self, now: float) -> None:
         reports = read_reports(self._app)
-        for replica in [name for name, report in reports.items() if now - report.at > _REPORT_FORGOTTEN_S]:
+        ages = self._reports_seen.ages({replica: report.at for replica, report in reports.items()}, now)
+        for replica in [name for name, age_s in ages.items() if age_s > _REPORT_FORGOTTEN_S]:
             forget_report(self._app, replica)
             del reports[replica]
         self.inbox = replace(self.inbox, ingress_reports=reports)
@@ -199,11 +204,16 @@ class Sync(Mailbox):
             self._done_at["status"] = now
 
     def _write_learned(self, now: float) -> None:
-        states = self.outbox.states
-        if states is None or not self._due("learned", _LEARNED_S, now):
+        memories = self.outbox.memories
+        if memories is None or not self._due("learned", _LEARNED_S, now):
             return
         learned = {
-            "states": {name: state.document() for name, state in states.items()},
+            "states": {name: memory.state.document() for name, memory in memories.items()},
+            "identities": {name: memory.identity for name, memory in memories.items()},
+            "former": {
+                name: [(identity, law.document()) for identity, law in memory.former]
+                for name, memory in memories.items()
+            },
             "cold_starts": {
                 name: known.cold_starts.startups for name, known in self.inbox.deployments.items()
             },
@@ -212,8 +222,19 @@ class Sync(Mailbox):
         self._done_at["learned"] = now
 
 
-def _parse_learned(document: Any) -> tuple[dict[str, PolicyState], dict[str, ColdStarts]]:
-    """Parse a document of `_write_learned`. Raises if another version wrote it: the policy learns anew."""
-    states = {str(name): restore(state) for name, state in document["states"].items()}
+def _parse_learned(document: Any) -> tuple[dict[str, Memory], dict[str, ColdStarts]]:
+    """Parse a document of `_write_learned`. Raises if another version wrote it: the policy learns anew.
+
+    A version that knew no identities wrote states and starts alone; those count as the present replicas'.
+    """
+    identities, former = document.get("identities", {}), document.get("former", {})
+    memories = {
+        str(name): Memory(
+            restore(state),
+            str(identities.get(name, "")),
+            tuple((str(identity), restore(law)) for identity, law in former.get(name, ())),
+        )
+        for name, state in document["states"].items()
+    }
     startups = _COLD_STARTS.validate_python(document["cold_starts"])
-    return states, {name: ColdStarts(seen) for name, seen in startups.items()}
+    return memories, {name: ColdStarts(seen) for name, seen in startups.items()}

@@ -27,12 +27,14 @@ from serve_app.engine.niceness import giving_way
 from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
 from serve_app.engine.startup_phases import Startup, busy_seconds, created, process_start
+from serve_app.settings.identity import engine_identity, identity_number
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.log_segments import request_log_segments
 from serve_app.telemetry.request_log import RequestLog
 from serve_app.wire.data_plane import Call
 from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
+from serve_app.wire.signals import ENGINE_IDENTITY
 from serve_app.zygote.own import own_zygote
 
 logger = logging.getLogger("ray.serve")
@@ -71,6 +73,7 @@ class Engine:
             partial(publish_phase, *self._replica),
             durations={"process": process},
             warm_node=warm_node,
+            identity=engine_identity(self._model),
         )
         self._stop.push_async_callback(self._forget_phase)
         segments = request_log_segments(RequestLogSettings.model_validate(request_log), *self._replica)
@@ -114,13 +117,14 @@ class Engine:
         return {"address": self._data_plane.address, "token": self._data_plane.token}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what Ray tells the autoscaling policy of this replica, every second: `EngineSignals`.
+        """Return what Ray tells the autoscaling policy of this replica, every second: `EngineSignals`,
+        and what it is.
 
         A coroutine runs on the loop that counts the steps; Ray would call a plain method in a thread.
         """
         signals = self._engine.report.take(self._data_plane.open_requests)
         self._metrics.count_steps(signals)
-        return asdict(signals)
+        return {**asdict(signals), ENGINE_IDENTITY: identity_number(self._startup.identity)}
 
     async def call(self, message: bytes) -> AsyncIterator[Any]:
         """Yield `ACCEPTED`, `(status, content type, headers, cached tokens)`, then bytes of the answer.

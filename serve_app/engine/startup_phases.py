@@ -90,7 +90,8 @@ class Startup:
     """The phases of a replica's start in order, with their seconds.
 
     `publish` is called with a JSON document at every change: the current phase, when it began (Unix time),
-    the durations so far and whether the node was warm. Phases that ended before are given as `durations`.
+    the durations so far, whether the node was warm, and what the replica is. Phases that ended before are
+    given as `durations`.
     """
 
     model: str
@@ -102,6 +103,8 @@ class Startup:
     """What may explain a failure, told with its reason."""
     warm_node: bool = False
     """Whether vLLM was imported on the node before the start; see `process_start`."""
+    identity: str = ""
+    """What this replica is; see `serve_app.settings.identity`."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
 
@@ -133,4 +136,5 @@ class Startup:
 
     def _tell(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
-        self.publish(json.dumps({**document, "warm_node": self.warm_node, **more}))
+        kind = {"warm_node": self.warm_node, "identity": self.identity}
+        self.publish(json.dumps({**document, **kind, **more}))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import replica_resources
+from serve_app.settings.identity import engine_identity
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import ModelSettings
@@ -109,7 +110,11 @@ class KnobPublisher:
         return ServedApplication(
             {
                 settings.deployment_name: ServedModel(
-                    name, settings.deployment_name, self._live.of(name), replica_resources(settings)
+                    name,
+                    settings.deployment_name,
+                    self._live.of(name),
+                    replica_resources(settings),
+                    engine_identity(settings),
                 )
                 for name, settings in self._models.items()
             },

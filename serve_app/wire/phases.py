@@ -85,6 +85,8 @@ def _parse(data: bytes) -> dict[str, Any]:
         found |= {"during": str(document["during"]), "reason": str(document["reason"])}
     if "warm_node" in document:  # absent from those of earlier versions
         found["warm_node"] = bool(document["warm_node"])
+    if "identity" in document:  # absent too
+        found["identity"] = str(document["identity"])
     if "until" in document:
         found["until"] = float(document["until"])
     return found

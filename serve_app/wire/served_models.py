@@ -18,6 +18,8 @@ class ServedModel:
     knobs: Knobs
     resources: Mapping[str, float] = field(default_factory=dict)
     """What one replica takes of a Ray cluster, such as `{"GPU": 1}`."""
+    identity: str = ""
+    """What a replica is, see `serve_app.settings.identity`; empty where the writer does not say."""
 
 
 _model = TypeAdapter(ServedModel)

@@ -16,6 +16,10 @@ ONGOING_REQUESTS = "ongoing_requests"
 """The metric of an ingress replica for the requests of all models that it has open and does not hold."""
 
 
+ENGINE_IDENTITY = "engine_identity"
+"""The metric of an engine replica for what it is: `identity_number` of `serve_app.settings.identity`."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSignals:
     """One engine replica. Totals count since the replica started; the rest is of now or the last seconds."""

@@ -77,3 +77,23 @@ def test_a_start_on_a_node_of_an_unknown_kind_counts_until_one_of_the_kind_is_kn
     starts = starts.add({"new": {**document("ready", 2, weights=3.0), "warm_node": True}})
 
     assert (starts.on(warm_node=True).total_s, starts.on(warm_node=False).total_s) == (3.0, 8.0)
+
+
+def test_starts_of_other_replicas_are_kept_apart_for_the_newest_four_kinds() -> None:
+    starts = ColdStarts()
+    for kind in range(6):
+        for n in range(7):
+            ready = {**document("ready", 10 * kind + n, weights=float(kind)), "identity": f"kind {kind}"}
+            starts = starts.add({f"r{kind}{n}": ready})
+
+    assert [starts.of(f"kind {kind}").total_s for kind in range(6)] == [None, None, 2.0, 3.0, 4.0, 5.0]
+    assert len(starts.startups) == 4 * 5
+
+
+def test_starts_of_replicas_that_did_not_say_what_they_are_count_until_one_of_the_kind_is_known() -> None:
+    starts = ColdStarts().add({"old": document("ready", 1, weights=8.0)})
+    assert starts.of("a 7B").total_s == starts.of("").total_s == 8.0
+
+    starts = starts.add({"new": {**document("ready", 2, weights=3.0), "identity": "a 7B"}})
+
+    assert (starts.of("a 7B").total_s, starts.of("a 70B").total_s) == (3.0, 8.0)

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.serve.config import AutoscalingPolicy
 
-from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Learned, StartUp
+from serve_app.controller.mailbox import ColdStarts, Deployment, StartUp
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.controller.sync import Sync
-from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.names import INGRESS
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
@@ -277,9 +276,9 @@ def test_a_change_is_sent_at_once_with_all_that_led_to_it(clock: Clock) -> None:
 def test_what_is_learned_can_be_written_and_with_the_policy_its_thread_ends(kv: StubKv, clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     app.tick()
-    states = app.mailbox.outbox.states
-    assert states is not None
-    assert set(states) == {"Engine-a"}
+    memories = app.mailbox.outbox.memories
+    assert memories is not None
+    assert set(memories) == {"Engine-a"}
 
     app.policy._mailbox = None
     app.tick()
@@ -291,29 +290,6 @@ def test_what_is_learned_can_be_written_and_with_the_policy_its_thread_ends(kv: 
     assert gone() is None
     sync._thread.join(LIMIT_S)
     assert not sync._thread.is_alive()
-
-
-def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS})
-    learned = Learned({"Engine-a": PolicyState(learned_headroom=0.9)}, ({"seq": 41},))
-    left = replace(app.mailbox.inbox, learned=learned)
-    app.mailbox.inbox = Inbox()
-    app.tick()
-    assert app.mailbox.outbox.decisions == []
-
-    app.mailbox.inbox = left
-    app.tick()
-
-    assert [record["seq"] for record in app.mailbox.outbox.decisions] == [41, 42]
-    assert app.policy._states["Engine-a"].learned_headroom == 0.9
-
-
-def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replace_it(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS})
-    app.mailbox.inbox = Inbox()
-    app.tick()
-
-    assert app.mailbox.outbox.states is None
 
 
 def test_the_controllers_loop_makes_no_call_of_the_gcs(

@@ -8,6 +8,7 @@ import pytest
 from serve_app.cluster.ray_resources import Node
 from serve_app.controller import sync as sync_module
 from serve_app.controller.mailbox import ColdStarts, Learned, StartUp
+from serve_app.controller.memory import Memory
 from serve_app.controller.sync import Sync
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
@@ -271,14 +272,16 @@ def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones
 def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: Sync, kv: StubKv) -> None:
     phase("r1", "ready", START, imports=8.0)
     state = PolicyState(learned_headroom=0.9)
-    sync.outbox.states = {TIDE: state}
+    sync.outbox.memories = {TIDE: Memory(state, "a 7B", (("a 1B", PolicyState()),))}
 
     sync._turn(START)
     sync._turn(START + 9.5)
     assert written(kv, LEARNED) == 1
     assert stored(LEARNED, "shop") == {
         "states": {TIDE: json.loads(json.dumps(state.document()))},
-        "cold_starts": {TIDE: [["r1", {"imports": 8.0}, True]]},
+        "identities": {TIDE: "a 7B"},
+        "former": {TIDE: [["a 1B", json.loads(json.dumps(PolicyState().document()))]]},
+        "cold_starts": {TIDE: [["r1", {"imports": 8.0}, True, ""]]},
     }
 
     sync._turn(START + 10)
@@ -288,7 +291,7 @@ def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: 
 def test_a_policy_that_is_gone_writes_nothing_that_could_replace_what_the_next_one_writes(
     sync: Sync, kv: StubKv
 ) -> None:
-    sync.outbox.states = {}
+    sync.outbox.memories = {}
     sync.stop()
 
     sync._turn(START)
@@ -298,7 +301,9 @@ def test_a_policy_that_is_gone_writes_nothing_that_could_replace_what_the_next_o
 
 def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(sync: Sync) -> None:
     phase("r1", "ready", START, imports=8.0)
-    sync.outbox.states = {TIDE: PolicyState(learned_headroom=0.9)}
+    law = PolicyState(learned_headroom=0.8, kv_cache_tokens=9e5)
+    memory = Memory(PolicyState(learned_headroom=0.9), "a 7B", (("a 1B", law),))
+    sync.outbox.memories = {TIDE: memory}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
     sync._turn(START)
 
@@ -307,19 +312,22 @@ def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(
     later._turn(START + 60)
 
     records = ({"seq": 41, "model": "tide"},)
-    assert later.inbox.learned == Learned({TIDE: PolicyState(learned_headroom=0.9)}, records)
+    assert later.inbox.learned == Learned({TIDE: memory}, records)
     starts = ColdStarts((StartUp("r1", {"imports": 8.0}, True), StartUp("runs", {"imports": 4.0}, True)))
     assert later.inbox.deployments[TIDE].cold_starts == starts
 
 
-def test_starts_that_an_earlier_version_measured_count_for_both_kinds_of_node(sync: Sync) -> None:
-    put_document(LEARNED, "shop", {"states": {}, "cold_starts": {TIDE: [["old", {"imports": 8.0}]]}})
+def test_what_a_version_learned_that_knew_fewer_kinds_of_replicas_and_nodes_is_not_lost(sync: Sync) -> None:
+    state, starts = PolicyState(learned_headroom=0.9), {TIDE: [["old", {"imports": 8.0}]]}
+    put_document(LEARNED, "shop", {"states": {TIDE: state.document()}, "cold_starts": starts})
 
     sync._turn(START)
 
-    starts = sync.inbox.deployments[TIDE].cold_starts
-    assert starts == ColdStarts((StartUp("old", {"imports": 8.0}),))
-    assert [starts.on(warm_node=kind).total_s for kind in (True, False)] == [8.0, 8.0]
+    assert sync.inbox.learned == Learned({TIDE: Memory(state)})
+
+    found = sync.inbox.deployments[TIDE].cold_starts
+    assert found == ColdStarts((StartUp("old", {"imports": 8.0}),))
+    assert [found.on(warm_node=kind).total_s for kind in (True, False)] == [8.0, 8.0]
 
 
 def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_written(
@@ -350,7 +358,7 @@ def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
     key = kind if "/" in kind else f"{kind}/shop"
     kv.kept[NAMESPACE, key.encode()] = data
     sync.outbox.status = {"policy_errors": 0, "models": {}}
-    sync.outbox.states = {}
+    sync.outbox.memories = {}
     sync.outbox.unsettled = {TIDE}
     phase("starts", "imports")
 
@@ -383,7 +391,7 @@ def test_a_cluster_that_cannot_be_asked_stops_no_document(
 def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
     sync.outbox.status = {"policy_errors": 0, "models": {}}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
-    sync.outbox.states = {}
+    sync.outbox.memories = {}
     sync._turn(START - 0.5)
     kv.written.clear()
     kv.fails = RuntimeError("GCS is gone")
@@ -399,6 +407,7 @@ def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
 
 def test_reports_of_ingress_replicas_are_read_until_a_minute_after_the_last(sync: Sync) -> None:
     publish_report("shop", "killed", {"Engine-tide:held_requests": 3.0}, START)
+    sync._turn(START)
     publish_report("shop", "holds", {}, START + 59.5)
     sync._turn(START + 60)
     assert set(sync.inbox.ingress_reports) == {"killed", "holds"}

@@ -21,8 +21,10 @@ from serve_app.engine.engine_report import EngineReport
 from serve_app.ingress.call_message import call_message
 from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.settings import ModelSettings, RequestLogSettings
+from serve_app.settings.identity import identity_number
 from serve_app.telemetry import series
 from serve_app.telemetry.engine_metrics import EngineLimits
+from serve_app.wire.signals import ENGINE_IDENTITY
 from tests.engine.stub_core import StubCore, scheduled
 from tests.stub_engine import LIMIT_S, StubEngine, frames
 from tests.telemetry.stub_metric import SERIES, StubMetric
@@ -235,6 +237,7 @@ async def test_the_policy_is_told_of_the_engine_and_steps_are_counted(replica: R
     told = await replica.engine.record_autoscaling_stats()
 
     assert (told["waiting_requests"], told["waiting_tokens"], told["steps"]) == (1.0, 7.0, 1.0)
+    assert told[ENGINE_IDENTITY] == identity_number("embedded on 1 x A100")
     assert SERIES["llm_steps_total"].values == [(1.0, {})]
     assert SERIES["llm_step_prefill_tokens_total"].values == [(7.0, {})]
 

@@ -45,18 +45,20 @@ def test_each_phase_is_told_when_it_begins_with_what_the_ones_before_took() -> N
     startup.finish()
 
     assert told.documents == [
-        {"phase": "imports", "since": 1_700_000_000.0, "durations_s": {}, "warm_node": False},
+        {"phase": "imports", "since": 1_700_000_000.0, "durations_s": {}, "warm_node": False, "identity": ""},
         {
             "phase": "weights_and_kv_cache",
             "since": 1_700_000_007.5,
             "durations_s": {"imports": 7.5},
             "warm_node": False,
+            "identity": "",
         },
         {
             "phase": "ready",
             "since": 1_700_000_009.75,
             "durations_s": {"imports": 7.5, "weights_and_kv_cache": 2.25},
             "warm_node": False,
+            "identity": "",
         },
     ]
 
@@ -112,6 +114,7 @@ def test_a_failure_is_told_with_its_phase_and_reason_and_goes_on(error: BaseExce
         "since": 1_700_000_007.0,
         "durations_s": {"imports": 7.0},
         "warm_node": False,
+        "identity": "",
         "during": "weights_and_kv_cache",
         "reason": reason,
     }

@@ -75,6 +75,7 @@ async def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes
     tide, embed = served.models.values()
     assert (tide.name, tide.knobs) == ("tide", Knobs(max_replicas=8))
     assert tide.resources == {"CPU": 1.0, "GPU": 1.0, "accelerator_type:H100": 0.001}
+    assert tide.identity == "embedded on 1 x H100"
     assert (embed.name, embed.knobs, embed.resources) == ("org/embed", Knobs(), {"CPU": 0.5})
     assert served.ingress == IngressKnobs(max_replicas=2)
     assert served.ingress_resources == {"CPU": 0.5}

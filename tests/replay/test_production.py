@@ -14,6 +14,7 @@ from replay.profile import Profile
 from replay.result import Result
 from replay.simulation import simulate
 from serve_app.controller.contexts import engine_readings, ingress_readings
+from serve_app.controller.memory import Memory
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
@@ -138,9 +139,9 @@ def test_it_sees_the_fleet_as_the_replicas_and_the_ingress_report_it() -> None:
     # Half of the replicas have reported at this step, the others at the last.
     assert sorted(reading.age_s for reading in last.engines.values()) == [0.0, 0.5]
     assert sum(reading.signals.ongoing_requests for reading in last.engines.values()) in (7, 8)
-    # The ingress, after the last decision.
+    # The ingress has reported after the last decision, and this one is the first to see it.
     (gateway,) = last.ingress.values()
-    assert (gateway.age_s, gateway.signals.arrivals_total) == (0.5, 7)
+    assert (gateway.age_s, gateway.signals.arrivals_total) == (0.0, 7)
     assert gateway.signals.arrived_bytes_total == pytest.approx(7 * 300 * 4.4)
 
 
@@ -253,9 +254,9 @@ class Restarted(Production):
             old = self._policy
             self._policy = ServePolicy(old._clock, self._memory, old._metrics, old._log)
             if self.remembers:
-                self._policy._states = {
-                    name: restore(json.loads(json.dumps(state.document())))
-                    for name, state in old._states.items()
+                self._policy._memories = {
+                    name: Memory(restore(json.loads(json.dumps(memory.state.document()))))
+                    for name, memory in old._memories.items()
                 }
         return super().step(fleet)
 

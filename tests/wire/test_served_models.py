@@ -9,7 +9,7 @@ from serve_app.wire.served_models import ServedApplication, ServedModel, read_se
 
 SERVED = ServedApplication(
     {
-        "Engine-a": ServedModel("a", "Engine-a", Knobs(max_replicas=4), {"GPU": 1.0}),
+        "Engine-a": ServedModel("a", "Engine-a", Knobs(max_replicas=4), {"GPU": 1.0}, "a 7B on 1 x A100"),
         "Engine-b": ServedModel("b/instruct", "Engine-b", Knobs(mode="advise")),
     },
     IngressKnobs(max_replicas=7),
@@ -38,3 +38,11 @@ def test_a_document_without_one_of_its_parts_is_refused(key: str) -> None:
 
     with pytest.raises(KeyError, match=key):
         read_served(document)
+
+
+def test_a_document_of_a_version_that_knew_no_identities_is_read() -> None:
+    document: dict[str, Any] = json.loads(json.dumps(SERVED.document(at=1.0)))
+    for model in document["models"]:
+        del model["identity"]
+
+    assert [model.identity for model in read_served(document).models.values()] == ["", ""]

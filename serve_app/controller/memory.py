@@ -1,0 +1,39 @@
+"""What the policy remembers of one engine deployment, by what its replicas are."""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from serve_app.policy.replica_law import law_of, with_law
+from serve_app.policy.state import PolicyState
+
+KEPT_IDENTITIES = 4
+"""The present replicas and the three kinds before: enough for a model, its successor, and a trial of each.
+A law is about 1 KB of the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A policy's state, what its replicas were, and the laws of replicas before them."""
+
+    state: PolicyState = field(default_factory=PolicyState)
+    identity: str = ""
+    """See `serve_app.settings.identity`; empty while it is not known."""
+    former: tuple[tuple[str, PolicyState], ...] = ()
+    """(identity, law) of earlier replicas, the newest first."""
+
+    def of(self, identity: str) -> tuple[Self, str]:
+        """Return the memory for replicas that are `identity`, and what an operator should know of a change.
+
+        Where either identity is unknown, as after an update of Tideserve, the replicas count as the same.
+        """
+        if not identity or identity == self.identity:
+            return self, ""
+        if not self.identity:
+            return replace(self, identity=identity), ""
+        laws = {self.identity: law_of(self.state), **dict(self.former)}
+        law = laws.pop(identity, None)
+        kept = tuple(laws.items())[: KEPT_IDENTITIES - 1]
+        known = type(self)(with_law(self.state, law), identity, kept)
+        if law is None:
+            return known, f"the learned law of {self.identity!r} is not used: the model is {identity!r} now"
+        return known, f"the learned law of {identity!r} is used again: the model was {self.identity!r}"

@@ -1,0 +1,45 @@
+"""How old reports are, whatever the clocks of their senders say. Pure."""
+
+from collections.abc import Mapping
+from math import inf
+
+
+class Sightings:
+    """Remembers when the newest report of each source was first seen.
+
+    Clocks of nodes differ, by seconds where nothing sets them. So a sender's time stamp only tells whether a
+    report is another one than before, and its age counts from when it was seen. The report of a source that
+    was not seen the last time may be old, as after a restart: it is as old as its stamp says. If that was the
+    sender's clock, its next report, a second later, is new all the same.
+
+    Args:
+        believed: Whether the first report of a source is as old as its stamp says, and not new.
+    """
+
+    def __init__(self, *, believed: bool = True) -> None:
+        self._believed = believed
+        self._seen: dict[str, tuple[float, float]] = {}
+        """By source: the stamp of its newest report, and when that was first seen."""
+        self._last = -inf
+        self._set_back_s = 0.0
+
+    def ages(self, stamps: Mapping[str, float], now: float) -> dict[str, float]:
+        """Return the age in seconds of the newest report of each source, given their finite time stamps.
+
+        `now` is Unix time in seconds. As long as it is not set back, `now` minus the age of a report stays
+        the same until the next report, which tells the two apart. If it is, no report becomes younger.
+        """
+        self._set_back_s += max(0.0, self._last - now)
+        self._last = now
+        clock = now + self._set_back_s
+        before, seen, ages = self._seen, {}, {}
+        for source, stamp in stamps.items():
+            known = before.get(source)
+            if known is None:
+                known = stamp, (clock - max(0.0, now - stamp) if self._believed else clock)
+            elif known[0] != stamp:
+                known = stamp, clock
+            seen[source] = known
+            ages[source] = clock - known[1]
+        self._seen = seen
+        return ages

@@ -1,0 +1,73 @@
+"""What a replica's speed and its room for tokens depend on, as one sentence that an operator can read."""
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from serve_app.settings.tree import ModelSettings
+
+# Each decides how long a step takes or how much KV cache there is, and is told where it is not the default.
+# `max_model_len` is not among them: a replica reports the size of its KV cache, and steps are no slower.
+_DECISIVE = (
+    "tokenizer",
+    "dtype",
+    "quantization",
+    "kv_cache_memory_bytes",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "task",
+)
+# The identity is logged and served by the API, and engine arguments may hold a token of a hub.
+_SECRET = re.compile(r"(token|key|secret|password)$", re.IGNORECASE)
+
+
+def engine_identity(model: ModelSettings) -> str:
+    """Return what a replica of `model` is: weights, hardware, and the arguments that decide its speed.
+
+    Two settings with the same identity make replicas of the same speed, as far as settings tell: not if
+    a folder's or a branch's weights are replaced, or vLLM itself.
+    """
+    weights = model.model if model.revision is None else f"{model.model}@{model.revision}"
+    return ", ".join([f"{weights} on {_hardware(model)}", *_arguments(model)])
+
+
+def identity_number(identity: str) -> float:
+    """Return a number for `identity`, because a report of a replica can only have numbers."""
+    return float(zlib.crc32(identity.encode()))
+
+
+def _hardware(model: ModelSettings) -> str:
+    if model.device == "cpu":
+        kind = f"{model.cpus_per_replica:g} x CPU"  # vLLM computes in as many threads
+    else:
+        kind = f"{model.tensor_parallel_size} x {model.accelerator_type or 'any GPU'}"
+    return " with ".join([kind, *sorted(model.resources)])
+
+
+def _arguments(model: ModelSettings) -> Iterator[str]:
+    fields = type(model).model_fields
+    for name in _DECISIVE:
+        value = getattr(model, name)
+        if value != fields[name].default:
+            yield f"{name}={value}"
+    share = model.gpu_memory_utilization
+    if model.kv_cache_memory_bytes is None and share != fields["gpu_memory_utilization"].default:
+        yield f"gpu_memory_utilization={share:g}"
+    for name, value in sorted(_told(model.engine_args).items()):
+        yield f"{name}={value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)}"
+    for name, value in sorted(_told(model.env).items()):
+        if name.startswith("VLLM_"):
+            yield f"{name}={value}"
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` without secrets, at every depth."""
+    return {
+        name: _told(value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if not _SECRET.search(name)
+    }

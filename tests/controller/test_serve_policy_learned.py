@@ -1,0 +1,130 @@
+"""What the policy has learned, across policies and across models behind one name."""
+
+import logging
+from dataclasses import asdict, replace
+
+import pytest
+
+from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Learned, StartUp
+from serve_app.controller.memory import Memory
+from serve_app.policy.state import PolicyState
+from serve_app.settings.identity import identity_number
+from serve_app.wire.signals import ENGINE_IDENTITY, EngineSignals
+from tests.policy.build import NOW
+from tests.policy.fake_application import KNOBS, Clock, FakeApplication
+
+
+def is_now(app: FakeApplication, model: str, identity: str) -> None:
+    """What the ingress says once an operator has changed the model behind a name."""
+    served = app.mailbox.inbox.served
+    assert served is not None
+    name = f"Engine-{model}"
+    models = {**served.models, name: replace(served.models[name], identity=identity)}
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=replace(served, models=models))
+
+
+def work(app: FakeApplication, identity: str, step_s: float) -> None:
+    """Have the replica of a, which is `identity`, take steps of so many seconds for half a minute."""
+    for _ in range(30):
+        passed = app.clock.now - NOW
+        app.reports(a={"arrivals_total": 4.0 * passed, "arrived_bytes_total": 4e3 * passed})
+        said = EngineSignals(running_requests=4.0, steps=50.0, step_s=step_s, step_batch=4.0)
+        said = replace(said, finished_requests_total=4.0 * passed, kv_cache_tokens=2e5)
+        app.report("Engine-a", {**asdict(said), ENGINE_IDENTITY: identity_number(identity)})
+        app.tick()
+        app.tick()
+
+
+def state_of(app: FakeApplication) -> PolicyState:
+    return app.policy._memories["Engine-a"].state
+
+
+def test_another_model_behind_a_name_does_not_start_with_the_law_of_the_former(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
+    is_now(app, "a", "a 7B")
+    work(app, "a 7B", 0.02)
+    before = state_of(app)
+    assert before.service.steps > 0
+
+    is_now(app, "a", "a 70B")
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        work(app, "a 7B", 0.02)  # the former replica serves on while the new ones load
+
+    note = "the learned law of 'a 7B' is not used: the model is 'a 70B' now"
+    assert state_of(app).service == PolicyState().service
+    assert state_of(app).kv_cache_tokens == 0
+    assert state_of(app).demand.buckets[:5] == before.demand.buckets[:5]
+    assert caplog.messages.count(f"autoscaling of Engine-a: {note}") == 1
+    assert [note in record["notes"] for record in app.records("a")].count(True) == 1
+    assert app.mailbox.outbox.status["models"]["Engine-a"]["identity"] == "a 70B"
+
+    work(app, "a 70B", 0.08)
+    assert state_of(app).service.step_time().decode_s(4.0, 0.0) == pytest.approx(0.08, rel=0.1)
+
+
+def test_back_at_the_former_model_its_law_is_used_again_even_after_a_restart(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
+    is_now(app, "a", "a 7B")
+    work(app, "a 7B", 0.02)
+    learned = state_of(app).service
+    is_now(app, "a", "a 70B")
+    work(app, "a 70B", 0.08)
+    memories = app.mailbox.outbox.memories
+    assert memories is not None
+
+    later = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
+    is_now(later, "a", "a 7B")
+    later.mailbox.inbox = replace(later.mailbox.inbox, learned=Learned(memories))
+    later.tick()
+
+    assert state_of(later).service == learned
+
+
+def test_knobs_that_change_leave_what_was_learned(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
+    is_now(app, "a", "a 7B")
+    work(app, "a 7B", 0.02)
+    learned = state_of(app).service
+
+    app.knobs("a", max_replicas=3, headroom=1.0)
+    app.tick()
+
+    assert state_of(app).service == learned
+
+
+def test_starts_of_the_former_model_tell_nothing_of_how_long_the_next_one_takes(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    starts = (StartUp("r0", {"weights": 30.0}, False, "a 7B"), StartUp("r1", {"weights": 9.0}, False, "a 1B"))
+    app.startup("a", Deployment(cold_starts=ColdStarts(starts)))
+    told = []
+    for identity in ("a 7B", "a 70B", "a 1B"):
+        is_now(app, "a", identity)
+        app.tick()
+        told.append(app.mailbox.outbox.status["models"]["Engine-a"]["cold_node_start_s"])
+
+    assert told == [30.0, None, 9.0]
+
+
+def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    learned = Learned({"Engine-a": Memory(PolicyState(learned_headroom=0.9))}, ({"seq": 41},))
+    left = replace(app.mailbox.inbox, learned=learned)
+    app.mailbox.inbox = Inbox()
+    app.tick()
+    assert app.mailbox.outbox.decisions == []
+
+    app.mailbox.inbox = left
+    app.tick()
+
+    assert [record["seq"] for record in app.mailbox.outbox.decisions] == [41, 42]
+    assert app.policy._memories["Engine-a"].state.learned_headroom == 0.9
+
+
+def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replace_it(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS})
+    app.mailbox.inbox = Inbox()
+    app.tick()
+
+    assert app.mailbox.outbox.memories is None
