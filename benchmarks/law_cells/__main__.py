@@ -52,7 +52,6 @@ def main(argv: list[str]) -> int:
     found_rows, names = rows(jobs, known), columns(jobs)
     laws = [law.name for law in options.laws]
     found = verdicts(found_rows, [name for name in laws if name != OURS])
-    used = {job.key for job in jobs}
     about = Facts(
         shlex.join(["python", "-m", "benchmarks.law_cells", *argv]),
         facts,
@@ -60,7 +59,6 @@ def main(argv: list[str]) -> int:
         options.laws,
         options.cut_s,
         failures,
-        sum(run.wall_s for key, run in known.items() if key in used),
     )
     _write(options, page(found_rows, names, options.cells, found, about), found_rows, found, about)
     print(matrix(found_rows, names, laws))

@@ -5,11 +5,14 @@ may have another form there: the last line of stderr then says what, and where i
 """
 
 import json
+import os
 import pickle
 import sys
 import traceback
 from dataclasses import asdict
 from pathlib import Path
+
+from benchmarks import REPOSITORY
 
 
 def main(checkout: Path) -> int:
@@ -25,15 +28,19 @@ def main(checkout: Path) -> int:
 
         run = replayed(pickle.load(sys.stdin.buffer))
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        print(
-            f"the law of {checkout} does not fit this replay: {type(error).__name__}: {error} "
-            f"({frame.filename}:{frame.lineno})",
-            file=sys.stderr,
-        )
+        what = f"{type(error).__name__}: {error} ({_needed_at(error)})"
+        print(f"the law of {checkout} does not fit this replay: {what}", file=sys.stderr)
         return 1
     print(json.dumps(asdict(run)))
     return 0
+
+
+def _needed_at(error: Exception) -> str:
+    """The innermost line of this checkout's laboratory on the way to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    rooms = [str(REPOSITORY / room) + os.sep for room in ("replay", "benchmarks", "loadtests")]
+    ours = [frame for frame in frames if frame.filename.startswith(tuple(rooms))]
+    return f"{Path(ours[-1].filename).relative_to(REPOSITORY)}:{ours[-1].lineno}" if ours else "unknown"
 
 
 if __name__ == "__main__":

@@ -22,15 +22,13 @@ class Facts:
     cut_s: float | None
     failures: Mapping[str, str]
     """Why, by the label of each replay that came to nothing."""
-    wall_s: float
-    """Seconds of all replays, summed."""
 
 
 _INTRODUCTION = """\
 Each cell changes one thing that the law may not expect: how long a cold start or a step takes, the shape of
 the step time, how its reports arrive, or the traffic. The simulated fleet, the peers' laws, the oracle and
-the static fleet are those of [autoscaling.md](autoscaling.md), with the cell's cold starts and steps. One seed.
-Late and lost reports reach only our policy: peers see samples of the fleet, and no reports."""
+the static fleet are those of [autoscaling.md](autoscaling.md), with the cell's cold starts and steps. One
+seed. Late and lost reports reach only our policy: peers see samples of the fleet, and no reports."""
 
 _MARKS: Mapping[bool | None, str] = {True: "met", False: "**missed**", None: "not judged"}
 
@@ -66,7 +64,6 @@ def _facts(facts: Facts) -> str:
         "- **Versions:** " + ", ".join(f"{key} {value}" for key, value in facts.versions.items()),
         "- **Laws, by a digest of their sources:** "
         + ", ".join(f"{law.name} {law.digest}" for law in facts.laws),
-        f"- **Time:** {facts.wall_s / 60:.0f} minutes of one core",
     ]
     if facts.cut_s is not None:
         lines.append(f"- **Cut:** only the first {facts.cut_s:g} s of all traffic")

@@ -1,5 +1,7 @@
 """One replay of the matrix in this process, with the law of the `serve_app` that it has imported."""
 
+import time
+
 from benchmarks.law_cells.figures import CellRun, reversals
 from benchmarks.law_cells.plan import SEED, CellJob
 from replay.defaults import KNOBS
@@ -32,18 +34,19 @@ def replayed(job: CellJob) -> CellRun:
         RuntimeError: where a decision of our policy raised; the policy itself would go on.
         TraceError: for a line of the window that is no request.
     """
+    began = time.perf_counter()
     asked = job.cell.scenario(job.traffic.open(), SEED)
     if job.law is None:
-        return _figures(run(asked, job.policy), [])
+        return _figures(run(asked, job.policy), [], began)
     controller = Noted(job.cell.reporting)
     result = asked.run(controller, warm=asked.warm())
     if result.policy_errors:
         why = [record.get("reason", "") for record in result.decisions if record.get("kind") == "error"]
         raise RuntimeError(f"{result.policy_errors} decisions raised: {', '.join(why[:1])}")
-    return _figures(result, controller.targets)
+    return _figures(result, controller.targets, began)
 
 
-def _figures(result: Result, targets: list[tuple[float, int]]) -> CellRun:
+def _figures(result: Result, targets: list[tuple[float, int]], began: float) -> CellRun:
     return CellRun(
         name=result.policy,
         gpu_seconds=round(result.gpu_seconds.total, 1),
@@ -54,5 +57,5 @@ def _figures(result: Result, targets: list[tuple[float, int]]) -> CellRun:
         starts=result.starts,
         changes=result.changes,
         reversals=reversals(targets),
-        wall_s=round(result.wall_s, 2),
+        wall_s=round(time.perf_counter() - began, 2),  # of a search, all its replays
     )
