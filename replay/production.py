@@ -1,12 +1,13 @@
 """The production policy in a replay: the very adapter that Ray Serve calls, shown what Ray would show it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from replay.fleet.fleet import Fleet
 from replay.ray_semantics import Context, apply
+from replay.reports import Mail, Reporting
 from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
@@ -87,21 +88,29 @@ class Production:
 
     It learns as it does in production: from reports of the replicas, once a second each, of the ingress,
     twice a second and half a second old, and from the cold starts it has seen.
+
+    Args:
+        knobs: Of its only model.
+        policy: `ServePolicy`, or a class that replaces its `decide`.
+        reporting: Whether reports come late, or of one replica not at all.
     """
 
     name = "ours"
     interval_s = 0.5
 
-    def __init__(self, knobs: Knobs, policy: type[ServePolicy] = ServePolicy) -> None:
+    def __init__(
+        self, knobs: Knobs, policy: type[ServePolicy] = ServePolicy, reporting: Reporting | None = None
+    ) -> None:
         self._now = 0.0
         self._memory = _Memory(knobs)
         self._policy = policy(lambda: EPOCH + self._now, self._memory, _NoMeter(), _LOG)
         self._columns: dict[str, dict[_Replica, list[_Stamped]]] = {name: {} for name in ENGINE_FIELDS}
         self._replicas: dict[int, _Replica] = {}
-        self._reports: dict[int, list[_Stamped]] = {}
+        self._reports: dict[_Replica, list[_Stamped]] = {}
         self._steps = 0
         self._cold_starts = 0
         self._gateway = _Replica("ingress")
+        self._mail: Mail[_Replica] = Mail(reporting or Reporting())
         self._ingress: dict[str, dict[_Replica, list[_Stamped]]] = {}
 
     @property
@@ -135,27 +144,47 @@ class Production:
         return apply(contexts, answer)[ENGINE]
 
     def _read_replicas(self, fleet: Fleet) -> None:
-        now = EPOCH + fleet.now
         ready = {slot: fleet.names[slot] for slot in fleet.ready_slots}
         for slot in [s for s, r in self._replicas.items() if r.unique_id != f"r{ready.get(s)}"]:
             gone = self._replicas.pop(slot)
+            self._reports.pop(gone, None)
             for column in self._columns.values():
                 column.pop(gone, None)
         due = []
         for slot, number in ready.items():
             replica = self._replicas.get(slot)
             if replica is None:
-                replica = self._replicas[slot] = _Replica(f"r{number}")
-                report = self._reports[slot] = [_Stamped(now, 0.0) for _ in ENGINE_FIELDS]
-                for column, sample in zip(self._columns.values(), report, strict=True):
-                    column[replica] = [sample]
+                self._replicas[slot] = _Replica(f"r{number}")
             elif (self._steps + number) % _REPORT_EVERY:
                 continue
             due.append(slot)
+        mute = self._mail.mute(ready.values(), fleet.now)
         for slot, values in zip(due, fleet.report(due).tolist(), strict=True):
-            for sample, value in zip(self._reports[slot], values, strict=True):
-                sample.timestamp = now
+            if ready[slot] != mute:
+                self._mail.send(self._replicas[slot], fleet.now, values)
+        self._take_mail(fleet.now)
+
+    def _take_mail(self, now: float) -> None:
+        """Show the policy what has arrived."""
+        running = {*self._replicas.values(), self._gateway}
+        for report in self._mail.arrived(now):
+            if report.source not in running:
+                continue  # it was on its way when its replica stopped
+            samples = self._reports.get(report.source)
+            if samples is None:
+                samples = self._reports[report.source] = [_Stamped(0.0, 0.0) for _ in report.values]
+                for column, sample in zip(self._columns_of(report.source), samples, strict=True):
+                    column[report.source] = [sample]
+            for sample, value in zip(samples, report.values, strict=True):
+                sample.timestamp = EPOCH + report.measured_at
                 sample.value = value
+
+    def _columns_of(self, source: _Replica) -> Iterable[dict[_Replica, list[_Stamped]]]:
+        if source is not self._gateway:
+            return self._columns.values()
+        # Ray knows a name from the first report that has it.
+        self._ingress.update({key: {} for key in _INGRESS_KEYS.values()})
+        return self._ingress.values()
 
     def _read_ingress(self, fleet: Fleet) -> None:
         totals = fleet.memory.totals[0]
@@ -168,12 +197,8 @@ class Production:
             "oldest_held_s": fleet.now - fleet.memory.requests["arrived"][head] if head >= 0 else 0.0,
             ONGOING_REQUESTS: totals["open"],
         }
-        if not self._ingress:
-            self._ingress = {key: {self._gateway: [_Stamped(0.0, 0.0)]} for key in _INGRESS_KEYS.values()}
-        for column in self._ingress.values():
-            column[self._gateway][0].timestamp = EPOCH + fleet.now
-        for name, value in values.items():
-            self._ingress[_INGRESS_KEYS[name]][self._gateway][0].value = float(value)
+        self._mail.send(self._gateway, fleet.now, [float(values[name]) for name in _INGRESS_KEYS])
+        self._take_mail(fleet.now)
 
     def _read_documents(self, fleet: Fleet) -> None:
         """Phase documents of replicas that start, and the start-ups that have been measured."""

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     facts, versions = machine(), library_versions()
     try:
         windows = find_windows(options.windows, options.cut_s, options.only)
-        store = Store(options.results / "autoscaling-runs.jsonl")
+        store = Store(options.results / "autoscaling-runs.jsonl", Run)
         finished = store.load()
     except ValueError as error:
         print(f"python -m benchmarks.autoscaling: {error}", file=sys.stderr)
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(
-    jobs: Sequence[Job], workers: int, store: Store, progress: Progress, failures: dict[str, str]
+    jobs: Sequence[Job], workers: int, store: Store[Run], progress: Progress, failures: dict[str, str]
 ) -> Mapping[Job, Run]:
     """Run what is missing; each run is kept as soon as it is finished."""
     runs: dict[Job, Run] = {}
@@ -115,7 +115,7 @@ def _write(options: Options, results: Results, found: Sequence[Target], facts: F
             {**asdict(window), "path": window.path.name, "smooth": window.smooth}
             for window in results.windows
         ],
-        **as_rows(results.runs),
+        **as_rows(results.runs, Run),
     }
     options.results.mkdir(parents=True, exist_ok=True)
     path = options.results / "autoscaling.json"

@@ -79,15 +79,19 @@ class Job:
 
     @property
     def effort(self) -> float:
-        """Roughly the seconds it takes; only the proportions matter."""
-        minutes, thousands = self.window.duration_s / 60.0, self.window.requests / 1000.0
-        per_minute, per_thousand = _EFFORT.get(self.policy, _PEER_EFFORT)
-        return minutes * per_minute + thousands * per_thousand
+        """Roughly the seconds it takes."""
+        return effort(self.policy, self.window.requests, self.window.duration_s)
 
 
 # Seconds a minute of the trace, and a thousand requests: on two cores of an AMD EPYC.
 _PEER_EFFORT = (0.01, 0.015)
 _EFFORT = {OURS: (0.09, 0.02), ORACLE: (0.3, 0.3), STATIC: (0.02, 0.1)}
+
+
+def effort(policy: str, requests: int, duration_s: float) -> float:
+    """Roughly the seconds that a replay of so many requests takes; only the proportions matter."""
+    per_minute, per_thousand = _EFFORT.get(policy, _PEER_EFFORT)
+    return duration_s / 60.0 * per_minute + requests / 1000.0 * per_thousand
 
 
 def plan(

@@ -8,13 +8,47 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TextIO
-
-from benchmarks.autoscaling.plan import Job
-from benchmarks.autoscaling.store import Run
+from typing import Protocol, TextIO, TypeVar
 
 _TRUSTED_EFFORT = 0.05
 """Share of the work after which the time left is computed from its own pace."""
+
+
+class Work(Protocol):
+    """A replay that is to be run."""
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        ...
+
+    @property
+    def effort(self) -> float:
+        """Roughly the seconds it takes."""
+        ...
+
+
+class Figures(Protocol):
+    """What a finished replay is reported with."""
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Its bill."""
+        ...
+
+    @property
+    def attainment(self) -> float:
+        """From 0 to 1."""
+        ...
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that it took."""
+        ...
+
+
+W = TypeVar("W", bound=Work)
+F = TypeVar("F", bound=Figures)
 
 
 class Progress:
@@ -22,7 +56,7 @@ class Progress:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[Work],
         cached: int,
         workers: int,
         stream: TextIO,
@@ -49,7 +83,7 @@ class Progress:
             return expected
         return left * (self._clock() - self._began) / self._done_effort
 
-    def finished(self, job: Job, run: Run | Failure) -> None:
+    def finished(self, job: Work, run: Figures | Failure) -> None:
         """Report a finished replay."""
         self._done += 1
         self._done_effort += job.effort
@@ -78,8 +112,8 @@ class Failure:
 
 
 def run_all(
-    jobs: Sequence[Job], execute: Callable[[Job], Run], workers: int
-) -> Generator[tuple[Job, Run | Failure]]:
+    jobs: Sequence[W], execute: Callable[[W], F], workers: int
+) -> Generator[tuple[W, F | Failure], None, None]:
     """Every job with its run, as they finish. One that raises does not end the others.
 
     With one worker they run in this process. Closing the iterator, or an exception in its consumer, ends the
@@ -92,7 +126,7 @@ def run_all(
     # Spawned: a forked child would inherit the locks of numba's threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_end_on_interrupt) as pool:
-        pending: dict[Future[Run | Failure], Job] = {pool.submit(_tried, execute, job): job for job in jobs}
+        pending: dict[Future[F | Failure], W] = {pool.submit(_tried, execute, job): job for job in jobs}
         try:
             while pending:
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)
@@ -105,7 +139,7 @@ def run_all(
                     child.terminate()
 
 
-def _tried(execute: Callable[[Job], Run], job: Job) -> Run | Failure:
+def _tried(execute: Callable[[W], F], job: W) -> F | Failure:
     try:
         return execute(job)
     except Exception as error:

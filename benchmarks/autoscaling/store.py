@@ -1,9 +1,15 @@
 """Finished replays on disk, one line each, so that a benchmark that was cut off goes on where it was."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +48,20 @@ class Run:
     """Digest of the sources of policy and replay."""
 
 
-class Store:
-    """A file of runs by key; the last line of a key counts."""
+R = TypeVar("R", bound="DataclassInstance")
 
-    def __init__(self, path: Path) -> None:
+
+class Store(Generic[R]):
+    """A file of runs by key, records of the dataclass `kind`; the last line of a key counts."""
+
+    def __init__(self, path: Path, kind: type[R]) -> None:
         self._path = path
+        self._kind = kind
+        self._fields = {field.name for field in fields(kind)}
         self.other_versions = 0
         """Lines that another version of this benchmark wrote; they are run again."""
 
-    def load(self) -> dict[str, Run]:
+    def load(self) -> dict[str, R]:
         """Read the finished runs. A last line that was cut off is removed.
 
         Raises ValueError with the file and line, for one that is not a run.
@@ -61,7 +72,7 @@ class Store:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             self._path.write_bytes(whole)
-        runs: dict[str, Run] = {}
+        runs: dict[str, R] = {}
         self.other_versions = 0
         for number, line in enumerate(whole.decode("utf-8").splitlines(), 1):
             try:
@@ -69,23 +80,20 @@ class Store:
                 key, values = str(record["key"]), dict(record["run"])
             except (ValueError, KeyError, TypeError):
                 raise ValueError(f"{self._path}:{number}: not a run; delete the file") from None
-            if set(values) != _FIELDS:
+            if set(values) != self._fields:
                 self.other_versions += 1
                 continue
-            runs[key] = Run(**values)
+            runs[key] = self._kind(**values)
         return runs
 
-    def add(self, key: str, run: Run) -> None:
+    def add(self, key: str, run: R) -> None:
         """Append `run` to the file."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, "run": asdict(run)}, separators=(",", ":")) + "\n")
 
 
-_FIELDS = {field.name for field in fields(Run)}
-
-
-def as_rows(runs: list[Run]) -> dict[str, Any]:
+def as_rows(runs: Sequence[R], kind: type[R]) -> dict[str, Any]:
     """Runs as one list of names and a list of values each: a tenth of the space."""
-    names = [field.name for field in fields(Run)]
+    names = [field.name for field in fields(kind)]
     return {"columns": names, "runs": [[getattr(run, name) for name in names] for run in runs]}

@@ -13,6 +13,7 @@ from serve_app.ingress.request_counters import COLD_AFTER_S
 from serve_app.ingress.slots import PACE_FADE
 
 ROUTINGS = ("grouped", "tokens", "two-choices")
+STEP_LAWS = ("linear", "roofline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,9 @@ class Conditions:
     routing: str = "grouped"
     """`grouped`: prompts that share a step, as the ingress does; `tokens`: least prompt tokens outstanding,
     then least requests; `two-choices`: the fewer requests in flight of two replicas drawn at random."""
+    step_law: str = "linear"
+    """How the profile's seconds make a step: `linear`, their sum, as the policy's own model has it; or
+    `roofline`, a shape that no such model fits (`kernel.step_time`)."""
     max_held: int = 1000
     """Requests the ingress holds at most; beyond them it refuses."""
     max_ongoing_requests: int = 1000
@@ -62,6 +66,7 @@ class Conditions:
             ("warm_node_start_s", self.warm_node_start_s, wrong_warm, "(least, most), from 0"),
             ("warm_nodes", self.warm_nodes, self.warm_nodes < 0, "at least 0"),
             ("routing", self.routing, self.routing not in ROUTINGS, f"one of {', '.join(ROUTINGS)}"),
+            ("step_law", self.step_law, self.step_law not in STEP_LAWS, f"one of {', '.join(STEP_LAWS)}"),
             ("max_held", self.max_held, self.max_held < 0, "at least 0"),
             ("max_ongoing_requests", self.max_ongoing_requests, self.max_ongoing_requests < 1, "at least 1"),
             (
@@ -101,6 +106,7 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         "per_sequence_s": step.per_sequence_s,
         "per_kv_token_s": step.per_kv_token_s,
         "per_prefill_token_s": step.per_prefill_token_s,
+        "roofline": conditions.step_law == "roofline",
         "max_num_seqs": profile.max_num_seqs,
         "max_num_batched_tokens": profile.max_num_batched_tokens,
         "kv_cache_tokens": profile.kv_cache_tokens,

@@ -152,6 +152,7 @@ RULES = np.dtype(
         ("per_sequence_s", "f8"),
         ("per_kv_token_s", "f8"),
         ("per_prefill_token_s", "f8"),
+        ("roofline", "i8"),  # 1: steps take as long as `kernel.step_time` says of a roofline; 0: linear
         ("max_num_seqs", "i8"),
         ("max_num_batched_tokens", "i8"),
         ("kv_cache_tokens", "i8"),

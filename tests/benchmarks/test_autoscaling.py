@@ -84,7 +84,7 @@ def test_a_key_changes_with_every_input_and_with_nothing_else() -> None:
 
 
 def test_finished_runs_are_found_again_and_a_line_cut_off_is_not_one(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs.jsonl")
+    store = Store(tmp_path / "runs.jsonl", Run)
     job = Job(window(), OURS, 0)
     assert store.load() == {}
     store.add(job.key, run(job))
@@ -100,12 +100,12 @@ def test_a_line_that_is_no_run_is_told_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text("nonsense\n")
 
     with pytest.raises(ValueError, match=r"runs\.jsonl:1: not a run"):
-        Store(tmp_path / "runs.jsonl").load()
+        Store(tmp_path / "runs.jsonl", Run).load()
 
 
 def test_runs_of_another_version_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text('{"key": "x", "run": {"gpu_seconds": 1}}\n')
-    store = Store(tmp_path / "runs.jsonl")
+    store = Store(tmp_path / "runs.jsonl", Run)
 
     assert store.load() == {}
     assert store.other_versions == 1
@@ -204,7 +204,7 @@ def test_an_interrupted_benchmark_keeps_what_is_finished(
     arguments += ["--page", str(tmp_path / "p.md"), "--picture", str(tmp_path / "p.png")]
 
     assert command.main(arguments) == 130
-    assert len(Store(tmp_path / "autoscaling-runs.jsonl").load()) == 3
+    assert len(Store(tmp_path / "autoscaling-runs.jsonl", Run).load()) == 3
     assert not (tmp_path / "p.md").exists()
     assert "interrupted" in capsys.readouterr().err
 

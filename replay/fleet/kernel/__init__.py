@@ -6,8 +6,9 @@ batch, the step's token budget and the KV cache have room, the latter for the wh
 
     base + per_sequence * decodes + per_kv_token * their tokens + per_prefill_token * prompt tokens
 
-seconds, and its tokens come at its end. Where the KV cache is full the request admitted last is preempted
-and computed again. Prompts find what their replica's prefix cache still holds, oldest use evicted first.
+seconds, or what the roofline of `step_time` says, and its tokens come at its end. Where the KV cache is
+full the request admitted last is preempted and computed again. Prompts find what their replica's prefix cache
+still holds, oldest use evicted first.
 
 Sequences that decode all get one token a step, so a step is taken for all of them at once: what each has
 follows from the number of steps since, and it is looked at when its last token comes or it is preempted.

@@ -1,8 +1,9 @@
-"""vLLM's scheduler: which requests get tokens of a replica's next step, and how long the step takes."""
+"""vLLM's scheduler: which requests get tokens of a replica's next step."""
 
 import math
 
 from replay.fleet.kernel.compiler import inner
+from replay.fleet.kernel.step_time import step_s
 from replay.fleet.layout import NONE, Memory
 
 
@@ -144,12 +145,7 @@ def begin_step(m: Memory, r: int, t: float) -> None:
     prefill = rep.step_prefill
     if decodes + prefill == 0:
         return
-    took = (
-        rules.base_s
-        + rules.per_sequence_s * decodes
-        + rules.per_kv_token_s * kv
-        + rules.per_prefill_token_s * prefill
-    )
+    took = step_s(m, decodes, kv, prefill)
     rep.step_began = t
     rep.step_end = t + took
     rep.step_decodes = decodes

@@ -13,6 +13,7 @@ from tests.replay.fleet.build import conditions, profile
     ("changed", "said"),
     [
         ({"routing": "round-robin"}, "routing = 'round-robin': must be one of grouped, tokens, two-choices"),
+        ({"step_law": "cubic"}, "step_law = 'cubic': must be one of linear, roofline"),
         (
             {"warm_node_start_s": (9.0, 3.0)},
             r"warm_node_start_s = \(9.0, 3.0\): must be \(least, most\), from 0",
