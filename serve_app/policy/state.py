@@ -7,6 +7,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from serve_app.policy.capacity_model import Mix, StepTime
+from serve_app.policy.daily import DailyDemand
 from serve_app.policy.demand import Demand
 from serve_app.policy.step_time_fit import StepTimeFit
 
@@ -134,6 +135,7 @@ class PolicyState:
     since: float | None = None
     """When the policy began to remember; delays count from here after a reset."""
     demand: Demand = field(default_factory=Demand)
+    daily: DailyDemand = field(default_factory=DailyDemand)
     service: StepTimeFit = field(default_factory=StepTimeFit)
     started_with: StepTime | None = None
     """The prior of `service`, if knobs gave it; None for the general prior."""
