@@ -55,5 +55,7 @@ def learn_headroom(
         permitted = 1.0 - knobs.ttft_percentile / 100.0
         late = minute.late_requests > permitted * minute.requests
         missed = late or minute.late_tokens > permitted * minute.tokens
-        headroom += _STEP * (knobs.slo_attainment - (0.0 if missed else 1.0))
+        # A start of three minutes makes three missed minutes of one error.
+        step = _STEP * min(1.0, _MINUTE_S / max(horizon_s, 1.0))
+        headroom += step * (knobs.slo_attainment - (0.0 if missed else 1.0))
     return replace(state, learned_headroom=min(max(headroom, 0.0), _MOST), minute=Minute(now, ready))

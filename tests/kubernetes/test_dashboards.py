@@ -6,8 +6,8 @@ from typing import Any, get_args
 import pytest
 
 from serve_app.api.engine_client import OUTCOMES
-from serve_app.policy.decide import IDLE
 from serve_app.policy.explanation import ClampName
+from serve_app.policy.terms import IDLE
 from serve_app.settings.knobs import Knobs
 from tests.kubernetes.dashboards_queries import FOLDER, PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made
@@ -205,10 +205,10 @@ def test_a_name_has_one_colour_wherever_it_means_the_same() -> None:
 def test_what_can_set_a_target_has_a_colour() -> None:
     terms = (PROJECT / "serve_app/policy/terms.py").read_text("utf-8")
     named = set(re.findall(r'Term\(\s*"(\w+)"', terms))
-    # Bounds bind by the names of their knobs, and a lack of capacity keeps no target.
-    clamps = set(get_args(ClampName)) - {"bounds", "capacity"}
+    # Bounds bind by the names of their knobs.
+    clamps = set(get_args(ClampName)) - {"bounds"}
 
-    assert named >= {"arrivals", "queue", "wake", "schedule"}
+    assert named >= {"demand", "queue", "awake", "schedule"}
     assert terms_with_a_colour() == named | clamps | {"min_replicas", "max_replicas", IDLE.name}
 
 

@@ -24,7 +24,7 @@ def with_headroom(
     *,
     ready: int = 4,
     load: float = 4.0,
-    start_s: float = 75.0,
+    start_s: float = 60.0,
     knobs: Knobs = KNOBS,
     headroom: float = 0.0,
 ) -> float:
@@ -55,6 +55,10 @@ def test_it_takes_as_many_minutes_within_their_targets_to_take_it_away_as_are_pr
     for seconds, left in ((60 * minutes, 0.0), (30 * minutes, step / 2), (7200, 0.0)):
         after = with_headroom(FINE, seconds, knobs=knobs, headroom=step)
         assert after == pytest.approx(left, abs=step / minutes)
+
+
+def test_the_minutes_that_one_long_start_misses_are_one_error() -> None:
+    assert with_headroom(LATE_TOKENS, 180, start_s=180.0) == pytest.approx(with_headroom(LATE_TOKENS, 60))
 
 
 def test_minutes_with_a_handful_of_requests_move_it_neither_way() -> None:

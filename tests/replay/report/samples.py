@@ -109,12 +109,12 @@ def decisions_of(line: Fleet, rate: Floats) -> list[dict[str, Any]]:
         old = int(line.target[step - 1]) if step else 0
         new = int(line.target[step])
         rps = float(rate[max(0, step - 6) : step + 1].mean())
-        binding, why = "wake", "requests are waiting or running"
+        binding, why = "awake", "requests are waiting or running"
         if new > old and old:
-            binding = "arrivals"
+            binding = "demand"
             why = f"{rps:.3g} requests/s arrive ({rps:.3g} over 30 s, {0.93 * rps:.3g} over 60 s)"
         elif new < old:
-            binding, why = "forecast", f"90% of the last 1200 s saw at most {rps:.3g} requests/s"
+            binding, why = "demand", f"90% of the last 1200 s saw at most {rps:.3g} requests/s"
         clamps = [{"name": "delay", "effect": "9 were called for 62 s ago; down in 28 s"}]
         records.append(
             {
@@ -134,10 +134,10 @@ def decisions_of(line: Fleet, rate: Floats) -> list[dict[str, Any]]:
                 f"down after 90 s below {1.6 * new:.3g} requests/s",
                 "terms": [
                     term("queue", new // 3, "4 requests are waiting; the target is 8 per replica"),
-                    term("queue_tokens", new // 2, "3120 prompt tokens wait, 0.16 s of prefill"),
+                    term("queue", new // 2, "3120 prompt tokens wait, 0.16 s of prefill"),
                     term(binding, new, why),
                     term("kv_cache", max(1, new - 2), f"{9000 * new} tokens need KV cache, 112000 a replica"),
-                    term("keep_alive", 1, "not known to be idle"),
+                    term("awake", 1, "not known to be idle"),
                 ],
                 "clamps": clamps if new < old else [],
                 "signals": {"arrivals_30s_rps": round(rps, 3)},
