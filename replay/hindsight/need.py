@@ -7,7 +7,7 @@ import numpy as np
 from loadtests.traces.trace import Chunk, Floats, Ints
 from replay.fleet.layout import WINDOW_S
 from replay.scenario import Scenario
-from serve_app.policy.capacity_model import Mix, capacity_rps
+from serve_app.policy.capacity_model import Mix, capacity_rps, feasibility
 
 _BATCH = 8.0
 """Sequences of a usual batch, for how long a drain takes."""
@@ -97,5 +97,8 @@ def _too_long(scenario: Scenario, chunk: Chunk) -> Floats:
 
 
 def _carries(scenario: Scenario, mix: Mix) -> float:
-    profile = scenario.profile
-    return capacity_rps(profile.step, mix, scenario.knobs, float(profile.kv_cache_tokens))
+    profile, knobs = scenario.profile, scenario.knobs
+    alone = feasibility(profile.step, mix, knobs)
+    # The policy does what it can about a target that no fleet meets; a bound on the cost has nothing to gain.
+    lost = ({} if alone.ttft else {"ttft_target_s": 3600.0}) | ({} if alone.itl else {"itl_target_s": 60.0})
+    return capacity_rps(profile.step, mix, knobs.model_copy(update=lost), float(profile.kv_cache_tokens))
