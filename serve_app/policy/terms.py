@@ -52,21 +52,22 @@ class Needs:
 
 def size(inputs: Inputs) -> Needs:
     """Return what each term needs."""
-    load = _load_terms(inputs)
+    rps, why = _expected(inputs)
+    load = _load_terms(inputs, rps, why)
     most = max(term.replicas for term in load)
-    return Needs(inputs, load, _baseline_terms(inputs), max(most, _kept(inputs)) if most else 0)
+    return Needs(inputs, load, _baseline_terms(inputs), max(most, _kept(inputs, rps)) if most else 0)
 
 
-def _load_terms(inputs: Inputs) -> tuple[Term, ...]:
+def _load_terms(inputs: Inputs, rps: float, why: str) -> tuple[Term, ...]:
     """Return the terms of the load: they look back, and need nothing where no request is left to serve."""
-    terms = (_demand(inputs), _queue(inputs), _kv_cache(inputs.seen))
+    terms = (_demand(inputs, rps, why), _queue(inputs), _kv_cache(inputs.seen))
     if not inputs.snapshot.target and not inputs.seen.queued_requests:
-        why = "the model is at zero and no request is waiting"
+        none = "the model is at zero and no request is waiting"
     elif inputs.state.idle_since is not None and inputs.idle_s >= inputs.knobs.downscale_to_zero_delay_s:
-        why = f"the model has been idle for {inputs.idle_s:.0f} s"
+        none = f"the model has been idle for {inputs.idle_s:.0f} s"
     else:
         return terms
-    return tuple(Term(term.name, 0, why) for term in terms)
+    return tuple(Term(term.name, 0, none) for term in terms)
 
 
 def _so(replicas: int, headroom: float = 0.0) -> str:
@@ -74,19 +75,18 @@ def _so(replicas: int, headroom: float = 0.0) -> str:
     return f"so {are(replicas, 'replica')} needed{' with headroom' if replicas and headroom else ''}"
 
 
-def _demand(inputs: Inputs) -> Term:
+def _demand(inputs: Inputs, rps: float, why: str) -> Term:
     """The requests that arrive, or may arrive before a replica that is asked for now is there."""
     demand, sizing = inputs.state.demand, inputs.sizing
     short, long = demand.recent(inputs.now)
-    window_s = demand.window * BUCKET_S
-    rate, why = _expected(inputs)
-    replicas = sizing.replicas(rate)
+    half_s, window_s = demand.window // 2 * BUCKET_S, demand.window * BUCKET_S
+    replicas = sizing.replicas(rps)
     assumed = inputs.knobs.starting_values and not inputs.state.service.steps
     source = " (by starting_values)" if assumed else ""
     return Term(
         "demand",
         replicas,
-        f"{max(short, long):.3g} requests/s arrive ({short:.3g} over {window_s / 2:g} s, {long:.3g} over "
+        f"{max(short, long):.3g} requests/s arrive ({short:.3g} over {half_s:g} s, {long:.3g} over "
         f"{window_s:g} s){why}; one replica can serve {sizing.rps(replicas):.3g} requests/s{source}, "
         + _so(replicas, sizing.headroom),
     )
@@ -107,15 +107,15 @@ def _expected(inputs: Inputs) -> tuple[float, str]:
     return (forecast, f"; {why}") if forecast > rate else (rate, "")
 
 
-def _kept(inputs: Inputs) -> int:
-    """Return the replicas for the demand and two standard errors of its reading.
+def _kept(inputs: Inputs, rps: float) -> int:
+    """Return the replicas for `rps` requests per second and two standard errors of their reading.
 
     So many Poisson arrivals scatter by their root. Without it 12 requests/s for two hours, which are read as
     11.1 to 12.9, took a replica away and brought it back 22 times an hour.
     """
     demand = inputs.state.demand
     error = math.sqrt(max(demand.recent(inputs.now)) / (demand.window * BUCKET_S))
-    return inputs.sizing.replicas(_expected(inputs)[0] + _STANDARD_ERRORS * error)
+    return inputs.sizing.replicas(rps + _STANDARD_ERRORS * error)
 
 
 def kept_below_rps(inputs: Inputs, replicas: int) -> float:

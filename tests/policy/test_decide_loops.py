@@ -1,8 +1,10 @@
 """The policy in closed loops with a fake fleet: what it does over tens of minutes."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,6 +54,18 @@ def test_a_constant_load_gets_a_constant_fleet(rate: float, prompt: int, output:
     assert ups(later) <= 1
     assert max(tick.queued for tick in later[-900:]) <= 8
     assert missing(later) < 0.05
+
+
+def test_a_constant_rate_of_random_arrivals_makes_no_replica_come_and_go() -> None:
+    """12 Poisson arrivals a second took a replica away and brought it back 22 times an hour."""
+    counts = np.random.default_rng(0).poisson(12.0, 3600)
+    plant = FakePlant(knobs(), lambda at: float(counts[int(at)]), prompt=1000, replicas=5)
+    plant.run(1200)
+
+    later = changes(plant.run(2400))
+
+    turned = sum((a[2] - a[1]) * (b[2] - b[1]) < 0 for a, b in pairwise(later))
+    assert turned <= 1
 
 
 @settings(max_examples=3, deadline=None, derandomize=True)
