@@ -349,11 +349,11 @@ def test_scaling_down_during_long_streams_moves_them_and_breaks_none(fleet: Runn
             fleet.deploy(with_knobs(fleet.document, max_replicas=1))
             until(lambda: changes(fleet, before), lambda seen: seen == [(3, 1)], "the step from 3 to 1")
             step = next(record for record in decisions(fleet, before) if record["new_target"] == 1)
-            # A drain whose streams move at once may be over between two looks at the status.
+            # A replica without a stream is drained at once, perhaps between two looks at the status.
             until(
                 lambda: (status(fleet)["draining"], len(fleet.processes(ENGINES))),
-                lambda seen: seen[0] == 2 or seen[1] == 1,
-                "a drain of two",
+                lambda seen: seen[0] > 0 or seen[1] < lanes,
+                "a drain",
             )
             drained_at = time.time()
         finally:

@@ -50,7 +50,8 @@ def test_every_query_of_the_dashboards_is_answered_with_something(there_and_back
     prometheus = there_and_back.prometheus
     assert prometheus is not None
     document = there_and_back.document
-    values = Values(model=MODEL, namespace=NAMESPACE, interval_s=1, rate_interval_s=15, range_s=120)
+    # Two scrapes: what set a target may be exported in the one after the change of it.
+    values = Values(model=MODEL, namespace=NAMESPACE, interval_s=2, rate_interval_s=15, range_s=120)
     began = document["began"]
     # A little later: metrics reach Prometheus after two seconds or three.
     last = began + max(request["ended_s"] for request in document["requests"]) + 4
