@@ -59,7 +59,8 @@ def test_every_query_of_the_dashboards_is_answered_with_something(there_and_back
     def found(query: DashboardQuery) -> bool:
         if query.over_range:
             return bool(prometheus.query(query.expr, time=last))
-        return bool(prometheus.query_range(query.expr, began, last, 1))
+        # Until the fleet is at zero again: a steady target may change only once before the load ends.
+        return bool(prometheus.query_range(query.expr, began, last + 30, 1))
 
     absent = {*ONLY_ON_GPUS, *NEVER_HAPPENED, SUBQUERY}
     if all(request.get("cold_wait_s", 1) > 0.5 for request in document["requests"]):
