@@ -102,7 +102,7 @@ def _expected(inputs: Inputs) -> tuple[float, str]:
     told = inputs.state.daily.expected(inputs.now, horizon_s) if horizon_s >= _DAILY_HORIZON_S else None
     if told is not None and told.rps > forecast:
         forecast = told.rps
-        why = f"at this time of day {told.source} tells of {told.rps:.3g} requests/s within {horizon_s:.0f} s"
+        why = f"at this time of day {told.source} tells of {told.rps:.3g} requests/s within {horizon_s:.3g} s"
         why += f", which has been {told.trust:.0%} less wrong than without it"
     return (forecast, f"; {why}") if forecast > rate else (rate, "")
 
@@ -151,7 +151,7 @@ def _forecast(inputs: Inputs) -> tuple[float, str]:
     demand = max(level, min(level + rise, most) + unsure * rise)
     why = (
         f"as requests feel it, in clumps, demand is {level:.3g} requests/s and may reach {demand:.3g} within "
-        f"{inputs.snapshot.horizon_s:.0f} s, the time a replica takes to start: {q:.0%} of past requests "
+        f"{inputs.snapshot.horizon_s:.3g} s, the time a replica takes to start: {q:.0%} of past requests "
         f"arrived at {most:.3g} requests/s or less, after a rise of {rise:.3g} or less"
     )
     if demand > level and unsure * rise > 0.05 * demand:
@@ -230,7 +230,7 @@ def _baseline_terms(inputs: Inputs) -> tuple[Term, ...]:
     if inputs.knobs.schedules:
         lead_s = inputs.snapshot.horizon_s
         scheduled = scheduled_minimum(inputs.knobs.schedules, inputs.now, lead_s)
-        why = f"the windows that are open now or within {lead_s:.0f} s need {counted(scheduled, 'replica')}"
+        why = f"the windows that are open now or within {lead_s:.3g} s need {counted(scheduled, 'replica')}"
         terms.append(Term("schedule", scheduled, why))
     return tuple(terms)
 
