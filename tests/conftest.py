@@ -15,7 +15,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 # Two workers with a thread for each core would wait for each other, and waiting threads of numpy's spin.
+# Steps of an engine core took ten times as long; with one CPU, Ray gives a replica one thread as well.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Every cluster of the tests asks for this token; none is written into anybody's home.
 assert "ray" not in sys.modules, "Ray reads its authentication mode once, when it is imported"
 os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -1,14 +1,12 @@
-"""How many requests arrive: rates over at most the last minute, and the memory of what demand has reached.
-
-Attainment is counted by requests, and so is that memory: which share of the requests arrived at a demand of
-at most x? A burst with most of the requests is most of the memory, however short and however long ago it was.
-"""
+"""How many requests arrive: rates over at most the last minute, and what of them is remembered."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+from serve_app.policy.peaks import Peaks
 
 BUCKET_S = 5.0
 MINUTE = 12
@@ -18,56 +16,6 @@ _SHORTEST_WINDOW = 2
 LONGEST_HORIZON_S = 900.0
 MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * MINUTE
 """As many as a rise over the longest cold start needs."""
-_RATIO = 1.05
-"""Demands are remembered to 5 %."""
-_PER_LOG = 1.0 / math.log(_RATIO)
-_ZERO = -10_000
-"""The bin of demand 0."""
-_FORGOTTEN = 1e-4
-"""A smaller share of the memory is dropped: it changes no quantile that a knob allows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peaks:
-    """Fading histograms; each request has the weight 1 when it arrives."""
-
-    levels: Mapping[int, float] = field(default_factory=dict)
-    """Weights by the logarithm of demand, in requests per second."""
-    rises: Mapping[int, float] = field(default_factory=dict)
-    """Weights by the logarithm of how much demand rose within a cold start."""
-    requests: float = 0.0
-    """The sum over windows of their requests."""
-    squares: float = 0.0
-    """The sum over windows of the squares of their requests."""
-
-    def note(
-        self, level: float, rise: float, weight: float, around: float, fade: float, window: int = MINUTE
-    ) -> Peaks:
-        """Return the histograms with the `weight` requests of one bucket added, and older ones times `fade`.
-
-        `level` is the demand around them in requests per second, `rise` that minus the demand one cold start
-        earlier, and `around` the requests of the window around the bucket, which has `window` buckets.
-        """
-        share = 1.0 / window
-        return Peaks(
-            _add(self.levels, _bin(level), weight, fade),
-            _add(self.rises, _bin(rise), weight, fade),
-            self.requests * fade + around * share,
-            self.squares * fade + around * around * share,
-        )
-
-    def level(self, q: float) -> float:
-        """Return the demand that `q` of the requests did not exceed."""
-        return _quantile(self.levels, q)
-
-    def rise(self, q: float) -> float:
-        """Return the rise within a cold start that `q` of the requests did not exceed; 0 if demand fell."""
-        return _quantile(self.rises, q)
-
-    @property
-    def windows(self) -> float:
-        """How many windows of equal weight hold as much information: Kish's effective sample size."""
-        return self.requests * self.requests / self.squares if self.squares > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,28 +133,6 @@ def _remember(peaks: Peaks, counts: Sequence[float], closed: int, horizon_s: flo
         level = _level(around)
         # Both windows of a rise must have been observed entirely; a part of one would look like a lull.
         first = end - window - ahead
-        rise = level - _level(counts[first : end - ahead]) if first >= 0 else 0.0
-        peaks = peaks.note(level, rise, weight, sum(around), fade, window)
+        before = _level(counts[first : end - ahead]) if first >= 0 else None
+        peaks = peaks.note(before, level, weight, sum(around), fade, window)
     return peaks
-
-
-def _bin(value: float) -> int:
-    return round(math.log(value) * _PER_LOG) if value > 0 else _ZERO
-
-
-def _add(weights: Mapping[int, float], bin_: int, weight: float, fade: float) -> dict[int, float]:
-    faded = {key: value * fade for key, value in weights.items()}
-    faded[bin_] = faded.get(bin_, 0.0) + weight
-    least = _FORGOTTEN * sum(faded.values())
-    return {key: value for key, value in faded.items() if value >= least}
-
-
-def _quantile(weights: Mapping[int, float], q: float) -> float:
-    rank = q * sum(weights.values())
-    below = 0.0
-    bin_ = _ZERO
-    for bin_ in sorted(weights):
-        below += weights[bin_]
-        if below >= rank:
-            break
-    return float(_RATIO**bin_) if bin_ > _ZERO else 0.0

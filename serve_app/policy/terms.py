@@ -79,16 +79,15 @@ def _demand(inputs: Inputs, rps: float, why: str) -> Term:
     """The requests that arrive, or may arrive before a replica that is asked for now is there."""
     demand, sizing = inputs.state.demand, inputs.sizing
     short, long = demand.recent(inputs.now)
-    half_s, window_s = demand.window // 2 * BUCKET_S, demand.window * BUCKET_S
+    window = demand.window if long >= short else demand.window // 2
     replicas = sizing.replicas(rps)
     assumed = inputs.knobs.starting_values and not inputs.state.service.steps
     source = " (by starting_values)" if assumed else ""
     return Term(
         "demand",
         replicas,
-        f"{max(short, long):.3g} requests/s arrive ({short:.3g} over {half_s:g} s, {long:.3g} over "
-        f"{window_s:g} s){why}; one replica can serve {sizing.rps(replicas):.3g} requests/s{source}, "
-        + _so(replicas, sizing.headroom),
+        f"{max(short, long):.3g} requests/s arrive over {window * BUCKET_S:g} s{why}; one replica can serve "
+        f"{sizing.rps(replicas):.3g} requests/s{source}, " + _so(replicas, sizing.headroom),
     )
 
 
@@ -102,9 +101,11 @@ def _expected(inputs: Inputs) -> tuple[float, str]:
     told = inputs.state.daily.expected(inputs.now, horizon_s) if horizon_s >= _DAILY_HORIZON_S else None
     if told is not None and told.rps > forecast:
         forecast = told.rps
-        why = f"at this time of day {told.source} tells of {told.rps:.3g} requests/s within {horizon_s:.3g} s"
+        why = (
+            f"; at this time of day {told.source} tells of {told.rps:.3g} requests/s within {horizon_s:.3g} s"
+        )
         why += f", which has been {told.trust:.0%} less wrong than without it"
-    return (forecast, f"; {why}") if forecast > rate else (rate, "")
+    return (forecast, why) if forecast > rate else (rate, "")
 
 
 def _kept(inputs: Inputs, rps: float) -> int:
@@ -139,24 +140,30 @@ def _quantile(inputs: Inputs) -> float:
 def _forecast(inputs: Inputs) -> tuple[float, str]:
     """What demand may come to within a cold start, in requests per second, and why.
 
-    As much as it has risen, and no more than it has been, both at the quantile q of the requests remembered.
-    The most seen in n windows is no bound as far as none of them was of those above the quantile, which has
-    the probability q^n: so much of a rise is added.
+    As much as it has risen from a demand like this one, and no more than it has been, both at the quantile q
+    of the requests remembered. With the probability q^n none of n windows was of those above the quantile.
+    As far as that may be so of the windows after a demand like this one, the rise is that from any demand; as
+    far as it may be so of all windows, so much of a rise is added.
     """
     q = _quantile(inputs)
-    peaks = inputs.state.demand.peaks
-    rise, most = peaks.rise(q), peaks.level(q)
-    level = inputs.felt_rps
-    unsure = q**peaks.windows
+    peaks, level = inputs.state.demand.peaks, inputs.felt_rps
+    alike, any_rises = peaks.rises_from(level), peaks.all_rises
+    new_here, unsure, most = q**alike.windows, q**any_rises.windows, peaks.level(q)
+    rise = (1.0 - new_here) * alike.quantile(q) + new_here * any_rises.quantile(q)
     demand = max(level, min(level + rise, most) + unsure * rise)
-    why = (
-        f"as requests feel it, in clumps, demand is {level:.3g} requests/s and may reach {demand:.3g} within "
-        f"{inputs.snapshot.horizon_s:.3g} s, the time a replica takes to start: {q:.0%} of past requests "
-        f"arrived at {most:.3g} requests/s or less, after a rise of {rise:.3g} or less"
+    felt = f"; they come in clumps, which feel like {level:.3g}"
+    if demand <= level:
+        return demand, felt
+    why = felt if level > max(inputs.state.demand.recent(inputs.now)) else ""
+    why += (
+        f"; they may become {demand:.3g} within {inputs.snapshot.horizon_s:.3g} s, the time a replica takes "
+        f"to start, because for {q:.0%} of past requests demand had risen by {rise:.3g} or less"
     )
-    if demand > level and unsure * rise > 0.05 * demand:
-        minutes = peaks.windows * inputs.state.demand.window / MINUTE
-        why += f" ({unsure:.0%} of it is added, because only {minutes:.2g} minutes are known)"
+    why += " from wherever it was" if new_here > 0.5 else " from where it is now"
+    why += f", to {most:.3g} or less" if level + rise > most else ""
+    if unsure * rise > 0.05 * demand:
+        minutes = any_rises.windows * inputs.state.demand.window / MINUTE
+        why += f" (more than that by {unsure * rise:.2g}, as only {minutes:.2g} minutes are known)"
     return demand, why
 
 

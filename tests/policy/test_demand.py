@@ -9,7 +9,6 @@ from serve_app.policy.demand import (
     LONGEST_HORIZON_S,
     MAX_BUCKETS,
     Demand,
-    Peaks,
     felt,
     window_buckets,
 )
@@ -100,9 +99,9 @@ def test_a_steady_stream_is_remembered_as_it_is() -> None:
 
     # 20 in every bucket; each met 19 others: 3.8 a second, so the mean counts. To 5 %.
     assert demand.peaks.level(0.9) == pytest.approx(4.0, rel=0.03)
-    assert demand.peaks.rise(0.9) == 0.0
-    # 600 s less half a minute at each end that has no whole minute around it yet.
-    assert demand.peaks.windows == pytest.approx(9.0, rel=0.05)
+    assert demand.peaks.all_rises.quantile(0.9) == 0.0
+    # 600 s less two and a half minutes: those in which a rise over a minute is not yet seen whole.
+    assert demand.peaks.all_rises.windows == pytest.approx(7.5, rel=0.05)
 
 
 def test_silence_fades_nothing() -> None:
@@ -111,7 +110,7 @@ def test_silence_fades_nothing() -> None:
     later = steady(7200, 0.0, history=busy).peaks
 
     assert later.level(0.9) == busy.peaks.level(0.9)
-    assert later.windows == pytest.approx(busy.peaks.windows, rel=0.15)
+    assert later.all_rises.windows == pytest.approx(busy.peaks.all_rises.windows, rel=0.15)
 
 
 def test_traffic_fades_what_came_before_it() -> None:
@@ -128,7 +127,7 @@ def test_a_rise_is_against_the_demand_of_a_cold_start_before() -> None:
     sudden = bursts(Demand().add(NOW, 0), 4, 240, rps=8.0)
 
     # Of all within the bursts, more than half had risen by most of 8 a second within the minute before.
-    assert sudden.peaks.rise(0.9) == pytest.approx(8.0, rel=0.15)
+    assert sudden.peaks.all_rises.quantile(0.9) == pytest.approx(8.0, rel=0.15)
     # A slow ramp, 0.01 a second more each second: within 60 s and the minute that is looked at, 1.2.
     assert 0.5 < ramp(60.0, 0.9) <= 1.3
 
@@ -137,7 +136,7 @@ def ramp(horizon_s: float, q: float = 0.5) -> float:
     demand = Demand().add(NOW, 0)
     for second in range(1, 901):
         demand = demand.add(NOW + second, 0.01 * second, horizon_s)
-    return demand.peaks.rise(q)
+    return demand.peaks.all_rises.quantile(q)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +151,15 @@ def test_a_rate_is_read_over_as_long_as_a_replica_takes_to_start(start_s: float,
     assert demand.recent(NOW + 90)[1] == pytest.approx(2.0 + 18.0 * 10.0 / seconds, rel=0.1)
 
 
+def test_a_rise_is_remembered_by_the_demand_it_rose_from() -> None:
+    sudden = bursts(Demand().add(NOW, 0), 4, 240, rps=8.0)
+    busy = steady(3600, 8.0, history=sudden)
+
+    assert busy.peaks.all_rises.quantile(0.9) == 0.0  # of all requests, few came in bursts
+    assert busy.peaks.rises_from(0.0).quantile(0.9) == pytest.approx(8.0, rel=0.15)
+    assert busy.peaks.rises_from(8.0).quantile(0.9) == 0.0
+
+
 def test_a_rise_is_read_over_a_start_and_no_less_than_ten_seconds() -> None:
     # Over a start and half a window: 0.15, 0.9 and 2.1.
     assert ramp(3.0) == ramp(10.0) == pytest.approx(0.15, rel=0.06)
@@ -160,9 +168,9 @@ def test_a_rise_is_read_over_a_start_and_no_less_than_ten_seconds() -> None:
 
 def test_a_rise_is_not_read_from_before_observation_began() -> None:
     # A stream that is already there when observation begins has not risen to where it is.
-    assert steady(100, 8.0).peaks.rise(1.0) == 0.0
+    assert steady(100, 8.0).peaks.rises == {}
     # Nor has it later, against a minute of which only a part was observed.
-    assert steady(300, 8.0).peaks.rise(1.0) == 0.0
+    assert steady(300, 8.0).peaks.all_rises.quantile(1.0) == 0.0
 
 
 def test_a_long_cold_start_is_looked_back_over_no_further_than_its_bound() -> None:
@@ -170,7 +178,7 @@ def test_a_long_cold_start_is_looked_back_over_no_further_than_its_bound() -> No
     for second in range(1, 1801):
         demand = demand.add(NOW + second, 2.0, horizon_s=1e9)
 
-    assert demand.peaks.rise(0.9) == 0.0
+    assert demand.peaks.all_rises.quantile(0.9) == 0.0
     assert len(demand.buckets) == MAX_BUCKETS >= LONGEST_HORIZON_S / BUCKET_S + 24
 
 
@@ -193,94 +201,3 @@ def test_no_arrival_is_lost_or_counted_twice(arrivals: list[tuple[float, int]]) 
     if now - NOW < MAX_BUCKETS * BUCKET_S - 2 * BUCKET_S:
         assert sum(demand.buckets) == pytest.approx(total)
     assert min(demand.buckets) >= -1e-6
-
-
-BUCKETS = 12
-
-
-def noted(*requests: tuple[float, float], fade: float = 1.0, rise: float = 0.0) -> Peaks:
-    """A memory of (demand, requests) one after the other."""
-    peaks = Peaks()
-    for level, weight in requests:
-        peaks = peaks.note(level, rise, weight, BUCKETS * weight, fade)
-    return peaks
-
-
-def test_nothing_seen_is_no_demand() -> None:
-    assert (*Demand().recent(NOW), Demand().felt_rps(NOW)) == (0.0, 0.0, 0.0)
-    assert (Peaks().level(0.9), Peaks().rise(0.9), Peaks().windows) == (0.0, 0.0, 0.0)
-
-
-def test_the_quantile_is_of_requests_and_not_of_time() -> None:
-    # A hundred buckets of one request at 0.2 a second, one of a hundred at 20: half of the requests each.
-    peaks = noted(*[(0.2, 1.0)] * 100, (20.0, 100.0))
-
-    assert peaks.level(0.49) == pytest.approx(0.2, rel=0.03)
-    assert peaks.level(0.51) == pytest.approx(20.0, rel=0.03)
-
-
-@pytest.mark.parametrize(("q", "level"), [(0.0, 1.0), (0.25, 1.0), (0.26, 2.0), (0.75, 2.0), (1.0, 8.0)])
-def test_a_quantile_is_the_demand_that_so_many_did_not_exceed(q: float, level: float) -> None:
-    # One request at 1, two at 2, one at 8.
-    assert noted((1.0, 1), (2.0, 2), (8.0, 1)).level(q) == pytest.approx(level, rel=0.03)
-
-
-def test_what_fell_has_not_risen() -> None:
-    assert noted((3.0, 5), rise=-2.0).rise(1.0) == 0.0
-    assert noted((3.0, 5), rise=2.0).rise(0.5) == pytest.approx(2.0, rel=0.03)
-
-
-def test_older_requests_fade_with_every_bucket_of_newer_ones() -> None:
-    # 16 requests at 1, then four buckets of one at 10 that each halve: 16 / 2^4 = 1 against 1.875.
-    peaks = noted((1.0, 16), *[(10.0, 1)] * 4, fade=0.5)
-
-    assert peaks.level(0.34) == pytest.approx(1.0, rel=0.03)  # 1 / 2.875 = 0.348
-    assert peaks.level(0.36) == pytest.approx(10.0, rel=0.03)
-
-    # What has faded away is dropped: 2^-20 of 2 is less than 1 in 10,000.
-    assert len(noted((1.0, 1), *[(10.0, 1)] * 20, fade=0.5).levels) == 1
-
-
-def test_minutes_of_equal_weight_count_one_each_and_one_that_outweighs_all_others_alone() -> None:
-    # 36 buckets are three minutes of twelve, each with 12 * 5 requests around it.
-    assert noted(*[(1.0, 5.0)] * 36).windows == pytest.approx(3.0)
-    # Kish: (60 + 60 + 6000)^2 / (60^2 + 60^2 + 6000^2) = 1.04
-    peaks = noted(*[(1.0, 5.0)] * 24, *[(100.0, 500.0)] * 12)
-
-    assert peaks.windows == pytest.approx(1.04, rel=0.01)
-
-
-levels = st.lists(st.tuples(st.floats(0, 1e15), st.floats(1e-3, 1e15)), min_size=1, max_size=40)
-
-
-@given(levels, st.floats(0.9, 1.0), st.floats(0, 1), st.floats(0, 1))
-def test_a_higher_quantile_is_never_a_lower_demand(
-    requests: list[tuple[float, float]], fade: float, one: float, other: float
-) -> None:
-    peaks = noted(*requests, fade=fade)
-    low, high = sorted((one, other))
-
-    assert peaks.level(low) <= peaks.level(high) <= 1.03 * max(level for level, _ in requests)
-
-
-@given(levels, st.floats(0.9, 1.0))
-def test_there_are_never_more_minutes_than_were_seen(
-    requests: list[tuple[float, float]], fade: float
-) -> None:
-    minutes = noted(*requests, fade=fade).windows
-
-    assert 0 < minutes <= len(requests) / BUCKETS * (1 + 1e-9)
-
-
-@given(levels, st.floats(1, 100))
-def test_more_of_the_same_is_as_much_more_at_every_quantile(
-    requests: list[tuple[float, float]], factor: float
-) -> None:
-    once = noted(*requests)
-    more = noted(*[(factor * level, factor * weight) for level, weight in requests])
-
-    for q in (0.1, 0.5, 0.93):
-        assert more.level(q) >= 0.9 * factor * once.level(q) or more.level(
-            q + 1e-6
-        ) >= 0.9 * factor * once.level(q)
-    assert more.windows == pytest.approx(once.windows, rel=1e-6)

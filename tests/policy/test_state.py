@@ -77,7 +77,7 @@ def lived() -> PolicyState:
     loop = PolicyLoop(
         Knobs(min_replicas=0, max_replicas=8, downscale_delay_s=5.0, downscale_to_zero_delay_s=60.0)
     )
-    for second in range(1, 91):
+    for second in range(1, 181):
         busy = engine(
             running_requests=3,
             waiting_requests=2,
@@ -95,11 +95,11 @@ def lived() -> PolicyState:
         front = ingress(arrivals_total=3.0 * second, arrived_bytes_total=12_000.0 * second)
         loop.decide(snapshot(busy, busy, at={"i0": front}))
     loop.decide(
-        snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=270, arrived_bytes_total=1_080_000)})
+        snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=540, arrived_bytes_total=2_160_000)})
     )
     loop.decide_for(
         120,
-        snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=270, arrived_bytes_total=1_080_000)}),
+        snapshot(engine(), engine(), at={"i0": ingress(arrivals_total=540, arrived_bytes_total=2_160_000)}),
     )
     return loop.state
 
@@ -148,7 +148,7 @@ def test_late_tokens_are_what_the_model_expects_until_measured_otherwise() -> No
         lambda plain: plain["demand"].pop("peaks"),  # as before demand was remembered by requests
         lambda plain: plain.pop("late_tokens"),
         lambda plain: plain["demand"]["peaks"]["levels"].update(many=1.0),
-        lambda plain: plain["demand"]["peaks"].pop("squares"),
+        lambda plain: next(iter(plain["demand"]["peaks"]["rises"].values())).pop("squares"),
         lambda plain: plain.update(since="yesterday"),
         lambda plain: plain.update(learned_headroom=None),
         lambda plain: plain.update(a_field_of_tomorrow=1),

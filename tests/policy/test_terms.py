@@ -6,11 +6,12 @@ import pytest
 
 from serve_app.policy.capacity_model import MOST_REPLICAS, Mix, Sizing, StepTime, feasibility
 from serve_app.policy.daily import DailyDemand, Merit
-from serve_app.policy.demand import Demand, Peaks
+from serve_app.policy.demand import Demand
 from serve_app.policy.explanation import Term
 from serve_app.policy.feedback import measure
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.observe import Observation, observe
+from serve_app.policy.peaks import Peaks
 from serve_app.policy.snapshot import Snapshot
 from serve_app.policy.state import PolicyState, Waiting
 from serve_app.policy.terms import most_for_a_queue, size, standing_queue
@@ -63,8 +64,7 @@ def test_demand_asks_for_what_the_rate_needs_by_the_model() -> None:
 
     assert demand.replicas == 3
     assert demand.why == (
-        "7 requests/s arrive (7 over 30 s, 7 over 60 s); one replica can serve 3 requests/s, "
-        "so 3 replicas are needed"
+        "7 requests/s arrive over 60 s; one replica can serve 3 requests/s, so 3 replicas are needed"
     )
 
 
@@ -201,7 +201,7 @@ def remembered(level: float, rise: float, minutes: float) -> Peaks:
     """So many minutes of requests, all of which came at one demand and after one rise."""
     peaks = Peaks()
     for _ in range(round(12 * minutes)):
-        peaks = peaks.note(level, rise, 1.0, 12.0, 1.0)
+        peaks = peaks.note(level - rise, level, 1.0, 12.0, 1.0, 12)
     return peaks
 
 
@@ -231,8 +231,8 @@ def test_a_higher_quantile_needs_more_minutes_before_the_most_seen_is_a_bound() 
     peaks = remembered(level=11.0, rise=9.0, minutes=30)
 
     # None of thirty minutes was of the highest tenth with a chance of 4 %, of the highest 20th with 21 %.
-    assert "may reach 11.3 within" in forecast(9.0, peaks, q=0.9).why
-    assert "may reach 12.8 within" in forecast(9.0, peaks, q=0.95).why
+    assert "may become 11.3 within" in forecast(9.0, peaks, q=0.9).why
+    assert "may become 12.8 within" in forecast(9.0, peaks, q=0.95).why
 
 
 @pytest.mark.parametrize(
@@ -241,23 +241,38 @@ def test_a_higher_quantile_needs_more_minutes_before_the_most_seen_is_a_bound() 
 def test_the_shorter_a_start_the_more_the_forecast_may_leave_out(start_s: float, covered: float) -> None:
     peaks = Peaks()
     for level in range(1, 101):
-        peaks = peaks.note(float(level), 100.0, 1.0, 12.0, 1.0)
+        peaks = peaks.note(level - 100.0, float(level), 1.0, 12.0, 1.0, 12)
     seen = snapshot(engine(), warm_node_start_s=start_s, warm_node=True)
     terms = terms_of(seen, demand=replace(arriving(2.0), peaks=peaks), sizing=replace(SIZING, headroom=0))
 
-    assert f"{covered:.0%} of past requests arrived at" in terms["demand"].why
+    assert f"for {covered:.0%} of past requests" in terms["demand"].why
 
 
 def test_the_forecast_says_its_numbers() -> None:
-    why = forecast(2.0, remembered(level=4.0, rise=1.0, minutes=10)).why
+    peaks = remembered(level=4.0, rise=1.0, minutes=10)
 
-    assert "; as requests feel it, in clumps, demand is 2 requests/s and may reach 3.35 within 75 s" in why
-    assert ": 90% of past requests arrived at 3.92 requests/s or less, after a rise of 1 or less (" in why
-    assert "(35% of it is added, because only 10 minutes are known); one replica can serve" in why
+    assert forecast(2.0, peaks).why.startswith(
+        "2 requests/s arrive over 60 s; they may become 3.35 within 75 s, the time a replica takes to start, "
+        "because for 90% of past requests demand had risen by 1 or less from where it is now (more than that "
+        "by 0.35, as only 10 minutes are known); one replica can serve"
+    )
+    assert "risen by 1 or less from wherever it was" in forecast(0.2, peaks).why
+    # After half an hour there is nothing to say of what is not known.
+    why = forecast(3.0, remembered(level=4.0, rise=1.0, minutes=40)).why
+    assert "may become 3.93 within 75 s" in why
+    assert "had risen by 1 or less from where it is now, to 3.92 or less; one replica can serve" in why
 
-    # Where much is known there is nothing to say of what is not.
-    why = forecast(2.0, remembered(level=4.0, rise=1.0, minutes=40)).why
-    assert "after a rise of 1 or less; one replica can serve" in why
+
+def test_a_rise_is_expected_where_it_has_been_seen_from_and_nowhere_else() -> None:
+    """After a busy hour between 15 and 35 requests/s, one a second once kept three replicas for hours."""
+    peaks = Peaks()
+    for before, level in ((15.0, 35.0), (35.0, 15.0)) * 360:
+        peaks = peaks.note(before, level, level, 12.0 * level, 1.0, 12)
+    for _ in range(12 * 40):
+        peaks = peaks.note(1.0, 1.0, 1.0, 12.0, 1.0, 12)
+
+    assert "may become 34.7" in forecast(15.0, peaks).why
+    assert forecast(1.0, peaks).replicas == 1
 
 
 def test_the_forecast_can_be_turned_off() -> None:

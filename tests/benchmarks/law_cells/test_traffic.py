@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.law_cells.traffic import CONSTANT, GROWING_PROMPTS, SQUARE_WAVE, STEP
+from benchmarks.law_cells.traffic import BUSY_THEN_QUIET, CONSTANT, GROWING_PROMPTS, SQUARE_WAVE, STEP
 from loadtests.traces.trace import Chunk, Trace
 from tests.benchmarks.law_cells.build import CALM
 
@@ -22,7 +22,7 @@ def test_a_cut_has_the_beginning_of_the_same_rates() -> None:
 
 
 def test_a_digest_goes_by_the_requests() -> None:
-    others = [CONSTANT, SQUARE_WAVE, STEP, GROWING_PROMPTS, replace(CONSTANT, seed=1)]
+    others = [CONSTANT, SQUARE_WAVE, BUSY_THEN_QUIET, STEP, GROWING_PROMPTS, replace(CONSTANT, seed=1)]
 
     assert len({traffic.digest for traffic in others}) == len(others)
     assert replace(CONSTANT, smooth=False).digest == CONSTANT.digest
