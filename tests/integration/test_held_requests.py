@@ -136,7 +136,8 @@ async def test_requests_held_at_zero_start_no_ingress_replica_and_are_seen_while
 
 async def test_hundreds_held_at_zero_on_two_cpus_are_all_answered(sea: Running) -> None:
     # Ray hands changed knobs to no replica while one with those before drains.
-    sea.deploy(turned(sea.document, {"mode": "act"}, {"min_replicas": 1}))
+    # A warm engine starts in 0.7 s: within an interval of a second no client might be told what it waits for.
+    sea.deploy(turned(sea.document, {"mode": "act", "keep_alive_interval_s": 0.2}, {"min_replicas": 1}))
     await until(lambda: mode_of(sea), lambda mode: mode == "act", "the mode of the file")
     async with client() as asking:
         texts = await asyncio.gather(*(stream(asking, sea.url, number) for number in range(HELD)))
