@@ -71,7 +71,7 @@ CELLS = (
     Cell("mute", "one replica is silent for good", reporting=Reporting(mute_s=(_MUTE_FROM_S, inf))),
     Cell("constant", "12 requests/s", traffic=CONSTANT),
     Cell("square-wave", "15 and 35 requests/s in turns of five minutes", traffic=SQUARE_WAVE),
-    Cell("busy-then-quiet", "an hour of that, then 1 request/s for two hours", traffic=BUSY_THEN_QUIET),
+    Cell("busy-then-quiet", "an hour of that wave, then 1 request/s for two hours", traffic=BUSY_THEN_QUIET),
     Cell("step", "6, then 30 requests/s", traffic=STEP),
     Cell("growing-prompts", "12 requests/s; prompts grow 8x over ten minutes", traffic=GROWING_PROMPTS),
 )

@@ -104,9 +104,7 @@ class MadeUp:
 
 CONSTANT = MadeUp("constant", ((12.0, 3600.0),), smooth=True)
 SQUARE_WAVE = MadeUp("square-wave", tuple(square_wave(15.0, 35.0, 300.0, 3600.0)), smooth=True)
-BUSY_THEN_QUIET = MadeUp(
-    "busy-then-quiet", (*square_wave(15.0, 35.0, 300.0, 3600.0), (1.0, 7200.0)), smooth=True
-)
+BUSY_THEN_QUIET = MadeUp("busy-then-quiet", (*SQUARE_WAVE.stretches, (1.0, 7200.0)), smooth=True)
 """What demand rose by in the busy hour is no reason to keep replicas in the quiet ones."""
 STEP = MadeUp("step", ((6.0, 1800.0), (30.0, 1800.0)), smooth=False)
 """No policy that learns of the step when it comes attains 99 %: a cold start of 75 s at five times the rate

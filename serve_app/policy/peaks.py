@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 _RATIO = 1.05
 """Demands are remembered to 5 %."""
 _NEAR = 1.5
-"""Demands are alike within this factor, above and below. With 1.25 replays cost as much, but a fleet that had
-been busy for an hour turned about 26 instead of 5 times on its way down."""
+"""The bins of demands that rises are remembered by; those of a bin and of its neighbours are alike. With 1.25
+replays cost as much, but a fleet busy for an hour turned about 26 instead of 5 times after it."""
 _ZERO = -10_000
 """The bin of demand 0."""
 _FORGOTTEN = 1e-3
@@ -64,7 +64,8 @@ class Peaks:
         None where it was not seen, and `around` the requests of the window around the bucket, which has
         `window` buckets.
         """
-        levels = _add(_faded(self.levels, fade), _bin(level), weight)
+        levels = _faded(self.levels, fade)
+        levels[_bin(level)] = levels.get(_bin(level), 0.0) + weight
         rises = {near: each.faded(fade) for near, each in self.rises.items()}
         if before is not None:
             share = 1.0 / window
@@ -109,11 +110,6 @@ def _bin(value: float) -> int:
 
 def _faded(weights: Mapping[int, float], fade: float) -> dict[int, float]:
     return {bin_: weight * fade for bin_, weight in weights.items() if weight >= _FORGOTTEN}
-
-
-def _add(weights: dict[int, float], bin_: int, weight: float) -> dict[int, float]:
-    weights[bin_] = weights.get(bin_, 0.0) + weight
-    return weights
 
 
 def _quantile(weights: Mapping[int, float], q: float) -> float:

@@ -81,6 +81,8 @@ def _demand(inputs: Inputs, rps: float, why: str) -> Term:
     short, long = demand.recent(inputs.now)
     window = demand.window if long >= short else demand.window // 2
     replicas = sizing.replicas(rps)
+    if replicas == sizing.replicas(max(short, long)):
+        why = ""  # a forecast that asks for nothing is no reason
     assumed = inputs.knobs.starting_values and not inputs.state.service.steps
     source = " (by starting_values)" if assumed else ""
     return Term(

@@ -256,11 +256,19 @@ def test_the_forecast_says_its_numbers() -> None:
         "because for 90% of past requests demand had risen by 1 or less from where it is now (more than that "
         "by 0.35, as only 10 minutes are known); one replica can serve"
     )
-    assert "risen by 1 or less from wherever it was" in forecast(0.2, peaks).why
+    assert "from wherever it was" in forecast(0.2, remembered(level=40.0, rise=10.0, minutes=10)).why
     # After half an hour there is nothing to say of what is not known.
     why = forecast(3.0, remembered(level=4.0, rise=1.0, minutes=40)).why
     assert "may become 3.93 within 75 s" in why
     assert "had risen by 1 or less from where it is now, to 3.92 or less; one replica can serve" in why
+
+
+def test_a_forecast_that_needs_no_more_replicas_is_not_told() -> None:
+    why = forecast(0.2, remembered(level=4.0, rise=1.0, minutes=40)).why
+
+    assert (
+        why == "0.2 requests/s arrive over 60 s; one replica can serve 3 requests/s, so 1 replica is needed"
+    )
 
 
 def test_a_rise_is_expected_where_it_has_been_seen_from_and_nowhere_else() -> None:
