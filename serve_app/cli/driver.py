@@ -114,7 +114,8 @@ def _watch(interrupted: Event) -> None:
                 _report_failures(reported)
         except Exception:  # noqa: S112 the GCS does not answer; if it stays so, Ray ends this process
             continue
-        if started and found is not None and not interrupted.is_set():
+        # `tideserve run` sees within that time which of Ray's processes has ended, and tells that instead.
+        if started and found is not None and not interrupted.wait(_PERIOD_S):
             _say(found)
             os._exit(GONE)  # the main thread sleeps, and shutting down what is gone would hang
 
@@ -123,15 +124,15 @@ def _report_failures(reported: set[str]) -> None:
     """Print why applications cannot be deployed, each once for as long as it fails."""
     failed = dict(failures(statuses()))
     for name in failed.keys() - reported:
-        _say(f"application {name!r} could not be deployed:")
-        for line in failed[name]:
-            _say(f"  {line}")
+        _say(f"application {name!r} could not be deployed:", *(f"  {line}" for line in failed[name]))
     reported.clear()
     reported.update(failed)
 
 
-def _say(line: str) -> None:
-    print(f"{PREFIX}{line}", file=sys.stderr, flush=True)
+def _say(*lines: str) -> None:
+    # In one call, and on a line of its own: Ray's threads print here too, the end of a line after the line.
+    sys.stderr.write("\n" + "".join(f"{PREFIX}{line}\n" for line in lines))
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from ray._private import parameter
@@ -9,6 +10,7 @@ from ray.serve.schema import ApplicationStatus
 
 from serve_app.cli import driver
 from serve_app.cli.driver import failures, take_any_agent_port
+from serve_app.cli.server_log import ServerLog
 
 
 def application(name: str, status: ApplicationStatus, message: str, **deployments: str) -> StatusOverview:
@@ -47,6 +49,18 @@ def test_each_failure_is_printed_once_until_it_is_over(monkeypatch, capsys) -> N
         lines.append(capsys.readouterr().err.count("could not be deployed"))
 
     assert lines == [1, 0, 1, 0, 1]
+
+
+def test_what_it_says_is_read_where_ray_has_printed_half_a_line(monkeypatch, tmp_path: Path) -> None:
+    log = ServerLog(tmp_path)
+    with log.path.open("a", buffering=1) as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        file.write("(ServeController pid=7) Serve enabled with the following configurations:")
+        driver._say("Ray has started", "  with its dashboard")
+        file.write("\n")
+
+    assert list(log.look()) == ["tideserve: Ray has started", "tideserve:   with its dashboard"]
+    log.close()
 
 
 def test_a_second_cluster_s_dashboard_agent_does_not_ask_for_the_first_one_s_port(monkeypatch) -> None:
