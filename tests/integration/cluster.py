@@ -139,7 +139,7 @@ class Running:
 
     def processes(self, title: str) -> list[psutil.Process]:
         """Its processes whose title begins so, such as `ray::ServeReplica:tideserve:Engine`."""
-        return [process for process in self.descendants() if _title(process).startswith(title)]
+        return [process for process in self.descendants() if command_line(process).startswith(title)]
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Ctrl-C or another signal; returns the exit status."""
@@ -159,7 +159,8 @@ class Running:
         psutil.wait_procs(started, timeout=30)
 
 
-def _title(process: psutil.Process) -> str:
+def command_line(process: psutil.Process) -> str:
+    """Its command line, or the title that it has given itself; nothing once it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:  # it ended while we looked

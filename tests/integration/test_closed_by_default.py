@@ -17,7 +17,7 @@ import pytest
 from serve_app import env
 from serve_app.cli.dashboard import Dashboard
 from serve_app.cli.ray_token import token_header
-from tests.integration.cluster import Running
+from tests.integration.cluster import Running, command_line
 from tests.integration.listeners import (
     Port,
     PortRow,
@@ -222,7 +222,7 @@ def test_ray_s_own_command_finds_the_token(app: Running) -> None:
 def test_the_token_is_on_no_command_line_and_in_no_file(app: Running) -> None:
     token = token_header(app.dashboard)["authorization"].removeprefix("Bearer ")
 
-    assert not any(token in " ".join(process.cmdline()) for process in of(app))
+    assert not any(token in command_line(process) for process in of(app))
     found = subprocess.run(
         ["grep", "-rl", token, str(app.folder)], capture_output=True, text=True, check=False
     )

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.cluster import Running, application, command_line, engine_settings
 
 MODEL = "tide"
 HELD = 300
@@ -150,7 +150,7 @@ async def test_hundreds_held_at_zero_on_two_cpus_are_all_answered(sea: Running) 
 def test_without_the_gcs_it_ends_at_once_and_says_where_the_log_is(sea: Running) -> None:
     """Ends the application."""
     started = sea.descendants()
-    [gcs] = [process for process in started if (process.cmdline() or [""])[0].endswith("gcs_server")]
+    [gcs] = [process for process in started if command_line(process).split(" ")[0].endswith("gcs_server")]
 
     gcs.kill()
 

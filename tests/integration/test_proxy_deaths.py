@@ -2,6 +2,7 @@
 
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -31,7 +32,11 @@ def haproxies(app: Running) -> list[psutil.Process]:
 
 def folder_of(app: Running) -> Path:
     """Where this run's HAProxy has its files."""
-    (folder,) = {Path(process.cwd()) for process in haproxies(app)}
+    folders = set()
+    for process in haproxies(app):
+        with suppress(psutil.NoSuchProcess):  # one that a reload has replaced ends with its last stream
+            folders.add(Path(process.cwd()))
+    (folder,) = folders
     return folder
 
 
