@@ -26,6 +26,8 @@ from serve_app.cli.ray_token import token_header
 from serve_app.env import FAST_PATH_PORTS
 
 START_TIMEOUT_S = 240.0
+ZYGOTE = not os.environ.get("WITHOUT_ZYGOTE")
+"""`WITHOUT_ZYGOTE=1 make test` has every replica import what it needs by itself."""
 
 
 def own_ports() -> dict[str, str]:
@@ -202,7 +204,7 @@ def application(
                 "route_prefix": "/",
                 "import_path": "serve_app.app:build",
                 "autoscaling_policy": {"policy_function": "serve_app.controller.serve_policy:ServePolicy"},
-                "args": {"models": list(models), "ingress": ingress, **args},
+                "args": {"models": list(models), "ingress": ingress, "zygote": ZYGOTE, **args},
                 "deployments": [{"name": "Ingress", "user_config": user_config}],
             }
         ],

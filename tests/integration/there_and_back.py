@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.integration.cluster import own_ports
+from tests.integration.cluster import ZYGOTE, own_ports
 from tests.kubernetes.chart import LAPTOP, of_kind, ray_service, serve_config
 from tests.kubernetes.prometheus_server import PrometheusServer
 from tests.kubernetes.tools import PROMETHEUS
@@ -86,7 +86,7 @@ def there_and_back() -> Iterator[ThereAndBack]:
     folder = Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp"))
     config, scenario, out = folder / "serve.yaml", folder / "scenario.yaml", folder / "out"
     knobs = f"models.tiny.autoscaling={json.dumps(KNOBS)}"
-    config.write_text(yaml.safe_dump(serve_config(LAPTOP, knobs)))
+    config.write_text(yaml.safe_dump(serve_config(LAPTOP, knobs, f"zygote={json.dumps(ZYGOTE)}")))
     scenario.write_text(yaml.safe_dump(SCENARIO))
     groups = ray_service(LAPTOP)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     resources = {name: int(amount) for group in groups for name, amount in group["resources"].items()}
