@@ -34,8 +34,9 @@ SCENARIO = {
     "name": "there-and-back",
     "arrivals": [
         {"shape": "burst", "for_s": 1, "requests": 8},
-        # Past the cold start: a rate is seen only of what goes on between two scrapes.
-        {"shape": "steady", "for_s": 16, "rate": 1.5},
+        # Past the cold start, ten seconds longer without a zygote: a rate is seen only of what goes on
+        # between two scrapes.
+        {"shape": "steady", "for_s": 16 if ZYGOTE else 30, "rate": 1.5},
     ],
     "requests": [
         {"kind": "stays", "share": 2, "prompt_tokens": 40, "output_tokens": 20},
@@ -86,7 +87,7 @@ def there_and_back() -> Iterator[ThereAndBack]:
     folder = Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp"))
     config, scenario, out = folder / "serve.yaml", folder / "scenario.yaml", folder / "out"
     knobs = f"models.tiny.autoscaling={json.dumps(KNOBS)}"
-    config.write_text(yaml.safe_dump(serve_config(LAPTOP, knobs, f"zygote={json.dumps(ZYGOTE)}")))
+    config.write_text(yaml.safe_dump(serve_config(LAPTOP, knobs, f"app.zygote={json.dumps(ZYGOTE)}")))
     scenario.write_text(yaml.safe_dump(SCENARIO))
     groups = ray_service(LAPTOP)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     resources = {name: int(amount) for group in groups for name, amount in group["resources"].items()}
