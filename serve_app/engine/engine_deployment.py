@@ -199,6 +199,7 @@ class Engine:
         while True:
             self._metrics.set_limits(limits)
             self._metrics.set_gauges(self._engine.report.gauges())
+            self._metrics.publish_tallies()
             await asyncio.sleep(_GAUGE_INTERVAL_S)
 
     async def _look_for_stalls(self) -> None:

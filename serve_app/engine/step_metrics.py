@@ -58,8 +58,7 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
             return
         for seconds in iteration_stats.time_to_first_tokens_iter:
             metrics.ttft.observe(seconds)
-        for seconds in iteration_stats.inter_token_latencies_iter:
-            metrics.inter_token.observe(seconds)
+        metrics.inter_token.observe(iteration_stats.inter_token_latencies_iter)
         if iteration_stats.num_prompt_tokens:
             metrics.prompt_tokens.inc(iteration_stats.num_prompt_tokens)
         if iteration_stats.num_generation_tokens:

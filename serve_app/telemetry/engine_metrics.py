@@ -41,7 +41,7 @@ class EngineMetrics:
         self.queue_wait = histogram("llm_queue_wait_seconds", text, TTFT_S)
         text = "The part of TTFT from the first step to the first token."
         self.prefill = histogram("llm_prefill_seconds", text, TTFT_S)
-        self.inter_token = histogram("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)
+        self.inter_token = series.tallied("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)
         text = "Engine's arrival to hundredth token."
         self.hundred_tokens = histogram("llm_hundred_tokens_seconds", text, HUNDRED_TOKENS_S)
         self.e2e = histogram("llm_e2e_seconds", "Arrival to last token.", E2E_S)
@@ -82,6 +82,10 @@ class EngineMetrics:
         self._kv_cache_tokens.set(limits.kv_cache_tokens)
         self._max_num_seqs.set(limits.max_num_seqs)
         self._max_num_batched_tokens.set(limits.max_num_batched_tokens)
+
+    def publish_tallies(self) -> None:
+        """Publish what is counted in this process. Call it every second, as above."""
+        self.inter_token.publish()
 
     def count_steps(self, signals: EngineSignals) -> None:
         """Count the steps of one report, as sums, which lose nothing when a scrape misses reports."""

@@ -16,6 +16,8 @@ _OURS = re.compile(r"^ray_(llm_[a-zA-Z0-9_]*)")
 _LOST_NODE = "# lost node"
 _PART = re.compile("_(bucket|sum|count)$")
 """How the names of a histogram's series end."""
+_HISTOGRAM = re.compile("^# TYPE ray_(llm_[a-zA-Z0-9_]*)(?: histogram|_bucket gauge)$", re.MULTILINE)
+"""Ray's histograms, and `TalliedHistogram`, whose parts are gauges to Ray."""
 _NODES_FRESH_S = 2.0
 _NODES_WAIT_S = 0.3
 _TOTAL_S = 0.9
@@ -121,24 +123,26 @@ def merge_expositions(texts: Iterable[str]) -> str:
     samples: dict[str, list[str]] = {}
     lines: list[str] = []
     for text in texts:
-        histograms: set[str] = set()
+        histograms = set(_HISTOGRAM.findall(text))
         for line in text.splitlines():
             if line.startswith("#"):
                 _, keyword, name, *rest = [*line.split(" ", 3), "", ""]
                 if line.startswith(_LOST_NODE):
                     lines.append(line)
                 elif keyword in ("HELP", "TYPE") and _OURS.match(name):
-                    family = name.removeprefix(_PREFIX)
-                    described.setdefault(family, {})[keyword] = rest[0]
-                    if keyword == "TYPE" and rest[0] == "histogram":
-                        histograms.add(family)
+                    family = _family(name.removeprefix(_PREFIX), histograms)
+                    kind = "histogram" if keyword == "TYPE" and family in histograms else rest[0]
+                    described.setdefault(family, {})[keyword] = kind
             elif match := _OURS.match(line):
-                family = _PART.sub("", match[1])
-                family = family if family in histograms else match[1]
-                samples.setdefault(family, []).append(line.removeprefix(_PREFIX))
+                samples.setdefault(_family(match[1], histograms), []).append(line.removeprefix(_PREFIX))
     for family in sorted(samples):
         texts_of = described.get(family, {})
         lines.append(f"# HELP {family} {texts_of.get('HELP', '')}")
         lines.append(f"# TYPE {family} {texts_of.get('TYPE', 'untyped')}")
         lines += samples[family]
     return "\n".join(lines) + "\n"
+
+
+def _family(name: str, histograms: set[str]) -> str:
+    whole = _PART.sub("", name)
+    return whole if whole in histograms else name

@@ -7,6 +7,8 @@ that a P95 near a target is read off a narrow bucket.
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
+from serve_app.telemetry.tallied_histogram import TalliedHistogram
+
 LABELS = ("model", "replica")
 TTFT_S = (
     0.01, 0.02, 0.03, 0.05, 0.075, 0.09, 0.1, 0.11, 0.125, 0.15, 0.175, 0.19, 0.2, 0.21, 0.225, 0.25, 0.3,
@@ -52,14 +54,21 @@ class ReplicaSeries:
         metric.set_default_tags(self._tags)
         return metric
 
+    def tallied(self, name: str, text: str, bounds: tuple[float, ...]) -> TalliedHistogram:
+        """A histogram with upper `bounds`, for more values than Ray's can take."""
+        bucket = self.gauge(f"{name}_bucket", text, "le")
+        return TalliedHistogram(
+            bucket, self.gauge(f"{name}_sum", text), self.gauge(f"{name}_count", text), bounds
+        )
+
     def counter(self, name: str, text: str, *more: str) -> Counter:
         """A counter."""
         metric = Counter(name, text, tag_keys=LABELS + more)
         metric.set_default_tags(self._tags)
         return metric
 
-    def gauge(self, name: str, text: str) -> Gauge:
+    def gauge(self, name: str, text: str, *more: str) -> Gauge:
         """A gauge."""
-        metric = Gauge(name, text, tag_keys=LABELS)
+        metric = Gauge(name, text, tag_keys=LABELS + more)
         metric.set_default_tags(self._tags)
         return metric

@@ -18,8 +18,8 @@ class Series:
     def __init__(self) -> None:
         self.values: list[Any] = []
 
-    def observe(self, value: float) -> None:
-        self.values.append(value)
+    def observe(self, value: float | list[float]) -> None:
+        self.values += value if isinstance(value, list) else [value]
 
     def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
         self.values.append((value, tags) if tags else value)
@@ -45,7 +45,7 @@ def iteration(**fields: Any) -> IterationStats:
 def recorded(**fields: Any) -> dict[str, list[Any]]:
     metrics = Metrics()
     StepStats(metrics).record(None, iteration(**fields))
-    return {name: series.values for name, series in vars(metrics).items()}
+    return {name: series.values for name, series in vars(metrics).items() if series.values}
 
 
 def test_times_of_a_step_are_observed_one_by_one() -> None:

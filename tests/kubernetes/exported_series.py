@@ -12,11 +12,14 @@ from ray.util import metrics
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.ingress_metrics import IngressMetrics
+from serve_app.telemetry.series import INTER_TOKEN_S
 
 SCRAPED = frozenset({"namespace", "pod", "instance", "job"})
 """What a scrape adds to every series."""
-MAKERS = frozenset({"serve_app/telemetry/series.py", "serve_app/telemetry/autoscaling_metrics.py"})
-"""Files that make Ray's metrics, all of them on behalf of what `registered` makes."""
+MAKERS = frozenset(
+    f"serve_app/telemetry/{name}.py" for name in ("series", "tallied_histogram", "autoscaling_metrics")
+)
+"""Files that use Ray's metrics, all of them on behalf of what `registered` makes."""
 _REPORTER = "ray.dashboard.modules.reporter.reporter_agent"
 
 
@@ -51,7 +54,8 @@ def exported() -> dict[str, frozenset[str]]:
 
 def bounds() -> dict[str, tuple[float, ...]]:
     """The bucket bounds of our histograms."""
-    return {m.info["name"]: tuple(m.boundaries) for m in registered() if isinstance(m, metrics.Histogram)}
+    found = {m.info["name"]: tuple(m.boundaries) for m in registered() if isinstance(m, metrics.Histogram)}
+    return found | {"llm_inter_token_seconds": INTER_TOKEN_S}
 
 
 def where_metrics_are_made(root: Path) -> set[str]:

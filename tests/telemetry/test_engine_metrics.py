@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from serve_app.api.errors import ApiError
@@ -19,7 +21,8 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> EngineMetrics:
 def test_the_series_are_those_dashboards_and_alerts_name(metrics: EngineMetrics) -> None:
     names = [
         "ttft_seconds", "queue_wait_seconds", "prefill_seconds", "hundred_tokens_seconds",
-        "inter_token_seconds", "e2e_seconds", "requests_total", "prompt_tokens_total",
+        "inter_token_seconds_bucket", "inter_token_seconds_sum", "inter_token_seconds_count",
+        "e2e_seconds", "requests_total", "prompt_tokens_total",
         "completion_tokens_total", "errors_total", "preemptions_total", "prefix_cache_queries_total",
         "prefix_cache_hits_total", "queue_depth", "running_requests", "waiting_requests",
         "running_tokens", "waiting_tokens", "kv_cache_usage_ratio", "kv_cache_tokens", "max_num_seqs",
@@ -43,9 +46,18 @@ def test_histograms_have_the_boundaries_made_for_them(metrics: EngineMetrics) ->
         "llm_queue_wait_seconds": list(TTFT_S),
         "llm_prefill_seconds": list(TTFT_S),
         "llm_hundred_tokens_seconds": list(HUNDRED_TOKENS_S),
-        "llm_inter_token_seconds": list(INTER_TOKEN_S),
         "llm_e2e_seconds": list(E2E_S),
     }
+
+
+def test_what_is_tallied_is_published_with_the_boundaries_made_for_it(metrics: EngineMetrics) -> None:
+    metrics.inter_token.observe([0.02])
+    metrics.publish_tallies()
+
+    written = SERIES["llm_inter_token_seconds_bucket"].values
+    assert [float(tags["le"]) for _, tags in written] == [*INTER_TOKEN_S, math.inf]
+    assert [value for value, _ in written].count(0) == INTER_TOKEN_S.index(0.02)
+    assert SERIES["llm_inter_token_seconds_count"].values == [(1, {})]
 
 
 def test_a_reading_and_the_limits_go_to_the_gauges_of_their_names(metrics: EngineMetrics) -> None:
