@@ -18,13 +18,13 @@ from replay.result import PERCENTILES, Percentiles, Result
 from replay.run import replay
 from replay.scenario import scenario
 from serve_app.controller.serve_policy import ServePolicy
+from serve_app.learning.state import PolicyState
+from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
-from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.wire.served_models import ServedModel
 
-_FOLDERS = ("serve_app/policy", "replay")
+_FOLDERS = ("serve_app/learning", "serve_app/policy", "replay")
 _DISTRIBUTIONS = ("numpy", "numba")
 _SUFFIXES = (".py", ".yaml")
 
@@ -69,7 +69,9 @@ def policy_with_prior(factor: float) -> type[ServePolicy]:
     class ScaledPrior(ServePolicy):
         """Begins with another prior; learns as usual."""
 
-        def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+        def decide(
+            self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+        ) -> tuple[Decision, PolicyState]:
             """Decide, from the scaled prior the first time."""
             if state.last_at is None:
                 state = replace(state, service=scaled_service(factor))

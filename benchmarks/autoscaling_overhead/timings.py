@@ -11,9 +11,9 @@ from benchmarks.autoscaling_overhead.controller_state import ENGINE, Fleet, Peer
 from loadtests.percentiles import percentile
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.sightings import Sightings
-from serve_app.policy.decide import decide
+from serve_app.learning.next_decision import next_decision
+from serve_app.learning.state import PolicyState
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.names import INGRESS
 
@@ -24,7 +24,7 @@ CALLS_PER_S = 10
 """Ray's controller calls a policy ten times a second; ours decides in two of them."""
 
 PARTS = {
-    "decide": "`decide()`: snapshot to decision",
+    "decide": "`next_decision()`: snapshot to decision",
     "again": "the same once more, with warm caches",
     "adapter": "adapter: Ray's raw metrics to a snapshot",
     "collect": "Ray: reports to raw metrics, which the adapter needs",
@@ -94,12 +94,12 @@ def _round(
 
     times["collect"], _ = _timed(collect)
     times["adapter"], snapshot = _timed(partial(_snapshot, engines, ingress, reports))
-    times["decide"], decision = _timed(partial(decide, snapshot, fleet.knobs, state, now))
-    times["again"], _ = _timed(partial(decide, snapshot, fleet.knobs, state, now))
+    times["decide"], (_, remembered) = _timed(partial(next_decision, snapshot, fleet.knobs, state, now))
+    times["again"], _ = _timed(partial(next_decision, snapshot, fleet.knobs, state, now))
     times["call"], _ = _timed(fleet.call)
     times["between"], _ = _timed(fleet.call_between)
     times["peer"], _ = _timed(peer.call)
-    return times, decision.state
+    return times, remembered
 
 
 def _snapshot(engines: Any, ingress: Any, reports: tuple[Sightings, Sightings]) -> Snapshot:

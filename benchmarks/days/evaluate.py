@@ -13,7 +13,7 @@ from benchmarks.days.__main__ import PEAK_RPS
 from loadtests.traces import open_trace
 from loadtests.traces.days import DAY_S, DaysTrace
 from loadtests.traces.trace import Floats, Trace
-from serve_app.policy.daily import DailyDemand
+from serve_app.learning.daily import DailyDemand
 
 BUCKET_S = 5.0
 WINDOW = 12

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from serve_app.policy.decide import Decision
 from serve_app.policy.explanation import Explanation, Record
-from serve_app.policy.state import PolicyState
 
 HEARTBEAT_S = 10.0
 FLICKER_S = 1.0
@@ -66,7 +65,7 @@ class Journal:
             reason=f"the policy raised {text}; the target is kept",
             counterfactual="nothing changes until the policy works again",
         )
-        kept = Decision(target, target, PolicyState(), why)
+        kept = Decision(target, target, why)
         return self._add("error", deployment, model, "", target, ready, kept, now)
 
     def _add(

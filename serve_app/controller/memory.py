@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from serve_app.policy.replica_law import law_of, with_law
-from serve_app.policy.state import PolicyState
+from serve_app.learning.replica_law import law_of, with_law
+from serve_app.learning.state import PolicyState
 
 KEPT_IDENTITIES = 4
 """The present replicas and the three kinds before: enough for a model, its successor, and a trial of each.

@@ -1,4 +1,4 @@
-"""Ray Serve's application-level autoscaling policy around `decide`.
+"""Ray Serve's application-level autoscaling policy around `next_decision`.
 
 Named in a configuration as `autoscaling_policy.policy_function`. Ray Serve's controller makes one
 instance, a new one whenever it builds the application anew, and calls it about ten times a second.
@@ -17,10 +17,11 @@ from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.controller.mailbox import ColdStarts, Inbox, Mailbox
 from serve_app.controller.memory import Memory
 from serve_app.controller.sync import Sync
-from serve_app.policy.decide import Decision, decide
+from serve_app.learning.next_decision import next_decision
+from serve_app.learning.state import PolicyState
+from serve_app.policy.decide import Decision
 from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedApplication, ServedModel
@@ -77,9 +78,11 @@ class ServePolicy:
         self._next_at = 0.0
         self._remembers = False
 
-    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
-        """Decide for one model; see `serve_app.policy.decide.decide`."""
-        return decide(snapshot, model.knobs, state, now)
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
+        """Decide for one model; see `serve_app.learning.next_decision`."""
+        return next_decision(snapshot, model.knobs, state, now)
 
     def __call__(self, contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:
         """Ray's hook: return the replicas of each deployment that should change.
@@ -145,8 +148,8 @@ class ServePolicy:
     ) -> Decision:
         name, old = model.deployment, snapshot.target
         memory = self._recall(model)
-        decision = self.decide(model, snapshot, memory.state, now)
-        self._memories[name] = replace(memory, state=decision.state)
+        decision, state = self.decide(model, snapshot, memory.state, now)
+        self._memories[name] = replace(memory, state=state)
         if name in self._news:
             why = decision.explanation
             decision = replace(decision, explanation=replace(why, notes=(*why.notes, self._news[name])))

@@ -19,7 +19,7 @@ from serve_app.cluster.ray_resources import lacking, read_nodes, shortage
 from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox, StartUp
 from serve_app.controller.memory import Memory
 from serve_app.controller.sightings import Sightings
-from serve_app.policy.state import restore
+from serve_app.learning.state import restore
 from serve_app.wire.documents import (
     DECISIONS,
     KNOBS,

@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 
 from serve_app.policy.capacity_model import KV_FILL
 from serve_app.policy.explanation import Clamp, are, counted
-from serve_app.policy.inputs import Inputs
-from serve_app.policy.state import Need
+from serve_app.policy.inputs import Inputs, Need
 from serve_app.policy.terms import Needs
 
 _COLD_BURST_S = 1.0
@@ -19,7 +18,7 @@ class Limited:
     """The target: the third step of a decision, made of what is needed."""
 
     needs: Needs
-    """With the load's need of now among the peaks of its state."""
+    """With the load's need of now among the peaks of its inputs."""
     target: int
     clamps: tuple[Clamp, ...]
 
@@ -27,7 +26,7 @@ class Limited:
 def limit(needs: Needs) -> Limited:
     """Return the target: what is wanted at once if that is more, and with every caution if it is less."""
     inputs, clamps = needs.inputs, []
-    inputs = replace(inputs, state=replace(inputs.state, peaks=_peaks(needs)))
+    inputs = replace(inputs, peaks=_peaks(needs))
     needed, wanted = needs.strongest.replicas, needs.wanted
     if wanted != needed:
         bound = "min_replicas" if wanted > needed else "max_replicas"
@@ -44,7 +43,7 @@ def _peaks(needs: Needs) -> tuple[Need, ...]:
     """Return what the load has needed within the hold, as a falling sequence of maxima."""
     inputs, now = needs.inputs, Need(needs.inputs.now, needs.kept)
     start = now.at - inputs.hold_s
-    kept = [need for need in inputs.state.peaks if start < need.at <= now.at and need.replicas > now.replicas]
+    kept = [need for need in inputs.peaks if start < need.at <= now.at and need.replicas > now.replicas]
     return (*kept, now)
 
 
@@ -65,12 +64,12 @@ def _limit_decrease(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
         silent = "most engine replicas" if inputs.seen.ingress_known else "ingress replicas"
         return current, [Clamp("signals", f"{silent} do not report, so no replica is removed")]
     several_s = inputs.hold_s if current > 1 else 0.0
-    if wanted == 0 and inputs.idle_s >= max(knobs.downscale_to_zero_delay_s, several_s):
+    if wanted == 0 and (inputs.idle_s or 0.0) >= max(knobs.downscale_to_zero_delay_s, several_s):
         return 0, []
     if (left := inputs.unobserved_s) > 0:
         effect = f"the load has been observed for {inputs.observed_s:.0f} s only"
         return current, [Clamp("delay", f"{effect}; replicas can be removed in {left:.0f} s")]
-    peak = inputs.state.peaks[0]
+    peak = inputs.peaks[0]
     floor = max(wanted, min(peak.replicas, current), 1 if wanted == 0 else 0)
     clamps = []
     if floor > wanted:

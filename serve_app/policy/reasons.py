@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from serve_app.policy.capacity_model import MOST_REPLICAS
-from serve_app.policy.demand import MINUTE
 from serve_app.policy.explanation import Clamp, Explanation, Term
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.limits import Limited
@@ -79,11 +78,11 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
     if inputs.silent:
         return "cannot fall while most replicas do not report"
     if target == 1:
-        left_s = max(0.0, knobs.downscale_to_zero_delay_s - inputs.idle_s)
+        left_s = max(0.0, knobs.downscale_to_zero_delay_s - (inputs.idle_s or 0.0))
         return f"falls to 0 after {left_s:.0f} s without a request"
     if wanted >= target:
         return f"falls after {inputs.hold_s:.3g} s below {_rate(inputs, kept_below_rps(inputs, target - 1))}"
-    peak = inputs.state.peaks[0]
+    peak = inputs.peaks[0]
     delayed_s = peak.at + inputs.hold_s - inputs.now if peak.replicas >= target else 0.0
     return f"can fall in {max(0.0, delayed_s, inputs.unobserved_s):.0f} s"
 
@@ -128,7 +127,7 @@ def assumption_notes(inputs: Inputs) -> list[str]:
     if given is None:
         return []
     notes = []
-    if not inputs.state.service.steps:
+    if not inputs.steps_learned:
         notes.append("starting_values: no step has been measured yet; a replica's capacity follows from them")
     if given.cold_start_s is not None and not inputs.snapshot.start_measured:
         assumed_s = inputs.snapshot.assumed_start_s
@@ -139,9 +138,8 @@ def assumption_notes(inputs: Inputs) -> list[str]:
 
 def explain_signals(inputs: Inputs) -> dict[str, float]:
     """Return the numbers that the decision is based on, by the names that docs/operating.md explains."""
-    snapshot, seen, state = inputs.snapshot, inputs.seen, inputs.state
+    snapshot, seen, arrivals = inputs.snapshot, inputs.seen, inputs.arrivals
     measured, sizing = inputs.measured, inputs.sizing
-    demand = state.demand
     signals = {
         "ready_replicas": snapshot.ready,
         "starting_replicas": snapshot.capacity.starting,
@@ -153,19 +151,19 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "waiting_tokens": seen.waiting_tokens,
         "held_requests": seen.held_requests,
         "oldest_held_s": seen.oldest_held_s,
-        "arrivals_30s_rps": demand.rate(inputs.now, MINUTE // 2),
-        "arrivals_60s_rps": demand.rate(inputs.now, MINUTE),
-        "arrivals_felt_rps": inputs.felt_rps,
+        "arrivals_30s_rps": arrivals.last_30s_rps,
+        "arrivals_60s_rps": arrivals.last_60s_rps,
+        "arrivals_felt_rps": arrivals.felt_rps,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
         "replica_capacity_rps": sizing.rps(max(snapshot.target, 1)),
         "headroom": sizing.headroom,
-        "itl_interference": state.interference,
+        "itl_interference": inputs.interference,
         "step_base_s": sizing.step.base_s,
         "step_per_sequence_s": sizing.step.per_sequence_s,
         "step_per_kv_token_s": sizing.step.per_kv_token_s,
         "step_per_prefill_token_s": sizing.step.per_prefill_token_s,
-        "steps_learned_from": state.service.steps,
+        "steps_learned_from": inputs.steps_learned,
         "ttft_missed_ratio": measured.ttft_missed,
         "itl_missed_ratio": measured.itl_missed,
     }

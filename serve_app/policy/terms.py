@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass
 
 from serve_app.policy.capacity_model import KV_FILL, MOST_REPLICAS, round_up
-from serve_app.policy.demand import BUCKET_S, MINUTE
 from serve_app.policy.explanation import Term, are, counted
-from serve_app.policy.inputs import Inputs
-from serve_app.policy.observe import Observation
+from serve_app.policy.inputs import Forecast, Inputs
+from serve_app.policy.observation import Observation
 from serve_app.settings.knobs import scheduled_minimum
 
 IDLE = Term("idle", 0, "no request is waiting, running or arriving")
@@ -15,9 +14,6 @@ IDLE = Term("idle", 0, "no request is waiting, running or arriving")
 # backlog faster would be idle a second later.
 _BACKLOG_SHARE = 0.1
 _STANDARD_ERRORS = 2.0
-_DAILY_HORIZON_S = 300.0
-"""On composed days the time of day told nothing of the next 75 s that 5 % more would not have covered; of the
-next 15 minutes, 17 to 22 % of what was expected too few: `benchmarks/days`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ def _load_terms(inputs: Inputs, rps: float, why: str) -> tuple[Term, ...]:
     terms = (_demand(inputs, rps, why), _queue(inputs), _kv_cache(inputs.seen))
     if not inputs.snapshot.target and not inputs.seen.queued_requests:
         none = "the model is at zero and no request is waiting"
-    elif inputs.state.idle_since is not None and inputs.idle_s >= inputs.knobs.downscale_to_zero_delay_s:
+    elif inputs.idle_s is not None and inputs.idle_s >= inputs.knobs.downscale_to_zero_delay_s:
         none = f"the model has been idle for {inputs.idle_s:.0f} s"
     else:
         return terms
@@ -77,37 +73,49 @@ def _so(replicas: int, headroom: float = 0.0) -> str:
 
 def _demand(inputs: Inputs, rps: float, why: str) -> Term:
     """The requests that arrive, or may arrive before a replica that is asked for now is there."""
-    demand, sizing = inputs.state.demand, inputs.sizing
-    short, long = demand.recent(inputs.now)
-    window = demand.window if long >= short else demand.window // 2
+    arrivals, sizing = inputs.arrivals, inputs.sizing
     replicas = sizing.replicas(rps)
-    if replicas == sizing.replicas(max(short, long)):
+    if replicas == sizing.replicas(arrivals.rps):
         why = ""  # a forecast that asks for nothing is no reason
-    assumed = inputs.knobs.starting_values and not inputs.state.service.steps
+    assumed = inputs.knobs.starting_values and not inputs.steps_learned
     source = " (by starting_values)" if assumed else ""
     return Term(
         "demand",
         replicas,
-        f"{max(short, long):.3g} requests/s arrive over {window * BUCKET_S:g} s{why}; one replica can serve "
+        f"{arrivals.rps:.3g} requests/s arrive over {arrivals.over_s:g} s{why}; one replica can serve "
         f"{sizing.rps(replicas):.3g} requests/s{source}, " + _so(replicas, sizing.headroom),
     )
 
 
 def _expected(inputs: Inputs) -> tuple[float, str]:
     """Return the requests per second to size the fleet for, and why if they are more than arrive now."""
-    rate = max(inputs.state.demand.recent(inputs.now))
-    if not inputs.knobs.forecast:
-        return rate, ""
-    forecast, why = _forecast(inputs)
-    horizon_s = inputs.snapshot.horizon_s
-    told = inputs.state.daily.expected(inputs.now, horizon_s) if horizon_s >= _DAILY_HORIZON_S else None
-    if told is not None and told.rps > forecast:
-        forecast = told.rps
-        why = (
-            f"; at this time of day {told.source} tells of {told.rps:.3g} requests/s within {horizon_s:.3g} s"
-        )
+    rate, rps, why = inputs.arrivals.rps, 0.0, ""
+    if inputs.forecast is not None:
+        rps, why = inputs.forecast.rps, _why_forecast(inputs, inputs.forecast)
+    told = inputs.daily
+    if told is not None and told.rps > rps:
+        rps, horizon_s = told.rps, inputs.snapshot.horizon_s
+        why = f"; at this time of day {told.source} tells of {rps:.3g} requests/s within {horizon_s:.3g} s"
         why += f", which has been {told.trust:.0%} less wrong than without it"
-    return (forecast, why) if forecast > rate else (rate, "")
+    return (rps, why) if rps > rate else (rate, "")
+
+
+def _why_forecast(inputs: Inputs, forecast: Forecast) -> str:
+    felt_rps = inputs.arrivals.felt_rps
+    felt = f"; they come in clumps, which feel like {felt_rps:.3g}"
+    if forecast.rps <= felt_rps:
+        return felt
+    why = felt if felt_rps > inputs.arrivals.rps else ""
+    why += (
+        f"; they may become {forecast.rps:.3g} within {inputs.snapshot.horizon_s:.3g} s, the time a replica "
+        f"takes to start, because for {forecast.quantile:.0%} of past requests demand had risen by "
+        f"{forecast.rise:.3g} or less {'from where it is now' if forecast.alike else 'from wherever it was'}"
+    )
+    why += f", to {forecast.most:.3g} or less" if felt_rps + forecast.rise > forecast.most else ""
+    if forecast.unsure_rps > 0.05 * forecast.rps:
+        known = f"only {forecast.known_minutes:.2g} minutes are known"
+        why += f" (more than that by {forecast.unsure_rps:.2g}, as {known})"
+    return why
 
 
 def _kept(inputs: Inputs, rps: float) -> int:
@@ -116,57 +124,15 @@ def _kept(inputs: Inputs, rps: float) -> int:
     So many Poisson arrivals scatter by their root. Without it 12 requests/s for two hours, which are read as
     11.1 to 12.9, took a replica away and brought it back 22 times an hour.
     """
-    demand = inputs.state.demand
-    error = math.sqrt(max(demand.recent(inputs.now)) / (demand.window * BUCKET_S))
+    error = math.sqrt(inputs.arrivals.rps / inputs.arrivals.window_s)
     return inputs.sizing.replicas(rps + _STANDARD_ERRORS * error)
 
 
 def kept_below_rps(inputs: Inputs, replicas: int) -> float:
     """Return the requests per second below which `replicas` are kept and no more: the inverse of `_kept`."""
-    half = _STANDARD_ERRORS / 2 / math.sqrt(inputs.state.demand.window * BUCKET_S)
+    half = _STANDARD_ERRORS / 2 / math.sqrt(inputs.arrivals.window_s)
     root = math.sqrt(inputs.sizing.most_rps(replicas) + half * half) - half
     return root * root
-
-
-def _quantile(inputs: Inputs) -> float:
-    """Return the share of requests that the forecast covers: the knob's, where a start takes a minute.
-
-    What it leaves out is late for as long as a start takes, so a shorter start may leave out more. How much,
-    the root and the bound, was found in replays with starts of 3 and 20 s.
-    """
-    left_out = 1.0 - inputs.knobs.forecast_quantile
-    more = math.sqrt(60.0 / max(inputs.snapshot.horizon_s, 1.0))
-    return 1.0 - min(left_out * min(max(more, 1.0), 4.0), 1.0)
-
-
-def _forecast(inputs: Inputs) -> tuple[float, str]:
-    """What demand may come to within a cold start, in requests per second, and why.
-
-    As much as it has risen from a demand like this one, and no more than it has been, both at the quantile q
-    of the requests remembered. With the probability q^n none of n windows was of those above the quantile.
-    As far as that may be so of the windows after a demand like this one, the rise is that from any demand; as
-    far as it may be so of all windows, so much of a rise is added.
-    """
-    q = _quantile(inputs)
-    peaks, level = inputs.state.demand.peaks, inputs.felt_rps
-    alike, any_rises = peaks.rises_from(level), peaks.all_rises
-    new_here, unsure, most = q**alike.windows, q**any_rises.windows, peaks.level(q)
-    rise = (1.0 - new_here) * alike.quantile(q) + new_here * any_rises.quantile(q)
-    demand = max(level, min(level + rise, most) + unsure * rise)
-    felt = f"; they come in clumps, which feel like {level:.3g}"
-    if demand <= level:
-        return demand, felt
-    why = felt if level > max(inputs.state.demand.recent(inputs.now)) else ""
-    why += (
-        f"; they may become {demand:.3g} within {inputs.snapshot.horizon_s:.3g} s, the time a replica takes "
-        f"to start, because for {q:.0%} of past requests demand had risen by {rise:.3g} or less"
-    )
-    why += " from wherever it was" if new_here > 0.5 else " from where it is now"
-    why += f", to {most:.3g} or less" if level + rise > most else ""
-    if unsure * rise > 0.05 * demand:
-        minutes = any_rises.windows * inputs.state.demand.window / MINUTE
-        why += f" (more than that by {unsure * rise:.2g}, as only {minutes:.2g} minutes are known)"
-    return demand, why
 
 
 def most_for_a_queue(inputs: Inputs) -> int:
@@ -176,22 +142,10 @@ def most_for_a_queue(inputs: Inputs) -> int:
     those that start now have cleared it: at 1 request/s and 60 s, 60 requests would have asked for eight
     replicas where one is enough. The demand goes on asking.
     """
-    snapshot, woken_at = inputs.snapshot, inputs.state.woken_at
-    waking = woken_at is not None and inputs.now - woken_at > inputs.knobs.upscale_delay_s
+    snapshot = inputs.snapshot
+    waking = inputs.waking_s > inputs.knobs.upscale_delay_s
     starting = 0 < snapshot.ready < snapshot.target
     return snapshot.target if waking or starting else MOST_REPLICAS
-
-
-def standing_queue(inputs: Inputs) -> tuple[float, float]:
-    """Return the requests and tokens that have waited throughout the delay, which do not clear by themselves.
-
-    It is the least of the recent past, as CoDel measures a queue: bursts that replicas clear within
-    `upscale_delay_s` need no other replica. With no replica ready nothing clears, and all of it counts.
-    """
-    if not inputs.snapshot.ready:
-        return inputs.seen.queued_requests, inputs.seen.queued_tokens
-    queue = inputs.state.queue
-    return min(entry.requests for entry in queue), min(entry.tokens for entry in queue)
 
 
 def _queue(inputs: Inputs) -> Term:
@@ -200,7 +154,7 @@ def _queue(inputs: Inputs) -> Term:
     The TTFT target is missed by all of a cold start already, whatever the number of replicas; and more
     replicas than prompts would prefill nothing.
     """
-    requests, tokens = standing_queue(inputs)
+    requests, tokens = inputs.standing_requests, inputs.standing_tokens
     if not requests and not tokens:
         return Term("queue", 0, "no request is waiting")
     allowed = inputs.knobs.queue_target_per_replica
@@ -251,7 +205,7 @@ def _awake(inputs: Inputs) -> Term:
         return Term("awake", 1, "requests are waiting or running")
     if not inputs.snapshot.target:
         return Term("awake", 0, "the model is at zero and no request is waiting")
-    if inputs.state.idle_since is None:
+    if inputs.idle_s is None:
         return Term("awake", 1, "the model is not known to be idle")
     why = f"the model has been idle for {inputs.idle_s:.0f} s; it keeps a replica for {delay_s:g} s"
     return Term("awake", int(inputs.idle_s < delay_s), why)

@@ -8,9 +8,9 @@ from loadtests.traces import ArrayTrace
 from replay.defaults import KNOBS
 from replay.profile_files import load_profile
 from replay.run import replay
+from serve_app.learning.state import PolicyState
+from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
-from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.wire.served_models import ServedModel
 
 MODEL = ServedModel("model", "Engine-model", KNOBS)
@@ -48,7 +48,7 @@ def test_the_first_decision_rests_on_the_scaled_prior() -> None:
     capacity = {}
     for factor in (0.5, 1.0, 2.0):
         policy = policy_with_prior(factor)(clock=lambda: 0.0)
-        decision = policy.decide(MODEL, NOTHING_SEEN, PolicyState(), 100.0)
+        decision, _ = policy.decide(MODEL, NOTHING_SEEN, PolicyState(), 100.0)
         capacity[factor] = decision.explanation.signals["replica_capacity_rps"]
 
     # Twice as slow a step is less than half the capacity: the latency targets stay where they are.
@@ -60,6 +60,6 @@ def test_what_has_been_learned_is_not_taken_back() -> None:
     learned = StepTimeFit().learn([(1000.0, 0.01, 4.0, 4000.0, 100.0)])
     state = replace(PolicyState(), last_at=99.0, service=learned)
 
-    decision = policy.decide(MODEL, NOTHING_SEEN, state, 100.0)
+    _, remembered = policy.decide(MODEL, NOTHING_SEEN, state, 100.0)
 
-    assert decision.state.service == learned
+    assert remembered.service == learned

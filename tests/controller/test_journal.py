@@ -3,7 +3,6 @@ from typing import Any
 from serve_app.controller.journal import Journal
 from serve_app.policy.decide import Decision
 from serve_app.policy.explanation import Explanation, Term
-from serve_app.policy.state import PolicyState
 from tests.policy.build import NOW
 
 
@@ -18,7 +17,7 @@ def decision(target: int, wanted: int | None = None, binding: str = "queue") -> 
         signals={"held_requests": 3.0},
         ages_s={"e0": 0.5},
     )
-    return Decision(target, target if wanted is None else wanted, PolicyState(), why)
+    return Decision(target, target if wanted is None else wanted, why)
 
 
 def note(

@@ -1,6 +1,6 @@
 from serve_app.controller.memory import KEPT_IDENTITIES, Memory
-from serve_app.policy.demand import Demand
-from serve_app.policy.state import PolicyState
+from serve_app.learning.demand import Demand
+from serve_app.learning.state import PolicyState
 
 SEVEN = PolicyState(learned_headroom=0.9, kv_cache_tokens=2e5, demand=Demand((8.0,), 5.0, 5.0))
 

@@ -9,9 +9,9 @@ import pytest
 from serve_app.controller import serve_policy
 from serve_app.controller.memory import Memory
 from serve_app.controller.serve_policy import ServePolicy
+from serve_app.learning.state import MixSums, PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import MixSums, PolicyState
 from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedModel
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
@@ -20,7 +20,9 @@ from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 class RaisesForA(ServePolicy):
     """Cannot decide for model a."""
 
-    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
         if model.name == "a":
             raise ZeroDivisionError("no such luck")
         return super().decide(model, snapshot, state, now)
@@ -98,7 +100,9 @@ def test_an_ingress_that_cannot_be_decided_keeps_its_replicas_and_holds_up_no_mo
 class CannotBearItsMemory(ServePolicy):
     """Raises as long as it remembers a request."""
 
-    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
         if state.sums.arrivals:
             raise ValueError("what was that?")
         return super().decide(model, snapshot, state, now)

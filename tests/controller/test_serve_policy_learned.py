@@ -7,7 +7,7 @@ import pytest
 
 from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Learned, StartUp
 from serve_app.controller.memory import Memory
-from serve_app.policy.state import PolicyState
+from serve_app.learning.state import PolicyState
 from serve_app.settings.identity import identity_number
 from serve_app.wire.signals import ENGINE_IDENTITY, EngineSignals
 from tests.policy.build import NOW

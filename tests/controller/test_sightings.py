@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from serve_app.controller.contexts import SnapshotBuilder
 from serve_app.controller.mailbox import Inbox
 from serve_app.controller.sightings import Sightings
-from serve_app.policy.observe import observe
-from serve_app.policy.state import PolicyState
+from serve_app.learning.observe import observe
+from serve_app.learning.state import PolicyState
 from serve_app.wire.signals import STALE_AFTER_S, Reading
 from tests.controller.test_contexts import A, raw, said
 from tests.policy.build import NOW

@@ -10,7 +10,7 @@ from serve_app.controller import sync as sync_module
 from serve_app.controller.mailbox import ColdStarts, Learned, StartUp
 from serve_app.controller.memory import Memory
 from serve_app.controller.sync import Sync
-from serve_app.policy.state import PolicyState
+from serve_app.learning.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, WARMED, put_document
 from serve_app.wire.ingress_reports import publish_report, read_reports

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from serve_app.controller.serve_policy import ServePolicy
+from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
 from serve_app.wire.served_models import ServedModel
 
 MARK = "TIDESERVE_TEST_POLICY_RAISES"
@@ -16,7 +16,9 @@ MARK = "TIDESERVE_TEST_POLICY_RAISES"
 class RaisingPolicy(ServePolicy):
     """`ServePolicy`, except while the file is there."""
 
-    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
         if Path(os.environ[MARK]).exists():
             raise RuntimeError("made to raise")
         return super().decide(model, snapshot, state, now)

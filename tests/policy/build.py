@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from serve_app.policy.decide import Decision, decide
+from serve_app.learning.next_decision import next_decision
+from serve_app.learning.state import PolicyState
+from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 
@@ -52,8 +53,7 @@ class PolicyLoop:
     def decide(self, seen: Snapshot, after_s: float = 1.0) -> Decision:
         """The decision on `seen`, `after_s` after the one before."""
         self.now += after_s
-        decision = decide(seen, self.knobs, self.state, self.now)
-        self.state = decision.state
+        decision, self.state = next_decision(seen, self.knobs, self.state, self.now)
         return decision
 
     def decide_for(self, seconds: float, seen: Snapshot, every_s: float = 1.0) -> Decision:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from serve_app.learning.next_decision import next_decision
+from serve_app.learning.state import PolicyState
 from serve_app.policy.capacity_model import StepTime
-from serve_app.policy.decide import Decision, decide
+from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Capacity, Snapshot
-from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.signals import IngressSignals, Reading
 from tests.policy.fake_engine import FakeEngine, Request
@@ -138,8 +139,7 @@ class FakePlant:
 
     def _decide(self) -> None:
         snapshot = self.snapshot()
-        decision = decide(snapshot, self.knobs, self.state, START + self.now)
-        self.state = decision.state
+        decision, self.state = next_decision(snapshot, self.knobs, self.state, START + self.now)
         queued = len(self.held) + sum(
             sum(request.arrived <= self.now for request in engine.queue) for engine in self.ready.values()
         )

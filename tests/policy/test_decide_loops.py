@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serve_app.learning.state import PolicyState, restore
 from serve_app.policy.capacity_model import StepTime
-from serve_app.policy.state import PolicyState, restore
 from serve_app.settings.knobs import Knobs
 from tests.policy.fake_plant import A100, FakePlant, Tick, changes
 

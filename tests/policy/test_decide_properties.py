@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.policy.decide import Decision, decide
+from serve_app.learning.next_decision import next_decision
+from serve_app.learning.state import PolicyState, restore
+from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Capacity, Snapshot
-from serve_app.policy.state import PolicyState, restore
 from serve_app.settings.knobs import PERCENTILES, Knobs, Schedule
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
@@ -77,9 +78,9 @@ def live(knobs: Knobs, history: list[tuple[float, Snapshot]]) -> list[tuple[Snap
     state, now, made = PolicyState(), NOW, []
     for gap, seen in history:
         now += gap
-        decision = decide(seen, knobs, state, now)
-        state = decision.state
+        decision, state = next_decision(seen, knobs, state, now)
         made.append((seen, decision))
+        json.dumps(state.document(), allow_nan=False)
     return made
 
 
@@ -89,7 +90,7 @@ def bounds_hold_and_every_number_is_finite(knobs: Knobs, history: list[tuple[flo
         assert knobs.min_replicas <= decision.target <= knobs.max_replicas
         assert knobs.min_replicas <= decision.wanted <= knobs.max_replicas
         why = decision.explanation
-        json.dumps([dict(why.signals), dict(why.ages_s), decision.state.document()], allow_nan=False)
+        json.dumps([dict(why.signals), dict(why.ages_s)], allow_nan=False)
         assert all(type(term.replicas) is int and term.replicas >= 0 for term in why.terms)
         assert why.reason
         assert why.counterfactual
@@ -109,10 +110,10 @@ def a_memory_that_went_through_json_decides_as_the_one_that_did_not(
     state, now = PolicyState(), NOW
     for gap, seen in history:
         now += gap
-        decision = decide(seen, knobs, state, now)
         restored = restore(json.loads(json.dumps(state.document())))
-        assert decide(seen, knobs, restored, now) == decision
-        state = decision.state
+        decided = next_decision(seen, knobs, state, now)
+        assert next_decision(seen, knobs, restored, now) == decided
+        state = decided[1]
 
 
 def a_memory_lost_at_any_moment_takes_nothing_away_before_it_has_watched_again(
@@ -125,8 +126,7 @@ def a_memory_lost_at_any_moment_takes_nothing_away_before_it_has_watched_again(
             state = PolicyState()
         if state.since is None or now < since:
             since = now
-        decision = decide(seen, knobs, state, now)
-        state = decision.state
+        decision, state = next_decision(seen, knobs, state, now)
         observed = now - since
         idle_through = seen.target and not decision.target
         shortest = (min if idle_through else max)(knobs.downscale_delay_s, knobs.downscale_to_zero_delay_s)
@@ -209,8 +209,8 @@ def test_a_larger_load_never_gets_a_smaller_target(
         total += was["arrivals"]
     larger = {name: load[name] + more[name] for name in load}
 
-    small = decide(under(load, target, ready, total), loop.knobs, loop.state, loop.now + 5)
-    large = decide(under(larger, target, ready, total), loop.knobs, loop.state, loop.now + 5)
+    small, _ = next_decision(under(load, target, ready, total), loop.knobs, loop.state, loop.now + 5)
+    large, _ = next_decision(under(larger, target, ready, total), loop.knobs, loop.state, loop.now + 5)
 
     assert large.target >= small.target
     assert large.wanted >= small.wanted

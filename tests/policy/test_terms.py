@@ -4,17 +4,19 @@ from typing import Any
 
 import pytest
 
+from serve_app.learning.daily import DailyDemand, Merit
+from serve_app.learning.demand import Demand
+from serve_app.learning.feedback import measure
+from serve_app.learning.learn import digest
+from serve_app.learning.observe import observe
+from serve_app.learning.peaks import Peaks
+from serve_app.learning.state import PolicyState, Waiting
 from serve_app.policy.capacity_model import MOST_REPLICAS, Mix, Sizing, StepTime, feasibility
-from serve_app.policy.daily import DailyDemand, Merit
-from serve_app.policy.demand import Demand
 from serve_app.policy.explanation import Term
-from serve_app.policy.feedback import measure
 from serve_app.policy.inputs import Inputs
-from serve_app.policy.observe import Observation, observe
-from serve_app.policy.peaks import Peaks
+from serve_app.policy.observation import Observation
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState, Waiting
-from serve_app.policy.terms import most_for_a_queue, size, standing_queue
+from serve_app.policy.terms import most_for_a_queue, size
 from serve_app.settings.knobs import Knobs, Schedule
 from tests.policy.build import NOW, engine, ingress, snapshot
 
@@ -51,9 +53,8 @@ def inputs(
     knobs: Knobs = KNOBS,
     sizing: Sizing = SIZING,
 ) -> Inputs:
-    alone = feasibility(sizing.step, sizing.mix, knobs)
-    measured = measure(observation.engines, knobs, alone.itl_limit_s)
-    return Inputs(seen, knobs, state, observation, measured, alone, sizing, NOW, state.demand.felt_rps(NOW))
+    measured = measure(observation.engines, knobs, feasibility(sizing.step, sizing.mix, knobs).itl_limit_s)
+    return digest(seen, knobs, state, observation, measured, sizing, NOW)
 
 
 # Demand.
@@ -106,7 +107,7 @@ def test_at_zero_replicas_all_of_it_counts_at_once() -> None:
     seen = snapshot(at={"i0": ingress(held_requests=24)})
     observation, state = observe(seen, PolicyState(), NOW)
 
-    assert standing_queue(inputs(seen, observation, state)) == (24, 0)
+    assert inputs(seen, observation, state).standing_requests == 24
     assert terms_of(seen, queue=())["queue"].replicas == 3
 
 

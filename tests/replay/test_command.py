@@ -171,7 +171,7 @@ def test_decisions_that_raise_are_told(
     def wrong(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("serve_app.controller.serve_policy.decide", wrong)
+    monkeypatch.setattr("serve_app.controller.serve_policy.next_decision", wrong)
 
     assert main(["replay", "--trace", str(trace)]) == 0
 

@@ -16,9 +16,9 @@ from replay.simulation import simulate
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.memory import Memory
 from serve_app.controller.serve_policy import ServePolicy
+from serve_app.learning.state import PolicyState, restore
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState, restore
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedModel
@@ -121,7 +121,9 @@ def test_it_sees_the_fleet_as_the_replicas_and_the_ingress_report_it() -> None:
     seen: list[tuple[Any, Any]] = []
 
     class Watching(ServePolicy):
-        def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+        def decide(
+            self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+        ) -> tuple[Decision, PolicyState]:
             seen.append((snapshot, now))
             return super().decide(model, snapshot, state, now)
 
@@ -218,7 +220,9 @@ def test_it_learns_starts_on_warm_and_on_cold_nodes_apart_and_where_there_is_roo
 class Raising(ServePolicy):
     """Raises from 30 s on for 20 s."""
 
-    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
         if 30.0 <= now - EPOCH < 50.0:
             raise RuntimeError("as told")
         return super().decide(model, snapshot, state, now)

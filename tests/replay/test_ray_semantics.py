@@ -12,9 +12,9 @@ from replay.ray_semantics import CONTROL_LOOP_S, Context, apply
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.controller import serve_policy
 from serve_app.controller.serve_policy import ServePolicy
+from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedModel
@@ -34,9 +34,12 @@ KNOBS = Knobs(
 class Fickle(ServePolicy):
     """Changes its mind at random, in the same way wherever it is asked the same."""
 
-    def decide(self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float) -> Decision:
-        decision = super().decide(model, snapshot, state, now)
-        return replace(decision, target=random.Random(f"{model.name} {now:.3f}").choice([0, 0, 1, 2, 7]))
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
+        decision, state = super().decide(model, snapshot, state, now)
+        target = random.Random(f"{model.name} {now:.3f}").choice([0, 0, 1, 2, 7])
+        return replace(decision, target=target), state
 
 
 class Blunt(Fickle):

@@ -31,9 +31,9 @@ def test_the_law_of_another_checkout_decides_there(tmp_path: Path) -> None:
     there = checkout(tmp_path)
     decide = there / "serve_app/policy/decide.py"
     decide.write_text(
-        decide.read_text() + "\n\n_decide = decide\n\ndef decide(snapshot, knobs, state, now):\n"
+        decide.read_text() + "\n\n_decide = decide\n\ndef decide(inputs):\n"
         "    import dataclasses\n"
-        "    return dataclasses.replace(_decide(snapshot, knobs, state, now), target=5)\n"
+        "    return dataclasses.replace(_decide(inputs), target=5)\n"
     )
 
     ours = execute(CellJob(BASE, CALM, OURS, HERE))
@@ -58,7 +58,7 @@ def test_a_law_whose_decisions_raise_is_told_and_not_judged_by_the_target_that_w
     def raising(*_: object) -> None:
         raise ArithmeticError("as told")
 
-    monkeypatch.setattr("serve_app.controller.serve_policy.decide", raising)
+    monkeypatch.setattr("serve_app.controller.serve_policy.next_decision", raising)
 
     with pytest.raises(RuntimeError, match=r"decisions raised: .*as told"):
         execute(CellJob(BASE, CALM, OURS, HERE))

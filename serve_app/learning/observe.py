@@ -1,12 +1,13 @@
 """From the reports in a snapshot to sums over them, and to what the policy remembers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import hypot, isfinite
 from operator import attrgetter
 
+from serve_app.learning.state import EngineTotals, IngressTotals, MixSums, PolicyState
+from serve_app.policy.observation import Observation
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import EngineTotals, IngressTotals, MixSums, PolicyState
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
 
 # One call reads several fields: reading is half the time of a decision about a hundred replicas.
@@ -18,48 +19,6 @@ _QUEUES = "running_requests running_tokens waiting_requests waiting_tokens"
 _READ_LOAD = attrgetter(*_QUEUES.split(), "ongoing_requests", "kv_cache_tokens")
 _LARGEST = 1e15
 """A report with a larger number is refused like one with a number that is not finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """Sums over the fresh reports about one model at one moment."""
-
-    running_requests: float
-    running_tokens: float
-    waiting_requests: float
-    """Requests in engine queues."""
-    waiting_tokens: float
-    held_requests: float
-    """Requests that ingress replicas hold during a cold start."""
-    held_tokens: float
-    oldest_held_s: float
-    arrivals: float
-    """Requests since the last decision."""
-    kv_cache_tokens: float
-    """Tokens that the KV cache of one replica holds."""
-    unknown_engines: int
-    """Ready replicas without a fresh report."""
-    ingress_known: bool
-    ages_s: dict[str, float]
-    notes: tuple[str, ...]
-    engines: tuple[EngineSignals, ...]
-    """The fresh reports of engine replicas."""
-
-    @property
-    def queued_requests(self) -> float:
-        """Requests that wait in engines or in the ingress."""
-        return self.waiting_requests + self.held_requests
-
-    @property
-    def queued_tokens(self) -> float:
-        """Prompt tokens that wait in engines or in the ingress."""
-        return self.waiting_tokens + self.held_tokens
-
-    @property
-    def idle(self) -> bool:
-        """Whether the model is known to have nothing to do; a model with silent replicas is not."""
-        known = self.ingress_known and not self.unknown_engines
-        return known and not (self.running_requests or self.queued_requests or self.arrivals)
 
 
 def _usable(readings: Mapping[str, Reading[S]], what: str, notes: list[str]) -> dict[str, S]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from serve_app.policy.daily import BUCKET_S, DailyDemand, Merit
+from serve_app.learning.daily import BUCKET_S, DailyDemand, Merit
 
 DAY_S = 86_400.0
 MIDNIGHT = 19_676 * DAY_S

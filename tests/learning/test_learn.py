@@ -2,12 +2,13 @@ from dataclasses import astuple
 
 import pytest
 
+from serve_app.learning.learn import learn
+from serve_app.learning.state import PolicyState, restore
+from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import StepTime
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import gather
+from serve_app.policy.inputs import Inputs
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState, restore
-from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs, StartingValues
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
 
@@ -27,6 +28,11 @@ def given(values: StartingValues | None) -> Knobs:
     return KNOBS.model_copy(update={"starting_values": values})
 
 
+def learned(seen: Snapshot, knobs: Knobs, state: PolicyState) -> Inputs:
+    inputs, _ = learn(seen, knobs, state, NOW)
+    return inputs
+
+
 def arriving(loop: PolicyLoop, rps: float, seconds: int = 40) -> Decision:
     """Requests come and none has been answered."""
     for second in range(seconds):
@@ -40,10 +46,11 @@ def why(decision: Decision, term: str) -> str:
 
 
 def test_without_the_knob_the_policy_begins_as_ever_and_says_nothing_of_it() -> None:
-    decision = PolicyLoop(KNOBS).decide(snapshot(engine()))
+    loop = PolicyLoop(KNOBS)
+    decision = loop.decide(snapshot(engine()))
 
-    assert decision.state.service == StepTimeFit()
-    assert decision.state.started_with is None
+    assert loop.state.service == StepTimeFit()
+    assert loop.state.started_with is None
     assert decision.explanation.notes == ()
 
 
@@ -76,7 +83,7 @@ def test_the_start_assumed_is_how_far_ahead_the_policy_looks_until_one_has_been_
     loop = PolicyLoop(given(CPU))
 
     def horizon_s(seen: Snapshot) -> float:
-        return gather(seen, loop.knobs, loop.state, NOW).snapshot.horizon_s
+        return learned(seen, loop.knobs, loop.state).snapshot.horizon_s
 
     assert horizon_s(snapshot(BUSY)) == 24.0
     assert horizon_s(snapshot(BUSY, cold_node_start_s=31.0)) == 31.0
@@ -91,9 +98,9 @@ def test_no_replica_goes_before_it_has_been_seen_how_much_demand_rises_in_a_star
     knobs = KNOBS.model_copy(update={"downscale_delay_s": 10.0, "downscale_to_zero_delay_s": 60.0})
     seen = snapshot(engine(), cold_node_start_s=start_s)
 
-    assert gather(seen, knobs, PolicyState(since=NOW), NOW).unobserved_s == seconds
+    assert learned(seen, knobs, PolicyState(since=NOW)).unobserved_s == seconds
     unforeseen = knobs.model_copy(update={"forecast": False})
-    assert gather(seen, unforeseen, PolicyState(since=NOW), NOW).unobserved_s == 60.0
+    assert learned(seen, unforeseen, PolicyState(since=NOW)).unobserved_s == 60.0
 
 
 def test_the_kv_cache_assumed_bounds_a_replica_until_it_reports_its_own() -> None:
@@ -113,9 +120,11 @@ def test_a_change_re_bases_a_model_that_has_seen_no_step_and_taking_it_back_does
     loop.decide(snapshot(engine()))
 
     loop.knobs = given(L4)
-    assert loop.decide(snapshot(engine())).state.service.step_time().base_s == pytest.approx(0.064)
+    loop.decide(snapshot(engine()))
+    assert loop.state.service.step_time().base_s == pytest.approx(0.064)
     loop.knobs = KNOBS
-    assert loop.decide(snapshot(engine())).state.service == StepTimeFit()
+    loop.decide(snapshot(engine()))
+    assert loop.state.service == StepTimeFit()
 
 
 def test_a_change_leaves_what_has_been_learned_alone() -> None:
@@ -133,11 +142,12 @@ def test_a_change_leaves_what_has_been_learned_alone() -> None:
 def test_a_restored_memory_goes_on_and_one_without_steps_begins_with_what_the_knob_says_now() -> None:
     fresh = PolicyLoop(given(CPU))
     fresh.decide(snapshot(engine()))
-    learned = PolicyLoop(given(CPU))
-    learned.decide_for(30, snapshot(BUSY))
+    experienced = PolicyLoop(given(CPU))
+    experienced.decide_for(30, snapshot(BUSY))
 
-    began = PolicyLoop(given(L4), restore(fresh.state.document())).decide(snapshot(engine())).state
-    went_on = PolicyLoop(given(L4), restore(learned.state.document())).decide(snapshot(engine())).state
+    began, went_on = (PolicyLoop(given(L4), restore(old.state.document())) for old in (fresh, experienced))
+    for loop in (began, went_on):
+        loop.decide(snapshot(engine()))
 
-    assert astuple(began.service.step_time()) == pytest.approx(L4.coefficients)
-    assert went_on.service == learned.state.service
+    assert astuple(began.state.service.step_time()) == pytest.approx(L4.coefficients)
+    assert went_on.state.service == experienced.state.service

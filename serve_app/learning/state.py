@@ -6,10 +6,11 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
+from serve_app.learning.daily import DailyDemand
+from serve_app.learning.demand import Demand
+from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.daily import DailyDemand
-from serve_app.policy.demand import Demand
-from serve_app.policy.step_time_fit import StepTimeFit
+from serve_app.policy.inputs import Need
 
 # Requests or seconds after which older ones have faded from the mix, whichever come first, but so many
 # requests at least. With 500 requests the mean prompt of a busy fleet, and with it the capacity, moves by a
@@ -118,14 +119,6 @@ class Waiting:
     at: float
     requests: float
     tokens: float
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The replicas that the load needed at `at`."""
-
-    at: float
-    replicas: int
 
 
 @dataclass(frozen=True, slots=True)

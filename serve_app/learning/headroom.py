@@ -3,8 +3,9 @@
 import math
 from dataclasses import replace
 
-from serve_app.policy.feedback import FEWEST, REPORTED_S, Measured
-from serve_app.policy.state import Minute, PolicyState
+from serve_app.learning.feedback import FEWEST, REPORTED_S
+from serve_app.learning.state import Minute, PolicyState
+from serve_app.policy.measured import Measured
 from serve_app.settings.knobs import Knobs
 
 _MINUTE_S = 60.0

@@ -2,12 +2,12 @@ from dataclasses import fields, replace
 
 import pytest
 
-from serve_app.policy import replica_law
+from serve_app.learning import replica_law
+from serve_app.learning.demand import Demand
+from serve_app.learning.replica_law import law_of, with_law
+from serve_app.learning.state import EngineTotals, IngressTotals, MixSums, Need, PolicyState
+from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import StepTime
-from serve_app.policy.demand import Demand
-from serve_app.policy.replica_law import law_of, with_law
-from serve_app.policy.state import EngineTotals, IngressTotals, MixSums, Need, PolicyState
-from serve_app.policy.step_time_fit import StepTimeFit
 from tests.policy.build import NOW
 
 FRESH = PolicyState()

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from serve_app.policy.peaks import Peaks
+from serve_app.learning.peaks import Peaks
+from serve_app.policy.inputs import Arrivals
 
 BUCKET_S = 5.0
 MINUTE = 12
@@ -68,6 +69,19 @@ class Demand:
     def recent(self, now: float) -> tuple[float, float]:
         """Return the rates over half a window and a whole one, which outlasts a lull."""
         return self.rate(now, self.window // 2), self.rate(now, self.window)
+
+    def arrivals(self, now: float) -> Arrivals:
+        """Return the rates that a decision reads."""
+        short, long = self.recent(now)
+        window = self.window if long >= short else self.window // 2
+        return Arrivals(
+            rps=max(short, long),
+            over_s=window * BUCKET_S,
+            window_s=self.window * BUCKET_S,
+            felt_rps=self.felt_rps(now),
+            last_30s_rps=self.rate(now, MINUTE // 2),
+            last_60s_rps=self.rate(now, MINUTE),
+        )
 
     def felt_rps(self, now: float) -> float:
         """Return the demand of the last window as requests felt it, at least the mean rate; see `felt`."""

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.policy.capacity_model import Mix, StepTime, slow_share
-from serve_app.policy.demand import Demand
-from serve_app.policy.feedback import (
+from serve_app.learning.demand import Demand
+from serve_app.learning.feedback import (
     Latency,
     Measured,
     latency,
@@ -14,7 +13,8 @@ from serve_app.policy.feedback import (
     measure,
     remember_ready,
 )
-from serve_app.policy.state import PolicyState
+from serve_app.learning.state import PolicyState
+from serve_app.policy.capacity_model import Mix, StepTime, slow_share
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs
 from serve_app.wire.signals import EngineSignals
 from tests.policy.build import NOW

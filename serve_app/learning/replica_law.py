@@ -6,7 +6,7 @@ KV cache there is and how far the model of both can be trusted is true of the fo
 
 from dataclasses import fields, replace
 
-from serve_app.policy.state import MixSums, PolicyState
+from serve_app.learning.state import MixSums, PolicyState
 
 _TRAFFIC = ("demand", "daily", "ingress_totals", "last_at")
 # Queues and delays in progress, most of them counted in replicas of the former speed. Without `since`,

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from serve_app.policy.inputs import Expected
+
 BUCKET_S = 600.0
 """Ten minutes have several of the minutes' peaks, and are short beside a morning that rises for hours."""
 _DAY = int(86_400 / BUCKET_S)
@@ -37,17 +39,6 @@ class Merit:
         """The share of the better one's error that the forecast has saved; negative where it did harm."""
         least = min(self.as_now, self.as_lately)
         return 1.0 - self.error / least if least > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The highest demand that the time of day lets expect."""
-
-    rps: float
-    trust: float
-    """The share of the error without a time of day that this forecast has saved, above 0 and at most 1."""
-    source: str
-    """The day that it is told from, for an explanation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.policy.demand import Demand
-from serve_app.policy.peaks import Peaks
+from serve_app.learning.demand import Demand
+from serve_app.learning.peaks import Peaks
 from tests.policy.build import NOW
 
 BUCKETS = 12

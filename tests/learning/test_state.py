@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from serve_app.learning.state import MixSums, PolicyState, restore
 from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.state import MixSums, PolicyState, restore
 from serve_app.settings.knobs import Knobs
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 

@@ -3,9 +3,9 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from serve_app.policy.observe import observe
+from serve_app.learning.observe import observe
+from serve_app.learning.state import PolicyState
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.state import PolicyState
 from serve_app.wire.signals import ENGINE_FIELDS, STALE_AFTER_S, IngressSignals, Reading
 from tests.policy.build import NOW, engine, ingress, snapshot
 

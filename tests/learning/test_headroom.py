@@ -1,8 +1,8 @@
 import pytest
 
-from serve_app.policy.feedback import Latency, Measured
-from serve_app.policy.headroom import learn_headroom
-from serve_app.policy.state import Minute, PolicyState
+from serve_app.learning.feedback import Latency, Measured
+from serve_app.learning.headroom import learn_headroom
+from serve_app.learning.state import Minute, PolicyState
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs
 from tests.policy.build import NOW
 
