@@ -22,6 +22,7 @@ from benchmarks.autoscaling.options import parse
 from benchmarks.autoscaling.summary import BURSTY_GOAL, SMOOTH_GOAL
 from benchmarks.autoscaling.targets import MEAN_RATIO
 from benchmarks.autoscaling.windows import MINUTE_S, Window, find_windows
+from replay.defaults import GOAL
 from replay.run import replay
 
 _PAGE = Path(__file__).with_name("known_needs.md")
@@ -111,6 +112,21 @@ def _held(replicas: Ints, requests: Ints, setting: Setting) -> int:
     return int(max(math.ceil(setting.factor * quantile - 1e-9), replicas[-1]))
 
 
+def least(needs: Needs) -> float:
+    """GPU-seconds of holding exactly what each minute needs, with starts and drains that cost nothing.
+
+    The minutes with the most GPU-seconds per request are given up, as far as `GOAL` allows.
+    """
+    busy = np.flatnonzero(needs.requests)
+    spare = (1.0 - GOAL) * needs.requests.sum()
+    cost = needs.replicas.sum()
+    for minute in busy[np.argsort(-needs.replicas[busy] / needs.requests[busy], kind="stable")]:
+        if needs.requests[minute] <= spare:
+            spare -= needs.requests[minute]
+            cost -= needs.replicas[minute]
+    return float(cost * MINUTE_S)
+
+
 def measure(window: Window) -> Needs:
     """Replay the window on every static fleet, until larger ones attain all of it."""
     rows: list[npt.NDArray[np.bool_]] = []
@@ -161,8 +177,19 @@ def search(windows: Sequence[Needs]) -> list[Found]:
     return found
 
 
+def oracle_text(windows: Sequence[Needs]) -> str:
+    """How far the oracle may be from the optimum, for the page."""
+    shares = ", ".join(f"{each.window.name} {least(each) / each.oracle:.2f}" for each in windows)
+    return f"""### How far the oracle may be from the optimum
+
+What each minute needs, held for that minute alone, with starts and drains that cost nothing, over the
+oracle's GPU-seconds: {shares}. The true optimum pays for its starts, so it is above this,
+unless it follows the seconds within a minute more closely than the oracle's slots do.
+"""
+
+
 def text(found: Sequence[Found]) -> str:
-    """For the page."""
+    """How far the past can tell, for the page."""
     meeting = [each for each in found if not each.short]
     within = [each for each in found if each.smooth <= MEAN_RATIO]
     lines = [
@@ -194,8 +221,6 @@ def _words(setting: Setting) -> str:
 
 if __name__ == "__main__":
     options = parse(sys.argv[1:])
-    _PAGE.write_text(
-        text(search([measure(each) for each in find_windows(options.windows, None, options.only)])),
-        encoding="utf-8",
-    )
+    measured = [measure(each) for each in find_windows(options.windows, None, options.only)]
+    _PAGE.write_text(f"{text(search(measured))}\n{oracle_text(measured)}", encoding="utf-8")
     print(_PAGE.read_text(encoding="utf-8"))

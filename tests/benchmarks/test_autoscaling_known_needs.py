@@ -4,7 +4,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.autoscaling.known_needs import Needs, Setting, grid, hold, needs_of, search, text
+from benchmarks.autoscaling.known_needs import (
+    Needs,
+    Setting,
+    grid,
+    hold,
+    least,
+    needs_of,
+    oracle_text,
+    search,
+    text,
+)
 from benchmarks.autoscaling.windows import Window
 
 SMOOTH = Window("smooth", Path("smooth.csv"), "", None, 700, 420.0, 1.2, 0.0)
@@ -47,6 +57,15 @@ def test_after_five_silent_minutes_nothing_is_held() -> None:
     setting = Setting(10, 1.0, "minutes", 1.0)
 
     assert hold(needs(2, 2, 0, 0, 0, 0, 0, 0, 2), setting)[1] == 60 * (0 + 2 * 6 + 0 + 0)
+
+
+def test_the_least_that_would_do_gives_up_what_costs_most_a_request_as_far_as_the_goal_allows() -> None:
+    each = needs(2, 0, 9, 3)
+    assert least(each) == 60 * (2 + 9 + 3)
+
+    each.requests[2] = 2  # of 202 requests, which may miss two
+    assert least(each) == 60 * (2 + 3)
+    assert "smooth 0.50" in oracle_text([each])
 
 
 def test_the_page_names_the_cheapest_that_meets_all_and_the_nearest_within_the_budget() -> None:
