@@ -183,8 +183,10 @@ def oracle_text(windows: Sequence[Needs]) -> str:
     return f"""### How far the oracle may be from the optimum
 
 What each minute needs, held for that minute alone, with starts and drains that cost nothing, over the
-oracle's GPU-seconds: {shares}. The true optimum pays for its starts, so it is above this,
-unless it follows the seconds within a minute more closely than the oracle's slots do.
+oracle's GPU-seconds:
+{shares}.
+The true optimum pays for its starts, so it is above this, unless it follows the
+seconds within a minute more closely than the oracle's slots do.
 """
 
 
