@@ -188,13 +188,15 @@ class Production:
 
     def _read_ingress(self, fleet: Fleet) -> None:
         totals = fleet.memory.totals[0]
-        head = int(totals["held_head"])
+        head, tail = int(totals["held_head"]), int(totals["held_tail"])
+        arrived = fleet.memory.requests["arrived"]
         values = {
             "arrivals_total": totals["arrivals"],
             "arrived_bytes_total": totals["arrived_bytes"],
             "held_requests": totals["held"],
             "held_bytes": totals["held_bytes"],
-            "oldest_held_s": fleet.now - fleet.memory.requests["arrived"][head] if head >= 0 else 0.0,
+            "oldest_held_s": fleet.now - arrived[head] if head >= 0 else 0.0,
+            "newest_held_s": fleet.now - arrived[tail] if tail >= 0 else 0.0,
             ONGOING_REQUESTS: totals["open"],
         }
         self._mail.send(self._gateway, fleet.now, [float(values[name]) for name in _INGRESS_KEYS])

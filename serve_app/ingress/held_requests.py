@@ -131,6 +131,11 @@ class HeldRequests:
         now = self._clock()
         return max((now - held.since for held in self._queue.all()), default=0.0)
 
+    def newest_s(self) -> float:
+        """How long ago the last of the requests held came, in seconds; 0 if there is none."""
+        now = self._clock()
+        return min((now - held.since for held in self._queue.all()), default=0.0)
+
     async def wait(
         self, request: EngineRequest, prompt_tokens: int, prefill_budget_s: float, again: bool
     ) -> Slot:

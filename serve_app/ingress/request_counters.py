@@ -81,4 +81,5 @@ class IngressCounters(Traffic):
             held_requests=len(self.held),
             held_bytes=self.held.body_bytes,
             oldest_held_s=self.held.oldest_s(),
+            newest_held_s=self.held.newest_s(),
         )

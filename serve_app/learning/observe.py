@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import hypot, isfinite
+from math import hypot, inf, isfinite
 from operator import attrgetter
 
 from serve_app.learning.state import EngineTotals, IngressTotals, MixSums, PolicyState
@@ -62,10 +62,12 @@ def observe(
     # reported is new, and has nothing yet.
     stand_in = max(min(len(snapshot.engines), snapshot.ready) / len(engines), 1.0) if engines else 1.0
     held = held_bytes = oldest_held = 0.0
+    newest_held = inf
     for seen in ingresses.values():
         held += max(seen.held_requests, 0.0)
         held_bytes += max(seen.held_bytes, 0.0)
         oldest_held = max(oldest_held, seen.oldest_held_s)
+        newest_held = min(newest_held, seen.newest_held_s if seen.held_requests > 0 else inf)
     observation = Observation(
         running_requests=running * stand_in,
         running_tokens=running_tokens * stand_in,
@@ -74,6 +76,7 @@ def observe(
         held_requests=held,
         held_tokens=held_bytes * state.sums.tokens_per_byte,
         oldest_held_s=oldest_held,
+        newest_held_s=newest_held if held else 0.0,
         arrivals=arrivals,
         kv_cache_tokens=kv_cache_tokens or state.kv_cache_tokens,
         unknown_engines=max(0, snapshot.ready - len(engines)),

@@ -9,7 +9,7 @@ from serve_app.policy.terms import Needs
 
 _COLD_BURST_S = 1.0
 """A burst reaches the ingress over some hundred milliseconds, or a second from a slow client. Its size is
-known only after that; after `_QUIET_BURST_S` if no request has arrived since the last decision."""
+known only after that; before, if its last request came `_QUIET_BURST_S` ago."""
 _QUIET_BURST_S = 0.2
 
 
@@ -88,8 +88,11 @@ def _limit_decrease(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
 
 def _burst_arrives(inputs: Inputs) -> bool:
     """Return whether a burst on a cold model has only begun, or still grows within its first second."""
-    longest_s = _COLD_BURST_S if inputs.seen.arrivals > 0 else _QUIET_BURST_S
-    return inputs.seen.held_requests > 0 and inputs.seen.oldest_held_s < longest_s
+    seen = inputs.seen
+    # By the age of the last request, not by whether one came since the last decision: a report that is late
+    # on a busy node is read by several decisions, and would look like quiet to all but the first.
+    grows = seen.oldest_held_s < _COLD_BURST_S and seen.newest_held_s < _QUIET_BURST_S
+    return seen.held_requests > 0 and grows
 
 
 def _can_hold(replicas: int, inputs: Inputs) -> bool:

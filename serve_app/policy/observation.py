@@ -18,6 +18,7 @@ class Observation:
     """Requests that ingress replicas hold during a cold start."""
     held_tokens: float
     oldest_held_s: float
+    newest_held_s: float
     arrivals: float
     """Requests since the last decision."""
     kv_cache_tokens: float

@@ -79,6 +79,7 @@ class IngressSignals:
     held_requests: float = 0.0
     held_bytes: float = 0.0
     oldest_held_s: float = 0.0
+    newest_held_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,12 +318,14 @@ async def test_the_queue_can_be_measured() -> None:
     now = 110.0
 
     assert (len(held), held.body_bytes, held.oldest_s()) == (2, 100 + len(BODY), 10.0)
+    assert held.newest_s() == 3.0
     first.cancel()
     await asyncio.wait((first,))
     assert (len(held), held.body_bytes, held.oldest_s()) == (1, 100, 3.0)
     second.cancel()
     await asyncio.wait((second,))
     assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
+    assert held.newest_s() == 0.0
 
 
 async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None:

@@ -16,8 +16,8 @@ def test_fresh_reports_add_up() -> None:
             engine(running_requests=3, running_tokens=3000, waiting_requests=2, waiting_tokens=700),
             engine(running_requests=1, running_tokens=500, waiting_requests=4, waiting_tokens=900),
             at={
-                "i0": ingress(held_requests=2, held_bytes=800, oldest_held_s=3),
-                "i1": ingress(held_requests=1, held_bytes=400, oldest_held_s=7),
+                "i0": ingress(held_requests=2, held_bytes=800, oldest_held_s=3, newest_held_s=2),
+                "i1": ingress(held_requests=1, held_bytes=400, oldest_held_s=7, newest_held_s=1),
             },
             ingress_ready=2,
         ),
@@ -27,7 +27,8 @@ def test_fresh_reports_add_up() -> None:
 
     assert (seen.running_requests, seen.running_tokens) == (4, 3500)
     assert (seen.waiting_requests, seen.waiting_tokens) == (6, 1600)
-    assert (seen.held_requests, seen.held_tokens, seen.oldest_held_s) == (3, 300, 7)
+    assert (seen.held_requests, seen.held_tokens) == (3, 300)
+    assert (seen.oldest_held_s, seen.newest_held_s) == (7, 1)
     assert (seen.queued_requests, seen.queued_tokens) == (9, 1900)
     assert (seen.unknown_engines, seen.ingress_known) == (0, True)
 

@@ -54,6 +54,7 @@ def holding(count: int, oldest_s: float = 2.0) -> dict[str, float]:
         "held_requests": count,
         "held_bytes": 200 * count,
         "oldest_held_s": oldest_s,
+        "newest_held_s": oldest_s,
     }
 
 

@@ -127,6 +127,7 @@ class FakePlant:
             held_requests=float(len(self.held)),
             held_bytes=len(self.held) * body,
             oldest_held_s=self.now - self.held[0].arrived if self.held else 0.0,
+            newest_held_s=self.now - self.held[-1].arrived if self.held else 0.0,
         )
         return Snapshot(
             target=len(self.engines),

@@ -4,6 +4,7 @@ import pytest
 
 from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.settings.knobs import Knobs, Schedule
+from serve_app.wire.signals import IngressSignals
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 KNOBS = Knobs(
@@ -24,7 +25,8 @@ def knobs(**changed: Any) -> Knobs:
 
 def held(count: int, oldest_s: float = 2.0, **rest: Any) -> Snapshot:
     """A model at zero with `count` short requests held."""
-    front = ingress(held_requests=count, held_bytes=200.0 * count, oldest_held_s=oldest_s)
+    ages = {"oldest_held_s": oldest_s, "newest_held_s": oldest_s}
+    front = ingress(held_requests=count, held_bytes=200.0 * count, **ages)
     return snapshot(at={"i0": front}, **rest)
 
 
@@ -71,14 +73,37 @@ def test_a_burst_that_still_grows_is_waited_for_a_second_and_no_longer() -> None
     assert targets == [0] * 8 + [2] * 4
 
 
-def test_a_burst_that_has_ceased_to_grow_is_answered_at_the_next_decision() -> None:
+def test_a_burst_that_has_ceased_to_grow_is_answered_after_a_fifth_of_a_second_of_quiet() -> None:
     loop = PolicyLoop(KNOBS)
     targets = []
     for look, arrived in enumerate([4, 8, 12, 16, 16, 16]):
-        front = ingress(held_requests=arrived, oldest_held_s=look / 8, arrivals_total=arrived)
+        ages = {"oldest_held_s": look / 8, "newest_held_s": max(0, look - 3) / 8}
+        front = ingress(held_requests=arrived, arrivals_total=arrived, **ages)
         targets.append(loop.decide(snapshot(at={"i0": front}), 1 / 8).target)
 
-    assert targets == [0, 0, 0, 0, 2, 2]
+    assert targets == [0, 0, 0, 0, 0, 2]
+
+
+def test_a_report_of_a_burst_read_twice_is_no_quiet() -> None:
+    loop = PolicyLoop(KNOBS)
+    late = ingress(held_requests=7, arrivals_total=7, oldest_held_s=0.3, newest_held_s=0.01)
+    whole = ingress(held_requests=24, arrivals_total=24, oldest_held_s=0.6, newest_held_s=0.2)
+
+    targets = [loop.decide(snapshot(at={"i0": front}), 0.1).target for front in (late, late, late, whole)]
+
+    assert targets == [0, 0, 0, 3]
+
+
+def test_a_burst_ends_with_the_last_request_at_any_ingress_replica() -> None:
+    quiet = ingress(held_requests=8, oldest_held_s=0.6, newest_held_s=0.5)
+    grows = ingress(held_requests=8, oldest_held_s=0.3, newest_held_s=0.1)
+    holds_none = ingress()
+
+    def target(**fronts: IngressSignals) -> int:
+        return PolicyLoop(KNOBS).decide(snapshot(at=dict(fronts))).target
+
+    assert target(i0=quiet, i1=grows) == 0
+    assert target(i0=quiet, i1=holds_none) == 1
 
 
 def test_more_requests_while_the_first_replicas_start_ask_for_more() -> None:

@@ -157,6 +157,7 @@ def test_held_requests_and_their_age_reach_it() -> None:
     readings = ingress_readings(controller._ingress, ENGINE, EPOCH + made.now)
     signals = readings["ingress"].signals
     assert (signals.held_requests, signals.oldest_held_s) == (4, pytest.approx(1.9))
+    assert signals.newest_held_s == pytest.approx(0.4)
     assert signals.held_bytes == pytest.approx(4 * 440)
 
 
