@@ -12,6 +12,7 @@ from serve_app.api.cold_wait import ColdWait
 from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineClient, EngineRequest, Outcome
 from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, stream_failed
 from serve_app.api.models import Traffic
+from serve_app.api.write_now import WriteNow, write_now
 
 logger = logging.getLogger("ray.serve")
 
@@ -52,10 +53,12 @@ class EngineResponse(Response):
         self._traffic = traffic
         self._release_body = release_body
         self._started = False
+        self._write_now: WriteNow | None = None
+        self._before = self._last = b""  # the last two chunks of a stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, or stop working on it when the client leaves first."""
-        request, self._send = self._request, send
+        request, self._send, self._write_now = self._request, send, write_now(scope)
         self._traffic.opened(request)
         if request.wants_stream:
             request.tell_wait = self._tell_wait
@@ -73,7 +76,8 @@ class EngineResponse(Response):
                 results = await asyncio.gather(answer, leaving, return_exceptions=True)
             finally:  # A second cancellation must not leave the request open for ever.
                 request.outcome = request.outcome or ("abandoned" if left else "error")
-                request.tell_wait = None  # it refers to this response, which refers to the request
+                # They refer to this response, which refers to the request.
+                request.tell_wait = request.write_now = None
                 self._drop_body()
                 self._traffic.closed(request)
         if isinstance(results[0], Exception):
@@ -103,21 +107,28 @@ class EngineResponse(Response):
         self, status: int, headers: Mapping[str, str], stream: AsyncIterator[bytes]
     ) -> None:
         await self._start(status, {**STREAM_HEADERS, **headers})
-        before = last = b""
         try:
             async for chunk in stream:
-                # Not through `_send_part`: this runs for every token.
-                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-                if not last:
+                await self._send_part(chunk)
+                if not self._last:
                     self._first_byte()
-                before, last = last, chunk
+                    if self._write_now is not None:
+                        self._request.write_now = self._pass_on_now
+                self._before, self._last = self._last, chunk
         except Exception:
             await self._send_failure()
         else:
             await self._send_part(b"", more=False)
         finally:
-            if last.endswith(DONE):  # Clients may leave with it, before the engine's stream has ended.
-                self._request.outcome = stream_outcome(before, last)
+            if self._last.endswith(DONE):  # Clients may leave with it, before the engine's stream has ended.
+                self._request.outcome = stream_outcome(self._before, self._last)
+
+    def _pass_on_now(self, chunk: bytes) -> bool:
+        assert self._write_now is not None
+        if not self._write_now(chunk):
+            return False
+        self._before, self._last = self._last, chunk
+        return True
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
         if not self._started:

@@ -9,6 +9,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app.api.middleware import USABLE_ID
+from serve_app.api.write_now import WriteNowMiddleware
 
 _REQUEST_ID = b"x-request-id"
 _READ_BY_RAY = frozenset(
@@ -38,8 +39,8 @@ class RayHeadersMiddleware:
 
 
 def middlewares() -> list[Middleware]:
-    """What Ray Serve puts in front of its HTTP servers."""
-    return [Middleware(RayHeadersMiddleware)]
+    """What Ray Serve puts in front of its HTTP servers, the outermost last."""
+    return [Middleware(RayHeadersMiddleware), Middleware(WriteNowMiddleware)]
 
 
 def _readable(name: bytes, value: bytes) -> bool:

@@ -139,7 +139,7 @@ class EngineChannel:
 class EngineStream:
     """One call on a channel, for one reader."""
 
-    __slots__ = ("_arrived", "_channel", "_error", "_number", "_over", "_passed_on", "_waiter")
+    __slots__ = ("_arrived", "_channel", "_error", "_number", "_over", "_passed_on", "_take_now", "_waiter")
 
     def __init__(self, channel: EngineChannel, number: int) -> None:
         self._channel = channel
@@ -149,6 +149,7 @@ class EngineStream:
         self._error: Exception | None = None
         self._over = False
         self._passed_on = 0
+        self._take_now: Callable[[Piece], bool] | None = None
 
     async def answer(self) -> Answer:
         """The first of the answer. Raises ConnectionError if the replica is lost before it comes."""
@@ -164,25 +165,27 @@ class EngineStream:
         if not isinstance(first, Piece) or not first.data:
             raise ConnectionError("the stream ended before its first event")
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self, take_now: Callable[[Piece], bool] | None = None) -> AsyncIterator[Piece]:
         """What follows, to the last piece.
 
         The engine replica may send more of the stream as its pieces are taken; so a piece counts as passed on
         when the next one is asked for.
 
+        Args:
+            take_now: Called with each piece but the last that comes while the next one is being waited for.
+                Returns whether it has passed the piece on; then it is left out here.
+
         Raises:
             ConnectionError: the replica is lost.
         """
+        self._take_now = take_now
         while not self._over:
             piece = await self._next()
             if isinstance(piece, Answer):
                 raise ConnectionError("the replica failed within the stream; its log says why")
             self._over = piece.last
             yield piece
-            self._passed_on += len(piece.data)
-            if self._passed_on >= _CREDIT_STEP:
-                self._channel.send(Credit(self._number, self._passed_on))
-                self._passed_on = 0
+            self._count(piece)
 
     def close(self) -> None:
         """Want no more of it: the engine frees its sequences."""
@@ -196,6 +199,16 @@ class EngineStream:
 
         Pieces that wait for this process become one: the busier it is, the less each token costs it.
         """
+        if (
+            self._take_now is not None
+            and self._waiter is not None
+            and not self._waiter.done()
+            and isinstance(part, Piece)
+            and not part.last
+            and self._take_now(part)
+        ):
+            self._count(part)
+            return
         before = self._arrived[-1] if self._arrived else None
         if isinstance(before, Piece) and isinstance(part, Piece):
             before.data += part.data
@@ -209,6 +222,12 @@ class EngineStream:
         """The channel has ended. What has come before can still be read."""
         self._error = error
         self._wake()
+
+    def _count(self, piece: Piece) -> None:
+        self._passed_on += len(piece.data)
+        if self._passed_on >= _CREDIT_STEP:
+            self._channel.send(Credit(self._number, self._passed_on))
+            self._passed_on = 0
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -17,7 +17,7 @@ from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.refusals import replica_lost, unavailable
 from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.sent_so_far import MOST_BODY_BYTES, SentSoFar
-from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Answer, Sent
+from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Answer, Piece, Sent
 
 logger = logging.getLogger("ray.serve")
 
@@ -64,6 +64,7 @@ class RelayedRequest:
         self._admission = admission
         self._channels = channels
         self._part: _Part | None = None
+        self._sent: SentSoFar | None = None
         self._blame = 0
         self._answered = False
         self._again = False
@@ -93,9 +94,9 @@ class RelayedRequest:
 
     async def events(self, answer: Answer) -> AsyncIterator[bytes]:
         """The frames of a stream that has begun with `answer`, whichever replicas they come from."""
-        kept = answer.continuable and len(self._body) <= MOST_BODY_BYTES
-        sent = SentSoFar() if kept else None
-        if not kept:
+        if answer.continuable and len(self._body) <= MOST_BODY_BYTES:
+            self._sent = SentSoFar()
+        else:
             self._body = b""
         moves = since = 0
         while True:
@@ -103,33 +104,47 @@ class RelayedRequest:
             assert self._part.stream is not None
             began = time.perf_counter()
             try:
-                async for piece in self._part.stream.pieces():
+                async for piece in self._part.stream.pieces(self._pass_on_now):
                     if piece.last:
                         _raise_if_lost(piece.lost)
                         self._request.cached_tokens = piece.cached_tokens
                     if piece.data:
                         yield piece.data
-                    if sent is not None:
-                        sent.passed_on(piece.data, piece.tokens)
-                        if sent.too_long:
-                            sent, self._body = None, b""
-                    if sent is not None and self._had_better_move():
+                    self._passed_on(piece)
+                    if self._sent is not None and self._had_better_move():
                         began = time.perf_counter()
-                        if await self._move(sent, moves + 1):
+                        if await self._move(self._sent, moves + 1):
                             break
                 else:
                     return
             except ConnectionError as error:
                 began = time.perf_counter()
-                if sent is not None and sent.length - since >= _INNOCENT_TOKENS:
+                if self._sent is not None and self._sent.length - since >= _INNOCENT_TOKENS:
                     self._blame = 0
                 self._lose(error)
-                if sent is None or not await self._go_on(sent, moves + 1):
+                if self._sent is None or not await self._go_on(self._sent, moves + 1):
                     yield replica_lost(self._model).last_frames()
                     return
             moves += 1
-            since = sent.length
+            since = self._sent.length
             yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
+
+    def _pass_on_now(self, piece: Piece) -> bool:
+        """Write a piece to the client within the call that has received it, if nothing else is to be done."""
+        assert self._part is not None
+        write_now = self._request.write_now
+        if write_now is None or self._part.slot.replica.unlisted_at is not None:
+            return False
+        if piece.data and not write_now(piece.data):
+            return False
+        self._passed_on(piece)
+        return True
+
+    def _passed_on(self, piece: Piece) -> None:
+        if self._sent is not None:
+            self._sent.passed_on(piece.data, piece.tokens)
+            if self._sent.too_long:
+                self._sent, self._body = None, b""
 
     def leave(self) -> None:
         """Give back its slot; what its engine still does for it ends."""

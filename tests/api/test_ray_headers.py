@@ -5,6 +5,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from serve_app import env
 from serve_app.api.ray_headers import RayHeadersMiddleware
+from serve_app.api.write_now import WriteNowMiddleware
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -57,4 +58,7 @@ async def test_a_header_that_ray_cannot_decode_is_taken_out(name: bytes) -> None
 def test_ray_accepts_what_the_environment_names() -> None:
     named = call_function_from_import_path(env.ALWAYS["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"])
 
-    assert [made.cls for made in validate_http_proxy_callback_return(named)] == [RayHeadersMiddleware]
+    assert [made.cls for made in validate_http_proxy_callback_return(named)] == [
+        RayHeadersMiddleware,
+        WriteNowMiddleware,
+    ]

@@ -1,0 +1,57 @@
+"""Write parts of a streamed body straight to their connection, past the applications around ours.
+
+An ASGI application hands each part to `send`, a coroutine. Between ours and uvicorn's there are those of Ray
+and Starlette, and a task has to wake to await them all. So uvicorn's connection is put into the scope, as an
+extension of ours.
+"""
+
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+_EXTENSION = "tideserve.write_now"
+
+
+class WriteNow:
+    """Writes to the connection that `cycle` answers on."""
+
+    __slots__ = ("_cycle", "_flow", "_transport")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
+
+    def __call__(self, part: bytes) -> bool:
+        """Write a part of a body that has begun and is not empty.
+
+        Returns whether it was written. If not, because the client reads too slowly or has left, or because
+        the body is not sent in chunks, `send` knows what to do.
+        """
+        if self._flow.write_paused or not self._cycle.chunked_encoding or self._transport.is_closing():
+            return False
+        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        return True
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Become None in another process: Ray's own proxy pickles the scope for the replica that answers."""
+        return type(None), ()
+
+
+class WriteNowMiddleware:
+    """Offers the extension where `send` is uvicorn's own: it has to be the outermost of all middlewares."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on the request, with the extension in its scope."""
+        cycle: Any = getattr(send, "__self__", None)
+        if isinstance(cycle, RequestResponseCycle):
+            scope = {**scope, "extensions": {**scope.get("extensions", {}), _EXTENSION: WriteNow(cycle)}}
+        await self._app(scope, receive, send)
+
+
+def write_now(scope: Scope) -> WriteNow | None:
+    """The extension, where the server offers it."""
+    found: WriteNow | None = scope.get("extensions", {}).get(_EXTENSION)
+    return found

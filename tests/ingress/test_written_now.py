@@ -1,0 +1,253 @@
+"""Streams from engine replicas to a client's connection: uvicorn, the ingress and data planes are real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import uvicorn
+from starlette.types import Message, Receive, Scope, Send
+
+from serve_app.api.continuation import TokenJournal
+from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_response import EngineResponse
+from serve_app.api.models import Traffic
+from serve_app.api.write_now import WriteNowMiddleware
+from serve_app.ingress import relayed_request, sent_so_far
+from tests.ingress.relaying import DONE, Fleet, request
+from tests.ingress.test_moved_streams import TOKENS, WHOLE, CountingEngine, frame, lose, without_comments
+from tests.stub_engine import LIMIT_S, StubEngine
+
+ERROR = b'event: error\ndata: {"error":{}}\n\n'
+
+
+class Server:
+    """An ingress whose one route streams what the fleet's engines answer."""
+
+    def __init__(self, fleet: Fleet, server: uvicorn.Server) -> None:
+        self.fleet = fleet
+        self.sent: list[bytes] = []
+        """What took the way through `send`."""
+        self.requests: list[EngineRequest] = []
+        self.ended = asyncio.Event()
+        self.clients: list[asyncio.StreamWriter] = []
+        self._server = server
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noted(message: Message) -> None:
+            if message.get("body"):
+                self.sent.append(message["body"])
+            await send(message)
+
+        self.requests.append(request(wants_stream=True))
+        await EngineResponse(self.fleet.client, self.requests[-1], Traffic())(scope, receive, noted)
+        self.ended.set()
+
+    async def connect(self) -> "Client":
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
+        self.clients.append(writer)
+        writer.write(b"POST / HTTP/1.1\r\nHost: tide\r\nContent-Length: 0\r\n\r\n")
+        return Client(reader, writer)
+
+
+class Client:
+    """One that asks for one stream."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    async def head(self) -> bytes:
+        return await self._reader.readuntil(b"\r\n\r\n")
+
+    async def chunk(self) -> bytes:
+        """The next of the body's; empty for its end."""
+        length = int(await self._reader.readuntil(b"\r\n"), 16)
+        return (await self._reader.readexactly(length + 2))[:-2]
+
+    async def rest(self) -> bytes:
+        found = b""
+        while chunk := await self.chunk():
+            found += chunk
+        return found
+
+
+@asynccontextmanager
+async def serving(fleet: Fleet) -> AsyncIterator[Server]:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await WriteNowMiddleware(server.app)(scope, receive, send)
+
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none")
+    uvicorn_server = uvicorn.Server(config)
+    server = Server(fleet, uvicorn_server)
+    config.load()
+    uvicorn_server.lifespan = config.lifespan_class(config)
+    await uvicorn_server.startup()
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            yield server
+    finally:
+        for writer in server.clients:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        await uvicorn_server.shutdown()
+
+
+async def test_all_but_the_first_and_the_last_of_a_stream_take_the_short_way(fleet: Fleet) -> None:
+    engine = CountingEngine(until=1)
+    await fleet.start(engine)
+    async with serving(fleet) as server:
+        client = await server.connect()
+        await client.head()
+        received = [await client.chunk()]
+        for _ in range(1, TOKENS):
+            engine.go_on(1)
+            received.append(await client.chunk())
+        assert await client.chunk() == b""
+        await server.ended.wait()
+
+    last = frame(TOKENS - 1) + DONE  # the engine's last step made both
+    assert received == [*(frame(token) for token in range(TOKENS - 1)), last]
+    assert server.sent == [frame(0), last]
+    assert server.requests[0].outcome == "ok"
+    assert server.requests[0].write_now is None
+
+
+async def test_a_stream_written_so_goes_on_elsewhere_where_its_client_has_it(fleet: Fleet) -> None:
+    first, second = CountingEngine(until=1), CountingEngine()
+    plane = await fleet.start(first)
+    async with serving(fleet) as server:
+        client = await server.connect()
+        await client.head()
+        text = await client.chunk()
+        for _ in range(20):
+            first.go_on(1)
+            text += await client.chunk()
+        await fleet.start(second)
+        await lose(plane)
+        text += await client.rest()
+
+    assert without_comments(text) == (WHOLE, 1)
+    continued = second.requests[0].continuation
+    assert continued is not None
+    assert [list(tokens) for tokens in continued.tokens] == [list(range(21))]
+
+
+async def test_a_draining_replicas_stream_still_moves(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
+    first, second = CountingEngine(until=1), CountingEngine()
+    await fleet.start(first)
+    async with serving(fleet) as server:
+        client = await server.connect()
+        await client.head()
+        text = await client.chunk()
+        first.go_on(1)
+        text += await client.chunk()
+        await fleet.start(second)
+        fleet.stop("r1")
+        first.go_on(1)
+        text += await client.rest()
+
+    assert without_comments(text) == (WHOLE, 1)
+
+
+async def test_a_stream_with_more_tokens_than_are_kept_is_not_continued(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sent_so_far, "MOST_TOKENS", 10)
+    first, second = CountingEngine(until=1), CountingEngine()
+    plane = await fleet.start(first)
+    async with serving(fleet) as server:
+        client = await server.connect()
+        await client.head()
+        for token in range(12):
+            assert await client.chunk() == frame(token)
+            first.go_on(1)
+        await client.chunk()
+        await fleet.start(second)
+        await lose(plane)
+        end = await client.rest()
+
+    assert b"replica_lost" in end
+    assert second.requests == []
+
+
+class Bulky(StubEngine):
+    """Yields more than the sockets' buffers take, each event with its number."""
+
+    EVENTS, BYTES = 200, 128 << 10
+
+    def __init__(self) -> None:
+        super().__init__(RuntimeError("unused"))
+
+    @classmethod
+    def event(cls, number: int) -> bytes:
+        return b"data: %d %s\n\n" % (number, b"x" * cls.BYTES)
+
+    async def _reply(self) -> EngineReply:
+        async def stream() -> AsyncIterator[bytes]:
+            for number in range(self.EVENTS):
+                await asyncio.sleep(0)
+                yield self.event(number)
+            yield DONE
+
+        return EngineReply(200, stream=stream(), journal=TokenJournal())
+
+
+async def test_a_client_that_does_not_read_gets_all_of_its_stream_in_order_when_it_does(fleet: Fleet) -> None:
+    engine = Bulky()
+    await fleet.start(engine)
+    async with serving(fleet) as server:
+        slow = await server.connect()
+        await slow.head()
+        slow.writer.transport.pause_reading()
+        other = await server.connect()
+        await other.head()
+        assert (await other.rest()).endswith(DONE)
+        assert server.requests[0].outcome is None
+        slow.writer.transport.resume_reading()
+        text = await slow.rest()
+
+    assert text == b"".join(map(Bulky.event, range(Bulky.EVENTS))) + DONE
+
+
+async def test_a_client_that_leaves_ends_its_generation(fleet: Fleet) -> None:
+    engine = CountingEngine(until=1)
+    await fleet.start(engine)
+    async with serving(fleet) as server:
+        client = await server.connect()
+        await client.head()
+        await client.chunk()
+        engine.go_on(1)
+        await client.chunk()
+        client.writer.close()
+        await engine.left.wait()
+        engine.go_on()
+        await server.ended.wait()
+
+    assert server.requests[0].outcome == "abandoned"
+    assert fleet.in_flight == [0]
+
+
+async def test_an_error_event_that_was_written_so_is_the_streams_outcome(fleet: Fleet) -> None:
+    more = asyncio.Event()
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield frame(0)
+        await more.wait()
+        yield ERROR
+        await asyncio.sleep(0.05)  # its own message, whatever the order of the tasks
+        yield DONE
+
+    await fleet.start(StubEngine(stream))
+    async with serving(fleet) as server:
+        client = await server.connect()
+        await client.head()
+        await client.chunk()
+        more.set()
+        assert await client.rest() == ERROR + DONE
+        await server.ended.wait()
+
+    assert ERROR not in server.sent
+    assert server.requests[0].outcome == "error"
