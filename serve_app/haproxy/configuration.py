@@ -138,6 +138,16 @@ def keep_servers(text: str, last: str) -> str:
     return text
 
 
+def through_sockets(text: str, sockets: Mapping[str, str]) -> str:
+    """Return Ray's configuration with the servers that `sockets` names reached by these Unix sockets."""
+
+    def reached(line: re.Match[str]) -> str:
+        socket = sockets.get(line["name"])
+        return line[0] if socket is None else f"{line['before']}unix@{socket}"
+
+    return re.sub(r"^(?P<before> +server (?P<name>\S+) )\S+", reached, text, flags=re.MULTILINE)
+
+
 def amend(
     source: Source, limits: Limits, descriptors: Mapping[str, int], socket: str, open_files: int
 ) -> str:

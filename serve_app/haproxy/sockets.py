@@ -44,6 +44,14 @@ def listen_unix(path: str) -> socket.socket:
     return listener
 
 
+def accepts(path: str) -> bool:
+    """Return whether somebody listens at the Unix socket `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+        probe.connect(path)
+        return True
+    return False
+
+
 def private_folder(path: str) -> None:
     """Let only their owner use `path` and the sockets in it."""
     os.chmod(path, 0o700)

@@ -24,10 +24,11 @@ from types import FrameType
 import psutil
 
 from serve_app import env
-from serve_app.haproxy.configuration import Source, amend, keep_servers, write_pages
+from serve_app.haproxy.configuration import Source, amend, keep_servers, through_sockets, write_pages
 from serve_app.haproxy.environment import Limits
 from serve_app.haproxy.keeper import HANDOVER, LAST, RUNNING, Keeper, Plan
-from serve_app.haproxy.sockets import Predecessor, listen, private_folder, take
+from serve_app.haproxy.sockets import Predecessor, accepts, listen, private_folder, take
+from serve_app.wire.local_socket import local_socket
 
 _PORT_S = 5.0
 
@@ -131,10 +132,17 @@ def _source(path: Path, limits: Limits, reloads: bool) -> Source:
     """Return Ray's configuration, or the last one with routes while a new manager knows none yet."""
     text, last = path.read_text(encoding="utf-8"), Path(LAST)
     if not last.exists():
-        return Source(text, limits)
+        return _nearest(Source(text, limits), limits)
     before = last.read_text(encoding="utf-8")
     source = Source(keep_servers(text, before), limits)
-    return source if source.backends or reloads else Source(before, limits)
+    return _nearest(source if source.backends or reloads else Source(before, limits), limits)
+
+
+def _nearest(source: Source, limits: Limits) -> Source:
+    """Have replicas of this node that listen on a Unix socket reached there: it takes less time than TCP."""
+    sockets = {name: local_socket(name) for backend in source.backends for name, _ in backend.servers}
+    near = {name: socket for name, socket in sockets.items() if accepts(socket)}
+    return Source(through_sockets(source.text, near), limits)
 
 
 def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket.socket:

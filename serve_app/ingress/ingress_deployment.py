@@ -22,6 +22,7 @@ from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.held_requests import HeldRequests
 from serve_app.ingress.knob_publisher import KnobPublisher
+from serve_app.ingress.local_listener import listen_for_haproxy
 from serve_app.ingress.observer import ServeObserver
 from serve_app.ingress.relay_client import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
@@ -84,6 +85,7 @@ class Ingress:
                 keep_report(app, replica, self._holds, partial(ingress_report, self._counters))
             ),
         ]
+        listen_for_haproxy(replica)
         if self._settings.zygote:
             self._tasks.append(asyncio.create_task(keep_nodes_warm(app, models)))
 

@@ -30,9 +30,10 @@ class Replica(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     go_on = threading.Event()
+    words = b"from the replica"
 
     def do_GET(self) -> None:
-        self._answer([b"first", b"last"] if self.path == "/stream" else [b"from the replica"])
+        self._answer([b"first", b"last"] if self.path == "/stream" else [self.words])
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))

@@ -69,7 +69,7 @@ def named_ports(app: Running) -> dict[str, int]:
 def test_every_socket_is_in_the_table_and_nobody_else_s(app: Running) -> None:
     _, sockets = listeners(of(app))
 
-    assert {socket.role for socket in sockets} >= {"raylet", "engine replica"}
+    assert {socket.role for socket in sockets} >= {"raylet", "engine replica", "ingress replica"}
     wrong = [socket for socket in sockets if socket.role != "HAProxy" and not _as_the_table_says(socket)]
     assert wrong == []
 
