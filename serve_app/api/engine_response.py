@@ -54,7 +54,6 @@ class EngineResponse(Response):
         self._release_body = release_body
         self._started = False
         self._write_now: WriteNow | None = None
-        self._before = self._last = b""  # the last two chunks of a stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, or stop working on it when the client leaves first."""
@@ -107,28 +106,24 @@ class EngineResponse(Response):
         self, status: int, headers: Mapping[str, str], stream: AsyncIterator[bytes]
     ) -> None:
         await self._start(status, {**STREAM_HEADERS, **headers})
+        before = last = b""
+        written = self._write_now  # what of the stream does not come here
         try:
             async for chunk in stream:
                 await self._send_part(chunk)
-                if not self._last:
+                if not last:
                     self._first_byte()
-                    if self._write_now is not None:
-                        self._request.write_now = self._pass_on_now
-                self._before, self._last = self._last, chunk
+                    self._request.write_now = written
+                before, last = last, chunk
+                if written is not None and written.last:
+                    before, written.last = written.last, b""
         except Exception:
             await self._send_failure()
         else:
             await self._send_part(b"", more=False)
         finally:
-            if self._last.endswith(DONE):  # Clients may leave with it, before the engine's stream has ended.
-                self._request.outcome = stream_outcome(self._before, self._last)
-
-    def _pass_on_now(self, chunk: bytes) -> bool:
-        assert self._write_now is not None
-        if not self._write_now(chunk):
-            return False
-        self._before, self._last = self._last, chunk
-        return True
+            if last.endswith(DONE):  # Clients may leave with it, before the engine's stream has ended.
+                self._request.outcome = stream_outcome(before, last)
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
         if not self._started:

@@ -16,10 +16,12 @@ _EXTENSION = "tideserve.write_now"
 class WriteNow:
     """Writes to the connection that `cycle` answers on."""
 
-    __slots__ = ("_cycle", "_flow", "_transport")
+    __slots__ = ("_cycle", "_flow", "_transport", "last")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
+        self.last = b""
+        """The part that was written last."""
 
     def __call__(self, part: bytes) -> bool:
         """Write a part of a body that has begun and is not empty.
@@ -30,6 +32,7 @@ class WriteNow:
         if self._flow.write_paused or not self._cycle.chunked_encoding or self._transport.is_closing():
             return False
         self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        self.last = part
         return True
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:

@@ -108,7 +108,7 @@ class EngineChannel:
             streams = self._streams
             for piece in message.pieces:
                 if (stream := streams.get(piece.stream)) is not None:
-                    stream.put(piece)
+                    stream.take(piece)
         elif isinstance(message, Beat):
             self.beat = message
             if not self._met.done():
@@ -185,7 +185,9 @@ class EngineStream:
                 raise ConnectionError("the replica failed within the stream; its log says why")
             self._over = piece.last
             yield piece
-            self._count(piece)
+            self._passed_on += len(piece.data)
+            if self._passed_on >= _CREDIT_STEP:
+                self._give_credit()
 
     def close(self) -> None:
         """Want no more of it: the engine frees its sequences."""
@@ -194,21 +196,23 @@ class EngineStream:
             self._over = True
             self._channel.send(Cancel(self._number))
 
+    def take(self, piece: Piece) -> None:
+        """The channel hands over a piece, which is passed on at once if the reader only waits for it.
+
+        This runs for every token.
+        """
+        if self._waiter is None or self._take_now is None or piece.last or not self._take_now(piece):
+            self.put(piece)
+        else:
+            self._passed_on += len(piece.data)
+            if self._passed_on >= _CREDIT_STEP:
+                self._give_credit()
+
     def put(self, part: Answer | Piece) -> None:
-        """The channel hands over what has come.
+        """The channel hands over what the reader is to take.
 
         Pieces that wait for this process become one: the busier it is, the less each token costs it.
         """
-        if (
-            self._take_now is not None
-            and self._waiter is not None
-            and not self._waiter.done()
-            and isinstance(part, Piece)
-            and not part.last
-            and self._take_now(part)
-        ):
-            self._count(part)
-            return
         before = self._arrived[-1] if self._arrived else None
         if isinstance(before, Piece) and isinstance(part, Piece):
             before.data += part.data
@@ -223,15 +227,14 @@ class EngineStream:
         self._error = error
         self._wake()
 
-    def _count(self, piece: Piece) -> None:
-        self._passed_on += len(piece.data)
-        if self._passed_on >= _CREDIT_STEP:
-            self._channel.send(Credit(self._number, self._passed_on))
-            self._passed_on = 0
+    def _give_credit(self) -> None:
+        self._channel.send(Credit(self._number, self._passed_on))
+        self._passed_on = 0
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():  # done if its reader has been cancelled
+            waiter.set_result(None)
 
     async def _next(self) -> Answer | Piece:
         while not self._arrived:

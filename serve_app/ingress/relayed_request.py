@@ -131,9 +131,8 @@ class RelayedRequest:
 
     def _pass_on_now(self, piece: Piece) -> bool:
         """Write a piece to the client within the call that has received it, if nothing else is to be done."""
-        assert self._part is not None
         write_now = self._request.write_now
-        if write_now is None or self._part.slot.replica.unlisted_at is not None:
+        if write_now is None or self._part is None or self._part.slot.replica.unlisted_at is not None:
             return False
         if piece.data and not write_now(piece.data):
             return False
@@ -141,10 +140,8 @@ class RelayedRequest:
         return True
 
     def _passed_on(self, piece: Piece) -> None:
-        if self._sent is not None:
-            self._sent.passed_on(piece.data, piece.tokens)
-            if self._sent.too_long:
-                self._sent, self._body = None, b""
+        if self._sent is not None and not self._sent.passed_on(piece.data, piece.tokens):
+            self._sent, self._body = None, b""
 
     def leave(self) -> None:
         """Give back its slot; what its engine still does for it ends."""

@@ -15,25 +15,19 @@ _CREATED = re.compile(rb'"created":(\d+)')
 class SentSoFar:
     """The tokens behind the events of one stream that have been passed on."""
 
-    __slots__ = ("_created", "_length", "_tokens")
+    __slots__ = ("_created", "_tokens", "length")
 
     def __init__(self) -> None:
         self._tokens: list[array[int]] = []
         self._created: int | None = None
-        self._length = 0
-
-    @property
-    def length(self) -> int:
+        self.length = 0
         """Tokens, over all sequences."""
-        return self._length
 
-    @property
-    def too_long(self) -> bool:
-        """Whether there are more than are kept."""
-        return self._length > MOST_TOKENS
+    def passed_on(self, data: bytes, tokens: Sequence[tuple[int, Sequence[int]]]) -> bool:
+        """Note events that the client has been sent, and the tokens told with them.
 
-    def passed_on(self, data: bytes, tokens: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Note events that the client has been sent, and the tokens told with them."""
+        Returns whether they are no more than are kept.
+        """
         if self._created is None and data:
             found = _CREATED.search(data)
             self._created = int(found[1]) if found else 0
@@ -41,7 +35,8 @@ class SentSoFar:
             while len(self._tokens) <= sequence:
                 self._tokens.append(array("I"))
             self._tokens[sequence].extend(ids)
-            self._length += len(ids)
+            self.length += len(ids)
+        return self.length <= MOST_TOKENS
 
     def told(self, ttft_s: float, moves: int) -> Sent | None:
         """What the next replica is told; None if the client has been sent nothing."""
