@@ -143,8 +143,9 @@ OPTIONAL = {
     "SchedulerStats": "iteration_details",
     "vllm.v1.engine.output_processor.RequestState": (
         "detokenizer logprobs_processor stream_interval sent_tokens_offset make_request_output request_index "
-        "parent_req"
+        "parent_req queue"
     ),
+    "RequestOutputCollector": "get put output",
     "vllm.v1.metrics.stats.SchedulerIterationDetails": (
         "num_ctx_tokens num_generation_requests elapsed_ms is_dummy"
     ),

@@ -47,9 +47,9 @@ class EngineRequest:
     tell_wait: Callable[[ColdWait], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     """Awaited every `keep_alive_interval_s` while no replica can take the request."""
     write_now: Callable[[bytes], bool] | None = field(default=None, compare=False, repr=False)
-    """Writes what comes next of a stream to its client at once, and returns whether it did; if not, the
-    reply's `stream` is to yield it. It may be called while that is waited for, and at no other time.
-    None until the client has been sent the first of the stream, and where the server does not offer it."""
+    """Sends what comes next of a stream at once, and returns whether it did; if not, the reply's `stream` is
+    to yield it. Of nothing it tells whether it would send. It may be called while `stream` is waited for, and
+    at no other time. None until the first of the stream has been sent, and where there is no such way."""
     held_s: float = 0.0
     """How much of the time before its first token the request was held until a replica could take it. The
     hold queue adds to it."""

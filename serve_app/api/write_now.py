@@ -24,15 +24,16 @@ class WriteNow:
         """The part that was written last."""
 
     def __call__(self, part: bytes) -> bool:
-        """Write a part of a body that has begun and is not empty.
+        """Write a part of a body that has begun.
 
         Returns whether it was written. If not, because the client reads too slowly or has left, or because
         the body is not sent in chunks, `send` knows what to do.
         """
         if self._flow.write_paused or not self._cycle.chunked_encoding or self._transport.is_closing():
             return False
-        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
-        self.last = part
+        if part:  # an empty chunk would be the body's end
+            self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+            self.last = part
         return True
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:

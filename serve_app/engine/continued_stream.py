@@ -13,7 +13,7 @@ prefilled together, and their keys and values may differ in the last bit. A seed
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +26,7 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
 from serve_app.engine.continued_core import DELIVERED
 from serve_app.engine.delivered_tokens import advance
+from serve_app.engine.outputs_now import hand_on_now
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
 _A_TURN = 16
@@ -47,6 +48,9 @@ class StreamPart:
     def __init__(self, request: EngineRequest) -> None:
         self.journal: TokenJournal | None = None
         """The tokens of this part. None where no other engine could go on with it."""
+        self.encode: Callable[[RequestOutput], bytes] | None = None
+        """Makes the events of an output. None where more than the output decides what they are."""
+        self._request = request
         self._continuation = request.continuation
         delivered = () if request.continuation is None else request.continuation.tokens
         self._delivered = {index: list(tokens) for index, tokens in enumerate(delivered) if tokens}
@@ -64,6 +68,11 @@ class StreamPart:
         part = cls(request)
         _current.set(part)
         return part
+
+    @staticmethod
+    def current() -> "StreamPart | None":
+        """The part to which what is generated now belongs."""
+        return _current.get()
 
     def open(self, prompt: Any, params: Any) -> None:
         """Keep a journal of a generation that is about to start, if it can be continued."""
@@ -107,6 +116,17 @@ class StreamPart:
             for one in output.outputs:
                 self.journal.tell(one.index, one.token_ids)
 
+    def hand_on(self, output: RequestOutput) -> bool:
+        """Send the events of an output past the generators that wait for it. Returns whether it did."""
+        write_now = self._request.write_now
+        if write_now is None or self.encode is None or self._continuation is not None or output.finished:
+            return False
+        if not write_now(b""):
+            return False
+        write_now(self.encode(output))
+        self._tell(output)
+        return True
+
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
         """Bring a sequence that vLLM has just taken to the end of its delivered tokens."""
         index = state.request_index
@@ -147,7 +167,7 @@ def continue_streams(engine: AsyncLLM) -> None:
     max_model_len = engine.model_config.max_model_len
 
     def generate_part(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
-        part = _current.get()
+        part = StreamPart.current()
         if params.extra_args:
             params.extra_args.pop(DELIVERED, None)  # a client's, who has made it up
         generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
@@ -157,9 +177,11 @@ def continue_streams(engine: AsyncLLM) -> None:
 
     def add_and_advance(request: Any, *args: Any, **kwargs: Any) -> None:
         add(request, *args, **kwargs)
-        part = _current.get()
+        part = StreamPart.current()
         if part is not None:
-            part.advance(request, processor.request_states[request.request_id], max_model_len)
+            state = processor.request_states[request.request_id]
+            part.advance(request, state, max_model_len)
+            hand_on_now(state.queue, part.hand_on)
 
     # Set on the instances: the classes are shared with whatever else vLLM may build from them.
     engine.generate = generate_part

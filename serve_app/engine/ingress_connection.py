@@ -173,15 +173,24 @@ class IngressConnection:
         assert reply.stream is not None
         stream.journal = reply.journal
         farewell = b""
+
+        def write_now(data: bytes) -> bool:
+            if stream.credit <= 0:  # an event may be larger than what is left
+                return False
+            if data:
+                stream.credit -= len(data)
+                self._put(stream, data)
+            return True
+
         async for data in reply.stream:
             if request.lost:  # a client whose stream can go on elsewhere must not see it
                 farewell += data
                 continue
-            while stream.credit <= 0:  # an event may be larger than what is left
+            while not write_now(data):
                 stream.room.clear()
                 await stream.room.wait()
-            stream.credit -= len(data)
-            self._put(stream, data)
+            request.write_now = write_now
+        request.write_now = None
         stream.ended = request
         self._put(stream, farewell)
 

@@ -16,6 +16,7 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import RequestOutput
 
 from serve_app.api.errors import DONE
+from serve_app.engine.continued_stream import StreamPart
 
 _encode = msgspec.json.Encoder().encode
 
@@ -53,7 +54,10 @@ def prefer_plain_streams(serving: OpenAIServingChat) -> None:
         **kwargs: Any,
     ) -> AsyncGenerator[str | bytes, None]:
         if is_plain(serving, request):
-            return plain_chat_stream(serving, request, results, request_id, model_name)
+            plain = PlainChatStream(serving, request, request_id, model_name)
+            if (part := StreamPart.current()) is not None:
+                part.encode = plain.encode
+            return plain.frames(results)
         stream: AsyncGenerator[str | bytes, None] = stock(
             request, results, request_id, model_name, *args, **kwargs
         )
@@ -63,73 +67,83 @@ def prefer_plain_streams(serving: OpenAIServingChat) -> None:
     serving.chat_completion_stream_generator = choose
 
 
-async def plain_chat_stream(
-    serving: OpenAIServingChat,
-    request: ChatCompletionRequest,
-    results: AsyncIterator[RequestOutput],
-    request_id: str,
-    model_name: str,
-) -> AsyncGenerator[bytes, None]:
-    """SSE frames of a plain chat stream; every chunk holds whole frames, byte for byte vLLM's."""
-    choices = request.n or 1
-    head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,' % (
-        _encode(request_id),
-        time.time(),
-        _encode(model_name),
-    )
-    before = [head + b'"choices":[{"index":%d,"delta":{"content":' % i for i in range(choices)]
-    role = _encode(serving.get_chat_request_role(request))
-    include_usage = request.stream_options is not None and bool(request.stream_options.include_usage)
-    fingerprint = serving.system_fingerprint
-    stamp = b"" if fingerprint is None else b',"system_fingerprint":' + _encode(fingerprint)
-    generated = [0] * choices
-    finished = [False] * choices
-    prompt_tokens = 0
-    opened = False
-    try:
-        async for result in results:
-            frames = []
-            if result.prompt_token_ids is not None:
-                prompt_tokens = len(result.prompt_token_ids)
-            if not opened:
-                opened = True
-                frames += [
-                    head + b'"choices":[{"index":%d,"delta":{"role":%b,"content":""},"logprobs":null,'
-                    b'"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}\n\n' % (i, role)
-                    for i in range(choices)
-                ]
-            for output in result.outputs:
-                i = output.index
-                if finished[i]:
-                    continue
-                reason = output.finish_reason
-                serving._raise_if_error(reason, request_id)
-                if not output.text and not output.token_ids and not generated[i]:
-                    continue
-                generated[i] += len(output.token_ids)
-                text = _encode(output.text)
-                if reason is None:
-                    frames.append(
-                        before[i] + text + b'},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
-                    )
-                    continue
-                finished[i] = True
-                frames.append(
-                    before[i]
-                    + text
-                    + b'},"logprobs":null,"finish_reason":%b,"stop_reason":%b,"token_ids":null}]%b}\n\n'
-                    % (_encode(reason), _encode(output.stop_reason), b"" if include_usage else stamp)
+class PlainChatStream:
+    """The SSE frames of one plain chat stream, byte for byte vLLM's."""
+
+    def __init__(
+        self, serving: OpenAIServingChat, request: ChatCompletionRequest, request_id: str, model_name: str
+    ) -> None:
+        choices = request.n or 1
+        self._serving = serving
+        self._request_id = request_id
+        self._head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,' % (
+            _encode(request_id),
+            time.time(),
+            _encode(model_name),
+        )
+        self._before = [
+            self._head + b'"choices":[{"index":%d,"delta":{"content":' % i for i in range(choices)
+        ]
+        self._role = _encode(serving.get_chat_request_role(request))
+        self._include_usage = request.stream_options is not None and bool(
+            request.stream_options.include_usage
+        )
+        fingerprint = serving.system_fingerprint
+        self._stamp = b"" if fingerprint is None else b',"system_fingerprint":' + _encode(fingerprint)
+        self._generated = [0] * choices
+        self._finished = [False] * choices
+        self._prompt_tokens = 0
+        self._opened = False
+
+    async def frames(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[bytes, None]:
+        """The frames of `results`, and those of the stream's end; every chunk holds whole ones."""
+        try:
+            async for result in results:
+                if frames := self.encode(result):
+                    yield frames
+            if self._include_usage:
+                total = sum(self._generated)
+                usage = (
+                    b'"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}'
+                    % (self._prompt_tokens, self._prompt_tokens + total, total)
                 )
-            if frames:
-                yield b"".join(frames)
-        if include_usage:
-            total = sum(generated)
-            usage = b'"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (
-                prompt_tokens,
-                prompt_tokens + total,
-                total,
+                yield self._head + usage + self._stamp + b"}\n\n"
+        except Exception as error:
+            yield f"data: {self._serving.create_streaming_error_response(error)}\n\n".encode()
+        yield DONE
+
+    def encode(self, result: RequestOutput) -> bytes:
+        """The frames of the stream's next output. Raises what vLLM does if generating it has failed."""
+        frames = []
+        if result.prompt_token_ids is not None:
+            self._prompt_tokens = len(result.prompt_token_ids)
+        if not self._opened:
+            self._opened = True
+            frames += [
+                self._head + b'"choices":[{"index":%d,"delta":{"role":%b,"content":""},"logprobs":null,'
+                b'"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}\n\n' % (i, self._role)
+                for i in range(len(self._before))
+            ]
+        for output in result.outputs:
+            i = output.index
+            if self._finished[i]:
+                continue
+            reason = output.finish_reason
+            self._serving._raise_if_error(reason, self._request_id)
+            if not output.text and not output.token_ids and not self._generated[i]:
+                continue
+            self._generated[i] += len(output.token_ids)
+            text = _encode(output.text)
+            if reason is None:
+                frames.append(
+                    self._before[i] + text + b'},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
+                )
+                continue
+            self._finished[i] = True
+            frames.append(
+                self._before[i]
+                + text
+                + b'},"logprobs":null,"finish_reason":%b,"stop_reason":%b,"token_ids":null}]%b}\n\n'
+                % (_encode(reason), _encode(output.stop_reason), b"" if self._include_usage else self._stamp)
             )
-            yield head + usage + stamp + b"}\n\n"
-    except Exception as error:
-        yield f"data: {serving.create_streaming_error_response(error)}\n\n".encode()
-    yield DONE
+        return b"".join(frames)

@@ -134,7 +134,7 @@ class RelayedRequest:
         write_now = self._request.write_now
         if write_now is None or self._part is None or self._part.slot.replica.unlisted_at is not None:
             return False
-        if piece.data and not write_now(piece.data):
+        if not write_now(piece.data):
             return False
         self._passed_on(piece)
         return True

@@ -111,6 +111,29 @@ def differences(whole: Heard, again: Heard, index: int = 0) -> dict[str, Any]:
     return {name: (one[name], other[name]) for name in one if one[name] != other[name]}
 
 
+async def test_a_stream_whose_events_are_sent_at_once_is_the_same_to_the_token(client: LocalEngine) -> None:
+    whole = await hear(client, asked(*STORY))
+    request, again, sent_now = asked(*STORY), Heard(), []
+
+    def write_now(data: bytes) -> bool:
+        if data:
+            again.chunks.append(data)
+            sent_now.append(data)
+        return True
+
+    async with client.call(request) as reply:
+        assert reply.stream is not None
+        assert reply.journal is not None
+        async for chunk in reply.stream:
+            again.chunks.append(chunk)
+            request.write_now = write_now
+        again.tokens = [token for _, tokens in reply.journal.take() for token in tokens]
+        again.sequences = [0] * len(again.tokens)
+
+    assert differences(whole, again) == {}
+    assert len(sent_now) > 50
+
+
 @STREAMS
 async def test_a_continued_stream_says_what_an_undisturbed_one_does(
     client: LocalEngine, operation: Operation, body: dict[str, Any]

@@ -8,7 +8,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import CompletionOutput, RequestOutput
 
-from serve_app.engine.plain_stream import is_plain, plain_chat_stream
+from serve_app.engine.plain_stream import PlainChatStream, is_plain
 from serve_app.engine.serving import Serving
 
 TEXTS = ["The", " tide", "", " naïve — 海 🌊", '\n"quoted" \\ \t\x01', " </script>", " end"]
@@ -81,7 +81,7 @@ async def test_both_encoders_write_the_same_bytes(options, choices: int, finish:
     handler = serving()
     asked = request(n=choices, stream_options=options)
     assert is_plain(handler, asked)
-    ours = await bytes_of(plain_chat_stream(handler, asked, outputs(choices, finish), "chatcmpl-1", "m"))
+    ours = await bytes_of(PlainChatStream(handler, asked, "chatcmpl-1", "m").frames(outputs(choices, finish)))
     theirs = await bytes_of(
         handler.chat_completion_stream_generator(
             asked,
@@ -102,7 +102,7 @@ async def test_an_error_inside_the_stream_is_vllms_error_frame() -> None:
             yield output
             raise ValueError("the engine broke")
 
-    written = await bytes_of(plain_chat_stream(serving(), request(), failing(), "chatcmpl-1", "m"))
+    written = await bytes_of(PlainChatStream(serving(), request(), "chatcmpl-1", "m").frames(failing()))
     *_, error, done, rest = written.split(b"\n\n")
     assert error.startswith(b'data: {"error"')
     assert b"the engine broke" in error

@@ -1,0 +1,88 @@
+import asyncio
+
+import pytest
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.output_processor import RequestOutputCollector
+
+from serve_app.engine.outputs_now import hand_on_now
+
+
+def output(text: str, finished: bool = False) -> RequestOutput:
+    one = CompletionOutput(0, text, [1], None, None)
+    return RequestOutput("r", "hi", [1], None, [one], finished)
+
+
+class Stream:
+    """A collector, the texts that its reader got, and those that the reader was spared."""
+
+    def __init__(self) -> None:
+        self.takes = True
+        self.raises: Exception | None = None
+        self.spared: list[str] = []
+        self.collector = RequestOutputCollector(RequestOutputKind.DELTA, "r")
+        hand_on_now(self.collector, self._hand_on)
+
+    def _hand_on(self, output: RequestOutput) -> bool:
+        if self.raises is not None:
+            raise self.raises
+        if self.takes:
+            self.spared.append(output.outputs[0].text)
+        return self.takes
+
+    async def awaited(self) -> "asyncio.Task[RequestOutput]":
+        """A reader that waits for the next output."""
+        reader = asyncio.create_task(self.collector.get())
+        await asyncio.sleep(0)
+        return reader
+
+
+async def test_a_reader_that_waits_is_spared_what_is_handed_on_and_gets_the_rest() -> None:
+    stream = Stream()
+    reader = await stream.awaited()
+    stream.collector.put(output("a"))
+    stream.collector.put(output("b"))
+    await asyncio.sleep(0)
+    assert not reader.done()
+    stream.takes = False
+    stream.collector.put(output("c"))
+
+    assert (await reader).outputs[0].text == "c"
+    assert stream.spared == ["a", "b"]
+
+
+async def test_nothing_overtakes_what_the_reader_has_still_to_read() -> None:
+    stream = Stream()
+    stream.collector.put(output("a"))  # nobody waits yet
+    reader = await stream.awaited()
+    assert (await reader).outputs[0].text == "a"
+    stream.collector.put(output("b"))  # the reader is at work with the one before
+    reader = await stream.awaited()
+    assert (await reader).outputs[0].text == "b"
+
+    reader = await stream.awaited()
+    stream.takes = False
+    stream.collector.put(output("c"))
+    stream.takes = True
+    stream.collector.put(output("d"))  # the reader has been woken, and has not run
+    assert (await reader).outputs[0].text == "cd"
+    assert stream.spared == []
+
+
+async def test_what_handing_on_raises_is_for_its_reader_alone() -> None:
+    stream = Stream()
+    reader = await stream.awaited()
+    stream.raises = ValueError("no such text")
+    stream.collector.put(output("a"))
+
+    with pytest.raises(ValueError, match="no such text"):
+        await reader
+
+
+async def test_an_error_of_the_engine_reaches_a_reader_that_waits() -> None:
+    stream = Stream()
+    reader = await stream.awaited()
+    stream.collector.put(RuntimeError("the engine is gone"))
+
+    with pytest.raises(RuntimeError, match="the engine is gone"):
+        await reader
