@@ -59,6 +59,7 @@ root, component.
 - {name: RAY_SERVE_THROUGHPUT_OPTIMIZED, value: "1"}
 - {name: RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE, value: "1"}
 - {name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S, value: {{ max 3600 (include "tideserve.gracePeriod" $root | int) | quote }}}
+- {name: RAY_SERVE_HAPROXY_METRICS_ENABLED, value: "0"}
 - {name: RAY_SERVE_HAPROXY_BINARY_PATH, value: /opt/tideserve/bin/tideserve-front}
 - {name: RAY_SERVE_HAPROXY_MAXCONN, value: "16384"}
 - {name: RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S, value: "300"}
