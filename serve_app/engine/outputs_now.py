@@ -44,5 +44,6 @@ def hand_on_now(collector: RequestOutputCollector | None, hand_on: HandOn) -> No
     `hand_on` returns whether the reader is to be spared the output.
     """
     if collector is not None:  # None for an engine that is not asynchronous
+        # Methods of its own would tie it to itself, and only the garbage collector would free it.
         collector.__class__ = _Collector
         collector.hand_on = hand_on

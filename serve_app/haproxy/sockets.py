@@ -45,8 +45,9 @@ def listen_unix(path: str) -> socket.socket:
 
 
 def accepts(path: str) -> bool:
-    """Return whether somebody listens at the Unix socket `path`."""
+    """Return at once whether somebody listens at the Unix socket `path` and has room for a connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+        probe.setblocking(False)  # connecting to a full one would wait for whoever listens there
         probe.connect(path)
         return True
     return False

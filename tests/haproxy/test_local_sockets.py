@@ -1,5 +1,6 @@
 """HAProxy reaches replicas of its own node by their Unix sockets, where they have some."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import pytest
 
 from serve_app import env
 from serve_app.haproxy.configuration import through_sockets
+from serve_app.haproxy.sockets import accepts
 from serve_app.wire.local_socket import local_socket
 from tests.haproxy.proxy import Proxy, Replica, replica
 
@@ -58,6 +60,14 @@ async def test_a_replica_whose_socket_has_closed_is_down_within_its_checks(proxy
             await proxy.deploy(port)
             await proxy.until("/health", 200)
         assert (await proxy.until("/health", 503)).status == 503
+
+
+def test_a_replica_that_accepts_no_more_connections_keeps_no_reload_waiting(tmp_path: Path) -> None:
+    path = str(tmp_path / "i-full")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(0)  # room for one, which is never accepted
+        assert [accepts(path), accepts(path)] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["tideserve#Ingress#q3k2j1aa", "SERVE_REPLICA__tideserve-Ingress-q3k2j1aa"])
