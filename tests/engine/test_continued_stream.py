@@ -130,7 +130,7 @@ async def test_a_stream_whose_events_are_sent_at_once_is_the_same_to_the_token(c
         again.tokens = [token for _, tokens in reply.journal.take() for token in tokens]
         again.sequences = [0] * len(again.tokens)
 
-    assert differences(whole, again) == {}
+    assert differences(whole, again).keys() <= {"created"}  # the second stream may be of the next second
     assert len(sent_now) > 50
 
 
