@@ -22,12 +22,14 @@ _START_S = 60.0
 
 
 def haproxies(app: Running) -> list[psutil.Process]:
-    """Those that live: the ones that were killed are zombies until their parent has asked for them."""
-    return [
-        process
-        for process in app.descendants()
-        if process.name() == "haproxy" and process.status() != psutil.STATUS_ZOMBIE
-    ]
+    """Those that live. One that was killed is a zombie until its parent has asked for it, and one that a
+    reload has replaced ends with its last stream, perhaps while this looks."""
+    living = []
+    for process in app.descendants():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "haproxy" and process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+    return living
 
 
 def folder_of(app: Running) -> Path:
