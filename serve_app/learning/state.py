@@ -12,12 +12,10 @@ from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.inputs import Need
 
-# Requests or seconds after which older ones have faded from the mix, whichever come first, but so many
-# requests at least. With 500 requests the mean prompt of a busy fleet, and with it the capacity, moves by a
-# tenth from one minute to the next; with 5,000 alone a fleet at 3 requests/s would take half an hour to see
-# that prompts have grown. A mean over 200 is known to 7 % where prompts vary as much as their mean.
-_MIX_MEMORY = 5000.0
-_MIX_MEMORY_S = 300.0
+# Seconds after which older requests have faded from the mix, but so many requests at least: a mean over 200 is
+# known to 7 % where prompts vary as much as their mean. With 300 s a fleet whose prompts grow eightfold in ten
+# minutes paid a tenth more, and missed its ITL target for a minute longer.
+_MIX_MEMORY_S = 120.0
 _LEAST_MIX_MEMORY = 200.0
 # English text has about four bytes per token; a JSON body adds little to a long prompt.
 _BYTES_PER_TOKEN = 4.0
@@ -75,8 +73,7 @@ class MixSums:
 
 def _kept(requests: float, elapsed_s: float) -> float:
     """Return the share of the mix that stays when `requests` more come within `elapsed_s` seconds."""
-    by_time = min(elapsed_s / _MIX_MEMORY_S, requests / _LEAST_MIX_MEMORY)
-    return 1.0 - min(max(requests / _MIX_MEMORY, by_time), 1.0)
+    return 1.0 - min(elapsed_s / _MIX_MEMORY_S, requests / _LEAST_MIX_MEMORY, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

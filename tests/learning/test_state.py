@@ -32,8 +32,8 @@ def test_the_mix_is_the_mean_of_what_has_finished() -> None:
 def test_old_requests_fade_from_the_mix() -> None:
     sums = MixSums().add(MixSums(5000, 5000 * 100, 5000 * 100, 5000 * 10), 1.0)
 
-    half = sums.add(MixSums(2500, 2500 * 300, 2500 * 300, 2500 * 10), 1.0)
-    all_ = sums.add(MixSums(5000, 5000 * 300, 5000 * 300, 5000 * 10), 1.0)
+    half = sums.add(MixSums(2500, 2500 * 300, 2500 * 300, 2500 * 10), 60.0)
+    all_ = sums.add(MixSums(5000, 5000 * 300, 5000 * 300, 5000 * 10), 120.0)
 
     assert half.mix().prompt_tokens == pytest.approx(200)
     assert all_.mix().prompt_tokens == pytest.approx(300)
@@ -42,7 +42,7 @@ def test_old_requests_fade_from_the_mix() -> None:
 def test_a_mix_that_changes_is_seen_within_minutes_however_few_the_requests() -> None:
     """At 3 requests/s, over 5,000 requests, half of a change took twenty minutes to be seen."""
     sums = MixSums()
-    for tokens, minutes in ((250, 60), (2000, 10)):
+    for tokens, minutes in ((250, 60), (2000, 4)):
         for _ in range(60 * minutes):
             sums = sums.add(MixSums(3, 3 * tokens, 3 * tokens, 30), 1.0)
 
