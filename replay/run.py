@@ -27,7 +27,7 @@ def replay(
     cold_start_s: tuple[float, float] | None = None,
     seed: int = 0,
     initial: int | None = None,
-    routing: str = "grouped",
+    routing: str = "prefix-aware",
     capacity: int | None = None,
     start_failures: float = 0.0,
     progress: Callable[[float], None] | None = None,

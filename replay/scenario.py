@@ -94,7 +94,7 @@ def scenario(
     cold_start_s: tuple[float, float] | None = None,
     seed: int = 0,
     initial: int | None = None,
-    routing: str = "grouped",
+    routing: str = "prefix-aware",
     capacity: int | None = None,
     start_failures: float = 0.0,
 ) -> Scenario:
@@ -139,7 +139,8 @@ def scenario(
         warm_node_start_s=profile.warm_node_start_s,
         warm_nodes=profile.warm_nodes,
         seed=seed,
-        routing="tokens" if routing == "grouped" and not knobs.prefill_groups else routing,
+        routing=routing,
+        prefill_groups=knobs.prefill_groups,
         max_held=knobs.max_held_requests,
         drain_move_after_s=knobs.drain_move_after_s,
         start_failures=start_failures,

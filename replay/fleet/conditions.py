@@ -12,7 +12,7 @@ from serve_app.ingress.replica_choice import GROUP_REQUESTS, SEQUENCE_TOKENS
 from serve_app.ingress.request_counters import COLD_AFTER_S
 from serve_app.ingress.slots import PACE_FADE
 
-ROUTINGS = ("grouped", "tokens", "two-choices")
+ROUTINGS = ("prefix-aware", "grouped", "tokens", "two-choices", "text-tree")
 STEP_LAWS = ("linear", "roofline")
 
 
@@ -32,9 +32,13 @@ class Conditions:
     warm_nodes: int = 0
     """Replicas that have room on nodes that are always up, with vLLM imported; further ones start cold."""
     seed: int = 0
-    routing: str = "grouped"
-    """`grouped`: prompts that share a step, as the ingress does; `tokens`: least prompt tokens outstanding,
-    then least requests; `two-choices`: the fewer requests in flight of two replicas drawn at random."""
+    routing: str = "prefix-aware"
+    """`prefix-aware`: as the ingress does, by what prompts delay and by what caches hold; `grouped`: the
+    same, as if no cache held anything; `tokens`: least prompt tokens outstanding, then least requests;
+    `two-choices`: the fewer requests in flight of two replicas drawn at random; `text-tree`: the longest
+    prefix, unless the load is uneven (`kernel.routing.choose_by_text`)."""
+    prefill_groups: bool = True
+    """Whether prompts share steps, as the knob has it: for the first two routings."""
     step_law: str = "linear"
     """How the profile's seconds make a step: `linear`, their sum, as the policy's own model has it; or
     `roofline`, a shape that no such model fits (`kernel.step_time`)."""
@@ -117,9 +121,11 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         "room": min(room, conditions.max_ongoing_requests),
         "most_in_flight": conditions.max_ongoing_requests,
         "sequence_tokens": SEQUENCE_TOKENS,
+        "prefix_aware": conditions.routing == "prefix-aware" and conditions.block_tokens > 0,
+        "text_tree": conditions.routing == "text-tree",
         "two_choices": conditions.routing == "two-choices",
         "prefill_budget_s": PREFILL_BUDGET_SHARE * conditions.ttft_target_s
-        if conditions.routing == "grouped"
+        if conditions.prefill_groups and conditions.routing in ROUTINGS[:2]
         else 0.0,
         "group_requests": GROUP_REQUESTS,
         "pace_fade": PACE_FADE,

@@ -79,6 +79,7 @@ REPLICA = np.dtype(
         ("preemptions", "f8"),
         ("slice", "i8"),
         ("cached_blocks", "i8"),
+        ("indexed_blocks", "i8"),
     ]
 )
 REQUEST = np.dtype(
@@ -117,6 +118,7 @@ TOTALS = np.dtype(
         ("pace_tokens", "f8"),  # and the tokens prefilled meanwhile
         ("prompts", "f8"),  # how many they were,
         ("prompt_tokens", "f8"),  # and their own tokens
+        ("sharing", "f8"),  # share of prompts, faded, of which some replica held some
         ("arrivals", "f8"),
         ("arrived_bytes", "f8"),
         ("arrived_tokens", "f8"),
@@ -163,6 +165,8 @@ RULES = np.dtype(
         ("room", "i8"),  # requests in flight up to which a replica is sent those that were held
         ("most_in_flight", "i8"),  # and all others; where every replica has so many, requests are refused
         ("sequence_tokens", "i8"),  # tokens that a request in flight weighs in a pick
+        ("prefix_aware", "i8"),  # 1: by the prompt tokens that a replica does not hold
+        ("text_tree", "i8"),  # 1: as a text tree with a threshold on the load (`choose_by_text`)
         ("two_choices", "i8"),  # 1: the fewer requests in flight of two replicas drawn at random
         ("prefill_budget_s", "f8"),  # seconds a request may wait for prefill, its own included; 0: no groups
         ("group_requests", "i8"),  # most requests of a prefill group
@@ -197,6 +201,8 @@ class Memory(NamedTuple):
     """[request, index]: the ids of its prompt's prefix blocks."""
     cache: npt.NDArray[np.int64]
     """[replica, index]: prefix blocks in its cache, the latest used last."""
+    indexed: npt.NDArray[np.int64]
+    """[replica, index]: those that the ingress takes to be there."""
 
 
 def allocate(
@@ -222,6 +228,7 @@ def allocate(
         np.zeros((4, BINS)),
         np.zeros((replicas, 3, SLICES + 1, WINDOW_BINS)),
         np.zeros((requests, prompt_blocks), np.int64),
+        np.zeros((replicas, cache_blocks), np.int64),
         np.zeros((replicas, cache_blocks), np.int64),
     )
 
@@ -275,4 +282,5 @@ def grow_replicas(memory: Memory, replicas: int) -> Memory:
         batch=_longer(memory.batch, replicas),
         recent=_longer(memory.recent, replicas),
         cache=_longer(memory.cache, replicas),
+        indexed=_longer(memory.indexed, replicas),
     )

@@ -9,12 +9,13 @@ from starlette.requests import ClientDisconnect, Request
 from serve_app.api import body_values
 from serve_app.api.body_memory import BodyShare
 from serve_app.api.errors import ApiError, body_too_large, body_too_slow, not_an_object
+from serve_app.api.prompt_prefix import PromptFields
 
 SLOWEST_BYTES_PER_S = 16_384
 """A body may take a second longer for so many bytes received: 8 MiB at 131 kbit/s are still read."""
 
 
-class Peek(msgspec.Struct):
+class Peek(PromptFields):
     """The only fields of a body the ingress needs; the engine replica reads the rest."""
 
     model: str | None = None

@@ -1,6 +1,7 @@
 """What every endpoint of an engine operation does: read the body within bounds, find the model, answer."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -11,8 +12,19 @@ from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, no_such_model
 from serve_app.api.models import ApiModel
+from serve_app.api.prompt_prefix import PromptPrefix, prompt_prefix
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.tree import HttpSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a body shows of a request."""
+
+    model: ApiModel
+    wants_stream: bool
+    prefix: PromptPrefix | None
+    """What its prompt may share with others."""
 
 
 class Endpoints:
@@ -35,26 +47,27 @@ class Endpoints:
         """The endpoint of `operation`, whose body only the engine replica validates."""
         streamable = operation in ("chat_completions", "completions")
 
-        def read(body: bytes) -> tuple[ApiModel, bool]:
+        def read(body: bytes) -> Seen:
             seen = peek(body)
-            return self.find(seen.model), streamable and seen.stream is True
+            prefix = prompt_prefix(seen) if streamable else None
+            return Seen(self.find(seen.model), streamable and seen.stream is True, prefix)
 
         async def endpoint(request: Request) -> Response:
             return await self.answer(request, operation, read)
 
         return endpoint
 
-    async def answer(
-        self, http: Request, operation: Operation, read: Callable[[bytes], tuple[ApiModel, bool]]
-    ) -> Response:
-        """The engine's answer. `read` tells which model a body is for, and whether it asks for a stream."""
+    async def answer(self, http: Request, operation: Operation, read: Callable[[bytes], Seen]) -> Response:
+        """The engine's answer. `read` tells what the ingress needs to know of a body."""
         state = http.state
         share = BodyShare(self._memory, getattr(state, "api_key", None))
         try:
             body = await read_body(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
             await check_structure(body)
-            model, wants_stream = read(body)
-            request = EngineRequest(operation, body, state.request_id, state.arrived, wants_stream)
+            seen = read(body)
+            model = seen.model
+            request = EngineRequest(operation, body, state.request_id, state.arrived, seen.wants_stream)
+            request.prefix = seen.prefix
             request.trace = TraceContext.of(http.scope["headers"])
             try:
                 share.belongs_to(model.name)

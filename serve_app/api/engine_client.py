@@ -10,6 +10,7 @@ from typing import Literal, Protocol, get_args
 
 from serve_app.api.cold_wait import ColdWait
 from serve_app.api.continuation import Continuation, TokenJournal
+from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace_context import TraceContext
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
@@ -57,11 +58,15 @@ class EngineRequest:
     """What the client has been sent already: the engine sends only what comes after it."""
     trace: TraceContext | None = None
     """The trace that the client has made it a part of."""
+    prefix: PromptPrefix | None = field(default=None, compare=False, repr=False)
+    """At the ingress: what its prompt may share with others; None where it shares nothing."""
     expected_cached_tokens: int | None = None
     """Prompt tokens that the ingress expects in the prefix cache of the engine it has picked, over all
     sequences; None where it expects nothing in particular."""
     cached_tokens: int | None = None
     """Those that the engine found there. None until its answer has ended, and for what generates nothing."""
+    prompt_tokens: int | None = None
+    """All of them, over all sequences. None until its answer has ended."""
     lost: str = ""
     """On an engine replica: which of the data plane's `LOSSES` has ended the answer; "" for none."""
     ttft_s: float | None = None

@@ -5,9 +5,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from serve_app.api.endpoints import Endpoints
+from serve_app.api.body import peek
+from serve_app.api.endpoints import Endpoints, Seen
 from serve_app.api.generate import GenerateRequest, GenerateResponse
-from serve_app.api.models import ApiModel
+from serve_app.api.prompt_prefix import prompt_prefix
 from serve_app.api.schemas import generate_schema
 
 
@@ -16,13 +17,14 @@ def generate_router(endpoints: Endpoints) -> APIRouter:
     router = APIRouter()
     first = next(iter(endpoints.models))
 
-    def read(data: bytes) -> tuple[ApiModel, bool]:
+    def read(data: bytes) -> Seen:
         try:
             body = GenerateRequest.model_validate_json(data)
         except ValidationError as error:
             details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
             raise RequestValidationError(details) from None
-        return endpoints.find(first if body.model is None else body.model), body.stream
+        model = endpoints.find(first if body.model is None else body.model)
+        return Seen(model, body.stream, prompt_prefix(peek(data)))
 
     @router.post(
         "/generate",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from serve_app.api.engine_client import EngineClient
 from serve_app.engine.ingress_connection import IngressConnection
-from serve_app.wire.data_plane import BEAT_S, Beat
+from serve_app.wire.data_plane import BEAT_S, Beat, Prefix
 from serve_app.wire.tls import server_tls
 
 # An ingress that has not heard yet may still send a request: half a second without one is the end.
@@ -29,6 +29,7 @@ class DataPlane:
         trouble: Returns why the engine cannot take requests now, or "" if it can. It is sent twice a second
             to every ingress replica.
         still_s: Returns for how long the engine has taken no step, in seconds, if that is the trouble.
+        kv_cache_tokens: What the engine's prefix cache holds at most; 0 where that is not known.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class DataPlane:
         engine: EngineClient,
         trouble: Callable[[], str] = lambda: "",
         still_s: Callable[[], float] = lambda: 0.0,
+        kv_cache_tokens: int = 0,
     ) -> None:
         self._engine = engine
         self._trouble = trouble
         self._still_s = still_s
+        self._kv_cache_tokens = kv_cache_tokens
         self._server: asyncio.Server | None = None
         self._beating: asyncio.Task[None] | None = None
         self._connections: set[IngressConnection] = set()
@@ -82,12 +85,19 @@ class DataPlane:
             await connection.stop()
 
     def _connection(self) -> asyncio.Protocol:
-        connection = IngressConnection(self._engine, self.token, self._beat_now, self._connections.discard)
+        connection = IngressConnection(
+            self._engine, self.token, self._beat_now, self._connections.discard, self._tell_others
+        )
         self._connections.add(connection)
         return connection.frames
 
+    def _tell_others(self, source: IngressConnection, prefix: Prefix) -> None:
+        for connection in self._connections:
+            if connection is not source:
+                connection.of_others.append(prefix)
+
     def _beat_now(self) -> Beat:
-        return Beat(self._trouble(), self._still_s())
+        return Beat(self._trouble(), self._still_s(), self._kv_cache_tokens)
 
     async def _beat(self) -> None:
         while True:

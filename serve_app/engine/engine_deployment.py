@@ -93,7 +93,9 @@ class Engine:
         if log is not None:
             self._run(log.keep_writing())
 
-        self._data_plane = DataPlane(self._engine.client, self._trouble, self._still_s)
+        self._data_plane = DataPlane(
+            self._engine.client, self._trouble, self._still_s, self._engine.limits().kv_cache_tokens
+        )
         self._stop.push_async_callback(self._drain)
         with self._startup.phase("data_plane"):
             await self._data_plane.start(ray.util.get_node_ip_address())

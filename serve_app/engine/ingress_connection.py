@@ -3,9 +3,12 @@
 import asyncio
 import hmac
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest
@@ -14,6 +17,7 @@ from serve_app.api.trace_context import TraceContext
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     LOSSES,
+    MOST_PREFIXES,
     VERSION,
     Answer,
     Beat,
@@ -23,6 +27,7 @@ from serve_app.wire.data_plane import (
     FromIngress,
     Hello,
     Piece,
+    Prefix,
     Refusal,
     Step,
 )
@@ -57,7 +62,8 @@ class _Stream:
         told = [] if self.journal is None else self.journal.take()
         piece = Piece(self.number, data, [(sequence, list(tokens)) for sequence, tokens in told])
         if (ended := self.ended) is not None:
-            piece.last, piece.lost, piece.cached_tokens = True, ended.lost, ended.cached_tokens
+            piece.last, piece.lost = True, ended.lost
+            piece.cached_tokens, piece.prompt_tokens = ended.cached_tokens, ended.prompt_tokens
         return piece
 
 
@@ -72,6 +78,7 @@ class IngressConnection:
         token: What the ingress must show first.
         beat: Makes the heartbeat that greets the ingress.
         closed: Called with this connection when it has ended.
+        cached: Called with this connection and the prefix of a prompt that the engine is about to cache.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class IngressConnection:
         token: str,
         beat: Callable[[], Beat],
         closed: Callable[["IngressConnection"], None],
+        cached: Callable[["IngressConnection", Prefix], None],
     ) -> None:
         self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._lost)
         self.frames.on_writable = self._flush
@@ -88,15 +96,19 @@ class IngressConnection:
         self._token = token.encode()
         self._beat = beat
         self._closed = closed
+        self._cached = cached
+        self.of_others: deque[Prefix] = deque(maxlen=MOST_PREFIXES)
+        """Prefixes that other ingress replicas have sent since the last heartbeat."""
         self._known = False
         """Whether the caller has shown the token."""
         self._waiting: list[_Stream] = []
         """Streams that have something to send."""
 
     def tell(self, beat: Beat) -> None:
-        """Pass a heartbeat on."""
+        """Pass a heartbeat on, and with it what other ingress replicas have sent."""
         if self._known:
-            self.frames.send(beat)
+            self.frames.send(msgspec.structs.replace(beat, prefixes=list(self.of_others)))
+            self.of_others.clear()
 
     async def stop(self) -> None:
         """Close the connection, and wait until its calls have ended."""
@@ -114,6 +126,8 @@ class IngressConnection:
                 stream.credit += message.amount
                 stream.room.set()
         elif isinstance(message, Call):
+            if message.prefix is not None:
+                self._cached(self, message.prefix)
             stream = self.streams[message.stream] = _Stream(message.stream)
             stream.task = asyncio.create_task(self._run(stream, message))
             # Not in the task: one that is cancelled before its first step never runs.
@@ -162,7 +176,7 @@ class IngressConnection:
         async with self._engine.call(request) as reply:
             head = Answer(stream.number, reply.status, dict(reply.headers), reply.body)
             if reply.stream is None:
-                head.cached_tokens = request.cached_tokens
+                head.cached_tokens, head.prompt_tokens = request.cached_tokens, request.prompt_tokens
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.journal is not None

@@ -52,6 +52,7 @@ class RequestRecord:
             self.outcome = COMPLETED
         if self.sequences:
             self.request.cached_tokens = self.cached_tokens()
+            self.request.prompt_tokens = self.prompt_tokens()
 
     def failed(self, status: int) -> None:
         """Note that an error ended the request, with the status for a client that has not been sent one."""
@@ -62,6 +63,10 @@ class RequestRecord:
     def cached_tokens(self) -> int:
         """Prompt tokens found in the prefix cache, over all sequences."""
         return sum(sequence.num_cached_tokens for sequence in self.sequences)
+
+    def prompt_tokens(self) -> int:
+        """Prompt tokens, over all sequences."""
+        return sum(sequence.prompt_len for sequence in self.sequences)
 
     def with_latency(self, frame: bytes) -> bytes:
         """`frame` with a `latency` field if it is the final usage frame of a stream, else unchanged.
@@ -105,7 +110,7 @@ class RequestRecord:
             model=model,
             operation=request.operation,
             request_id=request.request_id,
-            input_tokens=sum(sequence.prompt_len for sequence in self.sequences),
+            input_tokens=self.prompt_tokens(),
             cached_tokens=self.cached_tokens(),
             output_tokens=sum(sequence.stats.num_generation_tokens for sequence in self.sequences),
             sequences=len(self.sequences),

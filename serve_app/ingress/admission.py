@@ -59,7 +59,7 @@ class Admission:
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         if not self.held.cold:
-            slot = self.replicas.take(self._limit, prompt_tokens, budget_s, self._batch)
+            slot = self.replicas.take(self._limit, prompt_tokens, budget_s, self._batch, request.prefix)
             if slot is not None:
                 return slot
         return await self.held.wait(request, prompt_tokens, budget_s, again)

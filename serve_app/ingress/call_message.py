@@ -1,12 +1,12 @@
 """A request as the data plane carries it to an engine replica."""
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.wire.data_plane import Call, Sent
+from serve_app.wire.data_plane import Call, Prefix, Sent
 
 
 def call_message(request: EngineRequest, body: bytes, stream: int = 0, sent: Sent | None = None) -> Call:
     """The message that hands `request` with `body` over, and what its client has been `sent` already."""
-    trace = request.trace
+    trace, prefix = request.trace, request.prefix
     return Call(
         stream,
         request.operation,
@@ -18,4 +18,5 @@ def call_message(request: EngineRequest, body: bytes, stream: int = 0, sent: Sen
         "" if trace is None else trace.traceparent,
         "" if trace is None else trace.tracestate,
         request.expected_cached_tokens,
+        None if prefix is None else Prefix(list(prefix.blocks), prefix.end),
     )

@@ -217,7 +217,8 @@ class EngineStream:
         if isinstance(before, Piece) and isinstance(part, Piece):
             before.data += part.data
             before.tokens += part.tokens
-            before.last, before.lost, before.cached_tokens = part.last, part.lost, part.cached_tokens
+            before.last, before.lost = part.last, part.lost
+            before.cached_tokens, before.prompt_tokens = part.cached_tokens, part.prompt_tokens
         else:
             self._arrived.append(part)
         self._wake()

@@ -10,6 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.cold_wait import ColdWait
 from serve_app.api.engine_client import EngineRequest
+from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.refusals import cannot_start, replicas_busy, too_many_held, waited_too_long
 from serve_app.ingress.replica_choice import Slot
@@ -35,6 +36,8 @@ class HeldRequest:
     """As estimated at its admission."""
     prefill_budget_s: float
     """How long it may wait for prefill once it is on a replica; see `ReplicaSet.take`."""
+    prefix: PromptPrefix | None
+    """What its prompt may share with others."""
     again: bool
     """Whether it had a replica before, and lost it."""
     slot: asyncio.Future[Slot]
@@ -149,7 +152,8 @@ class HeldRequests:
                     self._model, len(self._queue), knobs.max_held_requests, self._progress.current
                 )
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        held = HeldRequest(self._clock(), len(request.body), prompt_tokens, prefill_budget_s, again, future)
+        now, size = self._clock(), len(request.body)
+        held = HeldRequest(now, size, prompt_tokens, prefill_budget_s, request.prefix, again, future)
         self._enter(held)
         try:
             await self._until_released(request, held, knobs)
@@ -209,7 +213,9 @@ class HeldRequests:
         """Give the requests at the front a slot each, as far as there is room."""
         while (first := self._queue.first()) is not None:
             limit = self._room if self.cold else self._limit
-            slot = self.replicas.take(limit, first.prompt_tokens, first.prefill_budget_s, self._batch)
+            slot = self.replicas.take(
+                limit, first.prompt_tokens, first.prefill_budget_s, self._batch, first.prefix
+            )
             if slot is None:
                 break
             self._leave(first)

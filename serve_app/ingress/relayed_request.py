@@ -43,6 +43,8 @@ class _Part:
     """What one replica does of a request."""
 
     slot: Slot
+    continues: bool = False
+    """Whether others have begun it. What they generated is prompt to this one."""
     stream: EngineStream | None = None
     sent_at: float = 0.0
 
@@ -107,7 +109,7 @@ class RelayedRequest:
                 async for piece in self._part.stream.pieces(self._pass_on_now):
                     if piece.last:
                         _raise_if_lost(piece.lost)
-                        self._request.cached_tokens = piece.cached_tokens
+                        self._told(piece)
                     if piece.data:
                         yield piece.data
                     self._passed_on(piece)
@@ -151,12 +153,13 @@ class RelayedRequest:
 
     async def _ask(self, part: _Part, sent: Sent | None) -> Answer:
         replica, part.sent_at = part.slot.replica, time.perf_counter()
+        part.continues = sent is not None
         try:
             channel = await self._channels.to(replica)
+            self._request.expected_cached_tokens = self._admission.replicas.expected_tokens(part.slot)
             part.stream = channel.call(self._request, self._body, sent)
             answer = await part.stream.answer()
             _raise_if_lost(answer.lost)
-            self._request.cached_tokens = answer.cached_tokens
             if answer.streamed:
                 await part.stream.begun()
         except NeverBegunError:
@@ -165,7 +168,16 @@ class RelayedRequest:
         self._answered = True
         if answer.status < HTTPStatus.BAD_REQUEST:
             self._admission.replicas.answered(part.slot)
+            if not answer.streamed:
+                self._told(answer)
         return answer
+
+    def _told(self, end: Answer | Piece) -> None:
+        """Note what an engine tells of the prompt at the end of its answer."""
+        request = self._request
+        request.cached_tokens, request.prompt_tokens = end.cached_tokens, end.prompt_tokens
+        if self._part is not None and not self._part.continues:
+            self._admission.replicas.learned(self._part.slot, end.cached_tokens, end.prompt_tokens)
 
     async def _go_on(self, sent: SentSoFar, moves: int) -> bool:
         """Have another replica go on with the stream of one that is lost. Returns whether one does."""

@@ -7,8 +7,11 @@ in prefill groups: prompts that one engine step prefills together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from serve_app.api.prompt_prefix import PromptPrefix
+from serve_app.ingress.prefix_index import NOTHING, Expected
 
 SEQUENCE_TOKENS = 64
 """What one request in flight weighs in a pick, in prompt tokens still to be prefilled.
@@ -103,24 +106,46 @@ class Slot:
     tokens_before: int = 0
     """Prompt tokens that the replica had to prefill when the request was sent, its own included."""
     sent: float = 0.0
+    prefix: PromptPrefix | None = None
+    """What its prompt may share with others."""
+    expected: Expected = NOTHING
+    """What of it the replica's cache was expected to hold."""
     released: bool = False
 
 
-def least_late(replicas: Iterable[Replica], room: int, most_tokens: float, oldest: float) -> Replica | None:
-    """The replica where a prompt makes the fewest tokens late, of those where it would be in time itself.
+def least_delay(
+    replicas: Iterable[Replica],
+    room: int,
+    prompt_tokens: int,
+    held: Mapping[str, int],
+    sharing: float,
+    most_tokens: float,
+    oldest: float,
+) -> Replica | None:
+    """The replica where a prompt delays requests least, of those where it would be in time itself.
 
-    A prompt that joins a group makes none late. One that begins a group makes as many late as requests are in
-    flight; one that begins the group after the one under way half as many, since others will join it.
+    The delay is counted in prompt tokens to be prefilled: its own, once for itself and once for each stream
+    whose token they make late. A prompt that joins a group makes none late. One that begins a group makes as
+    many late as requests are in flight; one that begins the group after the one under way half as many, since
+    others will join it. Where every prompt is new, to wait in time costs nothing, and more prompts share a
+    step. The more of them share prefixes, the more may be better off elsewhere than behind others, and the
+    more counts what they wait for.
 
     Args:
         replicas: All that are running, the longest unused first.
         room: Only replicas with fewer requests in flight are considered.
-        most_tokens: Only replicas with at most so many prompt tokens to prefill are considered.
+        prompt_tokens: Of the prompt.
+        held: Those of them that replicas hold in their caches, by replica id.
+        sharing: The share of prompts, of late, of which some replica held some.
+        most_tokens: Only replicas that have prefilled the prompt after so many tokens are considered.
         oldest: A group that began before this time does not end: its engine stands still.
     """
     chosen: Replica | None = None
-    least = least_ahead = fewest = 0
+    least_ahead = fewest = 0
+    least = 0.0
+    waits = 2.0 * sharing  # delays are doubled, so that half a late token is a whole number
     fewest_failures: float = math.inf
+    own = prompt_tokens
     for replica in replicas:
         failures = replica.failures
         if failures > fewest_failures:
@@ -129,7 +154,9 @@ def least_late(replicas: Iterable[Replica], room: int, most_tokens: float, oldes
             fewest_failures, chosen = failures, None
         in_flight = replica.in_flight
         ahead = replica.load - SEQUENCE_TOKENS * in_flight
-        if in_flight >= room or ahead > most_tokens:
+        if held:
+            own = left_to_prefill(prompt_tokens, held, replica)
+        if in_flight >= room or ahead + own > most_tokens:
             continue
         late = 2 * in_flight
         if replica.group_tokens:
@@ -137,18 +164,22 @@ def least_late(replicas: Iterable[Replica], room: int, most_tokens: float, oldes
                 continue
             joining = replica.next_requests
             late = in_flight if not joining else 0 if joining < GROUP_REQUESTS else late
+        delay = own * (2 + late) + waits * ahead
         if chosen is not None:
-            if late > least:
+            if delay > least:
                 continue
-            if late == least and (ahead > least_ahead or (ahead == least_ahead and in_flight >= fewest)):
+            if delay == least and (ahead > least_ahead or (ahead == least_ahead and in_flight >= fewest)):
                 continue
-        chosen, least, least_ahead, fewest = replica, late, ahead, in_flight
+        chosen, least, least_ahead, fewest = replica, delay, ahead, in_flight
     return chosen
 
 
-def least_loaded(replicas: Iterable[Replica], limit: int) -> Replica | None:
-    """The replica with the least load, of those with fewer than `limit` requests in flight."""
+def least_loaded(
+    replicas: Iterable[Replica], limit: int, prompt_tokens: int, held: Mapping[str, int]
+) -> Replica | None:
+    """The replica with the least load, the prompt included, of those with fewer than `limit` requests."""
     chosen: Replica | None = None
+    least = fewest = 0
     fewest_failures: float = math.inf
     for replica in replicas:
         failures = replica.failures
@@ -157,10 +188,16 @@ def least_loaded(replicas: Iterable[Replica], limit: int) -> Replica | None:
         if failures < fewest_failures:
             fewest_failures, chosen = failures, None
         in_flight = replica.in_flight
-        if in_flight < limit and (
-            chosen is None
-            or replica.load < chosen.load
-            or (replica.load == chosen.load and in_flight < chosen.in_flight)
-        ):
-            chosen = replica
+        if in_flight >= limit:
+            continue
+        load = replica.load
+        if held:
+            load += left_to_prefill(prompt_tokens, held, replica)
+        if chosen is None or load < least or (load == least and in_flight < fewest):
+            chosen, least, fewest = replica, load, in_flight
     return chosen
+
+
+def left_to_prefill(prompt_tokens: int, held: Mapping[str, int], replica: Replica) -> int:
+    """What of a prompt `replica` does not hold; at least the last token, whose logits are always computed."""
+    return max(prompt_tokens - held.get(replica.replica_id, 0), min(prompt_tokens, 1))

@@ -1,5 +1,7 @@
 """Listening to the heartbeats of engine replicas, so that no request goes to one that hangs or is dead.
 
+They also tell what a replica's prefix cache holds.
+
 Ray stops listing a replica when three health checks have failed: 4 s after the death of an engine core, 18 s
 after a process was stopped. What an ingress replica hears itself is half a second old.
 """
@@ -127,6 +129,10 @@ class Heartbeats:
         listener.silent_looks = 0
         replica = listener.replica
         replica.still_s = beat.still_s
+        if beat.kv_cache_tokens:
+            known.prefixes.resize(replica.replica_id, beat.kv_cache_tokens)
+        for prefix in beat.prefixes:
+            known.prefixes.holds(replica.replica_id, prefix.blocks, prefix.end)
         if listener.suspected:
             listener.suspected = False
             replica.failures = max(0, replica.failures - 1)  # an answer may have cleared it meanwhile

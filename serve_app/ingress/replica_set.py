@@ -42,6 +42,7 @@ class ReplicaSet(Slots):
             for replica_id, where in metadata.items()
         }
         self._usable = {name: replica for name, replica in self._listed.items() if not replica.trouble}
+        self.prefixes.keep(self._listed)
         self._missed = {
             name: replica for name, replica in known.items() if replica.in_flight and name not in metadata
         }

@@ -4,13 +4,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from serve_app.api.prompt_prefix import PromptPrefix
+from serve_app.ingress.prefix_index import PrefixIndex
 from serve_app.ingress.replica_choice import (
     GROUP_REQUESTS,
     SEQUENCE_TOKENS,
     Replica,
     Slot,
-    least_late,
+    least_delay,
     least_loaded,
+    left_to_prefill,
 )
 
 PACE_FADE = 0.99
@@ -50,6 +53,9 @@ class Slots:
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
     pace: PrefillPace = field(default_factory=PrefillPace)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    sharing: float = 0.0
+    """The share of prompts of which some replica held some, over about the last hundred."""
     awaited: bool = False
     """Whether held requests wait for room. Only then are they told of a slot that has become free."""
     _usable: dict[str, Replica] = field(default_factory=dict)
@@ -61,46 +67,82 @@ class Slots:
         return len(self._usable)
 
     def take(
-        self, limit: int, prompt_tokens: int = 0, prefill_budget_s: float = 0.0, batch: int = 1 << 30
+        self,
+        limit: int,
+        prompt_tokens: int = 0,
+        prefill_budget_s: float = 0.0,
+        batch: int = 1 << 30,
+        prefix: PromptPrefix | None = None,
     ) -> Slot | None:
         """A slot on one of the replicas with fewer than `limit` requests in flight.
 
-        A stream goes where its prefill makes the fewest tokens late (`least_late`), if it is expected to have
-        its first token within `prefill_budget_s`, and within what a full group and one request more of the
-        mean length take: to wait longer would make hardly a token less late. Otherwise, and where the pace of
-        prefill is not known, a request goes to the replica with the least load. Of equals, the longest unused
-        is picked. A replica that could not be reached comes after every one that could, even if those are
-        full: Ray will drop it, or the fault was here.
+        A stream goes where its prefill delays requests least (`least_delay`), if it is expected to have its
+        first token within `prefill_budget_s`, and within what a full group and one request more of the mean
+        length take: to wait longer would make hardly a token less late. Otherwise, and where the pace of
+        prefill is not known, a request goes to the replica with the least load. What a replica holds of the
+        prompt in its cache need not be prefilled there. Of equals, the longest unused is picked. A replica
+        that could not be reached comes after every one that could, even if those are full: Ray will drop it,
+        or the fault was here.
 
         Args:
             limit: Requests of this process that a replica may have.
-            prompt_tokens: What the request adds to the load until the replica answers.
+            prompt_tokens: What the request adds to the load until the replica answers, if its prompt is new.
             prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
             batch: Requests that an engine runs at a time. Behind so many, it waits for more than prefill.
+            prefix: What the prompt may share with others; None where that is not known.
 
         Returns:
             None where there is no replica, or none with room.
         """
         chosen: Replica | None = None
-        pace = self.pace
+        matched = self.prefixes.matched(prefix) if prefix is not None and prompt_tokens else {}
+        held = {
+            name: prompt_tokens * size // prefix.size for name, size in matched.items() if prefix is not None
+        }
+        replicas, pace = self._usable.values(), self.pace
         streamed = prefill_budget_s > 0.0 and prompt_tokens > 0
         now = self.clock() if streamed else 0.0
         if streamed and pace.seconds > 0.0:
             in_time = prefill_budget_s * pace.tokens / pace.seconds
             worth = (GROUP_REQUESTS + 1) * pace.prompt_tokens / pace.prompts
-            most_tokens = min(in_time, worth) - prompt_tokens
-            chosen = least_late(self._usable.values(), min(limit, batch), most_tokens, now - prefill_budget_s)
-        chosen = chosen or least_loaded(self._usable.values(), limit)
+            chosen = least_delay(
+                replicas,
+                min(limit, batch),
+                prompt_tokens,
+                held,
+                self.sharing,
+                min(in_time, worth),
+                now - prefill_budget_s,
+            )
+        chosen = chosen or least_loaded(replicas, limit, prompt_tokens, held)
         if chosen is None:
             return None
+        name = chosen.replica_id
         # To the end of the order, so that equals take turns.
-        self._usable[chosen.replica_id] = self._usable.pop(chosen.replica_id)
+        self._usable[name] = self._usable.pop(name)
+        if held:
+            prompt_tokens = left_to_prefill(prompt_tokens, held, chosen)
         chosen.in_flight += 1
         chosen.load += prompt_tokens + SEQUENCE_TOKENS
         slot = Slot(chosen, prompt_tokens)
+        if prefix is not None:
+            slot.prefix = prefix
+            slot.expected = self.prefixes.sent(name, prefix, matched.get(name, 0))
+            self.sharing = self.sharing * PACE_FADE + (1.0 - PACE_FADE) * bool(held)
         if streamed:
             chosen.join_group(slot, now)
         return slot
+
+    def expected_tokens(self, slot: Slot) -> int | None:
+        """The prompt tokens expected in the cache of a slot's replica; None where the prompt is not known."""
+        return None if slot.prefix is None else self.prefixes.tokens(slot.expected)
+
+    def learned(self, slot: Slot, cached_tokens: int | None, prompt_tokens: int | None) -> None:
+        """Note what the engine found in its cache of the prompt that went to it, if it tells."""
+        if slot.prefix is not None and cached_tokens is not None and prompt_tokens:
+            self.prefixes.learn(
+                slot.replica.replica_id, slot.prefix, slot.expected, cached_tokens, prompt_tokens
+            )
 
     def answered(self, slot: Slot) -> None:
         """Note the first byte of a good answer: the prompt is prefilled, and the replica is alive."""

@@ -12,9 +12,9 @@ from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.inputs import Need
 
-# Seconds after which older requests have faded from the mix, but so many requests at least: a mean over 200 is
-# known to 7 % where prompts vary as much as their mean. With 300 s a fleet whose prompts grow eightfold in ten
-# minutes paid a tenth more, and missed its ITL target for a minute longer.
+# Seconds after which older requests have faded from the mix, but so many requests at least: a mean over 200
+# is known to 7 % where prompts vary as much as their mean. With 300 s a fleet whose prompts grow eightfold in
+# ten minutes paid a tenth more, and missed its ITL target for a minute longer.
 _MIX_MEMORY_S = 120.0
 _LEAST_MIX_MEMORY = 200.0
 # English text has about four bytes per token; a JSON body adds little to a long prompt.

@@ -35,6 +35,9 @@ merges what it generates meanwhile, at most the answer's `max_tokens`; no other 
 BEAT_S = 0.5
 """Between two `Beat`s of an engine replica."""
 
+MOST_PREFIXES = 256
+"""Of a `Beat`: 512 new prompts a second. What is left out, an ingress replica merely does not expect."""
+
 ENGINE_DEAD = "engine_dead"
 """The engine core had died before the call came, which is not to blame."""
 ENGINE_DIED = "engine_died"
@@ -67,6 +70,15 @@ class Sent(msgspec.Struct, array_like=True):
     """How often the stream has moved to another engine, this time included: 1 or more."""
 
 
+class Prefix(msgspec.Struct, array_like=True):
+    """What a prompt may share with others: hashes of its beginnings, as `api.prompt_prefix` makes them."""
+
+    blocks: list[int]
+    """At most 256, each of 64 bits."""
+    end: int
+    """Of the whole prompt; 0 where it is longer than the blocks reach."""
+
+
 class Call(msgspec.Struct, tag=1, array_like=True):
     """A request. With `data_plane: handle` it is the argument of the call through Ray's handle."""
 
@@ -92,6 +104,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     expected_cached_tokens: int | None = None
     """Prompt tokens that the ingress expects in this replica's prefix cache, over all sequences. None where
     it expects nothing in particular. The engine does nothing by it; the request log has it."""
+    prefix: Prefix | None = None
+    """What the replica's cache is about to hold, for other ingress replicas; None where it is not known."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):
@@ -126,6 +140,8 @@ class Answer(msgspec.Struct, tag=4, array_like=True):
     """Which of `LOSSES` this answer is; "" for none. Never where pieces follow."""
     cached_tokens: int | None = None
     """As `Piece.cached_tokens`, of an answer that is whole."""
+    prompt_tokens: int | None = None
+    """As `Piece.prompt_tokens`, of an answer that is whole."""
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -146,6 +162,8 @@ class Piece(msgspec.Struct, array_like=True):
     """Of the last one: the prompt tokens that the engine found in its prefix cache, over all sequences, as in
     the request log. None if it does not know, or never was asked to generate. What other engines generated of
     a stream that goes on here is prompt."""
+    prompt_tokens: int | None = None
+    """Of the last one: all prompt tokens, over all sequences, where `cached_tokens` is known."""
 
 
 class Step(msgspec.Struct, tag=5, array_like=True):
@@ -161,6 +179,11 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     """Why the replica takes no requests now, for people to read; "" if it does."""
     still_s: float = 0.0
     """For how long its engine has taken no step, if that is why; else 0."""
+    kv_cache_tokens: int = 0
+    """What its prefix cache holds at most, in tokens; 0 where it does not tell."""
+    prefixes: list[Prefix] = []
+    """Those that calls of other ingress replicas came with since the last one, in their order; of more than
+    `MOST_PREFIXES` the latest."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

@@ -344,7 +344,7 @@ async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None
 
 
 async def entry(since: float, *, again: bool = False) -> HeldRequest:
-    return HeldRequest(since, 10, 2, 0.0, again, asyncio.get_running_loop().create_future())
+    return HeldRequest(since, 10, 2, 0.0, None, again, asyncio.get_running_loop().create_future())
 
 
 def leave_all(queue: HoldQueue) -> list[HeldRequest]:

@@ -34,6 +34,15 @@ def take_record(m: Memory, t: float, prompt: int, output: int, body: float) -> i
     return q
 
 
+@inner
+def give_back_record(m: Memory, q: int) -> None:
+    """Make the record of a request that is refused free again."""
+    totals = m.totals[0]
+    m.requests[q].next = totals.free
+    totals.free = q
+    totals.open -= 1
+
+
 @entry
 def arrive(
     m: Memory,
@@ -71,15 +80,6 @@ def arrive(
             refuse(m, t)
             continue
         pending = min(int(body) // rules.bytes_per_pending_token, rules.most_pending_tokens)
-        best = choose(m, rules.most_in_flight, pending, t) if totals.held_head == NONE else NONE
-        if best == NONE:
-            full = False
-            if totals.held_head == NONE:
-                for r in range(totals.used):
-                    full |= m.replicas[r].status == READY
-            if full or totals.held >= rules.max_held:
-                refuse(m, t)
-                continue
         q = take_record(m, t, prompt, output, body)
         m.requests[q].pending = pending
         if len(block_starts):
@@ -87,6 +87,16 @@ def arrive(
             m.requests[q].blocks = carried
             for j in range(carried):
                 m.blocks[q, j] = blocks[block_starts[i] + j]
+        best = choose(m, rules.most_in_flight, q, pending, t) if totals.held_head == NONE else NONE
+        if best == NONE:
+            full = False
+            if totals.held_head == NONE:
+                for r in range(totals.used):
+                    full |= m.replicas[r].status == READY
+            if full or totals.held >= rules.max_held:
+                give_back_record(m, q)
+                refuse(m, t)
+                continue
         if best != NONE:
             send(m, best, q, t)
             continue

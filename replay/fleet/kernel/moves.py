@@ -34,7 +34,7 @@ def empty(m: Memory, r: int, t: float) -> None:
     for i in range(rep.batch_size):
         q = m.batch[r, i]
         request = m.requests[q]
-        other = NONE if request.todo else choose(m, min(rules.max_num_seqs, rules.most_in_flight), 0, t)
+        other = NONE if request.todo else choose(m, min(rules.max_num_seqs, rules.most_in_flight), q, 0, t)
         if other == NONE:
             if not request.todo:
                 rep.next_end = min(rep.next_end, request.ends)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from replay.fleet.kernel.compiler import entry, inner
+from replay.fleet.kernel.prefixes import expected_tokens, note_sent
 from replay.fleet.kernel.scheduler import begin_step
 from replay.fleet.layout import NONE, READY, Memory
 
@@ -22,24 +23,44 @@ def next_random(m: Memory) -> np.int64:
 
 
 @inner
-def choose(m: Memory, limit: int, pending: int, t: float) -> int:
+def to_prefill(m: Memory, r: int, q: int, pending: int) -> int:
+    """Of the `pending` tokens of a prompt, those that a replica does not hold; at least the last one."""
+    left: int = max(pending - pending * expected_tokens(m, r, q) // m.requests[q].prompt, 1)
+    return left
+
+
+@inner
+def held_anywhere(m: Memory, q: int) -> bool:
+    """Whether the ingress expects some replica to hold some of a prompt."""
+    held = False
+    for r in range(m.totals[0].used):
+        held |= m.replicas[r].status == READY and expected_tokens(m, r, q) > 0
+    return held
+
+
+@inner
+def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
     """The ready replica for the next request, of those with fewer than `limit` in flight; NONE without one.
 
-    As `Slots.take`: if a replica can prefill the request within the time it may wait, the one where it
-    delays the fewest requests; else the one with the least load. Ties go to the fewest pending tokens, then
-    the fewest requests in flight, then the replica unused for longest.
+    As `Slots.take`: if a replica can prefill the request within the time it may wait, the one where that
+    delays requests least; else the one with the least load. Ties go to the fewest pending tokens, then the
+    fewest requests in flight, then the replica unused for longest.
     """
     rules = m.rules[0]
     totals = m.totals[0]
     if rules.two_choices:
         return choose_of_two(m, limit)
+    if rules.text_tree:
+        return choose_by_text(m, limit, q)
     patient = rules.prefill_budget_s > 0.0 and totals.pace_s > 0.0 and pending > 0
     most = oldest = 0.0
     if patient:
         in_time = rules.prefill_budget_s * totals.pace_tokens / totals.pace_s
         worth = (rules.group_requests + 1) * totals.prompt_tokens / totals.prompts
-        most = min(in_time, worth) - pending
+        most = min(in_time, worth)
         oldest = t - rules.prefill_budget_s
+    # Of what it waits for, half is over on average.
+    wait = totals.sharing
     best = NONE
     least_waits = True
     least = 0.0
@@ -48,15 +69,18 @@ def choose(m: Memory, limit: int, pending: int, t: float) -> int:
         rep = m.replicas[r]
         if rep.status != READY or rep.in_flight >= limit:
             continue
+        own = pending
+        if rules.prefix_aware and pending > 0:
+            own = to_prefill(m, r, q, pending)
         ahead = rep.pending_tokens
         under_way = rep.group_tokens > 0
-        waits = not patient or ahead > most or rep.in_flight >= rules.max_num_seqs
+        waits = not patient or ahead + own > most or rep.in_flight >= rules.max_num_seqs
         waits = waits or (under_way and rep.group_since < oldest)
         if waits:
             if not least_waits:
                 continue
             ahead = 0
-            cost = 1.0 * (rep.pending_tokens + rules.sequence_tokens * rep.in_flight)
+            cost = 1.0 * (rep.pending_tokens + own + rules.sequence_tokens * rep.in_flight)
         else:
             cost = 1.0 * rep.in_flight
             if under_way:
@@ -64,6 +88,7 @@ def choose(m: Memory, limit: int, pending: int, t: float) -> int:
                     cost *= 0.5
                 elif rep.next_requests < rules.group_requests:
                     cost = 0.0
+            cost = own * (1.0 + cost) + wait * ahead
         if best != NONE and waits == least_waits:
             if cost > least:
                 continue
@@ -78,6 +103,29 @@ def choose(m: Memory, limit: int, pending: int, t: float) -> int:
         best, least_waits, least, least_ahead = r, waits, cost, ahead
         fewest, last = rep.in_flight, rep.last_sent
     return best
+
+
+@inner
+def choose_by_text(m: Memory, limit: int, q: int) -> int:
+    """As a router with a text tree and a threshold on the load, by SGLang's rule and numbers.
+
+    Where the busiest replica has over 64 requests and half as many again as the idlest one, or none holds
+    three tenths of the prompt, the one with the fewest in flight; else the one that holds most of it.
+    """
+    idlest = best = NONE
+    fewest = most_requests = most_tokens = 0
+    for r in range(m.totals[0].used):
+        rep = m.replicas[r]
+        if rep.status != READY or rep.in_flight >= limit:
+            continue
+        if idlest == NONE or rep.in_flight < fewest:
+            idlest, fewest = r, rep.in_flight
+        most_requests = max(most_requests, rep.in_flight)
+        held = expected_tokens(m, r, q)
+        if held > most_tokens:
+            best, most_tokens = r, held
+    uneven = most_requests - fewest > 64 and most_requests > 1.5 * fewest
+    return idlest if uneven or most_tokens <= 0.3 * m.requests[q].prompt else best
 
 
 @inner
@@ -131,6 +179,11 @@ def send(m: Memory, r: int, q: int, t: float) -> None:
     # When the engine got it: its own queueing time counts from here.
     request.last_at = t
     rep.waiting_tokens += request.prompt
+    if m.rules[0].prefix_aware and request.pending > 0:
+        fade = m.rules[0].pace_fade
+        m.totals[0].sharing = m.totals[0].sharing * fade + (1.0 - fade) * held_anywhere(m, q)
+        request.pending = to_prefill(m, r, q, request.pending)
+    note_sent(m, r, q)
     rep.pending_tokens += request.pending
     if request.pending > 0:
         request.sent = t
@@ -154,7 +207,7 @@ def release(m: Memory, t: float) -> None:
     totals = m.totals[0]
     rules = m.rules[0]
     while totals.held_head != NONE:
-        best = choose(m, rules.room, m.requests[totals.held_head].pending, t)
+        best = choose(m, rules.room, totals.held_head, m.requests[totals.held_head].pending, t)
         if best == NONE:
             return
         q = totals.held_head

@@ -12,7 +12,10 @@ from tests.replay.fleet.build import conditions, profile
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"routing": "round-robin"}, "routing = 'round-robin': must be one of grouped, tokens, two-choices"),
+        (
+            {"routing": "round-robin"},
+            "routing = 'round-robin': must be one of prefix-aware, grouped, tokens, two-choices, text-tree",
+        ),
         ({"step_law": "cubic"}, "step_law = 'cubic': must be one of linear, roofline"),
         (
             {"warm_node_start_s": (9.0, 3.0)},

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from replay.fleet.fleet import Fleet
+from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
+from serve_app.ingress.admission import BYTES_PER_TOKEN
 from serve_app.ingress.held_requests import room_for_held
 from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings.tree import ModelSettings
 from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total
+
+BLOCK_TOKENS = BLOCK_BYTES // BYTES_PER_TOKEN
+"""So that a block of the ingress is one of the trace."""
 
 
 @dataclass(slots=True)
@@ -26,8 +31,8 @@ class Ingress:
     batch: int
     now: float = 0.0
     replicas: ReplicaSet = field(init=False)
-    held: deque[int] = field(default_factory=deque)
-    """Estimated prompt tokens of those who wait."""
+    held: deque[tuple[int, PromptPrefix | None]] = field(default_factory=deque)
+    """Estimated prompt tokens of those who wait, and their prefixes."""
     refused: int = 0
     waiting: dict[int, deque[Slot]] = field(default_factory=dict)
     """By slot, those without a token, in the order in which they were sent."""
@@ -49,16 +54,18 @@ class Ingress:
             }
         )
         for slot in slots:
+            self.replicas.prefixes.resize(f"{slot}", self.fleet.profile.kv_cache_tokens)
+        for slot in slots:
             self.waiting.setdefault(slot, deque())
             self.answered.setdefault(slot, [])
             self.finished.setdefault(slot, 0.0)
         self._release()
 
-    def arrive(self, prompt: int, at: float) -> None:
+    def arrive(self, prompt: int, at: float, prefix: PromptPrefix | None) -> None:
         self.now = at
         tokens = min(int(prompt * 4.4) // 4, 32_768)
         place = (
-            self.replicas.take(self.limit, tokens, self.prefill_budget_s, self.batch)
+            self.replicas.take(self.limit, tokens, self.prefill_budget_s, self.batch, prefix)
             if not self.held
             else None
         )
@@ -67,7 +74,7 @@ class Ingress:
         elif len(self.replicas) and not self.held:
             self.refused += 1
         else:
-            self.held.append(tokens)
+            self.held.append((tokens, prefix))
 
     def follow_steps(self) -> None:
         """Steps have ended, and places that came free been given away."""
@@ -100,7 +107,8 @@ class Ingress:
 
     def _release(self) -> None:
         while self.held:
-            place = self.replicas.take(self.room, self.held[0], self.prefill_budget_s, self.batch)
+            tokens, prefix = self.held[0]
+            place = self.replicas.take(self.room, tokens, self.prefill_budget_s, self.batch, prefix)
             if place is None:
                 return
             self.held.popleft()
@@ -118,7 +126,13 @@ def next_step(made: Fleet) -> float:
     return float(made.memory.replicas["step_end"].min())
 
 
-@pytest.mark.parametrize("routing", ["grouped", "tokens"])
+def shared_blocks(draw: np.random.Generator, prompt: int) -> list[int]:
+    """The whole blocks of a prompt that is the next turn of one of a few conversations, or of a new one."""
+    conversation = int(draw.integers(1, 30)) * 1000
+    return [conversation + number for number in range(prompt // BLOCK_TOKENS)]
+
+
+@pytest.mark.parametrize("routing", ["prefix-aware", "grouped", "tokens"])
 @pytest.mark.parametrize("seed", range(4))
 def test_picks_are_those_of_the_ingress(seed: int, routing: str) -> None:
     """The same arrivals, first tokens and ends, through both; replicas come one after the other."""
@@ -126,11 +140,12 @@ def test_picks_are_those_of_the_ingress(seed: int, routing: str) -> None:
     made = fleet(
         0 if seed % 2 else 2,
         of=profile(max_num_seqs=8, max_num_batched_tokens=3000),
+        block_tokens=BLOCK_TOKENS,
         max_ongoing_requests=14,
         routing=routing,
     )
     prefill_budget_s = float(made.memory.rules["prefill_budget_s"][0])
-    assert (prefill_budget_s > 0) == (routing == "grouped")
+    assert (prefill_budget_s > 0) == (routing != "tokens")
     ingress = Ingress(made, room=9, limit=14, prefill_budget_s=prefill_budget_s, batch=8)
     ingress.follow_replicas()
     at, joined, held = 0.0, made.ready, 0
@@ -149,15 +164,17 @@ def test_picks_are_those_of_the_ingress(seed: int, routing: str) -> None:
             joined += 1
             ingress.follow_replicas()
         prompt = int(draw.integers(1, 2500))
-        made.take(chunk((at, prompt, int(draw.integers(1, 30)))), 0, at + 1e-9)
-        ingress.arrive(prompt, at)
+        blocks = shared_blocks(draw, prompt)
+        known = PromptPrefix(prompt * BYTES_PER_TOKEN, tuple(blocks), 0)
+        made.take(chunk((at, prompt, int(draw.integers(1, 30))), blocks=[blocks]), 0, at + 1e-9)
+        ingress.arrive(prompt, at, known if routing == "prefix-aware" else None)
         assert ingress.agrees()
         held = max(held, len(ingress.held))
 
     assert total(made, "rejected") == ingress.refused
     assert joined == 5
     assert min(of(made, "finished", slot) for slot in range(5)) > 10
-    assert (held > 20) == (seed % 2 == 1)
+    assert (held > 5) == (seed % 2 == 1)
 
 
 def test_prompt_tokens_outstanding_count_until_the_first_token() -> None:

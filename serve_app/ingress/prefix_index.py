@@ -1,0 +1,196 @@
+"""Which engine replica holds which prefixes in its cache, as far as this process knows.
+
+vLLM evicts the longest unused block first, and of a prompt its end. So does this index, within the size of
+each replica's cache. A replica corrects it: by what it found in its cache, and by the prefixes that other
+ingress replicas sent it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
+
+BYTES_PER_TOKEN = 4.0
+"""English text has about four bytes per token, until the engines' counts have told the model's own ratio."""
+_UNKNOWN_CACHE_TOKENS = 32_768
+"""What a replica's cache is taken to hold until it has told: less than any GPU's, and a long prompt."""
+_FADE = 0.99
+"""Ratios are means over about a hundred prompts."""
+_SURE_SHARE = 0.9
+_SLACK_TOKENS = 128
+"""Less than this share of what was expected in a cache, and so many tokens less, shows that something has been
+evicted: bytes tell tokens to some 10 %, and a cache holds whole blocks, of 128 tokens at most."""
+
+
+@dataclass(slots=True)
+class Ratio:
+    """Bytes per token, of sums that fade."""
+
+    bytes: float = 0.0
+    tokens: float = 0.0
+
+    def learn(self, size: int, tokens: int) -> None:
+        """Count one more prompt."""
+        self.bytes = self.bytes * _FADE + size
+        self.tokens = self.tokens * _FADE + tokens
+
+    def value(self, unknown: float) -> float:
+        """The ratio; `unknown` while there is none."""
+        return self.bytes / self.tokens if self.tokens else unknown
+
+
+@dataclass(slots=True)
+class _Cache:
+    """One replica's: the hash of each block and of each prompt's end, by its last use, the oldest first."""
+
+    bit: int
+    most: int
+    last_use: OrderedDict[int, int] = field(default_factory=OrderedDict)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the cache of a replica is expected to hold of a prompt that is sent to it."""
+
+    size: int
+    """Bytes."""
+    last_uses: tuple[int, ...] = ()
+    """Of its blocks, before this prompt used them."""
+
+
+NOTHING = Expected(0)
+
+
+class PrefixIndex:
+    """The prefixes in the caches of one deployment's replicas. For one event loop."""
+
+    def __init__(self) -> None:
+        self._caches: dict[str, _Cache] = {}
+        self._names: dict[int, str] = {}
+        """Of replicas, by bit."""
+        self._holders: dict[int, int] = {}
+        """By hash, the bits of the replicas that hold it."""
+        self._uses = 0
+        self._prompts = Ratio()
+        self._found = Ratio()
+        """Of what was expected in caches and found there. An answer may have other bytes per token than a
+        prompt, and caches hold whole blocks."""
+
+    def tokens(self, expected: Expected) -> int:
+        """Return how many tokens an engine is expected to find in its cache."""
+        return round(expected.size / self._found.value(self._prompts.value(BYTES_PER_TOKEN)))
+
+    def keep(self, replicas: Collection[str]) -> None:
+        """Know these replicas and no others. What is known of those that stay is kept."""
+        for name in [name for name in self._caches if name not in replicas]:
+            cache = self._caches.pop(name)
+            self._evict(cache, len(cache.last_use))
+            del self._names[cache.bit]
+        for name in replicas:
+            if name not in self._caches:
+                bit = 1
+                while bit in self._names:
+                    bit <<= 1
+                self._names[bit] = name
+                self._caches[name] = _Cache(bit, self._blocks(_UNKNOWN_CACHE_TOKENS))
+
+    def resize(self, replica: str, tokens: int) -> None:
+        """Note that the cache of `replica` holds so many tokens."""
+        if (cache := self._caches.get(replica)) is not None:
+            cache.most = self._blocks(tokens)
+            self._evict(cache, len(cache.last_use) - cache.most)
+
+    def matched(self, prefix: PromptPrefix) -> dict[str, int]:
+        """Return, for each replica that holds a beginning of a prompt, how many bytes of it."""
+        holders, names = self._holders, self._names
+        found: dict[str, int] = {}
+        held, depth = -1, 0
+        for block in prefix.blocks:
+            still = holders.get(block, 0) & held
+            if still != held:
+                if depth:
+                    for bit in _bits(held & ~still):
+                        found[names[bit]] = depth
+                held = still
+                if not still:
+                    break
+            depth += BLOCK_BYTES
+        if depth:
+            for bit in _bits(held):
+                found[names[bit]] = depth
+        for end, size in ((prefix.end, prefix.size), *prefix.turns):
+            for bit in _bits(holders.get(end, 0)):
+                name = names[bit]
+                if found.get(name, 0) < size:
+                    found[name] = size
+        return found
+
+    def sent(self, replica: str, prefix: PromptPrefix, matched: int) -> Expected:
+        """Note that a prompt goes to `replica`, which holds all of it afterwards, and `matched` bytes now."""
+        cache = self._caches.get(replica)
+        if cache is None:
+            return NOTHING
+        uses = tuple([cache.last_use.get(block, 0) for block in prefix.blocks[: matched // BLOCK_BYTES]])
+        self.holds(replica, prefix.blocks, prefix.end)
+        return Expected(matched, uses)
+
+    def holds(self, replica: str, blocks: Iterable[int], end: int) -> None:
+        """Note that `replica` holds a prompt now, sent by this process or another one."""
+        cache = self._caches.get(replica)
+        if cache is None:
+            return
+        last_use, holders, bit = cache.last_use, self._holders, cache.bit
+        self._uses = use = self._uses + 1
+        # The first block last: without it the others are of no use, so a prompt's end is evicted before it.
+        for block in reversed((*blocks, end) if end else tuple(blocks)):
+            if block in last_use:
+                last_use.move_to_end(block)
+            else:
+                holders[block] = holders.get(block, 0) | bit
+            last_use[block] = use
+        self._evict(cache, len(last_use) - cache.most)
+
+    def learn(
+        self, replica: str, prefix: PromptPrefix, expected: Expected, cached_tokens: int, prompt_tokens: int
+    ) -> None:
+        """Correct what is known by what an engine found in its cache of a prompt sent to it."""
+        self._prompts.learn(prefix.size, prompt_tokens)
+        if not expected.size:
+            return
+        told = self.tokens(expected)
+        if cached_tokens + _SLACK_TOKENS >= told * _SURE_SHARE:
+            self._found.learn(expected.size, cached_tokens)
+            return
+        cache, missing = self._caches.get(replica), int(len(expected.last_uses) * cached_tokens / told)
+        if cache is None or missing >= len(expected.last_uses):
+            return
+        # Whatever had not been used since the block that is gone is gone with it.
+        gone, last_use = expected.last_uses[missing], cache.last_use
+        old = 0
+        for used in last_use.values():
+            if used > gone:
+                break
+            old += 1
+        self._evict(cache, old)
+
+    def _blocks(self, tokens: int) -> int:
+        return max(int(tokens * self._prompts.value(BYTES_PER_TOKEN) / BLOCK_BYTES), 1)
+
+    def _evict(self, cache: _Cache, count: int) -> None:
+        for _ in range(count):
+            block, _ = cache.last_use.popitem(last=False)
+            left = self._holders[block] & ~cache.bit
+            if left:
+                self._holders[block] = left
+            else:
+                del self._holders[block]
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
