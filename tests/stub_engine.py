@@ -25,12 +25,13 @@ class StubEngine:
     cancelled: bool = False
     cached_tokens: int | None = None
     """Of the prompt of each call, noted before its answer."""
+    prompt_tokens: int | None = None
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
         self.requests.append(replace(request))
         self.request = request
-        request.cached_tokens = self.cached_tokens
+        request.cached_tokens, request.prompt_tokens = self.cached_tokens, self.prompt_tokens
         self.entered.set()
         try:
             yield await self._reply()

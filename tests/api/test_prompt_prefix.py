@@ -1,0 +1,134 @@
+"""What prompts share, seen in their bodies."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.api.body import peek
+from serve_app.api.prompt_prefix import BLOCK_BYTES, MOST_BLOCKS, PromptPrefix, prompt_prefix
+
+SYSTEM = {"role": "system", "content": "You are terse. " * 60}
+
+
+def prefix(body: dict[str, Any], **layout: Any) -> PromptPrefix:
+    found = prompt_prefix(peek(json.dumps(body, **layout).encode()))
+    assert found is not None
+    return found
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def shared_blocks(one: PromptPrefix, other: PromptPrefix) -> int:
+    return len(set(one.blocks) & set(other.blocks))
+
+
+@pytest.mark.parametrize("layout", [{}, {"separators": (",", ":")}, {"indent": 2}])
+def test_the_next_turn_holds_all_blocks_of_the_one_before_and_knows_where_it_ended(
+    layout: dict[str, Any],
+) -> None:
+    first = [SYSTEM, user("What is a tide? " * 50)]
+    answer = assistant("The sea, rising. " * 20)
+    one = prefix({"messages": first}, **layout)
+    two = prefix({"messages": [*first, answer, user("Why?")]}, **layout)
+
+    assert two.blocks[: len(one.blocks)] == one.blocks
+    ((_, answered),) = [turn for turn in two.turns if turn[0] == one.end]
+    # All but the last message, and what is between.
+    assert two.size - 100 < answered < two.size
+
+
+def test_a_turn_is_found_behind_the_results_of_tools() -> None:
+    asked = [user("Weather?")]
+    calls = [assistant(""), {"role": "tool", "content": "rain"}, {"role": "tool", "content": "wind"}]
+
+    ended = prefix({"messages": asked}).end
+    assert ended in [end for end, _ in prefix({"messages": [*asked, *calls, user("So?")]}).turns]
+
+
+def test_other_first_bytes_share_nothing() -> None:
+    one, other = (prefix({"messages": [user(text * 1000)]}) for text in ("ab", "cb"))
+
+    assert one.blocks
+    assert shared_blocks(one, other) == 0
+    assert one.end != other.end
+
+
+def test_fields_before_the_messages_do_not_matter_but_those_that_make_the_prompt_do() -> None:
+    messages = {"messages": [SYSTEM, user("Hello")]}
+    plain = prefix({"model": "tide", "seed": 1, **messages})
+
+    assert prefix({"max_tokens": 9, "stream": True, **messages}) == plain
+    for name, value in (
+        ("cache_salt", "tenant-a"),
+        ("tools", [{"type": "function"}]),
+        ("chat_template", "{{ messages }}"),
+        ("chat_template_kwargs", {"enable_thinking": False}),
+        ("truncate_prompt_tokens", 5),
+    ):
+        other = prefix({**messages, name: value})
+        assert shared_blocks(plain, other) == 0
+        assert other.end != plain.end
+    salted, otherwise = (prefix({**messages, "cache_salt": salt}) for salt in ("a", "b"))
+    assert shared_blocks(salted, otherwise) == 0
+
+
+def test_a_text_and_token_ids_are_prompts_too() -> None:
+    text = "Once upon a time. " * 100
+    one, two = prefix({"prompt": text}), prefix({"prompt": text + "There was a sea."})
+    assert two.blocks[: len(one.blocks)] == one.blocks
+
+    ids = list(range(400))
+    assert prefix({"prompt": [*ids, 7]}).blocks[0] == prefix({"prompt": ids}).blocks[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"prompt": ["one", "two"]},
+        {"prompt": [[1, 2], [3]]},
+        {"prompt": ""},
+        {"prompt": 7},
+        {"messages": []},
+        {"messages": "no list"},
+        {"messages": None},
+    ],
+)
+def test_what_is_no_single_prompt_is_left_out_or_harmless(body: dict[str, Any]) -> None:
+    found = prompt_prefix(peek(json.dumps(body).encode()))
+
+    assert found is None or not found.blocks
+
+
+def test_a_prompt_beyond_what_is_hashed_has_no_end_of_its_own() -> None:
+    long = prefix({"prompt": "x" * (MOST_BLOCKS + 2) * BLOCK_BYTES})
+
+    assert (len(long.blocks), long.end, long.turns) == (MOST_BLOCKS, 0, ())
+    whole = prefix({"prompt": "x" * MOST_BLOCKS * BLOCK_BYTES})
+    assert (len(whole.blocks), whole.end != 0) == (MOST_BLOCKS, True)
+
+
+texts = st.text(max_size=700)
+history = st.lists(st.tuples(st.sampled_from(("user", "assistant", "tool")), texts), min_size=1, max_size=7)
+
+
+@given(history=history, more=st.lists(texts, min_size=1, max_size=3))
+def test_whatever_is_said_a_longer_history_begins_with_the_shorter_one(
+    history: list[tuple[str, str]], more: list[str]
+) -> None:
+    messages = [{"role": role, "content": text} for role, text in history]
+    one = prefix({"messages": messages})
+    two = prefix({"messages": [*messages, *map(user, more)]})
+
+    assert two.blocks[: len(one.blocks)] == one.blocks
+    assert one.end in [end for end, _ in two.turns]
+    assert all(0 < answered <= two.size for _, answered in two.turns)

@@ -1,0 +1,166 @@
+"""What an ingress replica knows of the caches of its engine replicas."""
+
+from collections import OrderedDict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
+from serve_app.ingress.prefix_index import PrefixIndex
+
+BLOCK_TOKENS = 128
+
+
+def prompt(
+    *blocks: int, end: int = 0, rest: int = 0, turns: tuple[tuple[int, int], ...] = ()
+) -> PromptPrefix:
+    return PromptPrefix(len(blocks) * BLOCK_BYTES + rest, blocks, end, turns)
+
+
+def index(*replicas: str, blocks: int = 100) -> PrefixIndex:
+    made = PrefixIndex()
+    made.keep(replicas)
+    for name in replicas:
+        made.resize(name, blocks * BLOCK_TOKENS)
+    return made
+
+
+def test_a_prompt_is_held_where_it_was_sent_as_far_as_it_is_alike() -> None:
+    known = index("a", "b", "c")
+    known.sent("a", prompt(1, 2, 3, 4), 0)
+    known.sent("b", prompt(1, 2, 9), 0)
+
+    assert known.matched(prompt(1, 2, 3, 7)) == {"a": 3 * BLOCK_BYTES, "b": 2 * BLOCK_BYTES}
+    assert known.matched(prompt(7, 2, 3)) == {}
+
+
+def test_a_next_turn_finds_the_answer_too() -> None:
+    known = index("a", "b")
+    known.sent("a", prompt(1, end=77, rest=200), 0)
+
+    turn = prompt(1, 5, 6, turns=((88, 1500), (77, 1100)))
+    assert known.matched(turn) == {"a": 1100}
+    known.sent("b", prompt(1, 5, end=88, rest=10), 0)
+    assert known.matched(turn) == {"a": 1100, "b": 1500}
+
+
+def test_the_longest_unused_goes_first_and_of_a_prompt_its_end() -> None:
+    known = index("a", blocks=5)
+    known.sent("a", prompt(1, 2, 3), 0)
+    known.sent("a", prompt(4, 5), 0)
+    known.sent("a", prompt(6, 7), 0)
+
+    assert known.matched(prompt(1, 2, 3)) == {"a": BLOCK_BYTES}
+    assert known.matched(prompt(4, 5)) == {"a": 2 * BLOCK_BYTES}
+
+
+def test_a_replica_that_is_gone_is_forgotten_and_the_others_are_not() -> None:
+    known = index("a", "b")
+    for name in "ab":
+        known.sent(name, prompt(1, 2), 0)
+
+    known.keep(["b", "c"])
+    assert known.matched(prompt(1, 2)) == {"b": 2 * BLOCK_BYTES}
+    known.sent("c", prompt(1), 0)  # it has the bit that was a's
+    assert known.matched(prompt(1, 2)) == {"b": 2 * BLOCK_BYTES, "c": BLOCK_BYTES}
+    known.keep([])
+    assert known.matched(prompt(1, 2)) == {}
+    assert known._holders == {}
+
+
+def test_what_others_sent_counts_and_an_unknown_replica_does_not() -> None:
+    known = index("a")
+    known.holds("a", [1, 2], 9)
+    known.holds("z", [1, 2], 9)
+    known.resize("z", 1000)
+
+    assert known.matched(prompt(1, 2)) == {"a": 2 * BLOCK_BYTES}
+
+
+def test_a_prompt_that_was_evicted_takes_with_it_all_that_was_used_before() -> None:
+    known = index("a")
+    for blocks in ((1, 2), (3, 4), (5, 6)):
+        known.sent("a", prompt(*blocks), 0)
+
+    again = prompt(3, 4)
+    expected = known.sent("a", again, 2 * BLOCK_BYTES)
+    known.learn("a", again, expected, 0, 2 * BLOCK_TOKENS)
+
+    assert known.matched(prompt(1, 2)) == {}
+    assert known.matched(prompt(3, 4)) == {"a": 2 * BLOCK_BYTES}  # it is there again
+    assert known.matched(prompt(5, 6)) == {"a": 2 * BLOCK_BYTES}
+
+
+def test_what_was_found_as_expected_evicts_nothing() -> None:
+    known = index("a")
+    known.sent("a", prompt(1, 2), 0)
+    again = prompt(3, 4)
+    known.sent("a", again, 0)
+    expected = known.sent("a", again, 2 * BLOCK_BYTES)
+
+    known.learn("a", again, expected, 2 * BLOCK_TOKENS - 1, 2 * BLOCK_TOKENS)
+
+    assert known.matched(prompt(1, 2)) == {"a": 2 * BLOCK_BYTES}
+
+
+def test_tokens_follow_what_engines_find() -> None:
+    """Three bytes a token in prompts, and of what is expected a tenth is never found."""
+    known = index("a")
+    asked = prompt(*range(1, 31))
+    assert known.tokens(known.sent("a", asked, 0)) == 0
+    known.learn("a", asked, known.sent("a", asked, 0), 0, asked.size // 3)
+
+    expected = known.sent("a", asked, asked.size)
+    assert known.tokens(expected) == asked.size // 3
+    for _ in range(100):
+        known.learn("a", asked, expected, round(asked.size / 3 * 0.9), asked.size // 3)
+    assert known.tokens(expected) == round(asked.size / 3 * 0.9)
+
+
+class Plain:
+    """The same without bits: for each replica its blocks, by last use."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.caches: dict[str, OrderedDict[int, None]] = {}
+
+    def sent(self, replica: str, blocks: tuple[int, ...]) -> None:
+        cache = self.caches.setdefault(replica, OrderedDict())
+        for block in reversed(blocks):
+            cache[block] = None
+            cache.move_to_end(block)
+        while len(cache) > self.most:
+            cache.popitem(last=False)
+
+    def matched(self, blocks: tuple[int, ...]) -> dict[str, int]:
+        found = {}
+        for name, cache in self.caches.items():
+            depth = next((number for number, block in enumerate(blocks) if block not in cache), len(blocks))
+            if depth:
+                found[name] = depth * BLOCK_BYTES
+        return found
+
+
+def chain(path: list[int]) -> tuple[int, ...]:
+    """Hashes that stand for all that came before."""
+    return tuple(hash(tuple(path[: number + 1])) or 1 for number in range(len(path)))
+
+
+paths = st.lists(st.integers(0, 2), min_size=1, max_size=6)
+steps = st.lists(st.tuples(st.sampled_from("abc"), paths, st.booleans()), max_size=60)
+
+
+@given(steps=steps, most=st.integers(1, 12))
+def test_it_agrees_with_the_plain_way(steps: list[tuple[str, list[int], bool]], most: int) -> None:
+    known, plain = index("a", "b", "c", blocks=most), Plain(most)
+    for replica, path, gone in steps:
+        blocks = chain(path)
+        assert known.matched(prompt(*blocks)) == plain.matched(blocks)
+        if gone:
+            known.keep([name for name in "abc" if name != replica])
+            known.keep("abc")
+            known.resize(replica, most * BLOCK_TOKENS)
+            plain.caches.pop(replica, None)
+        else:
+            known.sent(replica, prompt(*blocks), 0)
+            plain.sent(replica, blocks)

@@ -1,0 +1,78 @@
+"""What engine replicas tell ingress replicas of their caches: real data planes, and stubs for engines."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+from serve_app.api.engine_client import EngineReply
+from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
+from serve_app.engine.data_plane import DataPlane
+from serve_app.ingress.replica_set import ReplicaSet
+from serve_app.wire.data_plane import MOST_PREFIXES, Prefix
+from tests.ingress.relaying import DONE, FIRST, Fleet, request
+from tests.ingress.test_replica_heartbeats import hears, listening, until
+from tests.stub_engine import StubEngine, frames
+
+ASKED = PromptPrefix(3 * BLOCK_BYTES, (1, 2, 3), 9)
+
+
+async def test_the_engine_gets_what_is_expected_and_its_findings_correct_that(fleet: Fleet) -> None:
+    engine = StubEngine(frames(FIRST, DONE), cached_tokens=0, prompt_tokens=300)
+    await fleet.start(engine)
+    known = fleet.known.prefixes
+
+    for expected in (0, 300):
+        asked = request(prefix=ASKED, wants_stream=True)
+        async with fleet.client.call(asked) as reply:
+            assert reply.stream is not None
+            assert b"".join([data async for data in reply.stream]) == FIRST + DONE
+        assert (asked.expected_cached_tokens, asked.cached_tokens, asked.prompt_tokens) == (expected, 0, 300)
+        assert engine.request.expected_cached_tokens == expected
+    # It was sent there for the second time, and is there whatever was found.
+    assert known.matched(ASKED) == {"r1": ASKED.size}
+
+
+async def test_a_whole_answer_tells_as_much(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(EngineReply(200, b"{}"), cached_tokens=64, prompt_tokens=100))
+
+    asked = request(prefix=ASKED)
+    async with fleet.client.call(asked):
+        pass
+
+    assert (asked.cached_tokens, asked.prompt_tokens) == (64, 100)
+
+
+async def test_an_ingress_replica_learns_what_another_one_sent(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 0.01)
+    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), kv_cache_tokens=12_800)
+    await plane.start("127.0.0.1")
+    other = ReplicaSet()
+    where = {"r1": {"address": plane.address, "token": plane.token}}
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(plane.stop)
+        listener = await stack.enter_async_context(listening(other))
+        other.update(where)
+        listener.look()
+        (there,) = other.listed()
+        await until(lambda: hears(listener, there))
+        fleet.known.update(where)
+
+        async with fleet.client.call(request(prefix=ASKED)):
+            pass
+
+        await until(lambda: other.prefixes.matched(ASKED) == {"r1": ASKED.size})
+        assert other.prefixes._caches["r1"].most == 100  # blocks of 128 tokens
+
+
+def test_a_replica_remembers_the_latest_prefixes_and_no_more() -> None:
+    plane = DataPlane(StubEngine(EngineReply(200)))
+    one, other = plane._connection(), plane._connection()
+    assert one is not other
+    source, listener = plane._connections
+    for number in range(MOST_PREFIXES + 5):
+        plane._tell_others(source, Prefix([number], number))
+
+    assert len(source.of_others) == 0
+    assert [prefix.end for prefix in listener.of_others] == list(range(5, MOST_PREFIXES + 5))
