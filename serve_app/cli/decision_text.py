@@ -65,6 +65,7 @@ class RecordDocument(_Document):
     counterfactual: str = ""
     terms: tuple[_Term, ...] = ()
     clamps: tuple[_Clamp, ...] = ()
+    signals: dict[str, float | bool] = {}
     ages_s: dict[str, float] = {}
     notes: tuple[str, ...] = ()
 
@@ -232,6 +233,10 @@ def _decision(record: RecordDocument, now: float, zone: tzinfo | None, style: St
     lines += ["", *_reasons(record, style), ""]
     for note in record.notes:
         lines += [style.warn(line) for line in _hanging("  note: ", note)]
+    if (share := record.signals.get("cached_share")) is not None:
+        tokens = record.signals.get("prompt_tokens_mean", 0.0)
+        prompts = f"{tokens:,.0f} tokens on average, of which prefix caches held {share:.0%}"
+        lines += [style.dim(line) for line in _hanging("  prompts: ", prompts)]
     lines += [style.dim(line) for line in _hanging("  reports: ", _ages(record.ages_s))]
     return lines
 

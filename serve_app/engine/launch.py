@@ -116,7 +116,7 @@ async def launch(
         with startup.phase("serving_layer"):
             serving = await Serving.mount(llm, namespace)
             guard = guard_grammars(llm, model.structured_output) if model.task == "generate" else None
-        client = LocalEngine(serving, model, metrics.count_error)
+        client = LocalEngine(serving, model, metrics.count_error, metrics.count_call)
         with startup.phase("warm_up"):
             await _warm_up(client, model)
         if archive is not None:

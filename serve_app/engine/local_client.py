@@ -36,14 +36,22 @@ class LocalEngine:
         serving: vLLM's handlers around the engine.
         model: The settings the engine was started with.
         on_error: Called with the error of every failed call, before or within a stream.
+        on_call: Called with each call.
     """
 
-    def __init__(self, serving: Serving, model: ModelSettings, on_error: Callable[[ApiError], None]) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        model: ModelSettings,
+        on_error: Callable[[ApiError], None],
+        on_call: Callable[[EngineRequest], None] = lambda _: None,
+    ) -> None:
         self.request_log: RequestLog | None = None
         """Gets a line for each request that has ended. None during the warm-up, and where there is no log."""
         self._model = model.name
         self._unlogged = False
         self._on_error = on_error
+        self._on_call = on_call
         self._engine = serving.engine
         completions = Completions(serving, model.max_sequences_per_request)
         tokens = TokenOperations(serving)
@@ -65,6 +73,7 @@ class LocalEngine:
         """
         if self._engine.errored:
             raise engine_dead()
+        self._on_call(request)
         record = RequestRecord.begin(request)
         frames: AsyncIterator[str | bytes] | None = None
         try:

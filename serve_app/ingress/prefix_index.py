@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 
@@ -21,8 +22,8 @@ _FADE = 0.99
 """Ratios are means over about a hundred prompts."""
 _SURE_SHARE = 0.9
 _SLACK_TOKENS = 128
-"""Less than this share of what was expected in a cache, and so many tokens less, shows that something has been
-evicted: bytes tell tokens to some 10 %, and a cache holds whole blocks, of 128 tokens at most."""
+"""Less than this share of what was expected in a cache, and so many tokens less, shows that something has
+been evicted: bytes tell tokens to some 10 %, and a cache holds whole blocks, of 128 tokens at most."""
 
 
 @dataclass(slots=True)
@@ -51,8 +52,7 @@ class _Cache:
     last_use: OrderedDict[int, int] = field(default_factory=OrderedDict)
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """What the cache of a replica is expected to hold of a prompt that is sent to it."""
 
     size: int

@@ -142,7 +142,7 @@ def least_delay(
     """
     chosen: Replica | None = None
     least_ahead = fewest = 0
-    least = 0.0
+    delay = least = 0.0
     waits = 2.0 * sharing  # delays are doubled, so that half a late token is a whole number
     fewest_failures: float = math.inf
     own = prompt_tokens
@@ -153,10 +153,12 @@ def least_delay(
         if failures < fewest_failures:
             fewest_failures, chosen = failures, None
         in_flight = replica.in_flight
+        if in_flight >= room:
+            continue
         ahead = replica.load - SEQUENCE_TOKENS * in_flight
         if held:
-            own = left_to_prefill(prompt_tokens, held, replica)
-        if in_flight >= room or ahead + own > most_tokens:
+            own = prompt_tokens - held.get(replica.replica_id, 0)
+        if ahead + own > most_tokens:
             continue
         late = 2 * in_flight
         if replica.group_tokens:
@@ -164,7 +166,9 @@ def least_delay(
                 continue
             joining = replica.next_requests
             late = in_flight if not joining else 0 if joining < GROUP_REQUESTS else late
-        delay = own * (2 + late) + waits * ahead
+        delay = own * (2 + late)
+        if waits:
+            delay += waits * ahead
         if chosen is not None:
             if delay > least:
                 continue
@@ -174,10 +178,11 @@ def least_delay(
     return chosen
 
 
-def least_loaded(
-    replicas: Iterable[Replica], limit: int, prompt_tokens: int, held: Mapping[str, int]
-) -> Replica | None:
-    """The replica with the least load, the prompt included, of those with fewer than `limit` requests."""
+def least_loaded(replicas: Iterable[Replica], limit: int, held: Mapping[str, int]) -> Replica | None:
+    """The replica with the least load, of those with fewer than `limit` requests in flight.
+
+    What it holds of the prompt need not be prefilled, and counts against its load.
+    """
     chosen: Replica | None = None
     least = fewest = 0
     fewest_failures: float = math.inf
@@ -192,12 +197,7 @@ def least_loaded(
             continue
         load = replica.load
         if held:
-            load += left_to_prefill(prompt_tokens, held, replica)
+            load -= held.get(replica.replica_id, 0)
         if chosen is None or load < least or (load == least and in_flight < fewest):
             chosen, least, fewest = replica, load, in_flight
     return chosen
-
-
-def left_to_prefill(prompt_tokens: int, held: Mapping[str, int], replica: Replica) -> int:
-    """What of a prompt `replica` does not hold; at least the last token, whose logits are always computed."""
-    return max(prompt_tokens - held.get(replica.replica_id, 0), min(prompt_tokens, 1))

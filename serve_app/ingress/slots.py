@@ -13,7 +13,6 @@ from serve_app.ingress.replica_choice import (
     Slot,
     least_delay,
     least_loaded,
-    left_to_prefill,
 )
 
 PACE_FADE = 0.99
@@ -96,9 +95,10 @@ class Slots:
         """
         chosen: Replica | None = None
         matched = self.prefixes.matched(prefix) if prefix is not None and prompt_tokens else {}
-        held = {
-            name: prompt_tokens * size // prefix.size for name, size in matched.items() if prefix is not None
-        }
+        held: dict[str, int] = {}
+        if matched and prefix is not None:
+            most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
+            held = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
         replicas, pace = self._usable.values(), self.pace
         streamed = prefill_budget_s > 0.0 and prompt_tokens > 0
         now = self.clock() if streamed else 0.0
@@ -114,14 +114,14 @@ class Slots:
                 min(in_time, worth),
                 now - prefill_budget_s,
             )
-        chosen = chosen or least_loaded(replicas, limit, prompt_tokens, held)
+        chosen = chosen or least_loaded(replicas, limit, held)
         if chosen is None:
             return None
         name = chosen.replica_id
         # To the end of the order, so that equals take turns.
         self._usable[name] = self._usable.pop(name)
         if held:
-            prompt_tokens = left_to_prefill(prompt_tokens, held, chosen)
+            prompt_tokens -= held.get(name, 0)
         chosen.in_flight += 1
         chosen.load += prompt_tokens + SEQUENCE_TOKENS
         slot = Slot(chosen, prompt_tokens)

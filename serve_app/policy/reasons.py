@@ -156,6 +156,7 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "arrivals_felt_rps": arrivals.felt_rps,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
+        "cached_share": 1.0 - sizing.mix.computed_share,
         "replica_capacity_rps": sizing.rps(max(snapshot.target, 1)),
         "headroom": sizing.headroom,
         "itl_interference": inputs.interference,

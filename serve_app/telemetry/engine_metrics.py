@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.telemetry.series import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S, ReplicaSeries
 from serve_app.wire.signals import EngineSignals
@@ -53,6 +54,8 @@ class EngineMetrics:
         self.preemptions = counter("llm_preemptions_total", "Sequences preempted for lack of KV cache.")
         self.prefix_queries = counter("llm_prefix_cache_queries_total", "Tokens looked up in the cache.")
         self.prefix_hits = counter("llm_prefix_cache_hits_total", "Tokens found in the prefix cache.")
+        text = "Tokens that the ingress expected in the prefix cache."
+        self.prefix_expected = counter("llm_prefix_cache_expected_total", text)
         self.queue_depth = gauge("llm_queue_depth", "Requests waiting in the engine's queue.")
         self.running = gauge("llm_running_requests", "Requests generating.")
         self.waiting = gauge("llm_waiting_requests", "Requests not yet generating.")
@@ -99,6 +102,11 @@ class EngineMetrics:
         ):
             if amount > 0:  # Ray refuses to count zero
                 counter.inc(amount)
+
+    def count_call(self, request: EngineRequest) -> None:
+        """Count what the ingress expected of a call."""
+        if request.expected_cached_tokens:
+            self.prefix_expected.inc(request.expected_cached_tokens)
 
     def count_error(self, error: ApiError) -> None:
         """Count a failed operation under its error code."""

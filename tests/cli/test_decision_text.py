@@ -150,6 +150,14 @@ def test_a_clamp_that_binds_is_marked() -> None:
     ]
 
 
+def test_what_prefix_caches_held_of_the_prompts_is_told_where_the_server_tells_it() -> None:
+    signals = {"prompt_tokens_mean": 1250.4, "cached_share": 0.776}
+
+    told = "  prompts: 1,250 tokens on average, of which prefix caches held 78%"
+    assert told in explained(status(), record(NOON, signals=signals))
+    assert not [line for line in explained(status(), record(NOON)) if "prompts:" in line]
+
+
 def test_without_a_policy_the_missing_lines_are_told() -> None:
     lines = explained(None)
 

@@ -193,6 +193,7 @@ ENGINES = Case(
         f"llm_kv_cache_usage_ratio{{{B}}}": "0.7x40",
         f"llm_prefix_cache_queries_total{{{A}}}": "0+100x40",
         f"llm_prefix_cache_hits_total{{{A}}}": "0+25x40",
+        f"llm_prefix_cache_expected_total{{{A}}}": "0+30x40",
         'ray_node_gpus_utilization{namespace="n", pod="p1", GpuIndex="0"}': "40x40",
         'ray_node_gpus_utilization{namespace="n", pod="p2", GpuIndex="0"}': "80x40",
     },
@@ -205,6 +206,8 @@ ENGINES = Case(
         stat("engine", "Prefix hits"): {"{}": 0.25},
         stat("engine", "GPU use"): {"{}": 0.6},
         ("engine", "Busy", "{{model}}"): {'{model="a"}': 10 / 15 / 2},
+        ("engine", "Prefix cache hits", "{{model}}, found"): {'{model="a"}': 0.25},
+        ("engine", "Prefix cache hits", "{{model}}, expected"): {'{model="a"}': 0.3},
     },
 )
 # Model a has three ready replicas of two GPUs all day. A replica of model b, of one GPU, drains for an hour.

@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.telemetry import series as made
 from serve_app.telemetry.engine_metrics import EngineGauges, EngineLimits, EngineMetrics
@@ -24,7 +25,7 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: EngineMetrics)
         "inter_token_seconds_bucket", "inter_token_seconds_sum", "inter_token_seconds_count",
         "e2e_seconds", "requests_total", "prompt_tokens_total",
         "completion_tokens_total", "errors_total", "preemptions_total", "prefix_cache_queries_total",
-        "prefix_cache_hits_total", "queue_depth", "running_requests", "waiting_requests",
+        "prefix_cache_hits_total", "prefix_cache_expected_total", "queue_depth", "running_requests", "waiting_requests",
         "running_tokens", "waiting_tokens", "kv_cache_usage_ratio", "kv_cache_tokens", "max_num_seqs",
         "max_num_batched_tokens", "steps_total", "step_seconds_total", "step_sequences_total",
         "step_kv_tokens_total", "step_prefill_tokens_total",
@@ -75,6 +76,17 @@ def test_a_reading_and_the_limits_go_to_the_gauges_of_their_names(metrics: Engin
         "llm_max_num_seqs": 8,
         "llm_max_num_batched_tokens": 512,
     }
+
+
+def test_what_the_ingress_expected_in_the_cache_is_counted_where_it_expected_something(
+    metrics: EngineMetrics,
+) -> None:
+    for expected in (None, 0, 48):
+        request = EngineRequest("completions", b"{}", "r-1")
+        request.expected_cached_tokens = expected
+        metrics.count_call(request)
+
+    assert SERIES["llm_prefix_cache_expected_total"].values == [(48, {})]
 
 
 def test_the_means_of_a_report_are_counted_as_sums_over_its_steps(metrics: EngineMetrics) -> None:
