@@ -12,7 +12,8 @@ from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, no_such_model
 from serve_app.api.models import ApiModel
-from serve_app.api.prompt_prefix import PromptPrefix, prompt_prefix
+from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
+from serve_app.api.session_id import session_of
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.tree import HttpSettings
 
@@ -23,8 +24,8 @@ class Seen:
 
     model: ApiModel
     wants_stream: bool
-    prefix: PromptPrefix | None
-    """What its prompt may share with others."""
+    fields: PromptFields | None
+    """Of its prompt; None where there is none."""
 
 
 class Endpoints:
@@ -49,8 +50,9 @@ class Endpoints:
 
         def read(body: bytes) -> Seen:
             seen = peek(body)
-            prefix = prompt_prefix(seen) if streamable else None
-            return Seen(self.find(seen.model), streamable and seen.stream is True, prefix)
+            return Seen(
+                self.find(seen.model), streamable and seen.stream is True, seen if streamable else None
+            )
 
         async def endpoint(request: Request) -> Response:
             return await self.answer(request, operation, read)
@@ -67,7 +69,8 @@ class Endpoints:
             seen = read(body)
             model = seen.model
             request = EngineRequest(operation, body, state.request_id, state.arrived, seen.wants_stream)
-            request.prefix = seen.prefix
+            if seen.fields is not None:
+                request.prefix = prompt_prefix(seen.fields, session_of(http.scope["headers"]))
             request.trace = TraceContext.of(http.scope["headers"])
             try:
                 share.belongs_to(model.name)

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 from serve_app.api.body import peek
 from serve_app.api.endpoints import Endpoints, Seen
 from serve_app.api.generate import GenerateRequest, GenerateResponse
-from serve_app.api.prompt_prefix import prompt_prefix
 from serve_app.api.schemas import generate_schema
 
 
@@ -24,7 +23,7 @@ def generate_router(endpoints: Endpoints) -> APIRouter:
             details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
             raise RequestValidationError(details) from None
         model = endpoints.find(first if body.model is None else body.model)
-        return Seen(model, body.stream, prompt_prefix(peek(data)))
+        return Seen(model, body.stream, peek(data))
 
     @router.post(
         "/generate",

@@ -51,15 +51,19 @@ class PromptPrefix(msgspec.Struct, frozen=True):
     """One for each whole block, of all bytes up to its end; at most `MOST_BLOCKS`."""
     end: int
     """Of the whole prompt; 0 where it is longer than the blocks reach."""
+    session: int = 0
+    """Of the session that its client names; 0 for none. It tells that there may be more to share than the bytes
+    of bodies show."""
     turns: tuple[tuple[int, int], ...] = ()
     """(hash, bytes): where the prompt of an earlier turn may have ended, latest first, and the bytes up to
     the end of the message behind it, its answer, which the engine's cache holds, too."""
 
 
-def prompt_prefix(fields: PromptFields) -> PromptPrefix | None:
+def prompt_prefix(fields: PromptFields, session: bytes = b"") -> PromptPrefix | None:
     """Return what a prompt may share with others; None for a batch of prompts, and for what is no prompt.
 
-    A prefix under another salt or behind other tools has other hashes, and so never matches.
+    A prefix under another salt or behind other tools has other hashes, and so never matches; nor does `session`,
+    the client's name of the conversation.
     """
     text, messages = bytes(fields.prompt), []
     if len(fields.messages):
@@ -76,19 +80,20 @@ def prompt_prefix(fields: PromptFields) -> PromptPrefix | None:
         return None
     before = _before(fields)
     seed = xxh3_64_intdigest(b"\0".join(map(bytes, before))) if any(map(len, before)) else 0
+    named = xxh3_64_intdigest(session, seed) if session else 0
     blocks, hashed = [], seed
     view = memoryview(text)
     for start in range(0, min(size // BLOCK_BYTES, MOST_BLOCKS) * BLOCK_BYTES, BLOCK_BYTES):
         hashed = xxh3_64_intdigest(view[start : start + BLOCK_BYTES], hashed)
         blocks.append(hashed)
     if size >= (MOST_BLOCKS + 1) * BLOCK_BYTES:
-        return PromptPrefix(size, tuple(blocks), 0)
+        return PromptPrefix(size, tuple(blocks), 0, named)
 
     if not messages:
-        return PromptPrefix(size, tuple(blocks), _hash_to(size, view, blocks, seed))
+        return PromptPrefix(size, tuple(blocks), _hash_to(size, view, blocks, seed), named)
     ends = _last_ends(text, messages)
     hashes = [_hash_to(end, view, blocks, seed) for end in ends]
-    return PromptPrefix(size, tuple(blocks), hashes[0], tuple(zip(hashes[1:], ends, strict=False)))
+    return PromptPrefix(size, tuple(blocks), hashes[0], named, tuple(zip(hashes[1:], ends, strict=False)))
 
 
 def _hash_to(end: int, text: memoryview, blocks: list[int], seed: int) -> int:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
+from serve_app.ingress.sessions import Sessions
+from serve_app.wire.data_plane import Prefix
 
 BYTES_PER_TOKEN = 4.0
 """English text has about four bytes per token, until the engines' counts have told the model's own ratio."""
@@ -74,6 +76,7 @@ class PrefixIndex:
         self._holders: dict[int, int] = {}
         """By hash, the bits of the replicas that hold it."""
         self._uses = 0
+        self._sessions = Sessions()
         self._prompts = Ratio()
         self._found = Ratio()
         """Of what was expected in caches and found there. An answer may have other bytes per token than a
@@ -121,7 +124,8 @@ class PrefixIndex:
         if depth:
             for bit in _bits(held):
                 found[names[bit]] = depth
-        for end, size in ((prefix.end, prefix.size), *prefix.turns):
+        session = self._sessions.expected(prefix)
+        for end, size in ((prefix.end, prefix.size), (prefix.session, session), *prefix.turns):
             for bit in _bits(holders.get(end, 0)):
                 name = names[bit]
                 if found.get(name, 0) < size:
@@ -134,10 +138,11 @@ class PrefixIndex:
         if cache is None:
             return NOTHING
         uses = tuple([cache.last_use.get(block, 0) for block in prefix.blocks[: matched // BLOCK_BYTES]])
-        self.holds(replica, prefix.blocks, prefix.end)
+        self.holds(replica, prefix)
+        self._sessions.sent(prefix)
         return Expected(matched, uses)
 
-    def holds(self, replica: str, blocks: Iterable[int], end: int) -> None:
+    def holds(self, replica: str, prefix: PromptPrefix | Prefix) -> None:
         """Note that `replica` holds a prompt now, sent by this process or another one."""
         cache = self._caches.get(replica)
         if cache is None:
@@ -145,7 +150,9 @@ class PrefixIndex:
         last_use, holders, bit = cache.last_use, self._holders, cache.bit
         self._uses = use = self._uses + 1
         # The first block last: without it the others are of no use, so a prompt's end is evicted before it.
-        for block in reversed((*blocks, end) if end else tuple(blocks)):
+        for block in (prefix.session, prefix.end, *reversed(prefix.blocks)):
+            if not block:
+                continue
             if block in last_use:
                 last_use.move_to_end(block)
             else:
@@ -161,6 +168,7 @@ class PrefixIndex:
         if not expected.size:
             return
         told = self.tokens(expected)
+        self._sessions.learn(prefix, cached_tokens / max(told, 1))
         if cached_tokens + _SLACK_TOKENS >= told * _SURE_SHARE:
             self._found.learn(expected.size, cached_tokens)
             return

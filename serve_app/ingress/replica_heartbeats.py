@@ -132,7 +132,7 @@ class Heartbeats:
         if beat.kv_cache_tokens:
             known.prefixes.resize(replica.replica_id, beat.kv_cache_tokens)
         for prefix in beat.prefixes:
-            known.prefixes.holds(replica.replica_id, prefix.blocks, prefix.end)
+            known.prefixes.holds(replica.replica_id, prefix)
         if listener.suspected:
             listener.suspected = False
             replica.failures = max(0, replica.failures - 1)  # an answer may have cleared it meanwhile

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.ingress.prefix_index import PrefixIndex
+from serve_app.wire.data_plane import Prefix
 
 BLOCK_TOKENS = 128
 
@@ -14,7 +15,7 @@ BLOCK_TOKENS = 128
 def prompt(
     *blocks: int, end: int = 0, rest: int = 0, turns: tuple[tuple[int, int], ...] = ()
 ) -> PromptPrefix:
-    return PromptPrefix(len(blocks) * BLOCK_BYTES + rest, blocks, end, turns)
+    return PromptPrefix(len(blocks) * BLOCK_BYTES + rest, blocks, end, turns=turns)
 
 
 def index(*replicas: str, blocks: int = 100) -> PrefixIndex:
@@ -70,8 +71,8 @@ def test_a_replica_that_is_gone_is_forgotten_and_the_others_are_not() -> None:
 
 def test_what_others_sent_counts_and_an_unknown_replica_does_not() -> None:
     known = index("a")
-    known.holds("a", [1, 2], 9)
-    known.holds("z", [1, 2], 9)
+    known.holds("a", Prefix([1, 2], 9))
+    known.holds("z", Prefix([1, 2], 9))
     known.resize("z", 1000)
 
     assert known.matched(prompt(1, 2)) == {"a": 2 * BLOCK_BYTES}
@@ -115,6 +116,22 @@ def test_tokens_follow_what_engines_find() -> None:
     for _ in range(100):
         known.learn("a", asked, expected, round(asked.size / 3 * 0.9), asked.size // 3)
     assert known.tokens(expected) == round(asked.size / 3 * 0.9)
+
+
+def test_a_session_is_expected_where_it_was_though_its_bytes_differ_until_that_is_not_so() -> None:
+    known = index("a", "b")
+
+    def turn(*blocks: int) -> PromptPrefix:
+        return PromptPrefix(len(blocks) * BLOCK_BYTES, blocks, 0, session=5)
+
+    known.sent("a", turn(1, 2), 0)
+    other = turn(7, 8, 9)
+    assert known.matched(other) == {"a": 2 * BLOCK_BYTES}
+    assert known.matched(prompt(7, 8, 9)) == {}
+
+    expected = known.sent("a", other, 2 * BLOCK_BYTES)
+    known.learn("a", other, expected, 0, 3 * BLOCK_TOKENS)
+    assert known.matched(turn(11, 12)) == {}
 
 
 class Plain:

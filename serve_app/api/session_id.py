@@ -1,0 +1,15 @@
+"""`X-Session-ID`: a client's name of the conversation that a request belongs to."""
+
+from collections.abc import Iterable
+
+MOST_BYTES = 256
+_HEADER = b"x-session-id"
+
+
+def session_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the session in the headers of a request, whose names are in lower case; empty without one.
+
+    One that is longer than `MOST_BYTES` is left out: it is a hint, and refuses nothing.
+    """
+    found = next((value for name, value in headers if name == _HEADER), b"")
+    return found if len(found) <= MOST_BYTES else b""
