@@ -50,9 +50,8 @@ class Endpoints:
 
         def read(body: bytes) -> Seen:
             seen = peek(body)
-            return Seen(
-                self.find(seen.model), streamable and seen.stream is True, seen if streamable else None
-            )
+            model = self.find(seen.model)
+            return Seen(model, seen.stream is True, seen) if streamable else Seen(model, False, None)
 
         async def endpoint(request: Request) -> Response:
             return await self.answer(request, operation, read)

@@ -52,8 +52,7 @@ class PromptPrefix(msgspec.Struct, frozen=True):
     end: int
     """Of the whole prompt; 0 where it is longer than the blocks reach."""
     session: int = 0
-    """Of the session that its client names; 0 for none. It tells that there may be more to share than the bytes
-    of bodies show."""
+    """Of the session that its client names; 0 for none. There may be more to share in it than bytes show."""
     turns: tuple[tuple[int, int], ...] = ()
     """(hash, bytes): where the prompt of an earlier turn may have ended, latest first, and the bytes up to
     the end of the message behind it, its answer, which the engine's cache holds, too."""
@@ -62,8 +61,8 @@ class PromptPrefix(msgspec.Struct, frozen=True):
 def prompt_prefix(fields: PromptFields, session: bytes = b"") -> PromptPrefix | None:
     """Return what a prompt may share with others; None for a batch of prompts, and for what is no prompt.
 
-    A prefix under another salt or behind other tools has other hashes, and so never matches; nor does `session`,
-    the client's name of the conversation.
+    A prefix under another salt or behind other tools has other hashes, and so never matches; nor does
+    `session`, the client's name of the conversation.
     """
     text, messages = bytes(fields.prompt), []
     if len(fields.messages):

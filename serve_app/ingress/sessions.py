@@ -1,4 +1,4 @@
-"""Sessions that clients name: what a prompt shares with the last one of its session, beyond what bytes show."""
+"""Sessions that clients name: what a prompt may share with the last one of its session."""
 
 from collections import OrderedDict
 

@@ -81,6 +81,18 @@ def test_fields_before_the_messages_do_not_matter_but_those_that_make_the_prompt
     assert shared_blocks(salted, otherwise) == 0
 
 
+def test_a_session_has_one_name_for_each_salt() -> None:
+    def session(name: bytes, **fields: Any) -> int:
+        body = json.dumps({"messages": [user("Hi")], **fields}).encode()
+        found = prompt_prefix(peek(body), name)
+        assert found is not None
+        return found.session
+
+    assert session(b"") == 0
+    assert session(b"chat-7") == session(b"chat-7", max_tokens=5) != session(b"chat-8")
+    assert session(b"chat-7", cache_salt="a") != session(b"chat-7", cache_salt="b")
+
+
 def test_a_text_and_token_ids_are_prompts_too() -> None:
     text = "Once upon a time. " * 100
     one, two = prefix({"prompt": text}), prefix({"prompt": text + "There was a sea."})
