@@ -108,7 +108,7 @@ def _test(name: str, options: argparse.Namespace) -> int:
     console = _console()
     try:
         with _server(options, console) as (url, folder):
-            _announce(console, scenario, len(planned), planned_s, url)
+            _announce(console, scenario, planned, planned_s, url)
             order = Order(scenario, planned, planned_s, url.rstrip("/"), options.model, headers)
             with view_for(console, scenario.name) as view:
                 done = asyncio.run(run(order, view))
@@ -288,9 +288,13 @@ def _make(folder: Path) -> None:
         raise SettingsError([f"--out = {folder}: {error.strerror}"]) from None
 
 
-def _announce(console: Console, scenario: Scenario, requests: int, planned_s: float, url: str) -> None:
-    closed = scenario.closed
-    what = f"a closed loop of {closed.streams} streams" if closed else f"{requests:,} requests"
+def _announce(
+    console: Console, scenario: Scenario, planned: Sequence[Planned], planned_s: float, url: str
+) -> None:
+    closed, talks = scenario.closed, sum(one.session is not None for one in planned)
+    arriving = {"requests": len(planned) - talks, "conversations": talks}
+    listed = " and ".join(f"{number:,} {name}" for name, number in arriving.items() if number)
+    what = f"a closed loop of {closed.streams} streams" if closed else listed
     console.print(
         f"{scenario.name}: {what} in {planned_s:,.0f} s to {url}; seed {scenario.seed}",
         soft_wrap=True, highlight=False,

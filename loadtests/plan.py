@@ -1,17 +1,20 @@
 """From a scenario to its requests. Equal scenarios and seeds give equal plans.
 
-Arrivals, kinds, lengths, prefixes and leaving clients have streams of random numbers of their own, so that a
-change of the lengths, say, leaves every intended time as it was.
+Arrivals, kinds, lengths, prefixes and leaving clients have streams of random numbers of their own, and so
+have the turns of conversations, their pauses and the lengths of their later turns. A change of the lengths,
+say, leaves every intended time as it was.
 """
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from loadtests.arrivals import Arrivals, Burst, Idle, Ramp, Recorded, Steady, Wave
-from loadtests.kinds import Between, Kind, Length, LogNormal
+from loadtests.draws import draw_length, draw_pause_s, draw_turns
+from loadtests.kinds import Conversation, Kind, Leave
 from loadtests.planned import Planned
 from loadtests.scenario import Scenario
 from loadtests.traces import TraceError, open_trace
@@ -30,33 +33,37 @@ class Planner:
         self._kinds = scenario.requests
         shares = np.array([kind.share for kind in scenario.requests])
         self._shares = shares / shares.sum()
-        seeds = np.random.SeedSequence(scenario.seed).spawn(5)
-        self.times, self._picks, self._lengths, self._leaves, self._prefixes = map(
+        seeds = np.random.SeedSequence(scenario.seed).spawn(8)
+        self.times, self._picks, self._lengths, self._leaves, self._prefixes, *later = map(
             np.random.default_rng, seeds
         )
-        self._made = 0
+        self._turns, self._pauses, self._later_lengths = later
+        self.made = 0
+        """Requests so far, each turn of a conversation counted."""
 
     def requests(self, at_s: Floats, lengths: tuple[Ints, Ints] | None = None) -> list[Planned]:
-        """One request for each time; with the `lengths` (prompt, output) of a trace, where there are any."""
+        """One request, or the first turn of a conversation, for each time.
+
+        With the `lengths` (prompt, output) of a trace, where there are any.
+        """
         picked = self._picks.choice(len(self._kinds), size=len(at_s), p=self._shares)
         made = []
         for place, (when, which) in enumerate(zip(at_s.tolist(), picked.tolist(), strict=True)):
             kind = self._kinds[which]
-            prompt, output = self._length(kind.prompt_tokens), self._length(kind.output_tokens)
+            prompt = draw_length(kind.prompt_tokens, self._lengths)
+            output = draw_length(kind.output_tokens, self._lengths)
             if lengths is not None:
                 prompt, output = int(lengths[0][place]), int(lengths[1][place])
-            made.append(self._planned(kind, when, prompt, output))
+            if kind.conversation is not None:
+                prompt += kind.shared_prefix_tokens
+            one = self._planned(kind, when, prompt, output)
+            made.append(self._talk(kind, kind.conversation, one) if kind.conversation is not None else one)
         return made
 
     def _planned(self, kind: Kind, at_s: float, prompt: int, output: int) -> Planned:
-        prefix = int(self._prefixes.integers(kind.prefixes))
-        leave = kind.leave
-        # Drawn whether it is used or not, so that the share changes who leaves and nothing else.
-        leaves = bool(self._leaves.random() < leave.share) if leave is not None else False
-        index = self._made
-        self._made += 1
+        leave = self._leave(kind)
         return Planned(
-            index=index,
+            index=self._index(),
             at_s=round(at_s, 6),
             kind=kind.kind,
             model=kind.model,
@@ -65,23 +72,52 @@ class Planner:
             output_tokens=output,
             # The last token of a prompt is its own, or the prefix cache would hold nothing to compute.
             prefix_tokens=min(kind.shared_prefix_tokens, prompt - 1),
-            prefix=prefix,
-            leave_after_tokens=leave.after_tokens if leave is not None and leaves else None,
-            leave_after_s=leave.after_s if leave is not None and leaves else None,
+            prefix=int(self._prefixes.integers(kind.prefixes)),
+            leave_after_tokens=leave.after_tokens if leave is not None else None,
+            leave_after_s=leave.after_s if leave is not None else None,
         )
 
-    def _length(self, length: Length) -> int:
-        draws = self._lengths
-        if isinstance(length, Between):
-            return int(draws.integers(length.least, length.most + 1))
-        if isinstance(length, LogNormal):
-            drawn = length.median * math.exp(length.sigma * draws.standard_normal())
-            return round(min(max(drawn, length.least), length.most))
-        return length
+    def _talk(self, kind: Kind, conversation: Conversation, first: Planned) -> Planned:
+        """`first` with the turns that follow it."""
+        turns = [replace(first, session=first.index, turn=1)]
+        for number in range(2, draw_turns(conversation.turns, self._turns) + 1):
+            before, leave = turns[-1], self._leave(kind)
+            history = before.prompt_tokens - before.prefix_tokens + before.output_tokens
+            message = draw_length(kind.prompt_tokens, self._later_lengths)
+            turns.append(
+                replace(
+                    before,
+                    index=self._index(),
+                    at_s=0.0,
+                    turn=number,
+                    history_tokens=history,
+                    prompt_tokens=before.prefix_tokens + history + message,
+                    output_tokens=draw_length(kind.output_tokens, self._later_lengths),
+                    think_s=round(draw_pause_s(conversation.think_s, self._pauses), 6),
+                    leave_after_tokens=leave.after_tokens if leave is not None else None,
+                    leave_after_s=leave.after_s if leave is not None else None,
+                )
+            )
+        following = None
+        for turn in reversed(turns):
+            following = replace(turn, following=following)
+        return following or first
+
+    def _index(self) -> int:
+        self.made += 1
+        return self.made - 1
+
+    def _leave(self, kind: Kind) -> Leave | None:
+        """How the client of the next request leaves, if it does."""
+        # Drawn whether it is used or not, so that the share changes who leaves and nothing else.
+        leaves = kind.leave is not None and bool(self._leaves.random() < kind.leave.share)
+        return kind.leave if leaves else None
 
 
 def plan(scenario: Scenario, folder: Path, trace: str | None = None) -> tuple[tuple[Planned, ...], float]:
     """The requests of an open loop, by their intended times, and how long they come for, in seconds.
+
+    A conversation stands there with its first turn.
 
     Args:
         scenario: With `arrivals`.
@@ -97,13 +133,18 @@ def plan(scenario: Scenario, folder: Path, trace: str | None = None) -> tuple[tu
     for _ in range(scenario.repeat):
         for stretch in scenario.arrivals:
             times, lengths = _arrivals(stretch, planner.times, folder, trace)
-            if len(requests) + len(times) > MOST_REQUESTS:
-                raise SettingsError([f"arrivals: must come to at most {MOST_REQUESTS:,} requests"])
+            _bounded(planner.made + len(times))
             requests += planner.requests(times + start_s, lengths)
+            _bounded(planner.made)
             start_s += _length_s(stretch)
     if not requests:
         raise SettingsError(["arrivals: no request came of them; raise a rate, or for_s"])
     return tuple(sorted(requests, key=lambda request: request.at_s)), start_s
+
+
+def _bounded(requests: float) -> None:
+    if requests > MOST_REQUESTS:
+        raise SettingsError([f"arrivals: must come to at most {MOST_REQUESTS:,} requests"])
 
 
 def endless(scenario: Scenario) -> Iterator[Planned]:
@@ -146,8 +187,7 @@ def _units(expected: float, spacing: str, draws: np.random.Generator) -> Floats:
     A Poisson process with a rate that changes is one of rate 1 on the time axis of the rate's integral
     (Cinlar, "Introduction to Stochastic Processes", 1975, 4.7).
     """
-    if expected > 2 * MOST_REQUESTS:
-        raise SettingsError([f"arrivals: must come to at most {MOST_REQUESTS:,} requests"])
+    _bounded(expected / 2)
     if spacing == "even":
         return np.arange(0.5, expected, 1.0, dtype=np.float64)
     # Six standard deviations more than are expected, so that one draw is enough.

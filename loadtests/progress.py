@@ -1,8 +1,8 @@
 """How far a run is: what a view shows while it goes on."""
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,8 +17,8 @@ RECENT_S = 10.0
 class Progress:
     """The state of a run, which the runner keeps and views read. Times are seconds of the run."""
 
-    planned_at: Sequence[float] = ()
-    """Intended times, rising; empty in a closed loop."""
+    planned_at: list[float] = field(default_factory=list)
+    """Intended times, rising; empty in a closed loop. Those of later turns join as soon as they are known."""
     planned_s: float = 0.0
     """How long requests come for."""
     stage: Stage = "waiting"
@@ -46,6 +46,8 @@ class Progress:
             self.tokens += record.output_tokens or len(record.pieces_s)
             self.worst_lag_s = max(self.worst_lag_s, record.lag_s)
             self._recent.append(record)
+            if self.planned_at and record.next_at_s is not None:
+                insort(self.planned_at, record.next_at_s)
 
     @property
     def due(self) -> int:

@@ -40,8 +40,6 @@ class Rates:
     """Good requests, over `span_s`."""
     tokens_per_piece: float | None
     """Over 1 where tokens were sent together: ITL sees no gaps within. None if not counted."""
-    cached_share: float | None
-    """Prompt tokens found in the prefix cache, of those where the server says; None where it does not."""
 
 
 def rates(run: Run, scenario: Scenario, columns: Columns) -> Rates:
@@ -62,7 +60,6 @@ def rates(run: Run, scenario: Scenario, columns: Columns) -> Rates:
         goodput=good / count if good is not None and count else None,
         goodput_rps=_over(good, span_s) if good is not None and count else None,
         tokens_per_piece=_tokens_per_piece(run.records),
-        cached_share=_cached_share(run.records),
     )
 
 
@@ -103,10 +100,3 @@ def _tokens_per_piece(records: tuple[Record, ...]) -> float | None:
     if not counted:
         return None
     return sum(r.output_tokens or 0 for r in counted) / sum(len(r.pieces_s) for r in counted)
-
-
-def _cached_share(records: tuple[Record, ...]) -> float | None:
-    told = [record for record in records if record.cached_tokens is not None and record.prompt_tokens]
-    if not told:
-        return None
-    return sum(r.cached_tokens or 0 for r in told) / sum(r.prompt_tokens or 0 for r in told)

@@ -29,6 +29,14 @@ broken     an error event or a cut after the first token
 OUTCOMES: tuple[Outcome, ...] = ("answered", "left", "abandoned", "rejected", "failed", "broken")
 ERRORS: frozenset[Outcome] = frozenset(("abandoned", "rejected", "failed", "broken"))
 
+ConversationEnd = Literal["", "whole", "context", "time", "unanswered"]
+"""
+whole       all its turns were answered
+context     the next turn would not fit the model's context
+time        the next turn would come after the scenario's time
+unanswered  this turn did not come whole
+"""
+
 
 def ticks(seconds: float) -> int:
     """Return a time in whole ticks.
@@ -72,7 +80,8 @@ class Record:
     kind: str
     model: str
     at_s: Seconds
-    """The intended time, from which every latency counts. In a closed loop, when it was sent."""
+    """The intended time, from which every latency counts. In a closed loop, when it was sent. Of a later turn
+    of a conversation, the end of the answer before it and the time to think."""
     sent_s: Seconds
     """When the client turned to it first: its lag is `sent_s - at_s`."""
     ended_s: Seconds
@@ -95,6 +104,17 @@ class Record:
     """How long it was held until a replica could take it: the server's figure, or the last comment's."""
     phases: tuple[tuple[Seconds, str], ...] = ()
     """Each change of what the comments of a held stream said: (time, phase)."""
+    planned_prefix_tokens: Count = 0
+    """The first tokens of the prompt, which other requests of the kind with the same `prefix` share."""
+    prefix: Count = 0
+    session: Count | None = None
+    """Which conversation it is a turn of: the `index` of its first turn. None: it stands alone."""
+    turn: Count = 0
+    """Which turn, from 1; 0 if it stands alone."""
+    next_at_s: Seconds | None = None
+    """The intended time of the next turn, if there is one."""
+    conversation_end: ConversationEnd = ""
+    """Why there is none; empty if there is, or if it stands alone."""
 
     @property
     def first_s(self) -> float | None:

@@ -79,7 +79,7 @@ class Order:
 
     scenario: Scenario
     planned: tuple[Planned, ...]
-    """The requests of an open loop; empty in a closed one."""
+    """The requests of an open loop, a conversation by its first turn; empty in a closed one."""
     planned_s: float
     """How long requests come for."""
     url: str
@@ -125,10 +125,9 @@ class _Runner:
         self._view = view
         self._models = tuple(dict.fromkeys(kind.model or model for kind in order.scenario.requests))
         self._observer = Observer(session, order.url, self._models)
-        self._target = Target(
-            url=order.url, headers=order.headers or {}, model=model, seed=order.scenario.seed
-        )
-        self._progress = Progress(tuple(p.at_s for p in order.planned), order.planned_s)
+        headers, seed = order.headers or {}, order.scenario.seed
+        self._target = Target(order.url, headers, model, seed=seed, context_tokens=found.context)
+        self._progress = Progress([p.at_s for p in order.planned], order.planned_s)
         self._samples: list[Sample] = []
         self._begin, self._began = time.monotonic(), time.time()
         self._machine = machine()
@@ -198,9 +197,10 @@ class _Runner:
     def _clients(self) -> ClientProcesses:
         scenario, target = self._scenario, self._target
         if scenario.closed is None:
-            return ClientProcesses.of_open_loop(self._order.planned, target, scenario.client)
-        source = partial(endless, scenario)
-        return ClientProcesses.of_closed_loop(scenario.closed, source, target, scenario.client)
+            planned, until_s = self._order.planned, self._order.planned_s
+            return ClientProcesses.of_open_loop(planned, target, scenario.client, until_s)
+        plan = partial(endless, scenario)
+        return ClientProcesses.of_closed_loop(scenario.closed, plan, target, scenario.client)
 
     async def _await_scale_down(self) -> None:
         """Go on looking until the replicas are gone as the scenario has it, or its time is up."""

@@ -127,6 +127,12 @@ class Scenario(ScenarioPart):
             raise ValueError(f"requests[].kind must differ: {', '.join(names)}")
         if self.closed is not None and self.repeat != 1:
             raise ValueError(f"repeat = {self.repeat}: must be 1 with a closed loop")
+        talking = next((kind.kind for kind in self.requests if kind.conversation is not None), None)
+        if talking is not None and any(part.shape == "trace" for part in self.arrivals):
+            raise ValueError(
+                f"arrivals[].shape = trace: not with the conversations of kind {talking}, "
+                "since a trace has the lengths of single requests"
+            )
         return self
 
     def digest(self) -> str:

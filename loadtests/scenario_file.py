@@ -6,11 +6,11 @@ import yaml
 from pydantic import ValidationError
 
 from loadtests.arrivals import ARRIVALS_TAGS
-from loadtests.kinds import LENGTH_TAGS
+from loadtests.distributions import DISTRIBUTION_TAGS
 from loadtests.scenario import Scenario
 from serve_app.settings.settings_error import SettingsError, located
 
-_TAGS = ARRIVALS_TAGS | LENGTH_TAGS
+_TAGS = ARRIVALS_TAGS | DISTRIBUTION_TAGS
 
 
 def read_scenario(path: Path) -> Scenario:

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.columns import COLD_S, Columns, applicable
+from loadtests.conversations import Conversations, conversations
 from loadtests.fleet import Fleet, fleets
 from loadtests.percentiles import Floats, Percentiles
+from loadtests.prompt_cache import PromptCache, prompt_cache
 from loadtests.rates import Rates, rates
 from loadtests.record import ERRORS, Outcome, Record, Run
 from loadtests.scenario import Scenario
@@ -258,6 +260,10 @@ class Summary:
     """By name."""
     latencies: Latencies
     rates: Rates
+    prompt_cache: PromptCache | None
+    """None if the server counted no prompt."""
+    conversations: Conversations | None
+    """None if the scenario has none."""
     windows: tuple[Window, ...]
     fleets: tuple[Fleet, ...]
     """By model; of those whose replicas the server told."""
@@ -291,6 +297,8 @@ def summarize(run: Run) -> Summary:
         by_model=_by(run.records, lambda record: record.model),
         latencies=Latencies.of(columns),
         rates=rates(run, scenario, columns),
+        prompt_cache=prompt_cache(run.records),
+        conversations=conversations(run.records),
         windows=windows(columns, run.duration_s),
         fleets=fleets(run, scenario),
         troubles=troubles([record for record in run.records if record.outcome in ERRORS]),

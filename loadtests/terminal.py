@@ -9,7 +9,9 @@ from rich.text import Text
 
 from loadtests.columns import COLD_S
 from loadtests.compare import Compared, Comparison, Metric, Word
+from loadtests.conversations import Conversations
 from loadtests.fleet import Fleet
+from loadtests.prompt_cache import PromptCache
 from loadtests.record import Record, Run
 from loadtests.summary import Counts, Summary
 from loadtests.units import difference, figure, left_waiting, seconds
@@ -54,6 +56,7 @@ def print_summary(summary: Summary, verdicts: Verdicts, run: Run, console: Conso
     if unjudged := _unjudged(verdicts.verdicts):
         console.print(Text(unjudged, style="dim"))
     tables = [_requests(summary, narrow), _latencies(summary, narrow), _rates(summary, run)]
+    tables += [_prompts(summary.prompt_cache), _conversations(summary.conversations)]
     for table in (*tables, _fleets(summary.fleets), _troubles(summary), _slowest(summary.slowest)):
         if table.row_count:
             console.print()
@@ -126,10 +129,40 @@ def _rates(summary: Summary, run: Run) -> Table:
         table.add_row("goodput", f"{figure(rates.goodput, 'share')}, {figure(rates.goodput_rps, 'per_s')}")
     if rates.tokens_per_piece is not None:
         table.add_row("tokens per piece", f"{rates.tokens_per_piece:.2f}")
-    if rates.cached_share is not None:
-        table.add_row("prompt tokens cached", figure(rates.cached_share, "share"))
     if run.records:
         table.add_row("busiest client process", f"{figure(kept.cpu_share, 'share')} of a core")
+    return table
+
+
+def _prompts(cache: PromptCache | None) -> Table:
+    table = section("prompts", "tokens", "share")
+    if cache is None:
+        return table
+    table.add_row("sent", f"{cache.prompt_tokens:,}", "")
+    if cache.cached_tokens is not None:
+        share = figure(cache.cached_share, "share")
+        table.add_row("found in the prefix cache", f"{cache.cached_tokens:,}", share)
+    if cache.infinite_cache_tokens is not None:
+        share = figure(cache.infinite_cache_share, "share")
+        table.add_row("one infinite cache would have had", f"{cache.infinite_cache_tokens:,}", share)
+    return table
+
+
+def _conversations(found: Conversations | None) -> Table:
+    table = section("conversations", "")
+    if found is None:
+        return table
+    table.add_row("begun", f"{found.conversations:,}")
+    table.add_row("turns of each, on average", f"{found.turns / found.conversations:.2f}")
+    for words, ended in (
+        ("ended with their last turn", found.whole),
+        ("ended by the model's context", found.context),
+        ("ended by the scenario's time", found.time),
+        ("ended by a turn without its whole answer", found.unanswered),
+        ("cut short with the run", found.cut_short),
+    ):
+        if ended:
+            table.add_row(words, f"{ended:,}")
     return table
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import os
 import signal
 import struct
@@ -74,6 +75,8 @@ class OpenShare:
     """One process's part of an open loop."""
 
     planned: tuple[Planned, ...]
+    until_s: float = math.inf
+    """As for `drive`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,8 @@ async def _run(job: Job, begin: float, orders: Connection, results: Connection) 
 async def _driven(job: Job, begin: float, emit: Callable[..., None], stop: asyncio.Event) -> Timekeeping:
     share = job.share
     if isinstance(share, OpenShare):
-        return await drive(share.planned, job.target, job.settings, begin, emit, stop)
+        until_s = share.until_s
+        return await drive(share.planned, job.target, job.settings, begin, emit, stop, until_s=until_s)
     return await drive_closed(share.closed, share.planned(), job.target, job.settings, begin, emit, stop)
 
 

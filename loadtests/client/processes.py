@@ -1,6 +1,7 @@
 """Client processes that share the requests of a run: one keeps time at some hundred streams."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -118,11 +119,13 @@ class ClientProcesses:
         self._begun = False
 
     @classmethod
-    def of_open_loop(cls, planned: Sequence[Planned], target: Target, settings: Client) -> Self:
-        """Deals the requests out in turn, by their times."""
+    def of_open_loop(
+        cls, planned: Sequence[Planned], target: Target, settings: Client, until_s: float = math.inf
+    ) -> Self:
+        """Deals the requests out in turn, by their times. `until_s` as for `drive`."""
         ordered = sorted(planned, key=lambda one: one.at_s)
         count = max(1, min(settings.processes, len(ordered)))
-        shares = [OpenShare(tuple(ordered[number::count])) for number in range(count)]
+        shares = [OpenShare(tuple(ordered[number::count]), until_s) for number in range(count)]
         return cls([Job(share, target, settings) for share in shares])
 
     @classmethod

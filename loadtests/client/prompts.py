@@ -1,6 +1,7 @@
 """The bodies of requests, made before their time.
 
-A body is a pure function of the seed, the request's place in the plan and its prefix. Tokens are drawn with
+A body is a pure function of the seed, the request's place in the plan and its prefix, and in a later turn of
+a conversation of what was said before. Tokens are drawn with
 SHAKE-128 rather than a library's random generator: the same scenario asks for the same prompts whatever
 version of Python or numpy runs it, and any part can be drawn without those before. They are drawn from a
 vocabulary that every model has; no tokenizer is asked, because that would wake a model at zero.
@@ -11,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -62,6 +63,8 @@ class Target:
     tokens_per_word: float = 1.0
     """About how many tokens each of the words is."""
     seed: int = 0
+    context_tokens: Mapping[str, int | None] = field(default_factory=dict)
+    """The context of each model; None, or no entry, where it is not known."""
 
 
 def body(planned: Planned, target: Target) -> bytes:
@@ -90,6 +93,17 @@ class Prompts:
         else:
             yield from self._completion(planned)
 
+    def later_parts(self, planned: Planned, history: bytes) -> Iterator[bytes]:
+        """The body of a later turn, as `parts`, with what the earlier turns have `said`, joined by commas."""
+        yield from self._chat(planned, history)
+
+    def said(self, planned: Planned, answer: str) -> bytes:
+        """What a turn adds to the history of its conversation: its message and the answer to it, as JSON."""
+        return b'%b,{"role":"assistant","content":%b}' % (
+            b"".join(self._message(planned)),
+            json.dumps(answer).encode(),
+        )
+
     def _completion(self, planned: Planned) -> Iterator[bytes]:
         if not self._ids:
             raise ValueError("token_ids is empty: a prompt of the completions API needs at least one")
@@ -103,7 +117,7 @@ class Prompts:
         yield from _written(own, self._ids, b",")
         yield b"]" + self._tail(planned)
 
-    def _chat(self, planned: Planned) -> Iterator[bytes]:
+    def _chat(self, planned: Planned, history: bytes = b"") -> Iterator[bytes]:
         if not self._words:
             raise ValueError("words is empty: a prompt of the chat API needs at least one")
         shared = min(planned.prefix_tokens, planned.prompt_tokens)
@@ -112,10 +126,16 @@ class Prompts:
             yield b'{"role":"system","content":"'
             yield from self._prefix(planned, self._word_count(shared))
             yield b'"},'
+        if history:
+            yield history + b","
+        yield from self._message(planned)
+        yield b"]" + self._tail(planned)
+
+    def _message(self, planned: Planned) -> Iterator[bytes]:
         yield b'{"role":"user","content":"'
-        count = self._word_count(planned.prompt_tokens - shared)
+        count = self._word_count(planned.own_tokens)
         yield from _written(_numbers(self._own(planned), count, len(self._words)), self._words, b" ")
-        yield b'"}]' + self._tail(planned)
+        yield b'"}'
 
     def _word_count(self, tokens: int) -> int:
         return max(1, round(tokens / self._target.tokens_per_word))
@@ -175,10 +195,10 @@ HELD_BYTES = 128 * 2**20
 """Finished bodies may take this much memory; one body is made however large it is."""
 
 
-async def made(prompts: Prompts, planned: Planned) -> bytes:
-    """One body, with a look at the sockets after each slice."""
+async def made(prompts: Prompts, planned: Planned, history: bytes = b"") -> bytes:
+    """One body, with a look at the sockets after each slice. `history` as for `Prompts.later_parts`."""
     parts = []
-    for part in prompts.parts(planned):
+    for part in prompts.later_parts(planned, history) if history else prompts.parts(planned):
         parts.append(part)
         await asyncio.sleep(0)
     return b"".join(parts)

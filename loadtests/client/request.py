@@ -16,13 +16,14 @@ from http import HTTPStatus
 import aiohttp
 
 from loadtests.client.connection import Stream
+from loadtests.client.failures import failure_words, refusal_words
+from loadtests.client.next_turn import with_next_turn
 from loadtests.client.prompts import Target
 from loadtests.client.sse import Scanner
 from loadtests.client.timekeeping import Clock
 from loadtests.planned import Planned
 from loadtests.record import Outcome, Record
 from loadtests.scenario import Client
-from serve_app.cli.http_client import error_words
 
 REFUSED = frozenset((429, 503))
 LONGEST_WAIT_S = 300.0
@@ -64,7 +65,6 @@ def _told_s(retry_after: str | None, unix_s: float) -> float | None:
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _ONE_PIECE_BYTES = 256 * 2**10
 """aiohttp hands bytes to the socket in one piece; larger bodies go in blocks."""
-_REFUSAL_BYTES = 64 * 2**10
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 """Errors of this machine, not of the server: it ran out of files, memory or ports."""
 _SETTLE_S = 1.0
@@ -88,9 +88,13 @@ class ClientState:
     clock: Clock
     spoiled: str = ""
     """What this machine lacked for a request to be sent, in words."""
+    until_s: float = math.inf
+    """No later turn of a conversation begins then or after, seconds of the run."""
     open: set[RunningRequest] = field(default_factory=set)
     starting: set[asyncio.Task[None]] = field(default_factory=set)
-    """What sends requests: cancelled when the run is stopped."""
+    """What waits to send requests: cancelled when the run is stopped."""
+    stopped: bool = False
+    """No more requests are to be sent."""
 
 
 class RunningRequest:
@@ -98,7 +102,7 @@ class RunningRequest:
 
     def __init__(self, state: ClientState, planned: Planned, at_s: float) -> None:
         self._state, self._planned, self._at_s = state, planned, at_s
-        self._scanner = Scanner(planned.api)
+        self._scanner = self._new_scanner()
         self._response: aiohttp.ClientResponse | None = None
         self._status = 0
         self._attempts = 0
@@ -115,8 +119,13 @@ class RunningRequest:
             if self._task is not None:
                 self._task.cancel()
 
-    async def run(self, take: Callable[[Planned], Awaitable[bytes]]) -> None:
-        """All of it. `take` gives the body. Any outcome is recorded and none raised."""
+    @property
+    def kept(self) -> list[bytes]:
+        """The frames of the answer, where another turn follows that repeats it."""
+        return self._scanner.kept or []
+
+    async def run(self, take: Callable[[Planned], Awaitable[bytes]]) -> Record:
+        """All of it. `take` gives the body. Any outcome is recorded, none raised, and the record returned."""
         self._sent = time.monotonic()
         state = self._state
         self._task = asyncio.current_task()
@@ -147,8 +156,13 @@ class RunningRequest:
         if outcome != "answered":
             self._close()
         state.clock.sent.add(self._sent - state.begin - self._at_s)
-        state.emit(self._record(outcome, error))
+        record = self._record(outcome, error)
+        state.emit(record)
         await self._settle()
+        return record
+
+    def _new_scanner(self) -> Scanner:
+        return Scanner(self._planned.api, keep=self._planned.following is not None)
 
     def _timers(self) -> list[asyncio.TimerHandle]:
         loop = asyncio.get_running_loop()
@@ -176,7 +190,7 @@ class RunningRequest:
         url = state.target.url.rstrip("/") + PATHS[planned.api]
         while True:
             self._attempts += 1
-            self._scanner = Scanner(planned.api)
+            self._scanner = self._new_scanner()
             try:
                 self._response = response = await state.session.post(
                     url,
@@ -186,11 +200,11 @@ class RunningRequest:
                 self._status = response.status
                 if response.status == HTTPStatus.OK:
                     return await self._read(response)
-                error = await _refusal(response)
+                error = await refusal_words(response)
             except (aiohttp.ClientError, OSError) as failure:
                 if isinstance(failure, OSError) and failure.errno in _OURS:
-                    state.spoiled = _words(failure)
-                return "failed", _words(failure)
+                    state.spoiled = failure_words(failure)
+                return "failed", failure_words(failure)
             if response.status not in REFUSED:
                 return "failed", error
             if self._attempts > state.settings.retries:
@@ -214,7 +228,7 @@ class RunningRequest:
         if enough is not None and len(scanner.pieces) >= enough:
             return "left", ""
         if stream.cut is not None:
-            return broken, f"the connection was lost within the answer: {_words(stream.cut)}"
+            return broken, f"the connection was lost within the answer: {failure_words(stream.cut)}"
         if stream.content_type != "text/event-stream":
             return broken, f"the answer is no event stream but {stream.content_type}"
         return broken, "the stream ended without [DONE]"
@@ -238,11 +252,12 @@ class RunningRequest:
 
     def _record(self, outcome: Outcome, error: str) -> Record:
         begin, planned, scanner = self._state.begin, self._planned, self._scanner
-        usage = scanner.usage()
-        return Record(
+        usage, target = scanner.usage(), self._state.target
+        model = planned.model or target.model
+        record = Record(
             index=planned.index,
             kind=planned.kind,
-            model=planned.model or self._state.target.model,
+            model=model,
             at_s=self._at_s,
             sent_s=self._sent - begin,
             ended_s=self._ended - begin,
@@ -259,26 +274,9 @@ class RunningRequest:
             cached_tokens=usage.cached_tokens,
             cold_wait_s=scanner.waited_s if usage.cold_wait_s is None else usage.cold_wait_s,
             phases=tuple((at - begin, phase) for at, phase in scanner.phases),
+            planned_prefix_tokens=planned.prefix_tokens,
+            prefix=planned.prefix,
+            session=planned.session,
+            turn=planned.turn,
         )
-
-
-async def _refusal(response: aiohttp.ClientResponse) -> str:
-    """The body of an error response in words, with its status. Gives the connection back."""
-    data = b""
-    while len(data) < _REFUSAL_BYTES and (block := await response.content.readany()):
-        data += block
-    if not response.content.at_eof():
-        response.close()
-    words = error_words(data)
-    location = response.headers.get("Location")
-    if location is not None:
-        words = f"redirected to {location}"
-    return f"HTTP {response.status}: {words or response.reason or 'without a body'}"
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection: {error}"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "the server closed the connection before it answered"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return with_next_turn(record, planned, target.context_tokens.get(model), self._state.until_s)

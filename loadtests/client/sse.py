@@ -34,14 +34,17 @@ class Scanner:
         "_usage_frame",
         "done",
         "error",
+        "kept",
         "over_s",
         "phases",
         "pieces",
         "waited_s",
     )
 
-    def __init__(self, api: str) -> None:
+    def __init__(self, api: str, *, keep: bool = False) -> None:
+        """With `keep` the frames of pieces stay, for whoever needs the text of the answer."""
         self._keys = _TEXT_KEYS[api]
+        self.kept: list[bytes] | None = [] if keep else None
         self._rest = b""
         self._last = b""
         self._usage_frame = b""
@@ -72,6 +75,8 @@ class Scanner:
             if frame.startswith(b"data:") and self._is_piece(frame):
                 self.pieces.append(now)
                 self._last = frame
+                if self.kept is not None:
+                    self.kept.append(frame)
             else:
                 self._other(frame, now)
 
@@ -107,6 +112,8 @@ class Scanner:
         elif self._is_piece(data):  # A piece after a comment.
             self.pieces.append(now)
             self._last = frame
+            if self.kept is not None:
+                self.kept.append(data)
         elif b'"usage"' in data:
             self._usage_frame = data
 

@@ -20,7 +20,7 @@ from loadtests.verdicts import Verdicts
 FORMAT = "tideserve-loadtest"
 VERSION = 1
 NEVER = "never"
-_TIMES = ("at_s", "sent_s", "ended_s", "cold_wait_s")
+_TIMES = ("at_s", "sent_s", "ended_s", "cold_wait_s", "next_at_s")
 _COMPRESSION = 5  # on gaps of tokens level 9 takes four times as long for 2 % less
 
 

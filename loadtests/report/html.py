@@ -129,6 +129,7 @@ def _figures(scenario: Scenario, summary: Summary) -> dict[str, Any]:
         "output_tokens_per_s": short(rates.output_tokens_per_s),
         "goodput": rates.goodput,
         "goodput_rps": rates.goodput_rps,
+        "prompts": plain(summary.prompt_cache),
         "peaks": [fleet.peak_ready for fleet in summary.fleets],
         "held_to_ready_s": [fleet.held_to_ready_s for fleet in summary.fleets],
         "gpu_seconds": summary.gpu_seconds,

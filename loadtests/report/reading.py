@@ -9,14 +9,14 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeFloat, ValidationError
 
 from loadtests.arrivals import ARRIVALS_TAGS
-from loadtests.kinds import LENGTH_TAGS
+from loadtests.distributions import DISTRIBUTION_TAGS
 from loadtests.record import Record, Run, Sample, Timekeeping
 from loadtests.report.document import FORMAT, VERSION
 from loadtests.scenario import Scenario
 from serve_app.settings.settings_error import SettingsError, located, shown
 
 _MOST_PROBLEMS = 20
-_TAGS = ARRIVALS_TAGS | LENGTH_TAGS
+_TAGS = ARRIVALS_TAGS | DISTRIBUTION_TAGS
 
 
 class _Decision(BaseModel):

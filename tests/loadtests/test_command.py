@@ -277,3 +277,23 @@ def test_an_interruption_before_the_run_is_told(
     assert run(scenario(tmp_path), stub, tmp_path / "out") == 1
 
     assert "interrupted before a report was written" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_conversations_are_run_to_their_last_turns_and_reported(
+    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = {"kind": "a", "api": "chat", "output_tokens": 5, "shared_prefix_tokens": 20}
+    talk |= {"conversation": {"turns": 3, "think_s": 0.01}}
+    burst = {"shape": "burst", "for_s": 30, "requests": 4}
+    path = scenario(tmp_path, burst, requests=[talk], client={**PATIENT, "processes": 2})
+
+    assert run(path, stub, tmp_path / "out") == 0
+
+    told = capsys.readouterr()
+    assert "twenty: 4 conversations in 30 s" in told.err
+    assert "turns of each, on average" in told.out
+    document = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [one["index"] for one in document["requests"]] == list(range(12))
+    assert document["summary"]["conversations"]["whole"] == 4
+    assert document["summary"]["prompt_cache"]["infinite_cache_tokens"] > 0

@@ -17,7 +17,7 @@ def record(index: int, outcome: Outcome = "answered", ended_s: float = 2.0) -> R
 
 
 def running(at_s: float = 10.0) -> Progress:
-    progress = Progress(tuple(float(i) for i in range(30)), 30.0, "running", at_s=at_s)
+    progress = Progress([float(i) for i in range(30)], 30.0, "running", at_s=at_s)
     progress.samples = {"tide": Sample(9.0, "tide", target=3, ready=1, starting=2, held=4, running=7)}
     return progress
 

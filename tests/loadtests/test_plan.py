@@ -197,3 +197,62 @@ def test_how_many_prefixes_there_are_changes_no_kinds() -> None:
         return [request.kind for request in plan(scenario(stretch, stretch, requests=mixed), HERE)[0]]
 
     assert kinds(1) == kinds(5)
+
+
+TALK = {"kind": "a", "api": "chat", "conversation": {"turns": 3, "think_s": 5}}
+
+
+def talks(seed: int = 0, for_s: float = 1000, **more: Any) -> tuple[Planned, ...]:
+    of = scenario({"shape": "steady", "for_s": for_s, "rate": 1}, requests=[TALK | more], seed=seed)
+    return plan(of, HERE)[0]
+
+
+def test_each_arrival_begins_a_conversation_whose_turns_follow_their_answers() -> None:
+    first = talks(shared_prefix_tokens=100, prompt_tokens=10, output_tokens=20)[0]
+
+    assert [one.turn for one in first.turns()] == [1, 2, 3]
+    assert {one.session for one in first.turns()} == {first.index}
+    assert [one.think_s for one in first.turns()] == [0.0, 5.0, 5.0]
+    assert [(one.prefix_tokens, one.history_tokens, one.own_tokens) for one in first.turns()] == [
+        (100, 0, 10),
+        (100, 30, 10),
+        (100, 60, 10),
+    ]
+    assert [one.prompt_tokens for one in first.turns()] == [110, 140, 170]
+
+
+def test_every_turn_of_every_conversation_has_an_index_of_its_own() -> None:
+    indexes = [one.index for first in talks() for one in first.turns()]
+
+    assert sorted(indexes) == list(range(len(indexes)))
+
+
+def test_equal_seeds_plan_equal_conversations_and_others_plan_others() -> None:
+    spread = {"median": 40, "sigma": 1, "most": 500}
+    drawn = {"conversation": {}, "prompt_tokens": spread, "output_tokens": spread}
+
+    assert talks(seed=1, for_s=50, **drawn) == talks(seed=1, for_s=50, **drawn)
+    assert talks(seed=1, for_s=50, **drawn) != talks(seed=2, for_s=50, **drawn)
+
+
+def test_turns_and_pauses_spread_by_the_published_laws_and_change_no_arrival() -> None:
+    found = talks(conversation={})
+    counts = [sum(1 for _ in first.turns()) for first in found]
+    pauses = [one.think_s for first in found for one in first.turns() if one.turn > 1]
+
+    assert np.mean(counts) == pytest.approx(3.5, rel=0.08)
+    assert np.mean(np.array(counts) <= 4) == pytest.approx(0.74, abs=0.04)
+    assert np.percentile(pauses, (25, 50, 75)) == pytest.approx([61, 120, 235], rel=0.1)
+    assert [first.at_s for first in found] == [first.at_s for first in talks()]
+
+
+def test_a_conversation_of_one_turn_is_one_all_the_same() -> None:
+    first = talks(conversation={"turns": 1})[0]
+
+    assert (first.session, first.turn, first.following) == (first.index, 1, None)
+
+
+def test_turns_count_towards_the_bound_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module, "MOST_REQUESTS", 100)
+    with pytest.raises(SettingsError, match="at most 100 requests"):
+        talks(for_s=60)

@@ -92,3 +92,38 @@ def test_the_digest_is_of_what_a_scenario_says_and_not_of_how(tmp_path: Path) ->
     assert read_scenario(one).digest() == read_scenario(other).digest()
     changed: Scenario = read_scenario(one).model_copy(update={"seed": 1})
     assert changed.digest() != read_scenario(one).digest()
+
+
+TALK = HEAD + "    api: chat\n    conversation:\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("      turns: 0\n", "conversation.turns = 0: input should be greater than or equal to 1"),
+        ("      turns: {mean: 0.5}\n", "turns.mean = 0.5: input should be greater than or equal to 1"),
+        ("      turns: {mean: 9, most: 5}\n", "mean = 9 must be at most most = 5"),
+        (
+            "      turns: {least: 9, most: 101}\n",
+            "turns.most = 101: input should be less than or equal to 100",
+        ),
+        ("      think_s: -1\n", "conversation.think_s = -1: input should be greater than or equal to 0"),
+        (
+            "      think_s: {median: 50, sigma: 1, most: 20}\n",
+            "median = 50.0 must be from least = 0.0 to most = 20.0",
+        ),
+        ("      think: 1\n", "conversation.think = 1: no such setting"),
+    ],
+)
+def test_what_is_wrong_with_a_conversation_is_told(tmp_path: Path, more: str, told: str) -> None:
+    assert told in problems(tmp_path, TALK + more)[0]
+
+
+def test_a_conversation_needs_the_chat_api_and_arrivals_without_lengths_of_their_own(tmp_path: Path) -> None:
+    silent = HEAD + "    conversation: {}\n"
+    traced = (TALK + "      turns: 2\n").replace(
+        "{shape: steady, for_s: 10, rate: 1}", "{shape: trace, for_s: 9}"
+    )
+
+    assert "api = completions: must be chat with a conversation" in problems(tmp_path, silent)[0]
+    assert "arrivals[].shape = trace: not with the conversations of kind a" in problems(tmp_path, traced)[0]

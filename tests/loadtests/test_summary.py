@@ -51,7 +51,7 @@ def test_a_run_without_an_answer_says_never_and_measures_no_itl() -> None:
     assert summary.latencies.tpot is not None
     assert summary.latencies.tpot.p50 == NEVER
     assert summary.rates.answered_rps == summary.rates.goodput == 0
-    assert summary.rates.tokens_per_piece is summary.rates.cached_share is None
+    assert summary.rates.tokens_per_piece is summary.prompt_cache is summary.conversations is None
 
 
 def test_a_run_without_a_request_is_summarized_too() -> None:
@@ -148,13 +148,6 @@ def test_tokens_sent_together_show() -> None:
 
     assert rates.tokens_per_piece == 4.0
     assert rates.output_tokens == 10
-
-
-def test_the_cached_share_is_of_the_prompts_the_server_told_of() -> None:
-    told = record(prompt_tokens=100, cached_tokens=75)
-    untold = record(prompt_tokens=1000)
-
-    assert summarize(samples.run(samples.scenario(), [told, untold])).rates.cached_share == 0.75
 
 
 def test_messages_that_differ_in_ids_and_numbers_are_one_trouble() -> None:

@@ -70,6 +70,22 @@ def test_a_cold_burst_is_told_with_its_waits_its_cost_and_what_went_wrong() -> N
     assert row(told, "rejected")[:3] == ["rejected", "1", "429"]
 
 
+def test_prompts_are_told_with_what_was_cached_and_what_could_have_been() -> None:
+    shared = {"planned_prefix_tokens": 32, "session": 0, "cached_tokens": 16}
+    turns = [
+        samples.record(0, 0.0, (0.5,), turn=1, next_at_s=3.0, **shared),
+        samples.record(1, 3.0, (3.5,), turn=2, conversation_end="context", prompt_tokens=100, **shared),
+    ]
+    told = printed(samples.run(samples.scenario(), turns))
+
+    assert row(told, "sent") == ["sent", "164"]
+    assert row(told, "found in the prefix cache")[-3:] == ["32", "19.5", "%"]
+    assert row(told, "one infinite cache")[-3:] == ["65", "39.6", "%"]
+    assert row(told, "turns of each")[-1] == "2.00"
+    assert row(told, "ended by the model's context")[-1] == "1"
+    assert "conversations" not in "".join(printed(samples.cold_burst()))
+
+
 def test_a_run_without_an_answer_says_never_and_not_nan() -> None:
     told = "\n".join(printed(samples.empty()))
 

@@ -43,6 +43,7 @@ function headline(root, { figures: found, latencies, bounds, price_per_gpu_hour:
   const tone = bounded ? (errors < most ? "good" : "bad") : "";
   const cost = known(found.dollars) ? `${dollars(found.dollars)} at ${dollars(price)} an hour` : "no price is known";
   const wait = of("cold wait");
+  const { prompts } = found;
   figures(root, [
     latency("TTFT"), latency("ITL"),
     ["Errors", whole(found.errors), `${percent(errors)} of ${whole(found.requests)} requests${bound}`, tone],
@@ -50,8 +51,14 @@ function headline(root, { figures: found, latencies, bounds, price_per_gpu_hour:
     peaks.length > 0 && ["Peak replicas", peaks.map(whole).join(" + "), readyWords(found)],
     known(goodput) && ["Goodput", percent(goodput), `${rate(found.goodput_rps)} good requests/s, ${rate(found.offered_rps)} offered`],
     ["Throughput", compact(Math.round(found.output_tokens_per_s ?? 0)), `tokens/s; ${rate(found.answered_rps)} requests/s answered`],
+    prompts && ["Prompt tokens", compact(prompts.prompt_tokens), cachedWords(prompts)],
     known(found.gpu_seconds) && ["GPU-seconds", compact(found.gpu_seconds), cost],
   ]);
+}
+
+function cachedWords({ cached_share: cached, infinite_cache_share: infinite }) {
+  const told = known(cached) ? `${percent(cached)} found in the prefix cache` : "the server did not report how many were cached";
+  return known(infinite) ? `${told}; ${percent(infinite)} in one infinite cache` : told;
 }
 
 function readyWords({ peaks, held_to_ready_s: waits }) {

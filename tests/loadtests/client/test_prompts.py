@@ -104,6 +104,21 @@ def test_a_chat_has_at_least_one_word() -> None:
     assert document(one)["messages"][1]["content"]
 
 
+def test_a_later_turn_repeats_all_that_was_said_and_adds_its_message() -> None:
+    prompts = Prompts(HERE)
+    first = planned(0, api="chat", prompt_tokens=60, prefix_tokens=15, session=0, turn=1)
+    later = planned(1, api="chat", prompt_tokens=120, prefix_tokens=15, history_tokens=75, session=0, turn=2)
+
+    history = prompts.said(first, 'line\n"quoted" Küste \ud800')
+    before = json.loads(b"".join(prompts.parts(first)))["messages"]
+    after = json.loads(b"".join(prompts.later_parts(later, history)))["messages"]
+
+    assert [one["role"] for one in after] == ["system", "user", "assistant", "user"]
+    assert after[:2] == before
+    assert after[2]["content"] == 'line\n"quoted" Küste \ud800'
+    assert 10 <= len(after[3]["content"].split()) <= 40  # 30 tokens in 20 words, some of them written as two.
+
+
 @pytest.mark.parametrize(("api", "field"), [("completions", "token_ids"), ("chat", "words")])
 def test_nothing_to_draw_from_is_an_error(api: str, field: str) -> None:
     empty = dataclasses.replace(HERE, token_ids=(), words=())

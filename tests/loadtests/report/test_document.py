@@ -175,6 +175,21 @@ def test_a_sample_keeps_what_was_told_and_what_was_not(tmp_path: Path) -> None:
     assert read_run(written(tmp_path / "run.json", run)).samples == (look,)
 
 
+def test_a_turn_of_a_conversation_comes_back_and_the_summary_tells_of_its_cache(tmp_path: Path) -> None:
+    shared = {"session": 0, "planned_prefix_tokens": 32, "prefix": 3}
+    turn = samples.record(0, 1.0, (1.5,), turn=1, next_at_s=9.12345, cached_tokens=16, **shared)
+    end: dict[str, Any] = {"conversation_end": "time", "cached_tokens": 60}
+    last = samples.record(1, 9.125, (9.5,), sent_s=9.125, turn=2, **end, **shared)
+    path = written(tmp_path / "run.json", replace(samples.steady(), records=(turn, last), samples=()))
+    back = read_run(path).records
+    summary = json.loads(path.read_text())["summary"]
+
+    assert back == (replace(turn, next_at_s=9.1234), last)
+    assert summary["prompt_cache"]["cached_share"] == 76 / 128
+    assert summary["prompt_cache"]["infinite_cache_tokens"] == 64
+    assert summary["conversations"]["time"] == 1
+
+
 def test_text_that_no_file_can_hold_is_replaced(tmp_path: Path) -> None:
     run = replace(samples.empty(), records=(samples.error("failed", 0, "half a pair: \ud800"),))
 

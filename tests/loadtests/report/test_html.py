@@ -68,6 +68,14 @@ def test_the_data_have_the_verdict_the_bounds_and_decisions_in_time_of_the_run()
     assert data["costs"][0]["ready"] == pytest.approx(507, abs=5)
 
 
+def test_the_page_tells_the_prompt_tokens_and_what_was_cached() -> None:
+    prompts = Elements(page(*reported(samples.cold_burst()))).document()["figures"]["prompts"]
+
+    assert prompts["cached_share"] == prompts["cached_tokens"] / prompts["prompt_tokens"]
+    assert prompts["infinite_cache_share"] is None
+    assert Elements(page(*reported(samples.empty()))).document()["figures"]["prompts"] is None
+
+
 def test_what_the_client_may_not_have_is_told_beside_what_it_had() -> None:
     kept = replace(samples.KEPT_TIME, sent_max_ms=900.0)
     data = Elements(page(*reported(replace(samples.steady(), timekeeping=kept)))).document()
