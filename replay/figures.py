@@ -148,6 +148,7 @@ def measure(
         peak=fleet.peak,
         changes=changes,
         preemptions=int(totals["preemptions"]),
+        cached_share=float(totals["cached"] / max(totals["arrived_tokens"], 1.0)),
         moves=int(totals["moves"]),
         windows=windows,
         timeline=series.timeline(),

@@ -109,6 +109,8 @@ class Result:
     changes: int
     """Changes of the target."""
     preemptions: int
+    cached_share: float
+    """Of the prompt tokens, those that prefix caches held; 0 for a trace without prefix blocks."""
     moves: int
     """Of streams from draining replicas to others."""
     windows: Windows

@@ -134,6 +134,7 @@ TOTALS = np.dtype(
         ("itl_count", "f8"),
         ("itl_sum", "f8"),
         ("preemptions", "f8"),
+        ("cached", "f8"),  # prompt tokens found in prefix caches
         ("moves", "f8"),  # of requests from draining replicas to others
     ]
 )

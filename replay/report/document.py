@@ -100,6 +100,7 @@ def document(result: Result) -> dict[str, Any]:
         "peak": result.peak,
         "changes": result.changes,
         "preemptions": result.preemptions,
+        "cached_share": result.cached_share,
         "moves": result.moves,
         "policy_errors": result.policy_errors,
         "peers": {name: _peer(result, summary) for name, summary in result.peers.items()},

@@ -43,6 +43,7 @@ def cached_tokens(m: Memory, r: int, q: int) -> int:
         rep.cached_blocks = use(m.cache, r, rep.cached_blocks, m.blocks[q, i])
     # The last token is always computed: its logits are the first output token's.
     tokens: int = min(hits * m.rules[0].block_tokens, request.prompt - 1)
+    m.totals[0].cached += tokens
     return tokens
 
 
