@@ -66,8 +66,9 @@ def add_command(commands: Any) -> None:
         help="share of starts that fail and are retried; by default 0",
     )  # fmt: skip
     add(
-        "--routing", default="grouped", metavar="HOW",
-        help="how a replica is picked: grouped (as the ingress does; the default), tokens or two-choices",
+        "--routing", default="prefix-aware", metavar="HOW",
+        help="how a replica is picked: prefix-aware (as the ingress does; the default), grouped, tokens, "
+        "two-choices or text-tree; see docs/replay.md",
     )  # fmt: skip
     add(
         "--oracle", action=argparse.BooleanOptionalAction, default=False,

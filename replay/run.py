@@ -47,8 +47,7 @@ def replay(
         initial: Replicas ready at the start. By default the least static fleet that attains 99 % in the first
             ten minutes (`first_fleet`), the same for every policy; but a static fleet stands from the start,
             and the oracle begins with what it needs and pays the starts of those beyond the others'.
-        routing: `grouped`, as the ingress picks a replica; `tokens`, by the prompt tokens outstanding alone;
-            or `two-choices` by requests in flight.
+        routing: One of `fleet.conditions.ROUTINGS`; `prefix-aware` is the ingress's.
         capacity: Replicas the cluster has room for; those beyond wait. None: no limit.
         start_failures: Share of starts that fail.
         progress: Called now and then with the share that is done, 0 to 1.

@@ -10,11 +10,11 @@ from replay.fleet.conditions import ROUTINGS
 _HEAD = f"""# Routings on traces that share prefixes
 
 Static fleets in replay ([replay.md](../replay.md)), each request once by each routing. TTFT target
-{TTFT_TARGET_S:g} s, ITL target {1000 * ITL_TARGET_S:g} ms, both at the 95th percentile of each minute. Caches
-hold what the GPU's memory leaves, in blocks of 512 tokens, and evict the longest unused. A field is
-attainment, the requests within the TTFT target, the median TTFT, and the share of prompt tokens found in caches.
-`prefix-aware` is ours ([the pick](../architecture.md#the-pick)), `grouped` the same without knowledge of
-caches, `tokens` the least load in prompt tokens, `two-choices` the fewer requests of two replicas drawn at
+{TTFT_TARGET_S:g} s, ITL target {1000 * ITL_TARGET_S:g} ms, both at the 95th percentile of each minute.
+Caches hold what the GPU's memory leaves, in blocks of 512 tokens, and evict the longest unused. A field is
+attainment, the requests within the TTFT target, the median TTFT, and the share of prompt tokens found in
+caches. `prefix-aware` is ours ([the pick](../architecture.md#the-pick)), `grouped` the same without knowledge
+of caches, `tokens` the least load in prompt tokens, `two-choices` the fewer requests of two replicas drawn at
 random, and `text-tree` SGLang's rule, with an index as well bounded and as well informed as ours.
 """
 

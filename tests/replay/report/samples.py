@@ -191,6 +191,7 @@ def result_of(policy: str, rate: Floats, line: Fleet, records: list[dict[str, An
         peak=int((line.target + line.draining).max(initial=0)),
         changes=int((rises != 0).sum()),
         preemptions=3,
+        cached_share=0.25,
         moves=2,
         windows=seen,
         timeline=Timeline(
