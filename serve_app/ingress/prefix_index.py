@@ -25,24 +25,25 @@ _FADE = 0.99
 _SURE_SHARE = 0.9
 _SLACK_TOKENS = 128
 """Less than this share of what was expected in a cache, and so many tokens less, shows that something has
-been evicted: bytes tell tokens to some 10 %, and a cache holds whole blocks, of 128 tokens at most."""
+been evicted: the parts of a prompt differ by some 10 % in bytes per token, and a cache holds whole blocks, of
+128 tokens at most."""
 
 
 @dataclass(slots=True)
 class Ratio:
-    """Bytes per token, of sums that fade."""
+    """One amount over another, both summed up and fading."""
 
-    bytes: float = 0.0
-    tokens: float = 0.0
+    amount: float = 0.0
+    other: float = 0.0
 
-    def learn(self, size: int, tokens: int) -> None:
+    def learn(self, amount: float, other: float) -> None:
         """Count one more prompt."""
-        self.bytes = self.bytes * _FADE + size
-        self.tokens = self.tokens * _FADE + tokens
+        self.amount = self.amount * _FADE + amount
+        self.other = self.other * _FADE + other
 
     def value(self, unknown: float) -> float:
         """The ratio; `unknown` while there is none."""
-        return self.bytes / self.tokens if self.tokens else unknown
+        return self.amount / self.other if self.other else unknown
 
 
 @dataclass(slots=True)
@@ -77,14 +78,15 @@ class PrefixIndex:
         """By hash, the bits of the replicas that hold it."""
         self._uses = 0
         self._sessions = Sessions()
-        self._prompts = Ratio()
-        self._found = Ratio()
-        """Of what was expected in caches and found there. An answer may have other bytes per token than a
-        prompt, and caches hold whole blocks."""
+        self._bytes_per_token = Ratio()
+        self._found_share = Ratio()
+        """Of what was expected in caches: those hold whole blocks, and answers have other bytes per token."""
 
     def tokens(self, expected: Expected) -> int:
         """Return how many tokens an engine is expected to find in its cache."""
-        return round(expected.size / self._found.value(self._prompts.value(BYTES_PER_TOKEN)))
+        return round(
+            expected.size / self._bytes_per_token.value(BYTES_PER_TOKEN) * self._found_share.value(1.0)
+        )
 
     def keep(self, replicas: Collection[str]) -> None:
         """Know these replicas and no others. What is known of those that stay is kept."""
@@ -164,13 +166,14 @@ class PrefixIndex:
         self, replica: str, prefix: PromptPrefix, expected: Expected, cached_tokens: int, prompt_tokens: int
     ) -> None:
         """Correct what is known by what an engine found in its cache of a prompt sent to it."""
-        self._prompts.learn(prefix.size, prompt_tokens)
+        self._bytes_per_token.learn(prefix.size, prompt_tokens)
         if not expected.size:
             return
-        told = self.tokens(expected)
-        self._sessions.learn(prefix, cached_tokens / max(told, 1))
+        # By the prompt's own bytes per token: those of two kinds of traffic may differ by a factor of three.
+        told = prompt_tokens * expected.size / prefix.size
+        self._sessions.learn(prefix, cached_tokens / told)
         if cached_tokens + _SLACK_TOKENS >= told * _SURE_SHARE:
-            self._found.learn(expected.size, cached_tokens)
+            self._found_share.learn(cached_tokens, told)
             return
         cache, missing = self._caches.get(replica), int(len(expected.last_uses) * cached_tokens / told)
         if cache is None or missing >= len(expected.last_uses):
@@ -185,7 +188,7 @@ class PrefixIndex:
         self._evict(cache, old)
 
     def _blocks(self, tokens: int) -> int:
-        return max(int(tokens * self._prompts.value(BYTES_PER_TOKEN) / BLOCK_BYTES), 1)
+        return max(int(tokens * self._bytes_per_token.value(BYTES_PER_TOKEN) / BLOCK_BYTES), 1)
 
     def _evict(self, cache: _Cache, count: int) -> None:
         for _ in range(count):

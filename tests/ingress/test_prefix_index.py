@@ -134,6 +134,23 @@ def test_a_session_is_expected_where_it_was_though_its_bytes_differ_until_that_i
     assert known.matched(turn(11, 12)) == {}
 
 
+def test_traffic_with_other_bytes_per_token_is_not_taken_for_evictions() -> None:
+    """One kind has two bytes a token, the other one six; both are found where they are expected."""
+    known = index("a", blocks=1000)
+    kinds = [
+        (prompt(*range(100 * kind, 100 * kind + 20)), bytes_per_token)
+        for kind, bytes_per_token in ((1, 2), (2, 6))
+    ]
+    for asked, _ in kinds:
+        known.sent("a", asked, 0)
+    for _ in range(20):
+        for asked, bytes_per_token in kinds:
+            matched = known.matched(asked)["a"]
+            assert matched == asked.size
+            tokens = asked.size // bytes_per_token
+            known.learn("a", asked, known.sent("a", asked, matched), tokens - 1, tokens)
+
+
 class Plain:
     """The same without bits: for each replica its blocks, by last use."""
 

@@ -34,6 +34,8 @@ ATTACKS = (
     Attack("engine-core", "kill"),
 )
 TIMING = Timing(load_s=2, watch_s=2, recovery_s=120, stop_s=5, steady_s=1)
+BLOCK_TOKENS = 128
+"""vLLM caches whole blocks, on the CPU of so many tokens."""
 LONGEST_S = 20.0
 """Without an answer, beside other tests. `make chaos` holds it to 2 s; Ray alone takes 28 to 84 s."""
 
@@ -131,6 +133,30 @@ def test_greedy_streams_are_the_same_whether_a_replica_is_killed_under_them_or_n
     moved = [text.count(b": continued on another replica after ") for text in disturbed]
     assert any(moved)
     assert [pieces(text) for text in disturbed] == [pieces(text) for text in undisturbed]
+
+
+def test_the_turns_of_a_conversation_find_it_in_a_cache_after_all_these_losses(attacked) -> None:
+    """With the other of the two replicas they would find what all conversations share, which is nothing."""
+    running, _, _ = attacked
+    for number in range(6):
+        said = f"{number}: " + "The boats lay in the harbour at low tide. " * (20 + number)
+        messages = [{"role": "user", "content": said}]
+        before = 0
+        for _ in range(3):
+            body = {
+                "model": MODEL,
+                "messages": messages,
+                "max_tokens": 20,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+            with RawStream(running.port, "/v1/chat/completions", body) as stream:
+                answer = stream.until(b"data: [DONE]\n\n")
+            events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+            (last,) = (event for event in events if event.get("usage"))
+            assert last["latency"]["cached_tokens"] > before - BLOCK_TOKENS
+            before = last["usage"]["prompt_tokens"]
+            messages += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
 
 
 def test_nothing_outlives_a_run_that_is_killed_itself(attacked) -> None:

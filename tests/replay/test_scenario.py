@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from replay.fleet.conditions import rules
 from replay.profile_files import load_profile
 from replay.run import replay
 from replay.scenario import scenario
@@ -64,8 +65,11 @@ def test_warm_nodes_come_from_the_profile() -> None:
 def test_without_prefill_groups_the_simulated_ingress_has_none() -> None:
     knobs = Knobs(prefill_groups=False)
 
-    assert scenario(steady(), knobs=knobs).conditions.routing == "tokens"
-    assert scenario(steady(), knobs=knobs, routing="two-choices").conditions.routing == "two-choices"
+    asked = scenario(steady(), knobs=knobs)
+    assert asked.conditions.routing == "prefix-aware"
+    assert not asked.conditions.prefill_groups
+    assert rules(asked.profile, asked.conditions)["prefill_budget_s"][0] == 0.0
+    assert rules(A100, scenario(steady()).conditions)["prefill_budget_s"][0] > 0.0
 
 
 def test_knobs_that_only_advise_act_in_a_replay() -> None:
@@ -77,7 +81,10 @@ def test_knobs_that_only_advise_act_in_a_replay() -> None:
     [
         ({"seed": -1}, "seed = -1: must be at least 0"),
         ({"initial": 33}, "initial = 33: must be from 0 to max_replicas = 32"),
-        ({"routing": "luck"}, "routing = 'luck': must be one of grouped, tokens, two-choices"),
+        (
+            {"routing": "luck"},
+            "routing = 'luck': must be one of prefix-aware, grouped, tokens, two-choices, text-tree",
+        ),
         ({"capacity": 0}, "capacity = 0: must be from 1 to 10000"),
         ({"start_failures": 1.0}, "start_failures = 1: must be from 0 to 0.9"),
         (
