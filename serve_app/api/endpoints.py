@@ -61,7 +61,8 @@ class Endpoints:
     async def answer(self, http: Request, operation: Operation, read: Callable[[bytes], Seen]) -> Response:
         """The engine's answer. `read` tells what the ingress needs to know of a body."""
         state = http.state
-        share = BodyShare(self._memory, getattr(state, "api_key", None))
+        key = getattr(state, "api_key", None)
+        share = BodyShare(self._memory, key)
         try:
             body = await read_body(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
             await check_structure(body)
@@ -69,7 +70,7 @@ class Endpoints:
             model = seen.model
             request = EngineRequest(operation, body, state.request_id, state.arrived, seen.wants_stream)
             if seen.fields is not None:
-                request.prefix = prompt_prefix(seen.fields, session_of(http.scope["headers"]))
+                request.prefix = prompt_prefix(seen.fields, session_of(http.scope["headers"], key))
             request.trace = TraceContext.of(http.scope["headers"])
             try:
                 share.belongs_to(model.name)

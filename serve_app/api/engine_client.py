@@ -66,7 +66,7 @@ class EngineRequest:
     cached_tokens: int | None = None
     """Those that the engine found there. None until its answer has ended, and for what generates nothing."""
     prompt_tokens: int | None = None
-    """All of them, over all sequences. None until its answer has ended."""
+    """All of them. None until its answer has ended, and for several sequences."""
     lost: str = ""
     """On an engine replica: which of the data plane's `LOSSES` has ended the answer; "" for none."""
     ttft_s: float | None = None

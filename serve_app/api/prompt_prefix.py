@@ -20,6 +20,8 @@ _MOST_BACK = 4
 """How many messages back from its end a prompt may have ended at the turn before: the answer, a user's
 message, and the results of two tool calls more."""
 
+_LIST = ord("[")
+_UNSET = (b"", b"null")
 _NONE = msgspec.Raw(b"")
 _messages = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -29,6 +31,8 @@ class PromptFields(msgspec.Struct):
 
     messages: msgspec.Raw = _NONE
     prompt: msgspec.Raw = _NONE
+    prompt_logprobs: msgspec.Raw = _NONE
+    """With them vLLM leaves its cache aside."""
     cache_salt: msgspec.Raw = _NONE
     tools: msgspec.Raw = _NONE
     documents: msgspec.Raw = _NONE
@@ -39,14 +43,14 @@ class PromptFields(msgspec.Struct):
     truncate_prompt_tokens: msgspec.Raw = _NONE
 
 
-_before = attrgetter(*[name for name in PromptFields.__struct_fields__ if name not in ("messages", "prompt")])
+_before = attrgetter(*PromptFields.__struct_fields__[PromptFields.__struct_fields__.index("cache_salt") :])
 
 
 class PromptPrefix(msgspec.Struct, frozen=True):
     """Hashes of what a prompt begins with. Two prompts that share one share all bytes before it."""
 
     size: int
-    """Bytes of the prompt, as JSON."""
+    """Bytes of the prompt as JSON, with its tools and whatever else comes first."""
     blocks: tuple[int, ...]
     """One for each whole block, of all bytes up to its end; at most `MOST_BLOCKS`."""
     end: int
@@ -61,43 +65,46 @@ class PromptPrefix(msgspec.Struct, frozen=True):
 def prompt_prefix(fields: PromptFields, session: bytes = b"") -> PromptPrefix | None:
     """Return what a prompt may share with others; None for a batch of prompts, and for what is no prompt.
 
-    A prefix under another salt or behind other tools has other hashes, and so never matches; nor does
-    `session`, the client's name of the conversation.
+    A prefix under another salt or behind other tools has other hashes, and so never matches. `session` is the
+    client's name of the conversation.
     """
-    text, messages = bytes(fields.prompt), []
-    if len(fields.messages):
-        text = bytes(fields.messages)
-        try:
-            messages = _messages.decode(text)
-        except (msgspec.DecodeError, RecursionError):
-            return None
-    elif text.startswith(b"[") and not text[1:].lstrip()[:1].isdigit():
+    written = fields.messages if len(fields.messages) else fields.prompt
+    # What closes the text or the list is left out; the next turn goes on before it.
+    size = len(written) - 1
+    if size <= 0 or bytes(fields.prompt_logprobs) not in _UNSET:
         return None
-    # What closes the text or the list; the next turn goes on before it.
-    size = len(text) - 1
-    if size <= 0:
+    text = memoryview(written)
+    if not len(fields.messages) and text[0] == _LIST and not bytes(text[1:32]).lstrip()[:1].isdigit():
         return None
     before = _before(fields)
-    seed = xxh3_64_intdigest(b"\0".join(map(bytes, before))) if any(map(len, before)) else 0
-    named = xxh3_64_intdigest(session, seed) if session else 0
-    blocks, hashed = [], seed
-    view = memoryview(text)
+    if any(map(len, before)):
+        first = b"\0".join(map(bytes, before)) + b"\0"
+        text, size = memoryview(first + bytes(text)), size + len(first)
+        named = xxh3_64_intdigest(session, xxh3_64_intdigest(first)) if session else 0
+    else:
+        named = xxh3_64_intdigest(session) if session else 0
+    blocks: list[int] = []
+    hashed = 0
     for start in range(0, min(size // BLOCK_BYTES, MOST_BLOCKS) * BLOCK_BYTES, BLOCK_BYTES):
-        hashed = xxh3_64_intdigest(view[start : start + BLOCK_BYTES], hashed)
+        hashed = xxh3_64_intdigest(text[start : start + BLOCK_BYTES], hashed)
         blocks.append(hashed)
     if size >= (MOST_BLOCKS + 1) * BLOCK_BYTES:
         return PromptPrefix(size, tuple(blocks), 0, named)
-
-    if not messages:
-        return PromptPrefix(size, tuple(blocks), _hash_to(size, view, blocks, seed), named)
-    ends = _last_ends(text, messages)
-    hashes = [_hash_to(end, view, blocks, seed) for end in ends]
+    if not len(fields.messages):
+        return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks), named)
+    try:
+        ends = _last_ends(bytes(text), _messages.decode(fields.messages))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    hashes = [_hash_to(end, text, blocks) for end in ends]
+    if not hashes:
+        return None
     return PromptPrefix(size, tuple(blocks), hashes[0], named, tuple(zip(hashes[1:], ends, strict=False)))
 
 
-def _hash_to(end: int, text: memoryview, blocks: list[int], seed: int) -> int:
+def _hash_to(end: int, text: memoryview, blocks: list[int]) -> int:
     whole = end // BLOCK_BYTES
-    return xxh3_64_intdigest(text[whole * BLOCK_BYTES : end], blocks[whole - 1] if whole else seed)
+    return xxh3_64_intdigest(text[whole * BLOCK_BYTES : end], blocks[whole - 1] if whole else 0)
 
 
 def _last_ends(text: bytes, messages: list[msgspec.Raw]) -> list[int]:

@@ -6,10 +6,13 @@ MOST_BYTES = 256
 _HEADER = b"x-session-id"
 
 
-def session_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def session_of(headers: Iterable[tuple[bytes, bytes]], api_key: str | None = None) -> bytes:
     """Return the session in the headers of a request, whose names are in lower case; empty without one.
 
-    One that is longer than `MOST_BYTES` is left out: it is a hint, and refuses nothing.
+    It belongs to the key with the name `api_key`, since others may use the same. One that is longer than
+    `MOST_BYTES` is left out: it is a hint, and refuses nothing.
     """
     found = next((value for name, value in headers if name == _HEADER), b"")
-    return found if len(found) <= MOST_BYTES else b""
+    if not found or len(found) > MOST_BYTES:
+        return b""
+    return found if api_key is None else api_key.encode() + b"\0" + found

@@ -29,7 +29,8 @@ class DataPlane:
         trouble: Returns why the engine cannot take requests now, or "" if it can. It is sent twice a second
             to every ingress replica.
         still_s: Returns for how long the engine has taken no step, in seconds, if that is the trouble.
-        kv_cache_tokens: What the engine's prefix cache holds at most; 0 where that is not known.
+        prefix_cache_tokens: What the engine's prefix cache holds at most: 0 where it has none, None where
+            that is not known.
     """
 
     def __init__(
@@ -37,12 +38,12 @@ class DataPlane:
         engine: EngineClient,
         trouble: Callable[[], str] = lambda: "",
         still_s: Callable[[], float] = lambda: 0.0,
-        kv_cache_tokens: int = 0,
+        prefix_cache_tokens: int | None = None,
     ) -> None:
         self._engine = engine
         self._trouble = trouble
         self._still_s = still_s
-        self._kv_cache_tokens = kv_cache_tokens
+        self._prefix_cache_tokens = prefix_cache_tokens
         self._server: asyncio.Server | None = None
         self._beating: asyncio.Task[None] | None = None
         self._connections: set[IngressConnection] = set()
@@ -94,10 +95,10 @@ class DataPlane:
     def _tell_others(self, source: IngressConnection, prefix: Prefix) -> None:
         for connection in self._connections:
             if connection is not source:
-                connection.of_others.append(prefix)
+                connection.note(prefix)
 
     def _beat_now(self) -> Beat:
-        return Beat(self._trouble(), self._still_s(), self._kv_cache_tokens)
+        return Beat(self._trouble(), self._still_s(), self._prefix_cache_tokens)
 
     async def _beat(self) -> None:
         while True:

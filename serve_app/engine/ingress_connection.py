@@ -17,7 +17,7 @@ from serve_app.api.trace_context import TraceContext
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     LOSSES,
-    MOST_PREFIXES,
+    MOST_BLOCKS,
     VERSION,
     Answer,
     Beat,
@@ -97,18 +97,28 @@ class IngressConnection:
         self._beat = beat
         self._closed = closed
         self._cached = cached
-        self.of_others: deque[Prefix] = deque(maxlen=MOST_PREFIXES)
-        """Prefixes that other ingress replicas have sent since the last heartbeat."""
+        self._of_others: deque[Prefix] = deque()
+        self._blocks = 0
+        """Of the prefixes that other ingress replicas have sent since the last heartbeat."""
         self._known = False
         """Whether the caller has shown the token."""
         self._waiting: list[_Stream] = []
         """Streams that have something to send."""
 
+    def note(self, prefix: Prefix) -> None:
+        """Take a prefix that another ingress replica has sent, to be told with the next heartbeat."""
+        self._of_others.append(prefix)
+        self._blocks += len(prefix.blocks) + 1
+        while self._blocks > MOST_BLOCKS:
+            self._blocks -= len(self._of_others.popleft().blocks) + 1
+
     def tell(self, beat: Beat) -> None:
-        """Pass a heartbeat on, and with it what other ingress replicas have sent."""
+        """Pass a heartbeat on, and what has been noted with it, unless the ingress does not read."""
         if self._known:
-            self.frames.send(msgspec.structs.replace(beat, prefixes=list(self.of_others)))
-            self.of_others.clear()
+            noted = list(self._of_others) if self.frames.writable else []
+            self.frames.send(msgspec.structs.replace(beat, prefixes=noted))
+        self._of_others.clear()
+        self._blocks = 0
 
     async def stop(self) -> None:
         """Close the connection, and wait until its calls have ended."""

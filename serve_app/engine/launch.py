@@ -55,6 +55,12 @@ class RunningEngine:
             config.scheduler_config.max_num_batched_tokens,
         )
 
+    @property
+    def prefix_cache_tokens(self) -> int | None:
+        """What its prefix cache holds at most: 0 where it has none, None where vLLM does not tell."""
+        cache = self.llm.vllm_config.cache_config
+        return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
+
     def shutdown(self) -> None:
         """Stop the engine core and its workers, and wait until they are gone."""
         if self.guard is not None:

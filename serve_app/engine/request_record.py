@@ -52,7 +52,8 @@ class RequestRecord:
             self.outcome = COMPLETED
         if self.sequences:
             self.request.cached_tokens = self.cached_tokens()
-            self.request.prompt_tokens = self.prompt_tokens()
+            if len(self.sequences) == 1:
+                self.request.prompt_tokens = self.prompt_tokens()
 
     def failed(self, status: int) -> None:
         """Note that an error ended the request, with the status for a client that has not been sent one."""

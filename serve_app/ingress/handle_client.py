@@ -54,6 +54,7 @@ class HandleClient:
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
         """Run `request` on a replica, over Ray."""
+        request.prefix = None  # this way no replica tells what it found, so nothing would correct the index
         slot = await self._admission.take(request)
         try:
             # Tells `EngineRouter` which replica was picked; Ray asks it.

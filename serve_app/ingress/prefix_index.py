@@ -22,6 +22,8 @@ _UNKNOWN_CACHE_TOKENS = 32_768
 """What a replica's cache is taken to hold until it has told: less than any GPU's, and a long prompt."""
 _FADE = 0.99
 """Ratios are means over about a hundred prompts."""
+_LEAST_BYTES, _MOST_BYTES = 1.0, 8.0
+"""A prompt with fewer or more bytes per token tells nothing of text: it has images, or mostly spaces."""
 _SURE_SHARE = 0.9
 _SLACK_TOKENS = 128
 """Less than this share of what was expected in a cache, and so many tokens less, shows that something has
@@ -61,7 +63,9 @@ class Expected(NamedTuple):
     size: int
     """Bytes."""
     last_uses: tuple[int, ...] = ()
-    """Of its blocks, before this prompt used them."""
+    """Of the blocks that it held, before this prompt used them."""
+    use: int = 0
+    """The number of this use."""
 
 
 NOTHING = Expected(0)
@@ -103,7 +107,7 @@ class PrefixIndex:
                 self._caches[name] = _Cache(bit, self._blocks(_UNKNOWN_CACHE_TOKENS))
 
     def resize(self, replica: str, tokens: int) -> None:
-        """Note that the cache of `replica` holds so many tokens."""
+        """Note that the cache of `replica` holds so many tokens: 0 where it has none."""
         if (cache := self._caches.get(replica)) is not None:
             cache.most = self._blocks(tokens)
             self._evict(cache, len(cache.last_use) - cache.most)
@@ -139,10 +143,25 @@ class PrefixIndex:
         cache = self._caches.get(replica)
         if cache is None:
             return NOTHING
-        uses = tuple([cache.last_use.get(block, 0) for block in prefix.blocks[: matched // BLOCK_BYTES]])
+        uses = []
+        for block in prefix.blocks:
+            used = cache.last_use.get(block)
+            if used is None:
+                break
+            uses.append(used)
         self.holds(replica, prefix)
         self._sessions.sent(prefix)
-        return Expected(matched, uses)
+        return Expected(matched, tuple(uses), self._uses)
+
+    def never_prefilled(self, replica: str, prefix: PromptPrefix, expected: Expected) -> None:
+        """Note that a prompt that was sent to `replica` came to nothing: what was new of it is not there."""
+        cache = self._caches.get(replica)
+        if cache is None:
+            return
+        for block in (prefix.session, prefix.end, *prefix.blocks[len(expected.last_uses) :]):
+            if cache.last_use.get(block) == expected.use:
+                del cache.last_use[block]
+                self._let_go(block, cache.bit)
 
     def holds(self, replica: str, prefix: PromptPrefix | Prefix) -> None:
         """Note that `replica` holds a prompt now, sent by this process or another one."""
@@ -166,18 +185,21 @@ class PrefixIndex:
         self, replica: str, prefix: PromptPrefix, expected: Expected, cached_tokens: int, prompt_tokens: int
     ) -> None:
         """Correct what is known by what an engine found in its cache of a prompt sent to it."""
-        self._bytes_per_token.learn(prefix.size, prompt_tokens)
+        if _LEAST_BYTES <= prefix.size / prompt_tokens <= _MOST_BYTES:
+            self._bytes_per_token.learn(prefix.size, prompt_tokens)
         if not expected.size:
+            self._sessions.learn_unexpected(prefix, cached_tokens / prompt_tokens)
             return
         # By the prompt's own bytes per token: those of two kinds of traffic may differ by a factor of three.
         told = prompt_tokens * expected.size / prefix.size
         self._sessions.learn(prefix, cached_tokens / told)
-        if cached_tokens + _SLACK_TOKENS >= told * _SURE_SHARE:
-            self._found_share.learn(cached_tokens, told)
+        self._found_share.learn(min(cached_tokens, told), told)
+        # Only blocks were known to be there; that an answer or a session is, was a guess.
+        known = prompt_tokens * len(expected.last_uses) * BLOCK_BYTES / prefix.size
+        cache = self._caches.get(replica)
+        if cache is None or cached_tokens + _SLACK_TOKENS >= known * _SURE_SHARE:
             return
-        cache, missing = self._caches.get(replica), int(len(expected.last_uses) * cached_tokens / told)
-        if cache is None or missing >= len(expected.last_uses):
-            return
+        missing = int(len(expected.last_uses) * cached_tokens / known)
         # Whatever had not been used since the block that is gone is gone with it.
         gone, last_use = expected.last_uses[missing], cache.last_use
         old = 0
@@ -188,16 +210,19 @@ class PrefixIndex:
         self._evict(cache, old)
 
     def _blocks(self, tokens: int) -> int:
-        return max(int(tokens * self._bytes_per_token.value(BYTES_PER_TOKEN) / BLOCK_BYTES), 1)
+        return int(tokens * self._bytes_per_token.value(BYTES_PER_TOKEN) / BLOCK_BYTES)
 
     def _evict(self, cache: _Cache, count: int) -> None:
         for _ in range(count):
             block, _ = cache.last_use.popitem(last=False)
-            left = self._holders[block] & ~cache.bit
-            if left:
-                self._holders[block] = left
-            else:
-                del self._holders[block]
+            self._let_go(block, cache.bit)
+
+    def _let_go(self, block: int, bit: int) -> None:
+        left = self._holders[block] & ~bit
+        if left:
+            self._holders[block] = left
+        else:
+            del self._holders[block]
 
 
 def _bits(mask: int) -> Iterable[int]:

@@ -226,6 +226,8 @@ class RelayedRequest:
                 if not moved:
                     self._end(part)
         if moved:
+            if self._request.prefix is not None:
+                self._admission.replicas.prefixes.holds(slot.replica.replica_id, self._request.prefix)
             self.leave()
             self._part = part
         return moved

@@ -129,8 +129,8 @@ class Heartbeats:
         listener.silent_looks = 0
         replica = listener.replica
         replica.still_s = beat.still_s
-        if beat.kv_cache_tokens:
-            known.prefixes.resize(replica.replica_id, beat.kv_cache_tokens)
+        if beat.prefix_cache_tokens is not None:
+            known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
         for prefix in beat.prefixes:
             known.prefixes.holds(replica.replica_id, prefix)
         if listener.suspected:

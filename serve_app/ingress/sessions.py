@@ -37,3 +37,8 @@ class Sessions:
         """Note the share that an engine found of what was expected of a prompt."""
         if prefix.session in self._known:
             self._known[prefix.session] = self._known[prefix.session][0], min(share, 1.0)
+
+    def learn_unexpected(self, prefix: PromptPrefix, share: float) -> None:
+        """Note the share of a prompt that an engine found where nothing was expected."""
+        if prefix.session in self._known:
+            self.learn(prefix, max(share, self._known[prefix.session][1]))

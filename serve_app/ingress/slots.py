@@ -166,6 +166,8 @@ class Slots:
         slot.released = True
         replica = slot.replica
         replica.in_flight -= 1
+        if slot.prefix is not None and slot.pending_prompt_tokens:
+            self.prefixes.never_prefilled(replica.replica_id, slot.prefix, slot.expected)
         replica.load -= slot.pending_prompt_tokens + SEQUENCE_TOKENS
         if slot.pending_prompt_tokens and slot.group >= replica.group:
             replica.leave_group(slot, self.clock())

@@ -35,8 +35,9 @@ merges what it generates meanwhile, at most the answer's `max_tokens`; no other 
 BEAT_S = 0.5
 """Between two `Beat`s of an engine replica."""
 
-MOST_PREFIXES = 256
-"""Of a `Beat`: 512 new prompts a second. What is left out, an ingress replica merely does not expect."""
+MOST_BLOCKS = 4096
+"""Of the prefixes of a `Beat`, some 40 kB: as many prompt tokens as an engine prefills in half a minute. What
+is left out, an ingress replica merely does not expect."""
 
 ENGINE_DEAD = "engine_dead"
 """The engine core had died before the call came, which is not to blame."""
@@ -165,7 +166,7 @@ class Piece(msgspec.Struct, array_like=True):
     the request log. None if it does not know, or never was asked to generate. What other engines generated of
     a stream that goes on here is prompt."""
     prompt_tokens: int | None = None
-    """Of the last one: all prompt tokens, over all sequences, where `cached_tokens` is known."""
+    """Of the last one: all prompt tokens, where `cached_tokens` is known; None for several sequences."""
 
 
 class Step(msgspec.Struct, tag=5, array_like=True):
@@ -181,11 +182,11 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     """Why the replica takes no requests now, for people to read; "" if it does."""
     still_s: float = 0.0
     """For how long its engine has taken no step, if that is why; else 0."""
-    kv_cache_tokens: int = 0
-    """What its prefix cache holds at most, in tokens; 0 where it does not tell."""
+    prefix_cache_tokens: int | None = None
+    """What its prefix cache holds at most, in tokens: 0 where it has none, None where it does not tell."""
     prefixes: list[Prefix] = []
-    """Those that calls of other ingress replicas came with since the last one, in their order; of more than
-    `MOST_PREFIXES` the latest."""
+    """Those that calls of other ingress replicas came with since the last one, in their order; the latest of
+    them that have at most `MOST_BLOCKS` blocks together."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

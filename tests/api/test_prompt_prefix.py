@@ -81,6 +81,21 @@ def test_fields_before_the_messages_do_not_matter_but_those_that_make_the_prompt
     assert shared_blocks(salted, otherwise) == 0
 
 
+def test_tools_are_the_beginning_of_a_prompt() -> None:
+    tools = [{"type": "function", "function": {"name": "tide", "description": "x" * 2000}}]
+    one, two = (prefix({"tools": tools, "messages": [user(text)]}) for text in ("Now?", "Tomorrow?"))
+
+    assert shared_blocks(one, two) == len(one.blocks) >= 3
+    assert one.size > 2000
+
+
+def test_with_prompt_logprobs_the_cache_is_left_aside() -> None:
+    body = {"messages": [user("Hi")]}
+
+    assert prompt_prefix(peek(json.dumps({**body, "prompt_logprobs": 1}).encode())) is None
+    assert prefix({**body, "prompt_logprobs": None}) == prefix(body)
+
+
 def test_a_session_has_one_name_for_each_salt() -> None:
     def session(name: bytes, **fields: Any) -> int:
         body = json.dumps({"messages": [user("Hi")], **fields}).encode()

@@ -42,6 +42,7 @@ class StubRunning:
         self.llm = SimpleNamespace(
             errored=False, check_health=self._check_health, is_sleeping=self._is_sleeping
         )
+        self.prefix_cache_tokens = 1000
         self.goes_on = asyncio.Event()
         self.died: Exception | None = None
         self.stopped = False

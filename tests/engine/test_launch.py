@@ -82,6 +82,11 @@ async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.Mo
     (line,) = [call.args[0] for call in start.request_log.add.call_args_list]
     assert (line.request_id, line.output_tokens) == ("r-1", 3)
 
+    cache = engine.llm.vllm_config.cache_config
+    assert engine.prefix_cache_tokens == cache.kv_cache_size_tokens
+    cache.enable_prefix_caching = False
+    assert engine.prefix_cache_tokens == 0
+
     limits = engine.limits()
     assert limits.max_num_seqs == engine.llm.vllm_config.scheduler_config.max_num_seqs > 0
     assert limits.max_num_batched_tokens >= 256

@@ -151,6 +151,55 @@ def test_traffic_with_other_bytes_per_token_is_not_taken_for_evictions() -> None
             known.learn("a", asked, known.sent("a", asked, matched), tokens - 1, tokens)
 
 
+def test_a_prompt_that_came_to_nothing_takes_back_what_was_new_of_it() -> None:
+    known = index("a")
+    known.sent("a", prompt(1, 2, end=7), 0)
+    longer = prompt(1, 2, 3, 4, end=8)
+
+    known.never_prefilled("a", longer, known.sent("a", longer, 2 * BLOCK_BYTES))
+
+    assert known.matched(longer) == {"a": 2 * BLOCK_BYTES}
+    known.never_prefilled("z", longer, known.sent("z", longer, 0))
+
+
+def test_a_guess_at_an_answer_or_a_session_that_was_wrong_evicts_nothing() -> None:
+    """Reasoning is not in the next turn, and a session may have been summed up."""
+    known = index("a")
+    for number in range(30):
+        known.sent("a", prompt(1, 100 + number), 0)
+    for turn in (
+        PromptPrefix(20 * BLOCK_BYTES, (1, *range(500, 519)), 0, session=5),
+        prompt(1, *range(600, 619), turns=((77, 18 * BLOCK_BYTES),)),
+    ):
+        expected = known.sent("a", turn, 18 * BLOCK_BYTES)
+        known.learn("a", turn, expected, BLOCK_TOKENS, 20 * BLOCK_TOKENS)
+
+    assert all(known.matched(prompt(1, 100 + number)) == {"a": 2 * BLOCK_BYTES} for number in range(30))
+
+
+def test_a_session_that_was_not_found_once_is_expected_again_when_it_is() -> None:
+    known = index("a")
+    shares = []
+    for turn, cached in enumerate((0, 0, 380, 380, 380)):
+        asked = PromptPrefix(4 * BLOCK_BYTES, tuple(range(10 * turn + 1, 10 * turn + 5)), 0, session=5)
+        matched = known.matched(asked).get("a", 0)
+        shares.append(matched / asked.size)
+        known.learn("a", asked, known.sent("a", asked, matched), cached, 4 * BLOCK_TOKENS)
+
+    assert shares[:3] == [0.0, 1.0, 0.0]
+    assert 0.7 < shares[3] < 0.8
+
+
+def test_prompts_that_are_no_text_do_not_tell_how_many_bytes_a_token_has() -> None:
+    known = index("a")
+    for size, tokens in ((8 << 20, 12), (40, 40_000), (512, 0)):
+        asked = PromptPrefix(size, (1,), 0)
+        known.learn("a", asked, known.sent("a", asked, 0), 0, max(tokens, 1))
+    known.resize("a", 1000 * BLOCK_TOKENS)
+
+    assert known._caches["a"].most == 1000
+
+
 class Plain:
     """The same without bits: for each replica its blocks, by last use."""
 

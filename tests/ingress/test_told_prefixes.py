@@ -5,10 +5,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 from serve_app.api.engine_client import EngineReply
+from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.wire.data_plane import MOST_PREFIXES, Prefix
+from serve_app.wire.data_plane import MOST_BLOCKS, Beat, Prefix
 from tests.ingress.relaying import DONE, FIRST, Fleet, request
 from tests.ingress.test_replica_heartbeats import hears, listening, until
 from tests.stub_engine import StubEngine, frames
@@ -46,7 +47,7 @@ async def test_an_ingress_replica_learns_what_another_one_sent(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 0.01)
-    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), kv_cache_tokens=12_800)
+    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), prefix_cache_tokens=12_800)
     await plane.start("127.0.0.1")
     other = ReplicaSet()
     where = {"r1": {"address": plane.address, "token": plane.token}}
@@ -66,13 +67,54 @@ async def test_an_ingress_replica_learns_what_another_one_sent(
         assert other.prefixes._caches["r1"].most == 100  # blocks of 128 tokens
 
 
-def test_a_replica_remembers_the_latest_prefixes_and_no_more() -> None:
+def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() -> None:
     plane = DataPlane(StubEngine(EngineReply(200)))
-    one, other = plane._connection(), plane._connection()
-    assert one is not other
+    for _ in range(2):
+        plane._connection()
     source, listener = plane._connections
-    for number in range(MOST_PREFIXES + 5):
-        plane._tell_others(source, Prefix([number], number))
+    blocks = list(range(1, 256))
+    for number in range(40):
+        plane._tell_others(source, Prefix(blocks, number))
 
-    assert len(source.of_others) == 0
-    assert [prefix.end for prefix in listener.of_others] == list(range(5, MOST_PREFIXES + 5))
+    listener._known = True
+    sent: list[Beat] = []
+    listener.frames.send = sent.append  # type: ignore[method-assign]
+    listener.tell(Beat(""))
+    listener.tell(Beat(""))
+
+    most = MOST_BLOCKS // 256
+    assert [[prefix.end for prefix in beat.prefixes] for beat in sent] == [list(range(40 - most, 40)), []]
+    assert not source._of_others
+    plane._tell_others(source, Prefix(blocks, 1))
+    listener.frames.writable = False  # its ingress reads nothing: heartbeats must not pile up
+    listener.tell(Beat(""))
+    assert sent[-1].prefixes == []
+
+
+async def test_a_replica_without_a_prefix_cache_is_expected_to_hold_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 0.01)
+    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), prefix_cache_tokens=0)
+    await plane.start("127.0.0.1")
+    known = fleet.known
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(plane.stop)
+        listener = await stack.enter_async_context(listening(known))
+        known.update({"r1": {"address": plane.address, "token": plane.token}})
+        listener.look()
+        await until(lambda: known.prefixes._caches["r1"].most == 0)
+
+        async with fleet.client.call(request(prefix=ASKED)):
+            pass
+
+        assert known.prefixes.matched(ASKED) == {}
+
+
+async def test_a_prompt_that_is_refused_is_not_expected_in_the_cache(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(ApiError(400, "no such parameter")))
+
+    async with fleet.client.call(request(prefix=ASKED)) as reply:
+        assert reply.status == 400
+
+    assert fleet.known.prefixes.matched(ASKED) == {}
