@@ -83,14 +83,15 @@ class PrefixIndex:
         self._uses = 0
         self._sessions = Sessions()
         self._bytes_per_token = Ratio()
-        self._found_share = Ratio()
-        """Of what was expected in caches: those hold whole blocks, and answers have other bytes per token."""
+        """Of whole prompts."""
+        self._bytes_per_found_token = Ratio()
+        """Of what was expected in caches. Prompts that share nothing may be of another kind, caches hold whole
+        blocks, and answers have other bytes per token."""
 
     def tokens(self, expected: Expected) -> int:
         """Return how many tokens an engine is expected to find in its cache."""
-        return round(
-            expected.size / self._bytes_per_token.value(BYTES_PER_TOKEN) * self._found_share.value(1.0)
-        )
+        of_any = self._bytes_per_token.value(BYTES_PER_TOKEN)
+        return round(expected.size / self._bytes_per_found_token.value(of_any))
 
     def keep(self, replicas: Collection[str]) -> None:
         """Know these replicas and no others. What is known of those that stay is kept."""
@@ -193,11 +194,13 @@ class PrefixIndex:
         # By the prompt's own bytes per token: those of two kinds of traffic may differ by a factor of three.
         told = prompt_tokens * expected.size / prefix.size
         self._sessions.learn(prefix, cached_tokens / told)
-        self._found_share.learn(min(cached_tokens, told), told)
         # Only blocks were known to be there; that an answer or a session is, was a guess.
         known = prompt_tokens * len(expected.last_uses) * BLOCK_BYTES / prefix.size
         cache = self._caches.get(replica)
-        if cache is None or cached_tokens + _SLACK_TOKENS >= known * _SURE_SHARE:
+        if cached_tokens + _SLACK_TOKENS >= known * _SURE_SHARE:
+            self._bytes_per_found_token.learn(expected.size, min(cached_tokens, told + _SLACK_TOKENS))
+            return
+        if cache is None:
             return
         missing = int(len(expected.last_uses) * cached_tokens / known)
         # Whatever had not been used since the block that is gone is gone with it.

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,6 +133,20 @@ def test_a_session_is_expected_where_it_was_though_its_bytes_differ_until_that_i
     expected = known.sent("a", other, 2 * BLOCK_BYTES)
     known.learn("a", other, expected, 0, 3 * BLOCK_TOKENS)
     assert known.matched(turn(11, 12)) == {}
+
+
+def test_prompts_that_share_nothing_do_not_change_what_is_expected_of_those_that_do() -> None:
+    """Conversations of two bytes a token, and a flood of one and a half."""
+    known = index("a", blocks=10_000)
+    asked = prompt(*range(1, 21))
+    known.sent("a", asked, 0)
+    for _ in range(50):
+        known.learn("a", asked, known.sent("a", asked, asked.size), asked.size // 2, asked.size // 2)
+    for number in range(500):
+        new = prompt(1000 + number)
+        known.learn("a", new, known.sent("a", new, 0), 0, round(new.size / 1.5))
+
+    assert known.tokens(known.sent("a", asked, asked.size)) == pytest.approx(asked.size / 2, rel=0.01)
 
 
 def test_traffic_with_other_bytes_per_token_is_not_taken_for_evictions() -> None:
