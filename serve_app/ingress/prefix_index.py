@@ -85,8 +85,8 @@ class PrefixIndex:
         self._bytes_per_token = Ratio()
         """Of whole prompts."""
         self._bytes_per_found_token = Ratio()
-        """Of what was expected in caches. Prompts that share nothing may be of another kind, caches hold whole
-        blocks, and answers have other bytes per token."""
+        """Of what was expected in caches: prompts that share nothing may be of another kind, caches hold
+        whole blocks, and answers have other bytes per token."""
 
     def tokens(self, expected: Expected) -> int:
         """Return how many tokens an engine is expected to find in its cache."""
