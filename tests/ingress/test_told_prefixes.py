@@ -1,6 +1,7 @@
 """What engine replicas tell ingress replicas of their caches: real data planes, and stubs for engines."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -43,21 +44,30 @@ async def test_a_whole_answer_tells_as_much(fleet: Fleet) -> None:
     assert (asked.cached_tokens, asked.prompt_tokens) == (64, 100)
 
 
+@asynccontextmanager
+async def heard(cache_tokens: int, known: ReplicaSet) -> AsyncIterator[dict[str, dict[str, str]]]:
+    """A replica with such a prefix cache, whose heartbeats an ingress hears that knows `known`: Ray's word of
+    it."""
+    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), prefix_cache_tokens=cache_tokens)
+    await plane.start("127.0.0.1")
+    where = {"r1": {"address": plane.address, "token": plane.token}}
+    try:
+        async with listening(known) as listener:
+            known.update(where)
+            listener.look()
+            (there,) = known.listed()
+            await until(lambda: hears(listener, there))
+            yield where
+    finally:
+        await plane.stop()
+
+
 async def test_an_ingress_replica_learns_what_another_one_sent(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 0.01)
-    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), prefix_cache_tokens=12_800)
-    await plane.start("127.0.0.1")
     other = ReplicaSet()
-    where = {"r1": {"address": plane.address, "token": plane.token}}
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(plane.stop)
-        listener = await stack.enter_async_context(listening(other))
-        other.update(where)
-        listener.look()
-        (there,) = other.listed()
-        await until(lambda: hears(listener, there))
+    async with heard(12_800, other) as where:
         fleet.known.update(where)
 
         async with fleet.client.call(request(prefix=ASKED)):
@@ -91,24 +101,12 @@ def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() -> Non
     assert sent[-1].prefixes == []
 
 
-async def test_a_replica_without_a_prefix_cache_is_expected_to_hold_nothing(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 0.01)
-    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), prefix_cache_tokens=0)
-    await plane.start("127.0.0.1")
-    known = fleet.known
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(plane.stop)
-        listener = await stack.enter_async_context(listening(known))
-        known.update({"r1": {"address": plane.address, "token": plane.token}})
-        listener.look()
-        await until(lambda: known.prefixes._caches["r1"].most == 0)
-
+async def test_a_replica_without_a_prefix_cache_is_expected_to_hold_nothing(fleet: Fleet) -> None:
+    async with heard(0, fleet.known):
         async with fleet.client.call(request(prefix=ASKED)):
             pass
 
-        assert known.prefixes.matched(ASKED) == {}
+        assert fleet.known.prefixes.matched(ASKED) == {}
 
 
 async def test_a_prompt_that_is_refused_is_not_expected_in_the_cache(fleet: Fleet) -> None:
