@@ -31,6 +31,7 @@ class DataPlane:
         still_s: Returns for how long the engine has taken no step, in seconds, if that is the trouble.
         prefix_cache_tokens: What the engine's prefix cache holds at most: 0 where it has none, None where
             that is not known.
+        step_tokens: The most tokens of one of its steps; None where that is not known.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class DataPlane:
         trouble: Callable[[], str] = lambda: "",
         still_s: Callable[[], float] = lambda: 0.0,
         prefix_cache_tokens: int | None = None,
+        step_tokens: int | None = None,
     ) -> None:
         self._engine = engine
         self._trouble = trouble
         self._still_s = still_s
         self._prefix_cache_tokens = prefix_cache_tokens
+        self._step_tokens = step_tokens
         self._server: asyncio.Server | None = None
         self._beating: asyncio.Task[None] | None = None
         self._connections: set[IngressConnection] = set()
@@ -98,7 +101,9 @@ class DataPlane:
                 connection.note(prefix)
 
     def _beat_now(self) -> Beat:
-        return Beat(self._trouble(), self._still_s(), self._prefix_cache_tokens)
+        return Beat(
+            self._trouble(), self._still_s(), self._prefix_cache_tokens, step_tokens=self._step_tokens
+        )
 
     async def _beat(self) -> None:
         while True:

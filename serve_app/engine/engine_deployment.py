@@ -94,7 +94,11 @@ class Engine:
             self._run(log.keep_writing())
 
         self._data_plane = DataPlane(
-            self._engine.client, self._trouble, self._still_s, self._engine.prefix_cache_tokens
+            self._engine.client,
+            self._trouble,
+            self._still_s,
+            self._engine.prefix_cache_tokens,
+            self._engine.limits().max_num_batched_tokens,
         )
         self._stop.push_async_callback(self._drain)
         with self._startup.phase("data_plane"):

@@ -118,8 +118,9 @@ def least_delay(
     room: int,
     prompt_tokens: int,
     held: Mapping[str, int],
-    sharing: float,
+    waiting: float,
     most_tokens: float,
+    step_tokens: float,
     oldest: float,
 ) -> Replica | None:
     """The replica where a prompt delays requests least, of those where it would be in time itself.
@@ -127,23 +128,25 @@ def least_delay(
     The delay is counted in prompt tokens to be prefilled: its own, once for itself and once for each stream
     whose token they make late. A prompt that joins a group makes none late. One that begins a group makes as
     many late as requests are in flight; one that begins the group after the one under way half as many, since
-    others will join it. Where every prompt is new, to wait in time costs nothing, and more prompts share a
-    step. The more of them share prefixes, the more may be better off elsewhere than behind others, and the
-    more counts what they wait for.
+    others will join it. So does one that fits the group's step in part only. Where prompts are short and new,
+    to wait in time costs nothing, and more of them share a step. Where they share prefixes, they may be
+    better off elsewhere than behind others; where no two fit a step, to wait saves none. Then what they wait
+    for counts.
 
     Args:
         replicas: All that are running, the longest unused first.
         room: Only replicas with fewer requests in flight are considered.
         prompt_tokens: Of the prompt.
         held: Those of them that replicas hold in their caches, by replica id.
-        sharing: The share of prompts, of late, of which some replica held some.
+        waiting: What a token that the prompt waits for counts, 0 to 1.
         most_tokens: Only replicas that have prefilled the prompt after so many tokens are considered.
+        step_tokens: The most tokens of an engine's step.
         oldest: A group that began before this time does not end: its engine stands still.
     """
     chosen: Replica | None = None
     least_ahead = fewest = 0
     delay = least = 0.0
-    waits = 2.0 * sharing  # delays are doubled, so that half a late token is a whole number
+    waits = 2.0 * waiting  # delays are doubled, so that half a late token is a whole number
     fewest_failures: float = math.inf
     own = prompt_tokens
     for replica in replicas:
@@ -165,7 +168,10 @@ def least_delay(
             if replica.group_since < oldest:
                 continue
             joining = replica.next_requests
-            late = in_flight if not joining else 0 if joining < GROUP_REQUESTS else late
+            if not joining or replica.next_tokens + own > step_tokens:
+                late = in_flight
+            elif joining < GROUP_REQUESTS:
+                late = 0
         delay = own * (2 + late)
         if waits:
             delay += waits * ahead

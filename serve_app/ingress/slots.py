@@ -1,5 +1,6 @@
 """The slots of a deployment's replicas: a request takes one, has its first answer, and gives it back."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ class Slots:
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     sharing: float = 0.0
     """The share of prompts of which some replica held some, over about the last hundred."""
+    step_tokens: float = math.inf
+    """The most tokens of an engine's step; infinite until one has told."""
     awaited: bool = False
     """Whether held requests wait for room. Only then are they told of a slot that has become free."""
     _usable: dict[str, Replica] = field(default_factory=dict)
@@ -104,14 +107,15 @@ class Slots:
         now = self.clock() if streamed else 0.0
         if streamed and pace.seconds > 0.0:
             in_time = prefill_budget_s * pace.tokens / pace.seconds
-            worth = (GROUP_REQUESTS + 1) * pace.prompt_tokens / pace.prompts
+            mean = pace.prompt_tokens / pace.prompts
             chosen = least_delay(
                 replicas,
                 min(limit, batch),
                 prompt_tokens,
                 held,
-                self.sharing,
-                min(in_time, worth),
+                max(self.sharing, min(2.0 * mean / self.step_tokens - 1.0, 1.0)),
+                min(in_time, (GROUP_REQUESTS + 1) * mean),
+                self.step_tokens,
                 now - prefill_budget_s,
             )
         chosen = chosen or least_loaded(replicas, limit, held)

@@ -187,6 +187,8 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     prefixes: list[Prefix] = []
     """Those that calls of other ingress replicas came with since the last one, in their order; the latest of
     them that have at most `MOST_BLOCKS` blocks together."""
+    step_tokens: int | None = None
+    """The most tokens of one step of its engine; None where it does not tell."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

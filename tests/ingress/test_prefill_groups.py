@@ -49,6 +49,24 @@ def test_prompts_share_the_step_after_the_one_under_way() -> None:
     assert (a.group_tokens, a.next_tokens, a.next_requests) == (200, 600, 3)
 
 
+def test_only_prompts_that_fit_its_step_join_a_group_for_nothing() -> None:
+    """A third prompt of 800 tokens does not fit a step of 2,000."""
+    ingress = Ingress("a", "b", running=2)
+    ingress.among.step_tokens = 2000
+
+    # On a one is under way and two share the step after it: half of a's five streams, or the two of b.
+    assert ingress.burst(*[800] * 4, prefill_budget_s=0.32) == ["a", "a", "a", "b"]
+
+
+def test_prompts_of_which_no_two_fit_a_step_are_not_made_to_wait_for_each_other() -> None:
+    """Grouped, the second waits for the first on a, which makes half of three streams late and not two."""
+    for step_tokens, expected in {8000: "a", 1000: "b"}.items():
+        ingress = Ingress("a", "b", running=2)
+        ingress.among.step_tokens = step_tokens
+
+        assert ingress.burst(1000, 1000) == ["a", expected]
+
+
 def test_a_replica_that_runs_nothing_is_taken_before_any_group() -> None:
     ingress = Ingress("a", "b", "c")
     ingress.first_token(ingress.send(1000))

@@ -48,7 +48,7 @@ async def test_a_whole_answer_tells_as_much(fleet: Fleet) -> None:
 async def heard(cache_tokens: int, known: ReplicaSet) -> AsyncIterator[dict[str, dict[str, str]]]:
     """A replica with such a prefix cache, whose heartbeats an ingress hears that knows `known`: Ray's word of
     it."""
-    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), prefix_cache_tokens=cache_tokens)
+    plane = DataPlane(StubEngine(EngineReply(200, b"{}")), prefix_cache_tokens=cache_tokens, step_tokens=2048)
     await plane.start("127.0.0.1")
     where = {"r1": {"address": plane.address, "token": plane.token}}
     try:
@@ -75,6 +75,7 @@ async def test_an_ingress_replica_learns_what_another_one_sent(
 
         await until(lambda: other.prefixes.matched(ASKED) == {"r1": ASKED.size})
         assert other.prefixes._caches["r1"].most == 100  # blocks of 128 tokens
+        assert other.step_tokens == 2048
 
 
 def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() -> None:

@@ -81,7 +81,7 @@ def test_what_cannot_be_read_ends_the_connection_and_says_why(data: bytes, why: 
 
 
 def test_a_later_versions_fields_at_the_end_of_a_message_are_passed_over() -> None:
-    later = msgspec.msgpack.encode([6, "", 0.0, None, [], "and more"])
+    later = msgspec.msgpack.encode([6, "", 0.0, None, [], None, "and more"])
 
     taken, _ = asyncio.run(exchange(lambda writer: writer.write(LENGTH.pack(len(later)) + later)))
 

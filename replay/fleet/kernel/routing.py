@@ -53,14 +53,13 @@ def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
     if rules.text_tree:
         return choose_by_text(m, limit, q)
     patient = rules.prefill_budget_s > 0.0 and totals.pace_s > 0.0 and pending > 0
-    most = oldest = 0.0
+    most = oldest = wait = 0.0
     if patient:
         in_time = rules.prefill_budget_s * totals.pace_tokens / totals.pace_s
-        worth = (rules.group_requests + 1) * totals.prompt_tokens / totals.prompts
-        most = min(in_time, worth)
+        mean = totals.prompt_tokens / totals.prompts
+        most = min(in_time, (rules.group_requests + 1) * mean)
+        wait = max(totals.sharing, min(2.0 * mean / rules.max_num_batched_tokens - 1.0, 1.0))
         oldest = t - rules.prefill_budget_s
-    # Of what it waits for, half is over on average.
-    wait = totals.sharing
     best = NONE
     least_waits = True
     least = 0.0
@@ -84,7 +83,7 @@ def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
         else:
             cost = 1.0 * rep.in_flight
             if under_way:
-                if rep.next_requests == 0:
+                if rep.next_requests == 0 or rep.next_tokens + own > rules.max_num_batched_tokens:
                     cost *= 0.5
                 elif rep.next_requests < rules.group_requests:
                     cost = 0.0
