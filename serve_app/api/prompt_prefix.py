@@ -43,7 +43,9 @@ class PromptFields(msgspec.Struct):
     truncate_prompt_tokens: msgspec.Raw = _NONE
 
 
-_before = attrgetter(*PromptFields.__struct_fields__[PromptFields.__struct_fields__.index("cache_salt") :])
+_FIRST = PromptFields.__struct_fields__[PromptFields.__struct_fields__.index("cache_salt") :]
+_before = attrgetter(*_FIRST)
+_NOTHING_BEFORE = (_NONE,) * len(_FIRST)
 
 
 class PromptPrefix(msgspec.Struct, frozen=True):
@@ -73,16 +75,14 @@ def prompt_prefix(fields: PromptFields, session: bytes = b"") -> PromptPrefix | 
     size = len(written) - 1
     if size <= 0 or bytes(fields.prompt_logprobs) not in _UNSET:
         return None
-    text = memoryview(written)
-    if not len(fields.messages) and text[0] == _LIST and not bytes(text[1:32]).lstrip()[:1].isdigit():
+    text = bytes(written)
+    if not len(fields.messages) and text[0] == _LIST and not text[1:32].lstrip()[:1].isdigit():
         return None
-    before = _before(fields)
-    if any(map(len, before)):
+    named = xxh3_64_intdigest(session) if session else 0
+    if (before := _before(fields)) != _NOTHING_BEFORE:
         first = b"\0".join(map(bytes, before)) + b"\0"
-        text, size = memoryview(first + bytes(text)), size + len(first)
+        text, size = first + text, size + len(first)
         named = xxh3_64_intdigest(session, xxh3_64_intdigest(first)) if session else 0
-    else:
-        named = xxh3_64_intdigest(session) if session else 0
     blocks: list[int] = []
     hashed = 0
     for start in range(0, min(size // BLOCK_BYTES, MOST_BLOCKS) * BLOCK_BYTES, BLOCK_BYTES):
@@ -93,16 +93,16 @@ def prompt_prefix(fields: PromptFields, session: bytes = b"") -> PromptPrefix | 
     if not len(fields.messages):
         return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks), named)
     try:
-        ends = _last_ends(bytes(text), _messages.decode(fields.messages))
+        ends = _last_ends(text, _messages.decode(written))
     except (msgspec.DecodeError, RecursionError):
         return None
-    hashes = [_hash_to(end, text, blocks) for end in ends]
-    if not hashes:
+    if not ends:
         return None
-    return PromptPrefix(size, tuple(blocks), hashes[0], named, tuple(zip(hashes[1:], ends, strict=False)))
+    end, *earlier = [_hash_to(end, text, blocks) for end in ends]
+    return PromptPrefix(size, tuple(blocks), end, named, tuple(zip(earlier, ends, strict=False)))
 
 
-def _hash_to(end: int, text: memoryview, blocks: list[int]) -> int:
+def _hash_to(end: int, text: bytes, blocks: list[int]) -> int:
     whole = end // BLOCK_BYTES
     return xxh3_64_intdigest(text[whole * BLOCK_BYTES : end], blocks[whole - 1] if whole else 0)
 
