@@ -51,6 +51,10 @@ class Columns:
     error: Flags
     tokens: Floats
     """As the server counted them, else the pieces that came."""
+    prompt_tokens: Floats
+    """Of requests of which the server told how many were cached; 0 of any other."""
+    cached_tokens: Floats
+    """Of those, what was found in a prefix cache."""
     piece_at_s: Floats
     """One element a piece: when it arrived."""
     piece_tokens: Floats
@@ -99,6 +103,10 @@ class Columns:
             hundred_s=_hundred(pieces, begins, count, tokens, planned, error) - at,
             error=error,
             tokens=tokens,
+            prompt_tokens=_column(
+                (record.prompt_tokens or 0) * (record.cached_tokens is not None) for record in records
+            ),
+            cached_tokens=_column(record.cached_tokens or 0 for record in records),
             piece_at_s=pieces,
             piece_tokens=np.repeat(tokens / np.maximum(count, 1), count),
             gap_s=np.append((pieces[1:] - pieces[:-1])[within], np.full(stopped.sum(), NEVER)),

@@ -1,7 +1,7 @@
 """What two sides are compared by, each with its value on both and in resampled runs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -114,6 +114,13 @@ _RATIOS = (
         lambda cells, c: cells.total(c.at_s, c.error.astype(np.float64)),
         lambda cells, c, summary: cells.total(c.at_s, np.ones(len(c.at_s))),
     ),
+    _Ratio(
+        "cached prompts",
+        "share",
+        True,
+        lambda cells, c: cells.total(c.at_s, c.cached_tokens),
+        lambda cells, c, summary: cells.total(c.at_s, c.prompt_tokens),
+    ),
 )
 _PER_RUN = (
     _PerRun("GPU-seconds", "gpu_s", lambda summary: summary.gpu_seconds),
@@ -128,7 +135,7 @@ def measures(a: Side, b: Side, cells: Cells) -> Iterator[Measure]:
         if latency.name != "warm TTFT" or cold:
             yield from _latency(latency, (a, b), cells)
     for ratio in _RATIOS:
-        yield _ratio(ratio, (a, b), cells)
+        yield from _ratio(ratio, (a, b), cells)
     for per_run in _PER_RUN:
         yield from _per_run(per_run, (a, b))
 
@@ -174,7 +181,7 @@ def _spread(
     return min(spreads)
 
 
-def _ratio(ratio: _Ratio, sides: tuple[Side, Side], cells: Cells) -> Measure:
+def _ratio(ratio: _Ratio, sides: tuple[Side, Side], cells: Cells) -> Iterator[Measure]:
     above = [[ratio.above(cells, columns) for columns in side.columns] for side in sides]
     below = [
         [ratio.below(cells, *both) for both in zip(side.columns, side.summaries, strict=True)]
@@ -184,11 +191,15 @@ def _ratio(ratio: _Ratio, sides: tuple[Side, Side], cells: Cells) -> Measure:
         float(np.sum(over) / np.sum(under)) if np.sum(under) > 0 else None
         for over, under in zip(above, below, strict=True)
     )
+    measure = Measure(ratio.name, ratio.unit, ratio.higher_is_better, a, b)
     if a is None or b is None:
-        return Measure(ratio.name, ratio.unit, ratio.higher_is_better, a, b)
+        if a != b:
+            yield measure
+        return
     repeated = min(map(len, below)) > 1
     if not repeated and min(cells.spread(np.sum(side, axis=0)) for side in below) < FEWEST_SPREAD:
-        return Measure(ratio.name, ratio.unit, ratio.higher_is_better, a, b, why=_ONE_STRETCH)
+        yield replace(measure, why=_ONE_STRETCH)
+        return
     drawn = []
     for side, over, under in zip(sides, above, below, strict=True):
         amount, per = side.draws.total(over), side.draws.total(under)
@@ -198,8 +209,7 @@ def _ratio(ratio: _Ratio, sides: tuple[Side, Side], cells: Cells) -> Measure:
         for both in zip(above, below, strict=True)
     ]
     difference = _difference(drawn[0], drawn[1])
-    wider = _wider(alone, difference, cells)
-    return Measure(ratio.name, ratio.unit, ratio.higher_is_better, a, b, difference, wider)
+    yield replace(measure, drawn=difference, wider=_wider(alone, difference, cells))
 
 
 def _per_run(per_run: _PerRun, sides: tuple[Side, Side]) -> Iterator[Measure]:

@@ -1,3 +1,4 @@
+import itertools
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -102,6 +103,27 @@ def test_what_one_side_lacks_is_not_comparable() -> None:
     assert (itl.word, itl.b, itl.why) == ("not comparable", None, "B has none")
     assert (ttft.b, ttft.difference, ttft.relative) == (float("inf"), float("inf"), None)
     assert named(compare([samples.empty()], [samples.empty()]), "TTFT P50").word == "not comparable"
+
+
+def caching(run: Run, share: float | None) -> Run:
+    """With so much of each prompt of 100 to 120 tokens in a prefix cache; None: the server does not tell."""
+    records = [
+        replace(one, prompt_tokens=tokens, cached_tokens=None if share is None else round(share * tokens))
+        for tokens, one in zip(itertools.cycle(range(100, 121)), run.records, strict=False)
+    ]
+    return replace(run, records=tuple(records))
+
+
+def test_more_prompt_tokens_found_in_caches_are_better() -> None:
+    told = compare([caching(samples.steady(1), 0.5)], [caching(samples.steady(2), 0.75)])
+
+    cached = named(told, "cached prompts")
+    assert (cached.word, cached.unit) == ("better", "share")
+    assert (cached.a, cached.b) == (pytest.approx(0.5, abs=0.01), pytest.approx(0.75, abs=0.01))
+    one_side = named(
+        compare([caching(samples.steady(1), None)], [caching(samples.steady(2), 0.75)]), "cached prompts"
+    )
+    assert (one_side.word, one_side.a) == ("not comparable", None)
 
 
 def failing(run: Run, every: int) -> Run:
