@@ -28,6 +28,8 @@ from replay.run import replay
 _PAGE = Path(__file__).with_name("known_needs.md")
 _WATCHED = 5
 """Minutes without a scale-down at the beginning, and of silence before nothing is held: as ours has it."""
+_STARTS = (0, 1, 3)
+"""Minutes."""
 _ENOUGH = 3
 """So many fleets in a row that attain every minute end the search for needs."""
 
@@ -85,9 +87,10 @@ def needs_of(attained: npt.NDArray[np.bool_], requests: Ints) -> Ints:
     return np.where(requests > 0, missed_up_to + 1, 0).astype(np.int64)
 
 
-def hold(needs: Needs, setting: Setting) -> tuple[float, float]:
-    """Attainment and GPU-seconds of a policy of the family."""
-    cost, attained = 0, 0
+def hold(needs: Needs, setting: Setting, start: int = 0) -> tuple[float, float]:
+    """Attainment and GPU-seconds of a policy of the family whose replicas start in `start` minutes."""
+    asked: list[int] = []
+    attained = 0
     for minute, need in enumerate(needs.replicas):
         past = slice(max(0, minute - setting.minutes), minute)
         held = _held(needs.replicas[past], needs.requests[past], setting)
@@ -95,9 +98,10 @@ def hold(needs: Needs, setting: Setting) -> tuple[float, float]:
             held = max(held, needs.initial)
         elif not needs.requests[minute - _WATCHED : minute].any():
             held = 0
-        cost += held
-        attained += int(needs.requests[minute]) * (held >= need)
-    return attained / int(needs.requests.sum()), cost * MINUTE_S
+        asked.append(held)
+        ready = min(asked[-start - 1 :])
+        attained += int(needs.requests[minute]) * (ready >= need)
+    return attained / int(needs.requests.sum()), sum(asked) * MINUTE_S
 
 
 def _held(replicas: Ints, requests: Ints, setting: Setting) -> int:
@@ -215,6 +219,37 @@ def text(found: Sequence[Found]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def starts_text(windows: Sequence[Needs]) -> str:
+    """What such policies can do whose replicas take minutes to start, for the page."""
+    smooth = [each for each in windows if each.window.smooth]
+    lines = [
+        "### How far the past can tell while replicas start",
+        "",
+        "The same policies on the smooth windows alone, with replicas that are ready some minutes after they",
+        "are asked for: how many of the settings attain what is wanted on each window, what the cheapest of",
+        "them costs over the oracle, and what each window's own cheapest one would, if it were known before:",
+        "",
+        "| start | settings that attain it | cheapest, mean | each window's own |",
+        "|---|---|---|---|",
+    ]
+    for start in _STARTS:
+        held = np.array([[hold(each, setting, start) for each in smooth] for setting in grid()])
+        costs = held[:, :, 1] / [each.oracle for each in smooth]
+        meets = held[:, :, 0] >= [each.goal for each in smooth]
+        means = costs[meets.all(axis=1)].mean(axis=1)
+        own = np.where(meets, costs, math.inf).min(axis=0)
+        each_own = [
+            f"{each.window.name} {_least(cost)}" for each, cost in zip(smooth, own.tolist(), strict=True)
+        ]
+        cheapest = _least(min(means.tolist(), default=math.inf))
+        lines.append(f"| {start} min | {len(means):,} | {cheapest} | {', '.join(each_own)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _least(cost: float) -> str:
+    return f"{cost:.2f}" if cost < math.inf else "none attains it"
+
+
 def _words(setting: Setting) -> str:
     return (
         f"{setting.minutes} minutes, quantile {setting.quantile:g} by {setting.by}, times {setting.factor:g}"
@@ -224,5 +259,6 @@ def _words(setting: Setting) -> str:
 if __name__ == "__main__":
     options = parse(sys.argv[1:])
     measured = [measure(each) for each in find_windows(options.windows, None, options.only)]
-    _PAGE.write_text(f"{text(search(measured))}\n{oracle_text(measured)}", encoding="utf-8")
+    parts = text(search(measured)), starts_text(measured), oracle_text(measured)
+    _PAGE.write_text("\n".join(parts), encoding="utf-8")
     print(_PAGE.read_text(encoding="utf-8"))

@@ -13,6 +13,7 @@ from benchmarks.autoscaling.known_needs import (
     needs_of,
     oracle_text,
     search,
+    starts_text,
     text,
 )
 from benchmarks.autoscaling.windows import Window
@@ -51,6 +52,21 @@ def test_a_factor_and_weights_by_requests_count() -> None:
     assert hold(burst, Setting(10, 0.6, "minutes", 1.0))[1] == 60 * (0 + 1 + 1 + 1 + 1 + 4 + 1)
     assert hold(burst, Setting(10, 0.6, "requests", 1.0))[1] == 60 * (0 + 1 + 1 + 1 + 1 + 4 + 4)
     assert hold(burst, Setting(10, 0.6, "requests", 1.5))[1] == 60 * (0 + 2 + 2 + 2 + 2 + 6 + 6)
+
+
+def test_what_is_asked_for_serves_a_start_later_and_is_paid_for_at_once() -> None:
+    setting = Setting(minutes=10, quantile=1.0, by="minutes", factor=1.0)
+    rising = needs(1, 1, 1, 1, 1, 1, 4, 4, 4, initial=1)
+
+    assert hold(rising, setting) == (pytest.approx(8 / 9), 60 * (7 * 1 + 2 * 4))
+    assert hold(rising, setting, start=1) == (pytest.approx(7 / 9), 60 * (7 * 1 + 2 * 4))
+
+
+def test_the_page_tells_how_many_settings_are_left_when_starts_take_time() -> None:
+    said = starts_text([needs(1, 1, 1, 1, 1, 1, 4, 4, 4, initial=4)])
+
+    assert "| 0 min | 0 | none attains it | smooth none attains it |" in said
+    assert "| 1 min | 1,100 | 2.00 | smooth 2.00 |" in starts_text([needs(*[2] * 10, initial=2)])
 
 
 def test_after_five_silent_minutes_nothing_is_held() -> None:
