@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import REPOSITORY
 from benchmarks.autoscaling.plan import BASE, GRID, VARIANTS, Variant
 from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, family
 from benchmarks.autoscaling.targets import Target, met, signed, strain
@@ -13,6 +14,8 @@ from benchmarks.common.markdown import table
 from replay.advice.score import Spread
 from replay.defaults import ORACLE, OURS, STATIC
 from serve_app.cli import formats
+
+_ROUTING = REPOSITORY / "docs/benchmarks/routing.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,9 @@ def page(
         _tuned(results),
         "## Robustness",
         _robustness(results),
+        "## Routing",
+        "Prompts that share prefixes, on static fleets by every routing of `tideserve replay`, with "
+        f"the GPU-seconds to 99 % attainment: [routing.md]({link(_ROUTING)}).",
         "## What was tried, and what could be known",
         f"Ablations, and what did not help: [tried.md]({link(notes / 'tried.md')}). What a policy could do "
         f"that knew the needs of every past minute: [known_needs.md]({link(notes / 'known_needs.md')}).",
