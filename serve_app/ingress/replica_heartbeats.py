@@ -131,7 +131,7 @@ class Heartbeats:
         replica.still_s = beat.still_s
         if beat.prefix_cache_tokens is not None:
             known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
-        if beat.step_tokens is not None:
+        if beat.step_tokens:
             known.step_tokens = beat.step_tokens
         for prefix in beat.prefixes:
             known.prefixes.holds(replica.replica_id, prefix)

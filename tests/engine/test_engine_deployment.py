@@ -123,6 +123,12 @@ async def replica(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Replica]:
     await replica.stop()
 
 
+async def test_heartbeats_tell_the_size_of_the_cache_and_of_a_step(replica: Replica) -> None:
+    beat = replica.engine._data_plane._beat_now()
+
+    assert (beat.prefix_cache_tokens, beat.step_tokens) == (1000, 512)
+
+
 async def test_a_replica_publishes_its_phases_and_forgets_them_when_it_has_drained(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
