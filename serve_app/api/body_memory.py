@@ -1,21 +1,23 @@
-"""The memory that request bodies may take in one ingress replica, shared among its clients and models."""
+"""The memory that requests may take in one ingress replica, shared among its clients and models."""
 
 from collections import Counter
 
 from serve_app.api.errors import body_memory_full
 
 _UNREAD = "other requests that are being read"
+KEPT = "streams that another replica can go on with"
 
 
 class BodyMemory:
-    """Counts the bytes of bodies that are being read, and of those whose requests have no answer yet.
+    """Counts the bytes of bodies that are being read, of those whose requests have no answer yet, and of what
+    is kept of streams to continue them.
 
     All of them may have `limit_bytes`, and no group of requests more than what is free beside it (dynamic
     thresholds: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
     1998). So one alone gets half of the limit, two get a third each, n of them 1/(n + 1), and a newcomer
     always finds that much free. A request belongs to the group of its API key, where keys are needed, and to
     the group of its model. Until its body has told the model, a request without a key belongs to the group
-    of those that are being read. For one event loop.
+    of those that are being read. What is kept of streams is a group, too. For one event loop.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -25,11 +27,15 @@ class BodyMemory:
 
 
 class BodyShare:
-    """The bytes of one request's body, with its `api_key` if keys are needed. `release` it in the end."""
+    """The bytes of one request's body, or of what is kept of its stream. `release` them in the end.
 
-    def __init__(self, memory: BodyMemory, api_key: str | None) -> None:
+    Args:
+        group: The request's API key if keys are needed, or `KEPT`.
+    """
+
+    def __init__(self, memory: BodyMemory, group: str | None) -> None:
         self._memory = memory
-        self._groups = [_UNREAD if api_key is None else api_key]
+        self._groups = [_UNREAD if group is None else group]
         self._bytes = 0
 
     def expect(self, length: int) -> None:

@@ -7,7 +7,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from serve_app.api.body import check_structure, peek, read_body
-from serve_app.api.body_memory import BodyMemory, BodyShare
+from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, no_such_model
@@ -72,6 +72,8 @@ class Endpoints:
             if seen.fields is not None:
                 request.prefix = prompt_prefix(seen.fields, session_of(http.scope["headers"], key))
             request.trace = TraceContext.of(http.scope["headers"])
+            if seen.wants_stream:
+                request.kept = BodyShare(self._memory, KEPT)
             try:
                 share.belongs_to(model.name)
             except ApiError as error:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.cold_wait import ColdWait
 from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.prompt_prefix import PromptPrefix
@@ -54,6 +55,8 @@ class EngineRequest:
     held_s: float = 0.0
     """How much of the time before its first token the request was held until a replica could take it. The
     hold queue adds to it."""
+    kept: BodyShare | None = field(default=None, compare=False, repr=False)
+    """At the ingress: counts the memory of what is kept of a stream to continue it elsewhere."""
     continuation: Continuation | None = None
     """What the client has been sent already: the engine sends only what comes after it."""
     trace: TraceContext | None = None

@@ -119,8 +119,12 @@ class Engine:
         await self._stop.aclose()
 
     def record_replica_metadata(self) -> dict[str, str]:
-        """Return what Ray tells the ingress of this replica: the address and the token of its data plane."""
-        return {"address": self._data_plane.address, "token": self._data_plane.token}
+        """Return what Ray tells the ingress: the data plane's address and token, and the model's identity."""
+        return {
+            "address": self._data_plane.address,
+            "token": self._data_plane.token,
+            "identity": self._engine.identity,
+        }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return what Ray tells the autoscaling policy of this replica, every second: `EngineSignals`,

@@ -45,10 +45,21 @@ class _Stream:
     """Bytes that the ingress has room for."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     journal: TokenJournal | None = None
+    outputs: int = -1
+    """Those that the journal had told when data were last put."""
     data: list[bytes] = field(default_factory=list)
     ended: EngineRequest | None = None
     """The request, once nothing more comes of it."""
     task: asyncio.Task[None] | None = None
+
+    def begins_output(self) -> bool:
+        """Whether the next data are the first that the engine's next output becomes.
+
+        One output may become several frames, and its tokens are told after the last of them. Sent apart, some
+        of them would be sent again by the engine that goes on with the stream.
+        """
+        before, self.outputs = self.outputs, 0 if self.journal is None else self.journal.outputs
+        return self.journal is None or before != self.outputs
 
     def cancel(self) -> None:
         """Run it no longer."""
@@ -198,21 +209,26 @@ class IngressConnection:
         stream.journal = reply.journal
         farewell = b""
 
+        def put(data: bytes) -> None:
+            stream.credit -= len(data)
+            self._put(stream, data)
+
         def write_now(data: bytes) -> bool:
-            if stream.credit <= 0:  # an event may be larger than what is left
+            if stream.credit <= 0:
                 return False
             if data:
-                stream.credit -= len(data)
-                self._put(stream, data)
+                put(data)
             return True
 
         async for data in reply.stream:
             if request.lost:  # a client whose stream can go on elsewhere must not see it
                 farewell += data
                 continue
-            while not write_now(data):
-                stream.room.clear()
-                await stream.room.wait()
+            if stream.begins_output():
+                while stream.credit <= 0:  # an output may be larger than what is left
+                    stream.room.clear()
+                    await stream.room.wait()
+            put(data)
             request.write_now = write_now
         request.write_now = None
         stream.ended = request
@@ -251,7 +267,9 @@ def engine_request(call: Call) -> EngineRequest:
     )
     if call.sent is not None:
         sent = call.sent
-        request.continuation = Continuation(tuple(sent.tokens), sent.created, sent.ttft_s, sent.moves)
+        request.continuation = Continuation(
+            tuple(sent.tokens), sent.created, sent.ttft_s, sent.moves, sent.identity
+        )
     if call.traceparent:
         request.trace = TraceContext(call.traceparent, call.tracestate)
     request.expected_cached_tokens = call.expected_cached_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import multiprocessing
@@ -18,6 +19,7 @@ from serve_app.engine.startup_phases import Startup
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
+from serve_app.weights.model_identity import model_identity
 from serve_app.zygote.collector import collector_off
 from serve_app.zygote.python import EXECUTABLE
 
@@ -44,6 +46,8 @@ class RunningEngine:
     llm: AsyncLLM
     client: LocalEngine
     report: EngineReport
+    identity: str
+    """The model that it runs; see `weights.model_identity`."""
     guard: GrammarGuard | None = None
 
     def limits(self) -> EngineLimits:
@@ -113,6 +117,8 @@ async def launch(
             compile_cache.fetch(archive, Path.home())
         namespace = vllm_namespace(model)
         config = engine_config(namespace)
+    # In a thread beside the engine core, which loads the same files and takes longer.
+    identity = asyncio.get_running_loop().run_in_executor(None, model_identity, model)
     with startup.phase("weights_and_kv_cache"):
         llm = AsyncLLM.from_vllm_config(
             config, stat_loggers=[lambda *_: stats], disable_log_stats=namespace.disable_log_stats
@@ -122,7 +128,7 @@ async def launch(
         with startup.phase("serving_layer"):
             serving = await Serving.mount(llm, namespace)
             guard = guard_grammars(llm, model.structured_output) if model.task == "generate" else None
-        client = LocalEngine(serving, model, metrics.count_error, metrics.count_call)
+            client = LocalEngine(serving, model, metrics.count_error, metrics.count_call, await identity)
         with startup.phase("warm_up"):
             await _warm_up(client, model)
         if archive is not None:
@@ -137,7 +143,7 @@ async def launch(
     except BaseException:
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise
-    return RunningEngine(llm, client, report, guard)
+    return RunningEngine(llm, client, report, await identity, guard)
 
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:

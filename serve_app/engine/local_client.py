@@ -37,6 +37,7 @@ class LocalEngine:
         model: The settings the engine was started with.
         on_error: Called with the error of every failed call, before or within a stream.
         on_call: Called with each call.
+        identity: The model that it runs; see `weights.model_identity`. It goes on with no other's streams.
     """
 
     def __init__(
@@ -45,10 +46,13 @@ class LocalEngine:
         model: ModelSettings,
         on_error: Callable[[ApiError], None],
         on_call: Callable[[EngineRequest], None] = lambda _: None,
+        identity: str = "",
     ) -> None:
         self.request_log: RequestLog | None = None
         """Gets a line for each request that has ended. None during the warm-up, and where there is no log."""
         self._model = model.name
+        self._identity = identity
+        self._vocabulary = serving.engine.model_config.get_vocab_size()
         self._unlogged = False
         self._on_error = on_error
         self._on_call = on_call
@@ -73,6 +77,9 @@ class LocalEngine:
         """
         if self._engine.errored:
             raise engine_dead()
+        begun = request.continuation
+        if begun is not None and not begun.is_of(self._identity, self._vocabulary):
+            raise not_continuable()
         self._on_call(request)
         record = RequestRecord.begin(request)
         frames: AsyncIterator[str | bytes] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
@@ -41,7 +41,14 @@ class Admission:
         self._most_prompt_tokens = model.max_model_len or MOST_PROMPT_TOKENS
         self._knobs = knobs
 
-    async def take(self, request: EngineRequest, *, again: bool = False) -> Slot:
+    async def take(
+        self,
+        request: EngineRequest,
+        *,
+        again: bool = False,
+        identity: str | None = None,
+        refused: Collection[Replica] = (),
+    ) -> Slot:
         """A slot on a replica for `request`, which the caller gives back with `replicas.release`.
 
         Args:
@@ -49,37 +56,46 @@ class Admission:
                 is added to its `held_s`.
             again: Whether it had a replica before, and lost it. It then waits for room as well, before
                 all others, and is not refused: it had been let in already.
+            identity: The model that has begun the answer, for a stream that goes on: only its replicas can
+                take the request. None for an answer that has not begun.
+            refused: Replicas that have refused the request, and are passed over while another has room.
 
         Raises:
             ApiError: 429 if replicas are up and full, or as many requests as may be are held already;
-                503 if no slot is found in time, or the engines cannot start.
+                503 if no slot is found in time, the engines cannot start, or another model has replaced the
+                one that has begun the answer.
         """
         prompt_tokens = estimated_prompt_tokens(request, self._most_prompt_tokens)
         knobs = self._knobs()
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         if not self.held.cold:
-            slot = self.replicas.take(self._limit, prompt_tokens, budget_s, self._batch, request.prefix)
+            asked = (self._limit, prompt_tokens, budget_s, self._batch, request.prefix, identity)
+            slot = self.replicas.take(*asked, refused)
+            if slot is None and refused:
+                slot = self.replicas.take(*asked)
             if slot is not None:
                 return slot
-        return await self.held.wait(request, prompt_tokens, budget_s, again)
+        return await self.held.wait(request, prompt_tokens, budget_s, again, identity)
 
-    def is_to_be_emptied(self, replica: Replica) -> bool:
+    def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether a replica has drained for so long that streams had better leave it."""
         after_s = self._knobs().drain_move_after_s
         if replica.unlisted_at is None or after_s is None:
             return False
         return self.replicas.clock() - replica.unlisted_at >= after_s
 
-    def take_for_move(self, request: EngineRequest, delivered_tokens: int) -> Slot | None:
-        """A slot for a stream whose replica drains, where it would run at once; None if it had better stay.
+    def take_for_move(self, request: EngineRequest, delivered_tokens: int, identity: str) -> Slot | None:
+        """A slot for a stream whose replica drains, where it would run at once; None if there is none.
 
         Args:
             request: Has its body.
             delivered_tokens: Those generated so far, which the next engine prefills behind the prompt.
+            identity: The model that has begun the answer.
         """
         tokens = estimated_prompt_tokens(request, self._most_prompt_tokens) + delivered_tokens
-        return self.replicas.take(min(self._limit, self._batch), min(tokens, self._most_prompt_tokens))
+        limit = min(self._limit, self._batch)
+        return self.replicas.take(limit, min(tokens, self._most_prompt_tokens), identity=identity)
 
 
 def estimated_prompt_tokens(request: EngineRequest, most: int) -> int:

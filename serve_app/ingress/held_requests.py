@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ray.serve.handle import DeploymentHandle
@@ -12,7 +12,13 @@ from serve_app.api.cold_wait import ColdWait
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.cold_start_progress import ProgressReader
-from serve_app.ingress.refusals import cannot_start, replicas_busy, too_many_held, waited_too_long
+from serve_app.ingress.refusals import (
+    cannot_start,
+    replaced,
+    replicas_busy,
+    too_many_held,
+    waited_too_long,
+)
 from serve_app.ingress.replica_choice import Slot
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.wake import Wake
@@ -40,6 +46,8 @@ class HeldRequest:
     """What its prompt may share with others."""
     again: bool
     """Whether it had a replica before, and lost it."""
+    identity: str | None
+    """The model that has begun its answer, which alone can go on with it; None for an answer not begun."""
     slot: asyncio.Future[Slot]
     """Becomes the request's slot on a replica."""
 
@@ -65,9 +73,11 @@ class HoldQueue:
         """Take `held` out, if it is still in."""
         self._line(held).pop(held, None)
 
-    def first(self) -> HeldRequest | None:
-        """The request that leaves next."""
-        return next(iter(self._again or self._newcomers), None)
+    def leaving(self) -> Iterator[HeldRequest]:
+        """The requests in the order in which they leave. Each newcomer leaves before the next one comes."""
+        yield from list(self._again)
+        while self._newcomers:
+            yield next(iter(self._newcomers))
 
     def all(self) -> list[HeldRequest]:
         """Every request, in the order in which they leave."""
@@ -140,10 +150,17 @@ class HeldRequests:
         return min((now - held.since for held in self._queue.all()), default=0.0)
 
     async def wait(
-        self, request: EngineRequest, prompt_tokens: int, prefill_budget_s: float, again: bool
+        self,
+        request: EngineRequest,
+        prompt_tokens: int,
+        prefill_budget_s: float,
+        again: bool,
+        identity: str | None = None,
     ) -> Slot:
         """Hold `request` until a replica can take it; see `Admission.take`."""
         knobs = self._knobs()
+        if identity is not None and not self.replicas.may_continue(identity):
+            raise replaced(self._model)
         if not again:
             if not self.cold and len(self.replicas):
                 raise replicas_busy(self._model, self._limit)
@@ -153,7 +170,9 @@ class HeldRequests:
                 )
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         now, size = self._clock(), len(request.body)
-        held = HeldRequest(now, size, prompt_tokens, prefill_budget_s, request.prefix, again, future)
+        held = HeldRequest(
+            now, size, prompt_tokens, prefill_budget_s, request.prefix, again, identity, future
+        )
         self._enter(held)
         try:
             await self._until_released(request, held, knobs)
@@ -211,15 +230,19 @@ class HeldRequests:
 
     def _release(self) -> None:
         """Give the requests at the front a slot each, as far as there is room."""
-        while (first := self._queue.first()) is not None:
-            limit = self._room if self.cold else self._limit
+        limit = self._room if self.cold else self._limit
+        for held in self._queue.leaving():
             slot = self.replicas.take(
-                limit, first.prompt_tokens, first.prefill_budget_s, self._batch, first.prefix
+                limit, held.prompt_tokens, held.prefill_budget_s, self._batch, held.prefix, held.identity
             )
-            if slot is None:
+            if slot is not None:
+                self._leave(held)
+                held.slot.set_result(slot)
+            elif held.identity is None:
                 break
-            self._leave(first)
-            first.slot.set_result(slot)
+            elif not self.replicas.may_continue(held.identity):
+                self._leave(held)
+                held.slot.set_exception(replaced(self._model))
         self._wake_if_needed()
         if not self._queue and not len(self.replicas):
             self._wake.stop()

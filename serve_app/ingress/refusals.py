@@ -25,6 +25,11 @@ def unavailable(model: str, why: str, retry_after_s: int = _LOST_RETRY_AFTER_S) 
     return _refusal(503, model, why, "model_unavailable", retry_after_s)
 
 
+def replaced(model: str) -> ApiError:
+    """A 503: a stream cannot go on, because other weights are served under the model's name by now."""
+    return unavailable(model, "the weights that began the answer have been replaced.")
+
+
 def cannot_start(model: str) -> ApiError:
     """A 503: the model's engines fail to start."""
     return unavailable(model, "its engines cannot start; see /ready.", DEFAULT_RETRY_AFTER_S)

@@ -21,6 +21,7 @@ class RelayClient:
 
     def __init__(self, model: ModelSettings, admission: Admission, channels: EngineChannels) -> None:
         self._model = model.name
+        self._hang_timeout_s = model.engine_hang_timeout_s
         self._admission = admission
         self._channels = channels
         admission.replicas.notify_trouble(self._give_up)
@@ -41,9 +42,14 @@ class RelayClient:
             else:
                 yield EngineReply(answer.status, answer.body, headers=headers)
         finally:
-            relayed.leave()
+            relayed.end()
 
     def _give_up(self, replica: Replica) -> None:
-        """Send the requests on a replica that hangs or is dead to another one, if there is another."""
-        if len(self._admission.replicas):
+        """Send the requests on a replica that hangs or is dead to another one of the same model.
+
+        If there is none, they stay until the replica works again or Ray replaces it. Ray does not check a
+        draining replica: they leave it after the same time.
+        """
+        hung = replica.unlisted_at is not None and replica.still_s >= self._hang_timeout_s
+        if hung or self._admission.replicas.has_substitute(replica):
             self._channels.close(replica, replica.trouble)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import DONE, ApiError
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.engine_channel import EngineStream, NeverBegunError
 from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.refusals import replica_lost, unavailable
-from serve_app.ingress.replica_choice import Slot
-from serve_app.ingress.sent_so_far import MOST_BODY_BYTES, SentSoFar
+from serve_app.ingress.replica_choice import Replica, Slot
+from serve_app.ingress.sent_so_far import SentSoFar
 from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Answer, Piece, Sent
 
 logger = logging.getLogger("ray.serve")
@@ -25,13 +25,14 @@ logger = logging.getLogger("ray.serve")
 # checks, one a second); the waits of 0.2, 0.4, … s between seven attempts outlast that.
 _ATTEMPTS = 7
 _BACKOFF_S = 0.2
-# An engine that dies with a request may have died of it. So the request is not tried on one replica after
-# another: two engines that failed by themselves end it, or four replicas that were taken from it, or one and
-# two; unless it has gone on for so many tokens meanwhile.
-_MOST_BLAME = 4
-_FAILED, _TAKEN = 2, 1
-_INNOCENT_TOKENS = 16
+# An engine that dies with a request may have died of it. So each request has a retry budget: it is spent by
+# two engines that failed by themselves, by four that were killed, or by one and two. A replica that has
+# generated so many tokens of the request shows that what was spent before it was not the request's fault.
+_RETRY_BUDGET = 4
+_FAILED, _KILLED = 2, 1
+_HARMLESS_TOKENS = 16
 _MOVE_RETRY_S = 1.0
+_COME_LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class EngineFailedError(ConnectionError):
@@ -47,6 +48,10 @@ class _Part:
     """Whether others have begun it. What they generated is prompt to this one."""
     stream: EngineStream | None = None
     sent_at: float = 0.0
+    since: int = 0
+    """Tokens of the stream that others have generated."""
+    spent_before: int = 0
+    """What of the retry budget had been spent before this replica answered."""
 
 
 class RelayedRequest:
@@ -67,28 +72,42 @@ class RelayedRequest:
         self._channels = channels
         self._part: _Part | None = None
         self._sent: SentSoFar | None = None
-        self._blame = 0
+        """What has been passed on of a stream that another replica can go on with."""
+        self._spent = 0
+        """Of the retry budget."""
         self._answered = False
+        self._complete = False
+        """Whether the stream's last event has been passed on."""
         self._again = False
         self._looks_again_at = 0.0
 
     async def begin(self, sent: Sent | None = None) -> Answer:
         """The first of an answer, from the first replica that gives one.
 
+        A request that has lost a replica is not given up for another replica's 429 or 503.
+
         Raises:
-            ApiError: no replica could take it, or replicas were lost one after another.
+            ApiError: no replica could take it, replicas were lost one after another, or no replica serves the
+                model that has begun the stream.
         """
         lost: Exception | None = None
+        refused: set[Replica] = set()
         for attempt in range(1, _ATTEMPTS + 1):
-            slot = await self._admission.take(self._request, again=self._again)
-            self._again = True
+            again, self._again = self._again, True
+            identity = None if sent is None else sent.identity
+            slot = await self._admission.take(self._request, again=again, identity=identity, refused=refused)
             self._part = _Part(slot)
             try:
-                return await self._ask(self._part, sent)
+                answer = await self._ask(self._part, sent)
             except ConnectionError as error:
                 self._lose(error)
                 lost = error
-            if self._blame >= _MOST_BLAME:
+            else:
+                if not again or answer.status not in _COME_LATER or attempt == _ATTEMPTS:
+                    return answer
+                refused.add(slot.replica)
+                self._leave()
+            if self._spent >= _RETRY_BUDGET:
                 break
             # The lost replica is not counted as busy while Ray finds out about it.
             await asyncio.sleep(_BACKOFF_S * attempt)
@@ -96,11 +115,11 @@ class RelayedRequest:
 
     async def events(self, answer: Answer) -> AsyncIterator[bytes]:
         """The frames of a stream that has begun with `answer`, whichever replicas they come from."""
-        if answer.continuable and len(self._body) <= MOST_BODY_BYTES:
-            self._sent = SentSoFar()
-        else:
-            self._body = b""
-        moves = since = 0
+        assert self._part is not None
+        self._sent = SentSoFar(self._part.slot.replica.identity, self._request.kept)
+        if not (answer.continuable and self._sent.keep(self._body)):
+            self._forget()
+        moves = 0
         while True:
             assert self._part is not None
             assert self._part.stream is not None
@@ -113,7 +132,7 @@ class RelayedRequest:
                     if piece.data:
                         yield piece.data
                     self._passed_on(piece)
-                    if self._sent is not None and self._had_better_move():
+                    if self._sent is not None and not piece.last and self._should_migrate():
                         began = time.perf_counter()
                         if await self._move(self._sent, moves + 1):
                             break
@@ -121,14 +140,13 @@ class RelayedRequest:
                     return
             except ConnectionError as error:
                 began = time.perf_counter()
-                if self._sent is not None and self._sent.length - since >= _INNOCENT_TOKENS:
-                    self._blame = 0
+                if self._complete:
+                    return
                 self._lose(error)
                 if self._sent is None or not await self._go_on(self._sent, moves + 1):
                     yield replica_lost(self._model).last_frames()
                     return
             moves += 1
-            since = self._sent.length
             yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
 
     def _pass_on_now(self, piece: Piece) -> bool:
@@ -142,11 +160,24 @@ class RelayedRequest:
         return True
 
     def _passed_on(self, piece: Piece) -> None:
-        if self._sent is not None and not self._sent.passed_on(piece.data, piece.tokens):
-            self._sent, self._body = None, b""
+        if piece.data.endswith(DONE):  # a replica that went on with the stream would say it once more
+            self._complete = True
+            self._forget()
+        elif self._sent is not None and not self._sent.passed_on(piece.data, piece.tokens):
+            self._forget()
 
-    def leave(self) -> None:
-        """Give back its slot; what its engine still does for it ends."""
+    def _forget(self) -> None:
+        """Keep nothing of the stream any more: no other replica is to go on with it."""
+        self._sent, self._body = None, b""
+        if self._request.kept is not None:
+            self._request.kept.release()
+
+    def end(self) -> None:
+        """Give back its slot and its memory; what its engine still does for it ends."""
+        self._leave()
+        self._forget()
+
+    def _leave(self) -> None:
         if self._part is not None:
             self._end(self._part)
             self._part = None
@@ -154,6 +185,7 @@ class RelayedRequest:
     async def _ask(self, part: _Part, sent: Sent | None) -> Answer:
         replica, part.sent_at = part.slot.replica, time.perf_counter()
         part.continues = sent is not None
+        part.since = 0 if self._sent is None else self._sent.length
         try:
             channel = await self._channels.to(replica)
             self._request.expected_cached_tokens = self._admission.replicas.expected_tokens(part.slot)
@@ -166,6 +198,9 @@ class RelayedRequest:
             replica.failures += 1  # or it would always have the least load, and be tried again and again
             raise
         self._answered = True
+        part.spent_before = self._spent
+        if sent is None and self._sent is not None:
+            self._sent.identity = replica.identity  # nothing had been passed on of what another model began
         if answer.status < HTTPStatus.BAD_REQUEST:
             self._admission.replicas.answered(part.slot)
             if not answer.streamed:
@@ -181,7 +216,7 @@ class RelayedRequest:
 
     async def _go_on(self, sent: SentSoFar, moves: int) -> bool:
         """Have another replica go on with the stream of one that is lost. Returns whether one does."""
-        if self._blame >= _MOST_BLAME:
+        if self._spent >= _RETRY_BUDGET:
             return False
         with self._sent_again():
             try:
@@ -193,11 +228,11 @@ class RelayedRequest:
             logger.warning("request %s: cannot be continued: %s", self._request.request_id, answer.body)
         return answer.streamed
 
-    def _had_better_move(self) -> bool:
-        """Whether its replica is to be emptied, and none with room was looked for in the last second."""
+    def _should_migrate(self) -> bool:
+        """Whether its replica has drained for long enough, and no other was looked for in the last second."""
         assert self._part is not None
         replica = self._part.slot.replica
-        if replica.unlisted_at is None or not self._admission.is_to_be_emptied(replica):
+        if replica.unlisted_at is None or not self._admission.is_draining_too_long(replica):
             return False
         now = time.perf_counter()
         if now < self._looks_again_at:
@@ -211,7 +246,7 @@ class RelayedRequest:
         Until it does, the present one goes on; what it generates meanwhile is not read.
         """
         with self._sent_again():
-            slot = self._admission.take_for_move(self._request, sent.length)
+            slot = self._admission.take_for_move(self._request, sent.length, sent.identity)
             if slot is None:
                 return False
             part, moved = _Part(slot), False
@@ -222,13 +257,17 @@ class RelayedRequest:
                     self._looks_again_at = math.inf  # every engine refuses it
             except ConnectionError as error:
                 logger.warning("request %s: not moved: %s", self._request.request_id, error)
+                cost = self._cost_of(error, part)
+                self._spent += cost
+                if cost >= _FAILED or self._spent >= _RETRY_BUDGET:
+                    self._looks_again_at = math.inf  # it can stay where it is, and others lose no engine
             finally:
                 if not moved:
                     self._end(part)
         if moved:
             if self._request.prefix is not None:
                 self._admission.replicas.prefixes.holds(slot.replica.replica_id, self._request.prefix)
-            self.leave()
+            self._leave()
             self._part = part
         return moved
 
@@ -246,25 +285,29 @@ class RelayedRequest:
             part.stream.close()
         self._admission.replicas.release(part.slot)
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: ConnectionError) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
-        self._blame += self._blame_for(error)
-        self.leave()
+        if self._part is not None:
+            generated = 0 if self._sent is None else self._sent.length - self._part.since
+            if generated >= _HARMLESS_TOKENS:
+                self._spent -= self._part.spent_before
+            self._spent += self._cost_of(error, self._part)
+        self._leave()
 
-    def _blame_for(self, error: Exception) -> int:
-        """How much the loss of its replica speaks against the request.
+    def _cost_of(self, error: ConnectionError, part: _Part) -> int:
+        """How much of the retry budget the loss of a replica takes.
 
         Nothing, if the replica had been dead or standing still when the request came. Little, if that is not
         sure, or if its process was killed or cut off: clusters lose nodes in a row, and few requests end a
         process so. But one that has no answer so far may have ended each process that tried to read it.
         """
-        if isinstance(error, NeverBegunError) or self._part is None:
+        if isinstance(error, NeverBegunError):
             return 0
-        still_s = self._part.slot.replica.still_s
+        still_s = part.slot.replica.still_s
         if still_s:
-            there_s = time.perf_counter() - self._part.sent_at
-            return 0 if there_s < still_s else _FAILED if there_s >= still_s + BEAT_S else _TAKEN
-        return _FAILED if isinstance(error, EngineFailedError) or not self._answered else _TAKEN
+            there_s = time.perf_counter() - part.sent_at
+            return 0 if there_s < still_s else _FAILED if there_s >= still_s + BEAT_S else _KILLED
+        return _FAILED if isinstance(error, EngineFailedError) or not self._answered else _KILLED
 
 
 def _raise_if_lost(lost: str) -> None:

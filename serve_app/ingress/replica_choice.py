@@ -33,6 +33,8 @@ class Replica:
     replica_id: str
     address: str
     token: str
+    identity: str = ""
+    """Which model it serves; see `weights.model_identity`. "" where an earlier version does not say."""
     in_flight: int = 0
     load: int = 0
     """`pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
@@ -43,7 +45,7 @@ class Replica:
     still_s: float = 0.0
     """For how long at least it has been standing still, where that is its trouble."""
     failures: int = 0
-    """How often since its last good answer it could not be reached or had no living engine."""
+    """How often it could not be reached, or had no living engine, since its last sign of life."""
     group: int = 0
     """The number of the prefill group under way, whose prompts the engine prefills in one step."""
     group_since: float = 0.0
@@ -187,7 +189,7 @@ def least_delay(
 def least_loaded(replicas: Iterable[Replica], limit: int, held: Mapping[str, int]) -> Replica | None:
     """The replica with the least load, of those with fewer than `limit` requests in flight.
 
-    What it holds of the prompt need not be prefilled, and counts against its load.
+    Tokens of the prompt that its cache holds need no prefill, and are subtracted from its load.
     """
     chosen: Replica | None = None
     least = fewest = 0

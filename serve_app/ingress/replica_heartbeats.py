@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from serve_app.ingress.engine_channel import NeverBegunError
 from serve_app.ingress.engine_channels import EngineChannels
@@ -27,7 +28,8 @@ SUSPECT_LOOKS = 4
 """After so many, 1 s, it is picked only where no other has room: streams that have just lost a replica would
 otherwise go to the next one that is about to be found lost."""
 _STILL_S = SILENT_LOOKS * LOOK_INTERVAL_S - BEAT_S
-"""A silent replica has stood still for this long at least: the next heartbeat was due within `BEAT_S`."""
+"""A replica that begins to count as silent has stood still for this long: a heartbeat was due within
+`BEAT_S`."""
 _RETRY_S = 0.5
 
 
@@ -36,9 +38,9 @@ class _Listener:
     """One replica, and the task that listens to it."""
 
     replica: Replica
+    known: ReplicaSet
     task: asyncio.Task[None] | None = None
     silent_looks: int = 0
-    suspected: bool = False
 
 
 class Heartbeats:
@@ -71,63 +73,61 @@ class Heartbeats:
         One that Ray no longer lists drains: it is listened to until it has nothing of this process left.
         """
         listed = {replica: known for known in self._deployments for replica in known.listed()}
-        for listener in [one for replica, one in self._listeners.items() if replica not in listed]:
-            replica = listener.replica
-            if not replica.in_flight:
+        for replica in listed.keys() - self._listeners.keys():
+            self._listeners[replica] = self._begin(replica, listed[replica])
+        for replica, listener in list(self._listeners.items()):
+            if replica not in listed and not replica.in_flight:
                 self._forget(listener)
                 self._channels.close(replica, "the replica is gone")
             elif self._silent(listener):
-                self._channels.close(replica, _silence())
-        for replica, known in listed.items():
-            if replica not in self._listeners:
-                self._listeners[replica] = self._begin(replica, known)
-            if self._silent(self._listeners[replica]) and not replica.trouble:
-                self._keep_away(replica, known, _silence())
+                silence_s = SILENT_LOOKS * LOOK_INTERVAL_S
+                self._keep_away(listener, f"it has sent no heartbeat for {silence_s:g} s")
 
     def _silent(self, listener: _Listener) -> bool:
         if listener.task is None or listener.task.done():
             return False
         listener.silent_looks += 1
-        if listener.silent_looks >= SUSPECT_LOOKS and not listener.suspected:
-            listener.suspected = True
+        if listener.silent_looks == SUSPECT_LOOKS:
             listener.replica.failures += 1
         if listener.silent_looks < SILENT_LOOKS:
             return False
-        listener.replica.still_s = _STILL_S
+        listener.replica.still_s = _STILL_S + (listener.silent_looks - SILENT_LOOKS) * LOOK_INTERVAL_S
         return True
 
     def _begin(self, replica: Replica, known: ReplicaSet) -> _Listener:
-        listener = _Listener(replica)
-        listener.task = asyncio.create_task(self._listen(listener, known))
+        listener = _Listener(replica, known)
+        listener.task = asyncio.create_task(self._listen(listener))
         return listener
 
-    async def _listen(self, listener: _Listener, known: ReplicaSet) -> None:
-        replica = listener.replica
-        try:
-            while True:
-                await self._hear(listener, known)
-        except Exception:
-            # Requests then go by what Ray says alone.
-            logger.exception("replica %s: its heartbeats cannot be listened to", replica.replica_id)
-            known.welcome(replica)
+    async def _listen(self, listener: _Listener) -> None:
+        replica, known = listener.replica, listener.known
+        while True:
+            try:
+                await self._hear(listener)
+            except Exception:
+                # Until the next try, requests go by what Ray says alone.
+                logger.exception("replica %s: its heartbeats cannot be listened to", replica.replica_id)
+                known.reachable(replica)
+                known.welcome(replica)
+                await asyncio.sleep(_RETRY_S)
 
-    async def _hear(self, listener: _Listener, known: ReplicaSet) -> None:
+    async def _hear(self, listener: _Listener) -> None:
         """Hear one connection to its end."""
         replica = listener.replica
         try:
             channel = await self._channels.to(replica)
         except NeverBegunError as error:
             # A connection may break, and is opened again at once; a dead process refuses.
-            self._keep_away(replica, known, f"its data plane cannot be reached: {error}")
+            self._keep_away(listener, f"its data plane cannot be reached: {error}")
             await asyncio.sleep(_RETRY_S)
             return
-        self._heard(listener, known, channel.beat)
-        channel.on_beat = lambda beat: self._heard(listener, known, beat)
+        self._heard(listener, channel.beat)
+        channel.on_beat = partial(self._heard, listener)
         await asyncio.shield(channel.lost)
 
-    def _heard(self, listener: _Listener, known: ReplicaSet, beat: Beat) -> None:
+    def _heard(self, listener: _Listener, beat: Beat) -> None:
         listener.silent_looks = 0
-        replica = listener.replica
+        replica, known = listener.replica, listener.known
         replica.still_s = beat.still_s
         if beat.prefix_cache_tokens is not None:
             known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
@@ -135,25 +135,21 @@ class Heartbeats:
             known.step_tokens = beat.step_tokens
         for prefix in beat.prefixes:
             known.prefixes.holds(replica.replica_id, prefix)
-        if listener.suspected:
-            listener.suspected = False
-            replica.failures = max(0, replica.failures - 1)  # an answer may have cleared it meanwhile
         if beat.trouble:
-            self._keep_away(replica, known, beat.trouble)
-        elif replica.trouble:
+            self._keep_away(listener, beat.trouble)
+            return
+        known.reachable(replica)
+        if replica.trouble:
             logger.info("replica %s of %s is alive again", replica.replica_id, replica.address)
             known.welcome(replica)
 
-    def _keep_away(self, replica: Replica, known: ReplicaSet, trouble: str) -> None:
+    def _keep_away(self, listener: _Listener, trouble: str) -> None:
+        replica = listener.replica
         if not replica.trouble:
             logger.warning("no requests to replica %s: %s", replica.replica_id, trouble)
-        known.keep_away(replica, trouble)
+        listener.known.keep_away(replica, trouble)
 
     def _forget(self, listener: _Listener) -> None:
         del self._listeners[listener.replica]
         if listener.task is not None:
             listener.task.cancel()
-
-
-def _silence() -> str:
-    return f"it has sent no heartbeat for {SILENT_LOOKS * LOOK_INTERVAL_S:g} s"

@@ -32,14 +32,16 @@ class ReplicaSet(Slots):
         self._on_trouble = on_trouble
 
     def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
-        """Replace the set: data-plane address and token by replica id. Counts of those that stay are kept.
+        """Replace the set by the metadata of each replica, which `Engine.record_replica_metadata` returns.
 
-        So are those of a replica that is missing once and comes back: it would seem to have nothing to do.
+        Counts of those that stay are kept. So are those of a replica that is missing once and comes back: it
+        would seem to have nothing to do.
         """
         known = {**self._missed, **self._listed}
         self._listed = {
-            replica_id: known.get(replica_id) or Replica(replica_id, where["address"], where["token"])
-            for replica_id, where in metadata.items()
+            replica_id: known.get(replica_id)
+            or Replica(replica_id, told["address"], told["token"], told.get("identity", ""))
+            for replica_id, told in metadata.items()
         }
         self._usable = {name: replica for name, replica in self._listed.items() if not replica.trouble}
         self.prefixes.keep(self._listed)
@@ -57,23 +59,39 @@ class ReplicaSet(Slots):
         """Every replica that Ray says runs, including those that are not picked."""
         return self._listed.values()
 
+    def may_continue(self, identity: str) -> bool:
+        """Whether a listed replica serves the model `identity`, or none is listed and the next one may."""
+        return not self._listed or any(one.identity == identity for one in self._listed.values())
+
+    def has_substitute(self, replica: Replica) -> bool:
+        """Whether another replica is picked that serves the same model as `replica`."""
+        return any(one.identity == replica.identity and one is not replica for one in self._usable.values())
+
     def keep_away(self, replica: Replica, trouble: str) -> None:
-        """Do not pick `replica` until it is `welcome` again. A replica that is not listed is ignored."""
-        if replica.replica_id in self._listed:
-            replica.trouble = trouble
-            if self._usable.pop(replica.replica_id, None) is not None:
-                self._on_trouble(replica)
+        """Do not pick `replica` until it is `welcome` again, and tell of its trouble.
+
+        That of a draining replica with requests is told each time: Ray no longer looks after its health.
+        """
+        known = self._listed.get(replica.replica_id) or self._missed.get(replica.replica_id)
+        if known is not replica:
+            return
+        begins = not replica.trouble
+        replica.trouble = trouble
+        self._usable.pop(replica.replica_id, None)
+        if begins or replica.unlisted_at is not None:
+            self._on_trouble(replica)
 
     def welcome(self, replica: Replica) -> None:
-        """Pick `replica` again: its heartbeats tell of no trouble."""
-        if replica.trouble and replica.replica_id in self._listed:
+        """Pick `replica` again, if Ray lists it: its heartbeats tell of no trouble."""
+        if replica.trouble:
             replica.trouble = ""
-            self._usable[replica.replica_id] = replica
-            self._changed()
+            if replica.replica_id in self._listed:
+                self._usable[replica.replica_id] = replica
+                self._changed()
 
     def _changed(self) -> None:
         self._on_change()
-        for replica in self._listed.values():
+        for replica in [*self._listed.values(), *self._missed.values()]:
             if replica.trouble and replica.in_flight:  # there was no other for them when its trouble began
                 self._on_trouble(replica)
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from serve_app.api.prompt_prefix import PromptPrefix
@@ -75,6 +75,8 @@ class Slots:
         prefill_budget_s: float = 0.0,
         batch: int = 1 << 30,
         prefix: PromptPrefix | None = None,
+        identity: str | None = None,
+        refused: Collection[Replica] = (),
     ) -> Slot | None:
         """A slot on one of the replicas with fewer than `limit` requests in flight.
 
@@ -84,7 +86,7 @@ class Slots:
         prefill is not known, a request goes to the replica with the least load. What a replica holds of the
         prompt in its cache need not be prefilled there. Of equals, the longest unused is picked. A replica
         that could not be reached comes after every one that could, even if those are full: Ray will drop it,
-        or the fault was here.
+        or its next heartbeat heals it within half a second.
 
         Args:
             limit: Requests of this process that a replica may have.
@@ -92,9 +94,11 @@ class Slots:
             prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
             batch: Requests that an engine runs at a time. Behind so many, it waits for more than prefill.
             prefix: What the prompt may share with others; None where that is not known.
+            identity: Only replicas of this identity are considered; None for any.
+            refused: Replicas that are not considered.
 
         Returns:
-            None where there is no replica, or none with room.
+            None where there is no such replica, or none with room.
         """
         chosen: Replica | None = None
         matched = self.prefixes.matched(prefix) if prefix is not None and prompt_tokens else {}
@@ -102,7 +106,10 @@ class Slots:
         if matched and prefix is not None:
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
             held = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
-        replicas, pace = self._usable.values(), self.pace
+        replicas: Collection[Replica] = self._usable.values()
+        if identity is not None or refused:
+            replicas = [one for one in replicas if identity in (None, one.identity) and one not in refused]
+        pace = self.pace
         streamed = prefill_budget_s > 0.0 and prompt_tokens > 0
         now = self.clock() if streamed else 0.0
         if streamed and pace.seconds > 0.0:
@@ -158,6 +165,10 @@ class Slots:
             if slot.group >= replica.group:
                 replica.end_groups(slot.group, now)
         slot.pending_prompt_tokens = 0
+        self.reachable(replica)
+
+    def reachable(self, replica: Replica) -> None:
+        """Note a sign that a replica is reachable and has a living engine: its failures are over."""
         if replica.failures:
             replica.failures = 0
             if self.awaited:

@@ -29,7 +29,8 @@ def engine_identity(model: ModelSettings) -> str:
     """Return what a replica of `model` is: weights, hardware, and the arguments that decide its speed.
 
     Two settings with the same identity make replicas of the same speed, as far as settings tell: not if
-    a folder's or a branch's weights are replaced, or vLLM itself.
+    a folder's or a branch's weights are replaced, or vLLM itself. Whether two replicas serve the same model
+    is what `weights.model_identity` tells.
     """
     weights = model.model if model.revision is None else f"{model.model}@{model.revision}"
     return ", ".join([f"{weights} on {_hardware(model)}", *_arguments(model)])
@@ -57,17 +58,17 @@ def _arguments(model: ModelSettings) -> Iterator[str]:
     share = model.gpu_memory_utilization
     if model.kv_cache_memory_bytes is None and share != fields["gpu_memory_utilization"].default:
         yield f"gpu_memory_utilization={share:g}"
-    for name, value in sorted(_told(model.engine_args).items()):
+    for name, value in sorted(without_secrets(model.engine_args).items()):
         yield f"{name}={value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)}"
-    for name, value in sorted(_told(model.env).items()):
+    for name, value in sorted(without_secrets(model.env).items()):
         if name.startswith("VLLM_"):
             yield f"{name}={value}"
 
 
-def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values` without secrets, at every depth."""
     return {
-        name: _told(value) if isinstance(value, Mapping) else value
+        name: without_secrets(value) if isinstance(value, Mapping) else value
         for name, value in values.items()
         if not _SECRET.search(name)
     }

@@ -217,8 +217,9 @@ class HttpSettings(ClosedModel):
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
     """How long a body may take to arrive, in addition to one second for each 16 KiB."""
     max_body_memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 512 << 20
-    """Bodies that one ingress replica may have in memory at once: those being read, and those of requests
-    that wait for the first byte of their answer. Shared among models and API keys; other requests get 429."""
+    """Bytes of bodies that one ingress replica may have in memory at once: of those being read, of requests
+    that wait for the first byte of their answer, and of what is kept to continue streams. Shared among models
+    and API keys; other requests get 429."""
     api_keys_file: AbsolutePath | None = None
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
 

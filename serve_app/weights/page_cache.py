@@ -19,7 +19,7 @@ def prefetch(model: str, revision: str | None = None) -> int:
         model: A folder, or a Hugging Face id, of which what has been downloaded is read.
         revision: Of the Hugging Face id.
     """
-    files = list(_weights(_folder(model, revision)))
+    files = list(_weights(local_folder(model, revision)))
     wanted = sum(file.stat().st_size for file in files)
     if wanted > _SHARE * psutil.virtual_memory().available:
         return 0
@@ -30,7 +30,8 @@ def prefetch(model: str, revision: str | None = None) -> int:
     return wanted
 
 
-def _folder(model: str, revision: str | None) -> Path | None:
+def local_folder(model: str, revision: str | None) -> Path | None:
+    """Return where a model is on this node: a folder, or a snapshot of the hub's cache. None if not here."""
     if Path(model).is_dir():
         return Path(model)
     from huggingface_hub import snapshot_download  # noqa: PLC0415  0.3 s that a folder does not need

@@ -69,6 +69,9 @@ class Sent(msgspec.Struct, array_like=True):
     """From the request's arrival at the ingress to its first event."""
     moves: int
     """How often the stream has moved to another engine, this time included: 1 or more."""
+    identity: str = ""
+    """The model that generated the tokens (`weights.model_identity`). An engine replica of another identity
+    answers with 409. "" where an earlier version does not tell; then nothing is compared."""
 
 
 class Prefix(msgspec.Struct, array_like=True):

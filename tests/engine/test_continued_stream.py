@@ -64,7 +64,9 @@ OSLO = {
 SUM = 'root ::= term (" + " term){3,5}\nterm ::= [0-9]{1,3} | "(" root ")"'
 """Brackets in brackets: where the grammar stands follows from all that came before."""
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
-UNTIED = {str(token): token * 1e-5 for token in range(2048)}
+IDENTITY = "0123456789abcdef0123456789abcdef"
+VOCABULARY = 2048
+UNTIED = {str(token): token * 1e-5 for token in range(VOCABULARY)}
 LIKELIEST = {"temperature": 1, "top_k": 1, "logit_bias": UNTIED}
 """Greedy, which vLLM refuses for several sequences. In bfloat16, two tokens are often equally likely."""
 
@@ -364,7 +366,7 @@ async def test_a_stream_left_early_frees_its_sequence_and_tells_no_more(client: 
 
 @pytest.fixture
 def stub(serving: Serving) -> LocalEngine:
-    return LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+    return LocalEngine(serving, ModelSettings(name="tide"), lambda _: None, identity=IDENTITY)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +387,24 @@ async def test_what_cannot_be_continued_has_no_journal_and_is_refused(
     with pytest.raises(ApiError) as refused:
         await hear(stub, asked(operation, body, Continuation(([300],), created=7, ttft_s=0.1)))
     assert (refused.value.status, refused.value.code) == (409, "not_continuable")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        Continuation(([300],), 7, ttft_s=0.1, identity="another model"),
+        Continuation(([300, VOCABULARY],), 7, ttft_s=0.1, identity=IDENTITY),
+        Continuation(([], [300, -1]), 7, ttft_s=0.1, identity=IDENTITY),
+    ],
+    ids=["another model", "beyond the vocabulary", "negative"],
+)
+async def test_tokens_of_another_model_are_refused(stub: LocalEngine, begun: Continuation) -> None:
+    with pytest.raises(ApiError) as refused:
+        await hear(stub, asked(*chat("Hi", max_tokens=9), begun))
+    assert (refused.value.status, refused.value.code) == (409, "not_continuable")
+
+    own = Continuation(([300, VOCABULARY - 1],), 7, ttft_s=0.1, identity=IDENTITY)
+    assert (await hear(stub, asked(*chat("Hi", max_tokens=9), own))).tokens
 
 
 @pytest.mark.parametrize(

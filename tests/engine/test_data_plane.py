@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
@@ -242,6 +244,40 @@ async def test_tokens_come_with_the_events_that_they_are_behind() -> None:
 
     assert b"".join(data for data, _ in told) == FIRST + DONE
     assert [ids for _, tokens in told for _, ids in tokens] == [[7], [8, 9]]
+
+
+@given(st.lists(st.lists(st.integers(1, 40_000), min_size=1, max_size=4), min_size=1, max_size=6))
+@settings(max_examples=30, deadline=None)
+def test_frames_of_one_output_travel_with_its_tokens(outputs: list[list[int]]) -> None:
+    """However large they are: those sent without their tokens would be sent again after a loss."""
+    journal = TokenJournal()
+
+    async def generated() -> AsyncIterator[bytes]:
+        for token, sizes in enumerate(outputs):
+            for number, size in enumerate(sizes):
+                yield b"%d.%d %b\n\n" % (token, number, b"x" * size)
+            journal.tell(0, [token])
+            await asyncio.sleep(0)
+
+    async def received() -> list[tuple[list[bytes], list[int]]]:
+        async with listening(StubEngine(EngineReply(200, stream=generated(), journal=journal))) as port:
+            stream = port.call()
+            await stream.answer()
+            return [
+                (
+                    [frame.split()[0] for frame in piece.data.split(b"\n\n")[:-1]],
+                    [token for _, ids in piece.tokens for token in ids],
+                )
+                async for piece in stream.pieces()
+            ]
+
+    pieces = asyncio.run(received())
+
+    for frames_of_piece, tokens in pieces:
+        assert frames_of_piece == [
+            b"%d.%d" % (token, n) for token in tokens for n in range(len(outputs[token]))
+        ]
+    assert [token for _, tokens in pieces for token in tokens] == list(range(len(outputs)))
 
 
 async def test_what_comes_while_the_reader_is_busy_is_one_piece() -> None:

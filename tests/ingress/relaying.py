@@ -67,13 +67,14 @@ class Fleet:
         self._started = 0
         stack.callback(self.channels.close_all)
 
-    async def start(self, engine: StubEngine, token: str | None = None) -> DataPlane:
-        """A replica around `engine`; Ray names it with `token`, by default the right one."""
+    async def start(self, engine: StubEngine, token: str | None = None, identity: str = "") -> DataPlane:
+        """A replica of a model around `engine`; Ray names it with `token`, by default the right one."""
         plane = DataPlane(engine)
         await plane.start("127.0.0.1")
         self._stack.push_async_callback(plane.stop)
         self._started += 1
-        self._named[f"r{self._started}"] = {"address": plane.address, "token": token or plane.token}
+        named = {"address": plane.address, "token": token or plane.token, "identity": identity}
+        self._named[f"r{self._started}"] = named
         self.known.update(self._named)
         return plane
 

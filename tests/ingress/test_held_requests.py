@@ -344,21 +344,21 @@ async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None
 
 
 async def entry(since: float, *, again: bool = False) -> HeldRequest:
-    return HeldRequest(since, 10, 2, 0.0, None, again, asyncio.get_running_loop().create_future())
+    return HeldRequest(since, 10, 2, 0.0, None, again, None, asyncio.get_running_loop().create_future())
 
 
 def leave_all(queue: HoldQueue) -> list[HeldRequest]:
     left = []
-    while (first := queue.first()) is not None:
-        queue.leave(first)
-        left.append(first)
+    for held in queue.leaving():
+        queue.leave(held)
+        left.append(held)
     return left
 
 
 async def test_an_empty_queue_has_nobody_first() -> None:
     queue = HoldQueue()
 
-    assert (len(queue), queue.first(), queue.all()) == (0, None, [])
+    assert (len(queue), leave_all(queue), queue.all()) == (0, [], [])
 
 
 async def test_first_come_first_served_but_for_those_who_lost_a_turn_before() -> None:
@@ -384,4 +384,4 @@ async def test_whoever_leaves_in_between_is_missed_once() -> None:
         queue.leave(one)
         queue.leave(back)
 
-    assert (len(queue), queue.first()) == (1, two)
+    assert (len(queue), leave_all(queue)) == (1, [two])

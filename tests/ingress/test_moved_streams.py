@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
@@ -17,11 +18,12 @@ from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import relayed_request, sent_so_far
 from serve_app.ingress.replica_choice import Slot
-from tests.ingress.relaying import DONE, MODEL, Fleet, request
+from tests.ingress.relaying import DIED, DONE, MODEL, Fleet, request
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine
 
 MOVED = rb": continued on another replica after \d+\.\d\d s\n\n"
 TOKENS = 40
+KILLED = ApiError(503, "killed", code="engine_killed")
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
 
@@ -252,7 +254,7 @@ async def test_what_cannot_be_continued_ends_in_an_error_event(
     first = CountingEngine(until=25, continuable=why != "no journal")
     second: StubEngine = CountingEngine()
     if why == "a long body":
-        monkeypatch.setattr(relayed_request, "MOST_BODY_BYTES", 3)
+        monkeypatch.setattr(sent_so_far, "MOST_BODY_BYTES", 3)
     elif why == "many tokens":
         monkeypatch.setattr(sent_so_far, "MOST_TOKENS", 20)
     elif why == "refused":
@@ -388,6 +390,9 @@ async def test_a_stream_that_cannot_move_ends_where_it_began(
             fleet.knobs["drain_move_after_s"] = None
         if why in ("no journal", "switched off"):
             await fleet.start(CountingEngine())
+        first.go_on(1)
+        if why == "refused":
+            await refusing.entered.wait()
         first.go_on()
         text, moves = without_comments(await answer)
 
@@ -395,3 +400,240 @@ async def test_a_stream_that_cannot_move_ends_where_it_began(
     assert not first.cancelled
     assert sum(fleet.in_flight) == 0
     assert len(refusing.requests) == (why == "refused")  # asked once
+
+
+# Another model under the same name.
+
+
+async def test_a_draining_stream_does_not_move_to_another_model(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
+    first, other, same = CountingEngine(until=25), CountingEngine(), CountingEngine()
+    await fleet.start(first, identity="old")
+    looks = looks_for_room(fleet, monkeypatch)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(other, identity="new")
+        fleet.stop("r1")
+        first.go_on(1)
+        assert await looks.get() is None
+        await fleet.start(same, identity="old")
+        first.go_on(1)
+        text, moves = without_comments(await answer)
+
+    assert (text, moves, other.requests) == (WHOLE, 1, [])
+    assert same.requests[0].continuation is not None
+    assert same.requests[0].continuation.identity == "old"
+
+
+async def test_a_lost_stream_does_not_go_on_at_another_model(fleet: Fleet) -> None:
+    first, other = CountingEngine(until=25), CountingEngine()
+    plane = await fleet.start(first, identity="old")
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(other, identity="new")
+        fleet.stop("r1")
+        await lose(plane)
+        text = await answer
+
+    assert other.requests == []
+    assert text.startswith(b"".join(frame(n) for n in range(25)))
+    assert b'"code":"replica_lost"' in text
+
+
+@pytest.mark.parametrize("identity", ["old", "new"])
+async def test_a_stream_that_waits_for_a_replica_takes_only_one_of_its_model(
+    fleet: Fleet, identity: str
+) -> None:
+    first, second = CountingEngine(until=25), CountingEngine()
+    plane = await fleet.start(first, identity="old")
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        fleet.lose()
+        await lose(plane)
+        await fleet.handle.asked.wait()
+        await fleet.start(second, identity=identity)
+        text, moves = without_comments(await answer)
+
+    assert (text == WHOLE, moves, len(second.requests)) == (
+        (True, 1, 1) if identity == "old" else (False, 0, 0)
+    )
+
+
+async def test_a_request_without_an_answer_goes_to_whichever_model_there_is(fleet: Fleet) -> None:
+    mute = MuteEngine()
+    plane = await fleet.start(mute, identity="old")
+    async with reading(fleet) as answer:
+        await mute.entered.wait()
+        await fleet.start(CountingEngine(), identity="new")
+        fleet.stop("r1")
+        await lose(plane)
+        text, _ = without_comments(await answer)
+
+    assert text == WHOLE
+
+
+# The retry budget of moves.
+
+
+@pytest.mark.parametrize(("loss", "moves_tried"), [(DIED, 1), (KILLED, 4)], ids=["died", "killed"])
+async def test_a_stream_whose_moves_end_engines_stays_where_it_is(
+    fleet: Fleet, loss: ApiError, moves_tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
+    first, ending = CountingEngine(until=25), StubEngine(loss)
+    await fleet.start(first)
+    async with fleet.client.call(request(wants_stream=True)) as reply:
+        assert reply.stream is not None
+        await first.reached.wait()
+        await fleet.start(ending)
+        fleet.stop("r1")
+        text = b""
+        for token in range(25, TOKENS):
+            first.go_on(1)
+            while frame(token) not in text:  # each is passed on before the next one comes
+                text += await anext(reply.stream)
+        text += b"".join([chunk async for chunk in reply.stream])
+
+    assert (text, len(ending.requests)) == (WHOLE, moves_tried)
+
+
+async def test_tokens_of_the_replica_that_is_left_do_not_restore_what_a_move_has_cost(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty tokens at the draining replica say nothing about what the stream does to the next one."""
+    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
+    first = CountingEngine(until=10)
+    dying = [StubEngine(DIED) for _ in range(4)]
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        for engine in dying:
+            await fleet.start(engine)
+        fleet.stop("r1")
+        first.go_on(20)
+        while sum(len(engine.requests) for engine in dying) < 1 or not first.more.locked():
+            await asyncio.sleep(0)
+        await lose(plane)
+        text = await answer
+
+    assert b'"code":"replica_lost"' in text
+    assert sum(len(engine.requests) for engine in dying) == 2
+
+
+# The end of a stream.
+
+
+class LingeringEngine(CountingEngine):
+    """Ends its stream some time after its last event."""
+
+    async def _count(self, begin: int, journal: TokenJournal) -> AsyncIterator[bytes]:
+        async for data in super()._count(begin, journal):
+            yield data
+        self.reached.set()
+        await self.more.acquire()
+
+
+@pytest.mark.parametrize("then", ["it drains", "it is lost"])
+async def test_a_stream_whose_last_event_is_out_does_not_go_on_elsewhere(fleet: Fleet, then: str) -> None:
+    first, second = LingeringEngine(), CountingEngine()
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(second)
+        fleet.stop("r1")
+        if then == "it is lost":
+            await lose(plane)
+        first.go_on()
+        text = await answer
+
+    assert (text, second.requests) == (WHOLE, [])
+
+
+# Replicas that refuse, and replicas that hang while they drain.
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_lost_stream_passes_over_a_replica_that_is_full(fleet: Fleet, status: int) -> None:
+    first, full = CountingEngine(until=25), StubEngine(ApiError(status, "later", code="queue_full"))
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(full)
+        fleet.stop("r1")
+        await lose(plane)
+        await full.entered.wait()
+        await fleet.start(CountingEngine())
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+    assert len(full.requests) >= 1
+
+
+async def test_streams_leave_a_draining_replica_that_hangs(fleet: Fleet) -> None:
+    fleet.knobs["drain_move_after_s"] = None
+    first, second = CountingEngine(until=25), CountingEngine()
+    await fleet.start(first)
+    (replica,) = fleet.replicas
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(second)
+        fleet.stop("r1")
+        fleet.known.keep_away(replica, "its engine has taken no step for 5 s")
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+
+
+async def test_a_draining_replica_that_hangs_for_good_is_given_up_without_another_of_its_model(
+    fleet: Fleet,
+) -> None:
+    first = CountingEngine(until=25)
+    await fleet.start(first, identity="old")
+    (replica,) = fleet.replicas
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(CountingEngine(), identity="new")
+        fleet.stop("r1")
+        replica.still_s = MODEL.engine_hang_timeout_s - 0.5
+        fleet.known.keep_away(replica, "its engine has taken no step for 29 s")
+        done, _ = await asyncio.wait([answer], timeout=0)
+        assert not done
+        replica.still_s = MODEL.engine_hang_timeout_s
+        fleet.known.keep_away(replica, "its engine has taken no step for 30 s")
+        text = await answer
+
+    assert b'"code":"replica_lost"' in text
+
+
+# The memory of what is kept.
+
+
+async def test_what_is_kept_of_a_stream_counts_as_memory_until_its_end(fleet: Fleet) -> None:
+    memory = BodyMemory(1 << 20)
+    first = CountingEngine(until=25)
+    await fleet.start(first)
+    asked = request(wants_stream=True, kept=BodyShare(memory, KEPT))
+    async with reading(fleet, asked) as answer:
+        await first.reached.wait()
+        while memory.used_bytes < len(asked.body) + 4 * 25:
+            await asyncio.sleep(0)
+        first.go_on()
+        await answer
+
+    assert memory.used_bytes == 0
+
+
+async def test_a_stream_without_memory_to_keep_it_cannot_go_on_elsewhere(fleet: Fleet) -> None:
+    memory = BodyMemory(100)
+    plane = await fleet.start(first := CountingEngine(until=25))
+    second = CountingEngine()
+    async with reading(fleet, request(wants_stream=True, kept=BodyShare(memory, KEPT))) as answer:
+        await first.reached.wait()
+        await fleet.start(second)
+        await lose(plane)
+        text = await answer
+
+    assert b'"code":"replica_lost"' in text
+    assert (memory.used_bytes, second.requests) == (0, [])

@@ -361,3 +361,14 @@ def test_where_no_request_waits_nobody_is_told_of_a_slot_that_is_free() -> None:
 
     among.update({})
     assert told == [0]
+
+
+def test_only_replicas_of_the_same_model_are_picked_for_a_stream_that_goes_on() -> None:
+    among = replicas("a")
+    among.update({**where("a"), "b": {**where("b")["b"], "identity": "new"}})
+    _, b = among.listed()
+
+    assert [among.take(100, identity="new").replica for _ in range(3)] == [b] * 3  # type: ignore[union-attr]
+    assert among.take(100, identity="other") is None
+    assert [among.may_continue(identity) for identity in ("", "new", "other")] == [True, True, False]
+    assert among.take(100, identity="new", refused=[b]) is None

@@ -1,8 +1,10 @@
 """Heartbeats of real data planes on loopback; time passes by looks."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -58,7 +60,7 @@ async def until(true: Callable[[], bool]) -> None:
 def hears(listener: Heartbeats, replica: Picked) -> bool:
     """Whether it has a channel to `replica`, and what that says is noted."""
     channel = listener._channels.at_hand(replica)
-    return channel is not None and channel.on_beat.__qualname__.startswith("Heartbeats")
+    return channel is not None and isinstance(channel.on_beat, partial)
 
 
 @asynccontextmanager
@@ -172,6 +174,36 @@ async def test_a_replica_that_was_only_late_is_one_of_equals_again(monkeypatch: 
         (connection,) = replica.plane._connections
         connection.tell(Beat(""))
         await until(lambda: one.failures == 0)
+
+
+async def test_a_sound_heartbeat_heals_a_replica_that_could_not_be_reached() -> None:
+    known = ReplicaSet()
+    async with running() as replica, listening(known) as listener:
+        known.update({"a": replica.metadata, "b": {"address": "127.0.0.1:1", "token": "t"}})
+        listener.look()
+        one = next(one for one in known.listed() if one.replica_id == "a")
+        one.failures = 20_000
+
+        await until(lambda: one.failures == 0)
+
+
+async def test_trouble_of_a_draining_replica_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    known = ReplicaSet()
+    told: list[str] = []
+    known.notify_trouble(lambda replica: told.append(replica.trouble))
+    async with running() as replica, listening(known) as listener:
+        known.update({"a": replica.metadata})
+        listener.look()
+        slot = known.take(10)
+        assert slot is not None
+        await until(lambda: hears(listener, slot.replica))
+        known.update({})
+        with caplog.at_level(logging.WARNING, "ray.serve"):
+            replica.trouble = "its engine has taken no step for 4 s"
+            await until(lambda: len(told) >= 3)
+
+    assert set(told) == {"its engine has taken no step for 4 s"}
+    assert [record.message.split(": ")[1] for record in caplog.records] == [told[0]]
 
 
 async def test_a_stranger_on_a_lost_replicas_port_does_not_pass_for_it() -> None:

@@ -186,13 +186,16 @@ class Bulky(StubEngine):
         return b"data: %d %s\n\n" % (number, b"x" * cls.BYTES)
 
     async def _reply(self) -> EngineReply:
+        journal = TokenJournal()
+
         async def stream() -> AsyncIterator[bytes]:
             for number in range(self.EVENTS):
                 await asyncio.sleep(0)
                 yield self.event(number)
+                journal.tell(0, [number])
             yield DONE
 
-        return EngineReply(200, stream=stream(), journal=TokenJournal())
+        return EngineReply(200, stream=stream(), journal=journal)
 
 
 async def test_a_client_that_does_not_read_gets_all_of_its_stream_in_order_when_it_does(fleet: Fleet) -> None:
