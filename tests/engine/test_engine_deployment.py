@@ -43,6 +43,7 @@ class StubRunning:
             errored=False, check_health=self._check_health, is_sleeping=self._is_sleeping
         )
         self.prefix_cache_tokens = 1000
+        self.identity = "292856a350e198018ed7b0dfa182b5ca"
         self.goes_on = asyncio.Event()
         self.died: Exception | None = None
         self.stopped = False
@@ -228,9 +229,10 @@ async def test_a_store_that_does_not_answer_delays_the_drain_by_a_second_at_most
     assert replica.running.stopped
 
 
-async def test_the_ingress_is_told_where_the_data_plane_is(replica: Replica) -> None:
+async def test_the_ingress_is_told_where_the_data_plane_is_and_of_which_model(replica: Replica) -> None:
     told = replica.engine.record_replica_metadata()
 
+    assert told["identity"] == replica.running.identity
     channel = await EngineChannel.connect(told["address"], told["token"], LIMIT_S)
     answer = await channel.call(EngineRequest("completions", b"{}", "r-1"), b"{}").answer()
     channel.close()
