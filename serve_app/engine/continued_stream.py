@@ -121,6 +121,9 @@ class StreamPart:
         write_now = self._request.write_now
         if write_now is None or self.encode is None or self._continuation is not None or output.finished:
             return False
+        # One of several sequences has failed. The generators tell the client's errors from the server's.
+        if any(one.finish_reason == "error" for one in output.outputs):
+            return False
         if not write_now(b""):
             return False
         write_now(self.encode(output))

@@ -1,0 +1,140 @@
+"""A structured output with a dead end that its trial did not meet, on a real engine core."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.errors import ApiError
+from serve_app.engine.grammar.install import guard_grammars
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.serving import Serving
+from tests.engine.stub_engine_core import configured, vllm_restored
+
+WAYS_OUT = " | ".join(f'"{word}"' for word in ("yes", "no", "maybe", "sea", "tide", "ebb", "flow", "moon"))
+DEAD_END = {"grammar": f'root ::= {WAYS_OUT} | [q] nothing\nnothing ::= nothing "a"'}
+"""After a `q` no text matches. The trial draws its tokens, and draws one of the other words."""
+INTO_IT = {"q": 100.0}
+EITHER = {"q": 100.0, "n": 94.0}
+"""Some choices of several meet the dead end, others end well."""
+WARM = 2.0
+"""The highest temperature. The model prefers an `n`, hence the bias against it."""
+CHAT: tuple[Operation, dict[str, Any]] = (
+    "chat_completions",
+    {"messages": [{"role": "user", "content": "Will it rain?"}]},
+)
+TEXT: tuple[Operation, dict[str, Any]] = ("completions", {"prompt": "Will it rain?"})
+TWO_PROMPTS: tuple[Operation, dict[str, Any]] = ("completions", {"prompt": ["Will it rain?", "Or snow?"]})
+LOGPROBS: tuple[Operation, dict[str, Any]] = ("chat_completions", {**CHAT[1], "logprobs": True})
+
+
+@pytest.fixture(scope="module")
+async def llm() -> AsyncIterator[AsyncLLM]:
+    """The embedded model in an engine core of its own."""
+    _, _, config = configured(max_model_len=512)
+    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+    yield llm
+    llm.shutdown()
+    await asyncio.sleep(0)  # the sockets are closed by the loop
+    llm.engine_core.resources.ctx.destroy(linger=0)
+
+
+@pytest.fixture(scope="module")
+async def client(llm: AsyncLLM) -> AsyncIterator[LocalEngine]:
+    settings, namespace, _ = configured(max_model_len=512)
+    local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
+    with vllm_restored():
+        guard = guard_grammars(llm, settings.structured_output)
+        yield local
+        guard.stop()
+
+
+async def biased(client: LocalEngine, towards: dict[str, float]) -> dict[str, float]:
+    """`towards` by token id."""
+    bias = {}
+    for text, amount in towards.items():
+        asked = EngineRequest("tokenize", json.dumps({"prompt": text}).encode(), "t")
+        async with client.call(asked) as reply:
+            (token,) = json.loads(reply.body)["tokens"]
+        bias[str(token)] = amount
+    return bias
+
+
+async def failures(client: LocalEngine, operation: Operation, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The errors that a client is told, by the status of the reply or within its stream."""
+    request = EngineRequest(operation, json.dumps(body).encode(), "r-1")
+
+    def write_now(data: bytes) -> bool:
+        sent.append(data)
+        return True
+
+    sent: list[bytes] = []
+    try:
+        async with client.call(request) as reply:
+            if reply.stream is None:
+                return []
+            async for chunk in reply.stream:
+                sent.append(chunk)
+                request.write_now = write_now
+    except ApiError as error:
+        return [json.loads(error.body())["error"] | {"status": error.status}]
+    events = [line for line in b"".join(sent).split(b"\n") if line.startswith(b'data: {"error"')]
+    return [json.loads(event[len(b"data: ") :])["error"] for event in events]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("choices", "towards"), [(1, INTO_IT), (16, INTO_IT), (16, EITHER)], ids=["one", "all", "some"]
+)
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [CHAT, LOGPROBS, TEXT, TWO_PROMPTS],
+    ids=["chat", "logprobs", "text", "prompts"],
+)
+async def test_a_dead_end_of_any_choice_is_the_clients_error(
+    client: LocalEngine,
+    operation: Operation,
+    body: dict[str, Any],
+    choices: int,
+    towards: dict[str, float],
+    stream: bool,
+) -> None:
+    fields = {
+        "n": choices,
+        "stream": stream,
+        "max_tokens": 8,
+        "temperature": WARM,
+        "seed": 1,
+        "structured_outputs": DEAD_END,
+    }
+
+    found = await failures(client, operation, {**body, **fields, "logit_bias": await biased(client, towards)})
+
+    assert [(error["code"], error["param"]) for error in found] == [("invalid_value", "structured_outputs")]
+    assert all(error.get("status", 400) == 400 for error in found)
+
+
+@pytest.mark.parametrize(("operation", "body"), [CHAT, TEXT, TWO_PROMPTS], ids=["chat", "text", "prompts"])
+async def test_a_dead_end_of_one_choice_ends_the_others(
+    client: LocalEngine, llm: AsyncLLM, operation: Operation, body: dict[str, Any]
+) -> None:
+    endless = {
+        "grammar": f'root ::= {WAYS_OUT} | [q] nothing | "n" more\nnothing ::= nothing "a"\nmore ::= "n" more'
+    }
+    fields = {
+        "n": 16,
+        "stream": True,
+        "max_tokens": 400,
+        "temperature": WARM,
+        "seed": 1,
+        "structured_outputs": endless,
+    }
+
+    found = await failures(client, operation, {**body, **fields, "logit_bias": await biased(client, EITHER)})
+
+    assert [error["param"] for error in found] == ["structured_outputs"]
+    assert not llm.output_processor.has_unfinished_requests()
