@@ -1,16 +1,16 @@
 """`/generate` on one engine: every token an event of its own, with the time it took."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from tokenizers.decoders import DecodeStream
-from vllm.inputs.engine import tokens_input
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError
@@ -25,19 +25,30 @@ class TokenTexts:
     """Splits a generation's text into the part each token adds.
 
     vLLM may merge the tokens of several steps when the reader lags, and hands out their text in one
-    piece. A token that ends in the middle of a character adds nothing; the one that completes it
-    adds the whole character.
+    piece. So the engine is asked for no text, and the same detokenizer of vLLM's runs here, token by token.
+    A token that ends in the middle of a character adds nothing; the one that completes it adds the whole
+    character.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        params: The generation's.
+        prompt: Its prompt's token ids, on which the space before the first word depends.
+        request_id: Names the request in vLLM's log.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._fast: Any = getattr(tokenizer, "_tokenizer", None)
-        self._stream = DecodeStream(skip_special_tokens=True) if self._fast is not None else None
+    def __init__(self, tokenizer: Any, params: SamplingParams, prompt: list[int], request_id: str) -> None:
+        request = SimpleNamespace(
+            request_id=request_id, sampling_params=params, prompt_token_ids=prompt, prompt_embeds=None
+        )
+        self._detokenizer: Any = IncrementalDetokenizer.from_new_request(tokenizer, request)
 
-    def split(self, token_ids: list[int], text: str) -> list[str]:
-        """One string a token. Without a fast tokenizer the last one carries the whole `text`."""
-        if self._stream is None:
-            return [""] * (len(token_ids) - 1) + [text] if token_ids else []
-        return [self._stream.step(self._fast, token) or "" for token in token_ids]
+    def split(self, token_ids: list[int], *, stopped: bool = False) -> list[str]:
+        """One string a token. `stopped`: the last of them ended the generation, and is no text."""
+        texts, detokenizer, last = [], self._detokenizer, len(token_ids) - 1
+        for index, token in enumerate(token_ids):
+            detokenizer.update([token], stopped and index == last)
+            texts.append(detokenizer.get_next_output_text(False, True))
+        return texts
 
 
 class GenerateOperation:
@@ -54,16 +65,20 @@ class GenerateOperation:
                 400, "This model does not generate text.", param="model", code="unsupported_feature"
             )
         request = GenerateRequest.model_validate_json(call.body)
-        outputs = await self._start(request, call)
+        outputs, texts = await self._start(request, call)
         if request.stream:
-            return self._frames(outputs, replayed=bool(call.continuation and any(call.continuation.tokens)))
-        return await self._whole(call, outputs)
+            replayed = bool(call.continuation and any(call.continuation.tokens))
+            return self._frames(outputs, texts, replayed=replayed)
+        return await self._whole(call, outputs, texts)
 
-    async def _start(self, request: GenerateRequest, call: EngineRequest) -> AsyncIterator[RequestOutput]:
+    async def _start(
+        self, request: GenerateRequest, call: EngineRequest
+    ) -> tuple[AsyncIterator[RequestOutput], TokenTexts]:
         limit = self._engine.model_config.max_model_len
         tokenizer = self._engine.get_tokenizer()
         check_characters("prompt", request.prompt, limit, tokenizer)
-        tokens = await asyncio.to_thread(tokenizer.encode, request.prompt)
+        prompt = await self._render(request.prompt)
+        tokens = prompt["prompt_token_ids"]
         if len(tokens) >= limit:
             raise ApiError(
                 400,
@@ -84,20 +99,33 @@ class GenerateOperation:
             max_tokens=max_tokens,
             temperature=request.temperature,
             output_kind=RequestOutputKind.DELTA,
+            detokenize=False,
         )
+        request_id = f"gen-{call.request_id}"
         outputs: AsyncIterator[RequestOutput] = self._engine.generate(
-            tokens_input(tokens),
+            prompt,
             params,
-            f"gen-{call.request_id}",
+            request_id,
             trace_headers=None if call.trace is None else call.trace.fields(),
         )
-        return outputs
+        return outputs, TokenTexts(tokenizer, params, tokens, request_id)
+
+    async def _render(self, text: str) -> Any:
+        """A text as the engine takes it, with its `prompt_token_ids`.
+
+        vLLM's renderer tokenizes in a thread of its own. Of the tokenizer there are two copies, for that
+        thread and the event loop; any other thread would make one more, which takes 0.3 s with a vocabulary
+        of 128,000 and keeps the event loop from running.
+        """
+        renderer = self._engine.renderer
+        unbounded = replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
+        (prompt,) = await renderer.render_cmpl_async([{"prompt": text}], unbounded)
+        return prompt
 
     async def _frames(
-        self, outputs: AsyncIterator[RequestOutput], *, replayed: bool = False
+        self, outputs: AsyncIterator[RequestOutput], texts: TokenTexts, *, replayed: bool = False
     ) -> AsyncIterator[bytes]:
         """`replayed`: the first output has no time of its own. The one behind it has the time of both."""
-        texts = TokenTexts(self._engine.get_tokenizer())
         before = time.perf_counter()
         label = b"prefill_time_ms"
         async for output in outputs:
@@ -109,7 +137,8 @@ class GenerateOperation:
             each_ms = round((now - before) * 1e3 / len(tokens), 3)
             before, replayed = before if replayed else now, False
             frames = []
-            for token, text in zip(tokens, texts.split(tokens, delta.text), strict=True):
+            parts = texts.split(tokens, stopped=delta.finish_reason == "stop")
+            for token, text in zip(tokens, parts, strict=True):
                 frames.append(
                     b'data: {"token":%b,"token_id":%d,"%b":%b}\n\n'
                     % (_encode(text), token, label, _encode(each_ms))
@@ -118,15 +147,17 @@ class GenerateOperation:
             yield b"".join(frames)
         yield DONE
 
-    async def _whole(self, call: EngineRequest, outputs: AsyncIterator[RequestOutput]) -> EngineReply:
+    async def _whole(
+        self, call: EngineRequest, outputs: AsyncIterator[RequestOutput], texts: TokenTexts
+    ) -> EngineReply:
         text, tokens, prompt_tokens, reason, first = "", [], 0, "stop", 0.0
         async for output in outputs:
             first = first or time.perf_counter()
             prompt_tokens = prompt_tokens or len(output.prompt_token_ids or ())
             delta = output.outputs[0]
-            text += delta.text
-            tokens += list(delta.token_ids)
             reason = delta.finish_reason or reason
+            text += "".join(texts.split(list(delta.token_ids), stopped=delta.finish_reason == "stop"))
+            tokens += list(delta.token_ids)
         document = {
             "model": self._model,
             "text": text,

@@ -29,7 +29,7 @@ from serve_app.settings import ModelSettings
 
 MODEL = {"name": "tide", "device": "cpu", "enforce_eager": True, "max_model_len": 256}
 TOKEN = 300
-"""The token that a stub core generates again and again."""
+"""The token that a stub core generates again and again, unless it has others as its `answer`."""
 
 
 class StubEngineCore:
@@ -40,6 +40,7 @@ class StubEngineCore:
     def __init__(self, tasks: tuple[str, ...] = ("generate",)) -> None:
         self.tasks = tasks
         self.requests: list[Any] = []
+        self.answer = [TOKEN]
         self.silent = False
         """Whether it takes requests and never answers."""
         self.stopped_within_s: float | None = None
@@ -63,7 +64,7 @@ class StubEngineCore:
         for left in reversed(range(steps)):
             output = EngineCoreOutput(
                 request.request_id,
-                [] if pooled else [TOKEN],
+                [] if pooled else [self.answer[(steps - 1 - left) % len(self.answer)]],
                 pooling_output=torch.tensor([0.6, 0.8]) if pooled else None,
                 finish_reason=None if left else FinishReason.STOP if pooled else FinishReason.LENGTH,
                 events=events if left == steps - 1 else None,

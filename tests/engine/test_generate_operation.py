@@ -5,28 +5,33 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from transformers import ByT5Tokenizer
+from vllm.sampling_params import SamplingParams
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine import generate_operation, request_record
 from serve_app.engine.generate_operation import GenerateOperation, TokenTexts
-from serve_app.weights import embedded_model_path
+from serve_app.engine.serving import Serving
 
 LIMIT = 64  # tokens of context
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    fast = Tokenizer.from_file(str(embedded_model_path() / "tokenizer.json"))
-    return SimpleNamespace(_tokenizer=fast, encode=lambda text: fast.encode(text).ids, max_chars_per_token=16)
+def tokenizer(serving: Serving) -> Any:
+    """The embedded model's, as its engine has it."""
+    return serving.engine.get_tokenizer()
+
+
+def texts_of(tokenizer: Any, prompt: list[int] | None = None) -> TokenTexts:
+    return TokenTexts(tokenizer, SamplingParams(), prompt or [1], "r-1")
 
 
 @pytest.mark.parametrize("text", ["The tide turns.", "naïve — “größer” 海 🌊", "  spaces\n\nand lines\t"])
 def test_the_parts_make_up_the_text_and_none_is_half_a_character(tokenizer: Any, text: str) -> None:
     ids = tokenizer.encode(text)
 
-    parts = TokenTexts(tokenizer).split(ids, text)
+    parts = texts_of(tokenizer).split(ids)
 
     assert len(parts) == len(ids)
     assert "".join(parts) == text
@@ -38,18 +43,24 @@ def test_a_character_of_several_tokens_comes_with_the_last_of_them_however_steps
 ) -> None:
     ids = tokenizer.encode("🌊")
     assert len(ids) > 1
-    texts = TokenTexts(tokenizer)
+    texts = texts_of(tokenizer)
 
-    parts = [texts.split([token], "")[0] for token in ids]
+    parts = [texts.split([token])[0] for token in ids]
 
     assert parts == [""] * (len(ids) - 1) + ["🌊"]
 
 
-def test_without_a_fast_tokenizer_the_last_token_of_a_step_carries_its_text() -> None:
-    texts = TokenTexts(SimpleNamespace())
+def test_the_token_that_ended_a_generation_has_no_text(tokenizer: Any) -> None:
+    ids = tokenizer.encode("The tide")
 
-    assert texts.split([1, 2, 3], "sea") == ["", "", "sea"]
-    assert texts.split([], "") == []
+    assert texts_of(tokenizer).split(ids, stopped=True)[-1] == ""
+
+
+def test_a_tokenizer_in_python_splits_the_text_too() -> None:
+    slow = ByT5Tokenizer()
+    ids = slow.encode("sea 海", add_special_tokens=False)
+
+    assert texts_of(slow).split(ids) == ["s", "e", "a", " ", "", "", "海"]
 
 
 class Clock:
@@ -64,27 +75,27 @@ class Clock:
 class StubLlm:
     """As much of vLLM's engine as `/generate` uses: yields the steps it is given."""
 
-    def __init__(self, tokenizer: Any, *steps: tuple[list[int], str, str | None]) -> None:
+    def __init__(self, serving: Serving, *steps: tuple[list[int], str | None]) -> None:
         self.model_config = SimpleNamespace(max_model_len=LIMIT)
+        self.renderer = serving.engine.renderer
         self.tasks = ["generate"]
         self.asked: list[tuple[Any, str]] = []
         self.clock = Clock()
-        self._tokenizer = tokenizer
         self._steps = steps
 
     async def get_supported_tasks(self) -> list[str]:
         return self.tasks
 
     def get_tokenizer(self) -> Any:
-        return self._tokenizer
+        return self.renderer.get_tokenizer()
 
     async def generate(
         self, prompt: Any, params: Any, request_id: str, trace_headers: Any
     ) -> AsyncIterator[Any]:
         self.asked.append((params, request_id))
-        for ids, text, reason in self._steps:
+        for ids, reason in self._steps:
             self.clock.now += 2.0
-            delta = SimpleNamespace(token_ids=ids, text=text, finish_reason=reason)
+            delta = SimpleNamespace(token_ids=ids, text="", finish_reason=reason)
             yield SimpleNamespace(outputs=[delta], prompt_token_ids=[1, 2, 3])
 
 
@@ -93,16 +104,16 @@ def request(**fields: Any) -> EngineRequest:
     return EngineRequest.handed_over("generate", body, "r-1", 0.5, 0.0)
 
 
-def steps(tokenizer: Any, *texts: str) -> list[tuple[list[int], str, str | None]]:
+def steps(tokenizer: Any, *texts: str) -> list[tuple[list[int], str | None]]:
     """A step for each text; the last one finishes."""
     return [
-        (tokenizer.encode(text), text, "length" if number == len(texts) else None)
+        (tokenizer.encode(text), "length" if number == len(texts) else None)
         for number, text in enumerate(texts, 1)
     ]
 
 
-async def test_the_whole_text_comes_with_its_tokens(tokenizer: Any) -> None:
-    llm = StubLlm(tokenizer, *steps(tokenizer, "The", " tide turns"))
+async def test_the_whole_text_comes_with_its_tokens(serving: Serving, tokenizer: Any) -> None:
+    llm = StubLlm(serving, *steps(tokenizer, "The", " tide turns"))
 
     reply = await GenerateOperation(llm, "tide").run(request(max_tokens=9, temperature=0))
 
@@ -123,10 +134,10 @@ async def test_the_whole_text_comes_with_its_tokens(tokenizer: Any) -> None:
 
 
 async def test_the_timings_are_those_of_the_users_wait(
-    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a second before the engine had it, 2 s to the first step's token and 2 s to the second's."""
-    llm = StubLlm(tokenizer, ([7], "a", None), ([8], "b", "stop"))
+    llm = StubLlm(serving, ([7], None), ([8], "stop"))
     for module in (generate_operation, request_record):
         monkeypatch.setattr(module, "time", llm.clock)
     asked = replace(request(max_tokens=9), arrived=llm.clock.now - 0.5)
@@ -154,10 +165,10 @@ async def streamed(llm: StubLlm) -> tuple[list[bytes], list[dict[str, Any]]]:
     return chunks, [json.loads(event.removeprefix(b"data: ")) for event in events]
 
 
-async def test_every_token_is_an_event_even_where_steps_were_merged(tokenizer: Any) -> None:
+async def test_every_token_is_an_event_even_where_steps_were_merged(serving: Serving, tokenizer: Any) -> None:
     texts = ["The", " tide turns 🌊", " now"]
 
-    chunks, events = await streamed(StubLlm(tokenizer, *steps(tokenizer, *texts)))
+    chunks, events = await streamed(StubLlm(serving, *steps(tokenizer, *texts)))
 
     assert len(chunks) == len(texts) + 1  # a chunk a step, and the end
     assert "".join(event["token"] for event in events) == "".join(texts)
@@ -166,22 +177,24 @@ async def test_every_token_is_an_event_even_where_steps_were_merged(tokenizer: A
     ]
 
 
-async def test_the_first_event_has_the_prefill_and_the_others_their_steps(tokenizer: Any) -> None:
-    _, events = await streamed(StubLlm(tokenizer, *steps(tokenizer, "The", " tide turns", " now")))
+async def test_the_first_event_has_the_prefill_and_the_others_their_steps(
+    serving: Serving, tokenizer: Any
+) -> None:
+    _, events = await streamed(StubLlm(serving, *steps(tokenizer, "The", " tide turns", " now")))
 
     assert set(events[0]) == {"token", "token_id", "prefill_time_ms"}
     assert all(set(event) == {"token", "token_id", "step_ms"} for event in events[1:])
 
 
-async def test_a_step_without_tokens_is_no_event(tokenizer: Any) -> None:
-    _, events = await streamed(StubLlm(tokenizer, ([], "", None), (tokenizer.encode("a"), "a", "stop")))
+async def test_a_step_without_tokens_is_no_event(serving: Serving, tokenizer: Any) -> None:
+    _, events = await streamed(StubLlm(serving, ([], None), (tokenizer.encode("a"), "length")))
 
     assert len(events) == 1
     assert "prefill_time_ms" in events[0]
 
 
-async def refusal(tokenizer: Any, tasks: tuple[str, ...] = ("generate",), **fields: Any) -> ApiError:
-    llm = StubLlm(tokenizer)
+async def refusal(serving: Serving, tasks: tuple[str, ...] = ("generate",), **fields: Any) -> ApiError:
+    llm = StubLlm(serving)
     llm.tasks = list(tasks)
     with pytest.raises(ApiError) as caught:
         await GenerateOperation(llm, "tide").run(request(**fields))
@@ -190,36 +203,40 @@ async def refusal(tokenizer: Any, tasks: tuple[str, ...] = ("generate",), **fiel
     return caught.value
 
 
-async def test_a_model_that_only_embeds_does_not_generate(tokenizer: Any) -> None:
-    error = await refusal(tokenizer, tasks=("embed",))
+async def test_a_model_that_only_embeds_does_not_generate(serving: Serving) -> None:
+    error = await refusal(serving, tasks=("embed",))
 
     assert (error.param, error.code) == ("model", "unsupported_feature")
 
 
-async def test_a_prompt_that_leaves_no_room_for_a_token_is_refused_with_both_numbers(tokenizer: Any) -> None:
+async def test_a_prompt_that_leaves_no_room_for_a_token_is_refused_with_both_numbers(
+    serving: Serving, tokenizer: Any
+) -> None:
     prompt = " sea" * LIMIT
     tokens = len(tokenizer.encode(prompt))
     assert tokens >= LIMIT
 
-    error = await refusal(tokenizer, prompt=prompt)
+    error = await refusal(serving, prompt=prompt)
 
     assert (error.param, error.code) == ("prompt", "context_length_exceeded")
     assert str(tokens) in error.message
     assert str(LIMIT) in error.message
 
 
-async def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(tokenizer: Any) -> None:
+async def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(
+    serving: Serving, tokenizer: Any
+) -> None:
     room = LIMIT - len(tokenizer.encode("sea"))
 
-    error = await refusal(tokenizer, max_tokens=room + 1)
+    error = await refusal(serving, max_tokens=room + 1)
 
     assert (error.param, error.code) == ("max_tokens", "invalid_value")
     assert error.message == f"max_tokens = {room + 1}: the prompt leaves room for {room} of {LIMIT} tokens"
 
 
-async def test_exactly_the_room_there_is_can_be_asked_for(tokenizer: Any) -> None:
+async def test_exactly_the_room_there_is_can_be_asked_for(serving: Serving, tokenizer: Any) -> None:
     room = LIMIT - len(tokenizer.encode("sea"))
-    llm = StubLlm(tokenizer, *steps(tokenizer, "a"))
+    llm = StubLlm(serving, *steps(tokenizer, "a"))
 
     await GenerateOperation(llm, "tide").run(request(max_tokens=room))
 

@@ -1,0 +1,111 @@
+"""vLLM's front end with tokenizers of other models, around a stub of the engine core."""
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import TokenizersBackend
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.serving import Serving
+from tests.engine.made_up_tokenizers import BYTE, byte_fallback, large
+from tests.engine.streams import said
+from tests.engine.stub_engine_core import StubEngineCore, configured, put_in_place
+
+SEA, TIDE = 260, 261
+NO_TEXT = [*(BYTE + byte for byte in "海".encode()), BYTE + 0xFF]
+"""A character, and a byte that no text has: decoded together, neither is one."""
+
+
+@asynccontextmanager
+async def front_end(core: StubEngineCore, **model: Any) -> AsyncIterator[LocalEngine]:
+    settings, namespace, config = configured(**model)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        put_in_place(core, monkeypatch)
+        llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
+    try:
+        yield LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
+    finally:
+        llm.shutdown()
+
+
+async def answer(client: LocalEngine, operation: Operation, **body: Any) -> Any:
+    """The document of a whole answer, or what a stream says."""
+    asked = EngineRequest(operation, json.dumps(body).encode(), "r-1")
+    async with client.call(asked) as reply:
+        if reply.stream is None:
+            return json.loads(reply.body)
+        return said([chunk async for chunk in reply.stream])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[SEA, *NO_TEXT, SEA, TIDE], NO_TEXT * 3, [*NO_TEXT, *NO_TEXT[:3], TIDE], [BYTE + 0xE6, SEA, *NO_TEXT]],
+    ids=["in a text", "again and again", "then a character", "half a character"],
+)
+async def test_bytes_that_are_no_text_end_no_generation(ids: list[int], tmp_path: Path) -> None:
+    core = StubEngineCore()
+    core.answer = ids
+    async with front_end(core, tokenizer=str(byte_fallback(tmp_path))) as client:
+        asked = {"prompt": "sea", "max_tokens": len(ids), "temperature": 0}
+        completion = await answer(client, "completions", **asked)
+        whole = await answer(client, "generate", **asked)
+        streamed = await answer(client, "generate", **asked, stream=True)
+
+    assert whole["token_ids"] == ids
+    assert whole["text"] == streamed["text"] == completion["choices"][0]["text"]
+
+
+MESSAGES = [{"role": "user", "content": "word1 " * 200}]
+OPERATIONS: dict[Operation, dict[str, Any]] = {
+    "generate": {"prompt": "word1 " * 200, "max_tokens": 1},
+    "completions": {"prompt": "word1 " * 200, "max_tokens": 1, "bad_words": ["word7"]},
+    "chat_completions": {"messages": MESSAGES, "max_tokens": 1},
+    "tokenize": {"messages": MESSAGES, "return_token_strs": True},
+    "detokenize": {"tokens": [7] * 200},
+}
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Notes each copy of a tokenizer that is made."""
+    made: list[object] = []
+    deepcopy = copy.deepcopy
+
+    def noting(value: Any, memo: Any = None) -> Any:
+        if isinstance(value, TokenizersBackend):
+            made.append(value)
+        return deepcopy(value, memo)
+
+    monkeypatch.setattr(copy, "deepcopy", noting)
+    return made
+
+
+async def test_no_number_of_requests_at_once_copies_the_tokenizer(
+    tmp_path: Path, copies: list[object]
+) -> None:
+    async with front_end(StubEngineCore(), tokenizer=str(large(tmp_path, 20_000))) as client:
+        at_start = len(copies)
+        calls = [answer(client, name, **body) for _ in range(16) for name, body in OPERATIONS.items()]
+        await asyncio.gather(*calls)
+
+    assert at_start > 0
+    assert len(copies) == at_start
+
+
+async def test_no_number_of_embeddings_at_once_copies_the_tokenizer(
+    tmp_path: Path, copies: list[object]
+) -> None:
+    core = StubEngineCore(("embed",))
+    async with front_end(core, tokenizer=str(large(tmp_path, 20_000)), task="embed") as client:
+        at_start = len(copies)
+        await asyncio.gather(*(answer(client, "embeddings", input=["word1 " * 200] * 4) for _ in range(16)))
+
+    assert len(copies) == at_start
