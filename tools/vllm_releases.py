@@ -117,9 +117,9 @@ MEMBERS = {
     "ChatCompletionRequest": (
         "n stream_options tools logprobs echo return_token_ids return_prompt_text add_generation_prompt "
         "temperature top_p min_p presence_penalty frequency_penalty repetition_penalty length_penalty "
-        "stop_token_ids allowed_token_ids logit_bias"
+        "stop_token_ids allowed_token_ids logit_bias cache_salt"
     ),
-    "CompletionRequest": "prompt n temperature stop_token_ids allowed_token_ids logit_bias",
+    "CompletionRequest": "prompt n temperature stop_token_ids allowed_token_ids logit_bias cache_salt",
     "DetokenizeRequest": "tokens",
     "OpenAIServingChat": (
         "enable_force_include_usage enable_prompt_tokens_details enable_log_outputs system_fingerprint "

@@ -14,6 +14,7 @@ OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))
 """For probes and scrapes, which have no key."""
 _POLICY_VIOLATION = 1008
 """RFC 6455, 7.4.1."""
+_CACHE_SALT = b"tideserve: salt of the prefix cache"
 
 
 async def is_known(keys: ApiKeyFile, key: bytes) -> bool:
@@ -27,16 +28,28 @@ async def is_known(keys: ApiKeyFile, key: bytes) -> bool:
     return bool(found)
 
 
+def cache_salt(key: bytes) -> str:
+    """Return the salt of the prefix cache of a client with `key`: 64 characters, which do not tell the key.
+
+    It follows from nothing else, so that it is the same at each replica and after each restart.
+    """
+    return hmac.new(key, _CACHE_SALT, sha256).hexdigest()
+
+
 class ApiKeyMiddleware:
     """Answers 401 to requests without a key of `keys`, before their path or body is looked at.
 
-    What passes is handed on as it is, with a short name of the key in the request's state: a stream pays
-    nothing for it.
+    What passes is handed on as it is, with a short name of the key and its cache salt in the request's state:
+    a stream pays nothing for it.
+
+    Args:
+        share_prefix_cache: Whether clients with different keys share prefix caches; then there is no salt.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeyFile) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeyFile, share_prefix_cache: bool = False) -> None:
         self._app = app
         self._keys = keys
+        self._share_prefix_cache = share_prefix_cache
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on, or refuse."""
@@ -54,7 +67,9 @@ class ApiKeyMiddleware:
             else:
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
-        scope.setdefault("state", {})["api_key"] = f"API key {sha256(key).hexdigest()[:8]}"
+        state = scope.setdefault("state", {})
+        state["api_key"] = f"API key {sha256(key).hexdigest()[:8]}"
+        state["cache_salt"] = "" if self._share_prefix_cache else cache_salt(key)
         await self._app(scope, receive, send)
 
 

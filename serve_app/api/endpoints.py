@@ -69,8 +69,10 @@ class Endpoints:
             seen = read(body)
             model = seen.model
             request = EngineRequest(operation, body, state.request_id, state.arrived, seen.wants_stream)
+            request.cache_salt = getattr(state, "cache_salt", "")
             if seen.fields is not None:
-                request.prefix = prompt_prefix(seen.fields, session_of(http.scope["headers"], key))
+                session = session_of(http.scope["headers"], key)
+                request.prefix = prompt_prefix(seen.fields, session, request.cache_salt)
             request.trace = TraceContext.of(http.scope["headers"])
             if seen.wants_stream:
                 request.kept = BodyShare(self._memory, KEPT)

@@ -78,6 +78,8 @@ class EngineRequest:
     """How the request ended; None until then."""
     refused: bool = False
     """Whether it was refused with 429 or 503, and counted as that."""
+    cache_salt: str = field(default="", repr=False)
+    """Keeps prompts of clients with different API keys apart in prefix caches; "" where nothing does."""
 
     @classmethod
     def handed_over(

@@ -60,7 +60,7 @@ def create_app(
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
     if api_keys is not None:
-        app.add_middleware(ApiKeyMiddleware, keys=api_keys)
+        app.add_middleware(ApiKeyMiddleware, keys=api_keys, share_prefix_cache=http.share_prefix_cache)
     app.add_middleware(RequestMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -64,11 +64,11 @@ class PromptPrefix(msgspec.Struct, frozen=True):
     the end of the message behind it, its answer, which the engine's cache holds, too."""
 
 
-def prompt_prefix(fields: PromptFields, session: bytes = b"") -> PromptPrefix | None:
+def prompt_prefix(fields: PromptFields, session: bytes = b"", cache_salt: str = "") -> PromptPrefix | None:
     """Return what a prompt may share with others; None for a batch of prompts, and for what is no prompt.
 
     A prefix under another salt or behind other tools has other hashes, and so never matches. `session` is the
-    client's name of the conversation.
+    client's name of the conversation, and `cache_salt` its API key's, beside which the body may have one.
     """
     written = fields.messages if len(fields.messages) else fields.prompt
     # What closes the text or the list is left out; the next turn goes on before it.
@@ -78,33 +78,34 @@ def prompt_prefix(fields: PromptFields, session: bytes = b"") -> PromptPrefix | 
     text = bytes(written)
     if not len(fields.messages) and text[0] == _LIST and not text[1:32].lstrip()[:1].isdigit():
         return None
-    named = xxh3_64_intdigest(session) if session else 0
+    salted = xxh3_64_intdigest(cache_salt.encode()) if cache_salt else 0
+    named = xxh3_64_intdigest(session, salted) if session else 0
     if (before := _before(fields)) != _NOTHING_BEFORE:
         first = b"\0".join(map(bytes, before)) + b"\0"
         text, size = first + text, size + len(first)
-        named = xxh3_64_intdigest(session, xxh3_64_intdigest(first)) if session else 0
+        named = xxh3_64_intdigest(session, xxh3_64_intdigest(first, salted)) if session else 0
     blocks: list[int] = []
-    hashed = 0
+    hashed = salted
     for start in range(0, min(size // BLOCK_BYTES, MOST_BLOCKS) * BLOCK_BYTES, BLOCK_BYTES):
         hashed = xxh3_64_intdigest(text[start : start + BLOCK_BYTES], hashed)
         blocks.append(hashed)
     if size >= (MOST_BLOCKS + 1) * BLOCK_BYTES:
         return PromptPrefix(size, tuple(blocks), 0, named)
     if not len(fields.messages):
-        return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks), named)
+        return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks, salted), named)
     try:
         ends = _last_ends(text, _messages.decode(written))
     except (msgspec.DecodeError, RecursionError):
         return None
     if not ends:
         return None
-    end, *earlier = [_hash_to(end, text, blocks) for end in ends]
+    end, *earlier = [_hash_to(end, text, blocks, salted) for end in ends]
     return PromptPrefix(size, tuple(blocks), end, named, tuple(zip(earlier, ends, strict=False)))
 
 
-def _hash_to(end: int, text: bytes, blocks: list[int]) -> int:
+def _hash_to(end: int, text: bytes, blocks: list[int], salted: int) -> int:
     whole = end // BLOCK_BYTES
-    return xxh3_64_intdigest(text[whole * BLOCK_BYTES : end], blocks[whole - 1] if whole else 0)
+    return xxh3_64_intdigest(text[whole * BLOCK_BYTES : end], blocks[whole - 1] if whole else salted)
 
 
 def _last_ends(text: bytes, messages: list[msgspec.Raw]) -> list[int]:

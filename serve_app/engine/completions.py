@@ -1,5 +1,6 @@
 """Chat and text completions of one engine: parse the body, bound it, hand it to vLLM's handlers."""
 
+import hmac
 import math
 from collections.abc import AsyncIterator
 from typing import Any
@@ -52,6 +53,7 @@ class Completions:
         handler = find_handler(self._handlers, "openai_serving_chat", "chat completions")
         request = _chat.validate_json(call.body)
         check_sampling(request, 1, self._max_sequences, self._vocabulary)
+        request.cache_salt = cache_salt(call, request.cache_salt)
         return answer_of(await handler.create_chat_completion(request, raw_request(call)))
 
     async def text(self, call: EngineRequest) -> ReplyOrFrames:
@@ -60,6 +62,7 @@ class Completions:
         request = _completion.validate_json(call.body)
         prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
         check_sampling(request, prompts, self._max_sequences, self._vocabulary)
+        request.cache_salt = cache_salt(call, request.cache_salt)
         return answer_of(await handler.create_completion(request, raw_request(call)))
 
 
@@ -103,6 +106,13 @@ def raw_request(call: EngineRequest) -> Request:
     if call.trace is not None:
         headers += call.trace.headers()
     return Request({"type": "http", "method": "POST", "headers": headers})
+
+
+def cache_salt(call: EngineRequest, own: str | None) -> str | None:
+    """Return the salt of a prompt's prefix cache: the client's `own`, within that of its API key."""
+    if not call.cache_salt or own is None:
+        return call.cache_salt or own
+    return hmac.new(call.cache_salt.encode(), own.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
 def answer_of(result: Any) -> ReplyOrFrames:

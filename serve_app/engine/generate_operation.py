@@ -78,6 +78,8 @@ class GenerateOperation:
         tokenizer = self._engine.get_tokenizer()
         check_characters("prompt", request.prompt, limit, tokenizer)
         prompt = await self._render(request.prompt)
+        if call.cache_salt:
+            prompt["cache_salt"] = call.cache_salt
         tokens = prompt["prompt_token_ids"]
         if len(tokens) >= limit:
             raise ApiError(

@@ -273,4 +273,5 @@ def engine_request(call: Call) -> EngineRequest:
     if call.traceparent:
         request.trace = TraceContext(call.traceparent, call.tracestate)
     request.expected_cached_tokens = call.expected_cached_tokens
+    request.cache_salt = call.cache_salt
     return request

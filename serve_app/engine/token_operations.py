@@ -11,7 +11,7 @@ from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, Tokenize
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.bounds import check_characters, check_inputs, check_token_ids
-from serve_app.engine.completions import ReplyOrFrames, answer_of, find_handler, raw_request
+from serve_app.engine.completions import ReplyOrFrames, answer_of, cache_salt, find_handler, raw_request
 from serve_app.engine.serving import Serving
 
 _embedding: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
@@ -44,6 +44,7 @@ class TokenOperations:
         check_inputs("input", _input.decode(call.body).input, _MAX_INPUTS)
         request = _embedding.validate_json(call.body)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
+        request.cache_salt = cache_salt(call, request.cache_salt)
         response: Response = await handler(request, raw_request(call))
         if response.status_code >= 400:
             error = msgspec.json.decode(bytes(response.body)).get("error", {})

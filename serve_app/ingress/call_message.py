@@ -19,4 +19,5 @@ def call_message(request: EngineRequest, body: bytes, stream: int = 0, sent: Sen
         "" if trace is None else trace.tracestate,
         request.expected_cached_tokens,
         None if prefix is None else Prefix(list(prefix.blocks), prefix.end, prefix.session),
+        cache_salt=request.cache_salt,
     )

@@ -222,6 +222,9 @@ class HttpSettings(ClosedModel):
     and API keys; other requests get 429."""
     api_keys_file: AbsolutePath | None = None
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
+    share_prefix_cache: bool = False
+    """Whether clients with different API keys share prefix caches. A client then sees by `cached_tokens`, and
+    by the time to its first token, whether another one has sent a prompt that begins as its own."""
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> Self:

@@ -112,6 +112,9 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     it expects nothing in particular. The engine does nothing by it; the request log has it."""
     prefix: Prefix | None = None
     """What the replica's cache is about to hold, for other ingress replicas; None where it is not known."""
+    cache_salt: str = ""
+    """Of the prefix cache, 64 characters that follow from the client's API key, within which `cache_salt` of
+    the body counts; "" where clients share the cache. See `api.api_keys`."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):

@@ -40,6 +40,7 @@ class Server:
         autoscaling: AutoscalingView | None = None,
         api_keys: ApiKeyFile | None = None,
         max_body_memory_bytes: int = 1 << 20,
+        share_prefix_cache: bool = False,
     ) -> None:
         told = traffic or {}
         self.chat = chat or StubEngine(EngineReply(200, b'{"from":"chat"}'))
@@ -56,6 +57,7 @@ class Server:
                 max_body_bytes=MAX_BODY_BYTES,
                 body_timeout_s=60.0,
                 max_body_memory_bytes=max_body_memory_bytes,
+                share_prefix_cache=share_prefix_cache,
             ),
             api_keys=api_keys,
             autoscaling=autoscaling,

@@ -1,6 +1,7 @@
 """The API with a file of keys: who gets in, and what the others are told."""
 
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.api_keys import ApiKeyMiddleware
+from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from tests.api.server import Server, error_of
 from tests.stub_engine import StubEngine, frames
 
@@ -152,6 +154,71 @@ async def test_two_headers_are_one_too_many_even_if_both_are_right(guarded: Serv
 async def test_without_a_file_no_key_is_needed_and_any_is_ignored(server: Server) -> None:
     assert (await server.http.get("/v1/models")).status_code == 200
     assert (await server.http.get("/v1/models", headers={"Authorization": "?"})).status_code == 200
+
+
+# Prefix caches.
+
+PROMPT = {"model": "tide", "messages": [{"role": "user", "content": "Tell me of the tide. " * 60}]}
+OTHER = {"Authorization": "Bearer sk-other"}
+
+
+async def asked(server: Server, *headers: dict[str, str], **body: Any) -> list[EngineRequest]:
+    """The same prompt of clients with these headers, as an engine is asked for it."""
+    async with server.http:
+        for given in headers:
+            for path in (CHAT, "/v1/completions", "/v1/embeddings", "/generate"):
+                prompt = {"prompt": "sea"} if path == "/generate" else {**PROMPT, **body}
+                assert (await server.http.post(path, json=prompt, headers=given)).status_code == 200
+    return server.chat.requests
+
+
+async def test_each_key_has_a_cache_salt_of_its_own_for_every_operation(keys: ApiKeyFile) -> None:
+    requests = await asked(Server(api_keys=keys), BEARER, OTHER)
+
+    first, second = requests[:4], requests[4:]
+    assert {request.operation for request in first} == GPU_OPERATIONS
+    ((salt,), (other,)) = ({request.cache_salt for request in some} for some in (first, second))
+    assert salt != other
+    assert len(salt) == len(other) == 64
+
+
+async def test_a_salt_is_the_same_at_other_replicas_and_tells_no_key(keys: ApiKeyFile) -> None:
+    here, there = [(await asked(Server(api_keys=keys), BEARER))[0] for _ in range(2)]
+
+    assert here.cache_salt == there.cache_salt
+    assert KEY not in here.cache_salt
+    assert sha256(KEY.encode()).hexdigest() not in here.cache_salt
+    assert here.cache_salt not in repr(here)
+
+
+async def test_no_body_sets_the_salt_of_a_key(keys: ApiKeyFile) -> None:
+    (plain, *_), (own, *_) = [
+        await asked(Server(api_keys=keys), BEARER, **body) for body in ({}, {"cache_salt": "a" * 64})
+    ]
+
+    assert own.cache_salt == plain.cache_salt
+
+
+async def test_prompts_of_different_keys_share_no_prefix(keys: ApiKeyFile) -> None:
+    requests = await asked(Server(api_keys=keys), BEARER, OTHER, BEARER)
+
+    one, other, again = [request.prefix for request in requests[::4]]
+    assert one is not None
+    assert other is not None
+    assert one == again
+    assert one.size == other.size
+    assert not {one.end, *one.blocks} & {other.end, *other.blocks}
+
+
+async def test_keys_share_caches_where_the_setting_says_so(keys: ApiKeyFile) -> None:
+    requests = await asked(Server(api_keys=keys, share_prefix_cache=True), BEARER, OTHER)
+
+    assert {request.cache_salt for request in requests} == {""}
+    assert requests[0].prefix == requests[4].prefix
+
+
+async def test_without_keys_there_is_no_salt() -> None:
+    assert {request.cache_salt for request in await asked(Server(), {}, BEARER)} == {""}
 
 
 # Below a `route_prefix`, as Ray Serve tells it, and what is not HTTP.

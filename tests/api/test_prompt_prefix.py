@@ -81,6 +81,18 @@ def test_fields_before_the_messages_do_not_matter_but_those_that_make_the_prompt
     assert shared_blocks(salted, otherwise) == 0
 
 
+def test_a_salt_of_the_key_parts_all_hashes_and_changes_no_size() -> None:
+    fields = peek(json.dumps({"messages": [SYSTEM, user("Hello")], "cache_salt": "own"}).encode())
+    found = [prompt_prefix(fields, b"chat-7", salt) for salt in ("", "key-a", "key-b", "key-a")]
+
+    plain, one, other, again = (prefix for prefix in found if prefix is not None)
+    assert one == again
+    assert {len(each.blocks) for each in (plain, one, other)} == {len(plain.blocks)}
+    assert {each.size for each in (plain, one, other)} == {plain.size}
+    hashes = [{each.end, each.session, *each.blocks, *dict(each.turns)} for each in (plain, one, other)]
+    assert len(set().union(*hashes)) == sum(map(len, hashes))
+
+
 def test_tools_are_the_beginning_of_a_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "tide", "description": "x" * 2000}}]
     one, two = (prefix({"tools": tools, "messages": [user(text)]}) for text in ("Now?", "Tomorrow?"))

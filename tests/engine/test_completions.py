@@ -168,6 +168,38 @@ def test_handlers_read_the_requests_id_and_its_trace_from_its_headers() -> None:
     }
 
 
+async def salts(serving: Serving, operation: Operation, *keys: str, **body: Any) -> list[str | None]:
+    """The salts that the engine core is told, for clients whose keys have these."""
+    client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+    prompt = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
+    told = []
+    for key in keys:
+        asked = EngineRequest(operation, json.dumps({**prompt, "max_tokens": 1, **body}).encode(), "r-1")
+        asked.cache_salt = key
+        async with client.call(asked) as reply:
+            assert reply.status == 200
+        told.append(serving.engine.engine_core.requests[-1].cache_salt)
+    return told
+
+
+@pytest.mark.parametrize("operation", ["chat_completions", "completions", "generate"])
+async def test_the_engine_core_is_told_the_salt_of_the_key(serving: Serving, operation: Operation) -> None:
+    assert await salts(serving, operation, "", "key-a", "key-b") == [None, "key-a", "key-b"]
+
+
+@pytest.mark.parametrize("operation", ["chat_completions", "completions"])
+async def test_a_clients_own_salt_counts_within_that_of_its_key(
+    serving: Serving, operation: Operation
+) -> None:
+    own, one, other, again = await salts(serving, operation, "", "key-a", "key-b", "key-a", cache_salt="own")
+
+    assert own == "own"
+    assert one == again
+    assert len({own, one, other, "key-a", "key-b"}) == 5
+    assert one is not None
+    assert len(one) == 64
+
+
 @pytest.mark.parametrize("operation", ["chat_completions", "completions", "generate"])
 async def test_the_engine_core_is_told_of_the_trace_where_traces_are_exported(
     serving: Serving, operation: Operation, monkeypatch: pytest.MonkeyPatch

@@ -111,6 +111,7 @@ class Replica:
 
     async def called(self) -> list[Any]:
         asked = EngineRequest("completions", b"{}", "r-1", held_s=0.5, trace=TRACE, expected_cached_tokens=8)
+        asked.cache_salt = "of a key"
         asked.arrived -= 1.5
         message = msgspec.msgpack.encode(call_message(asked, b"{}"))
         return [item async for item in self.engine.call(message)]
@@ -266,6 +267,7 @@ async def test_a_call_is_accepted_before_it_is_answered(replica: Replica) -> Non
     assert (request.request_id, request.held_s) == ("r-1", 0.5)
     assert request.waited_s >= 1.5  # and what has passed since
     assert (request.trace, request.expected_cached_tokens) == (TRACE, 8)
+    assert request.cache_salt == "of a key"
 
 
 async def test_a_stream_is_its_chunks_and_then_what_its_prompt_found_in_the_cache(replica: Replica) -> None:

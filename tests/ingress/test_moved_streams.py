@@ -101,7 +101,7 @@ async def lose(plane: DataPlane) -> None:
 async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> None:
     first, second = CountingEngine(until=25), CountingEngine()
     second.cached_tokens = 24
-    asked = request(wants_stream=True, trace=TRACE)
+    asked = request(wants_stream=True, trace=TRACE, cache_salt="of a key")
     plane = await fleet.start(first)
     async with reading(fleet, asked) as answer:
         await first.reached.wait()
@@ -113,6 +113,7 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
     assert asked.cached_tokens == 24
     (got,) = second.requests
     assert got.trace == first.requests[0].trace == TRACE
+    assert got.cache_salt == first.requests[0].cache_salt == "of a key"
     assert got.body == first.requests[0].body
     assert got.continuation is not None
     assert (got.continuation.created, got.continuation.moves) == (17, 1)
@@ -305,7 +306,7 @@ async def test_a_request_whose_channel_is_closed_while_it_opens_goes_to_another_
 async def test_streams_leave_a_draining_replica_for_others(fleet: Fleet) -> None:
     first, second = CountingEngine(until=25), CountingEngine()
     await fleet.start(first)
-    async with reading(fleet) as answer:
+    async with reading(fleet, request(wants_stream=True, cache_salt="of a key")) as answer:
         await first.reached.wait()
         await fleet.start(second)
         fleet.stop("r1")
@@ -318,6 +319,7 @@ async def test_streams_leave_a_draining_replica_for_others(fleet: Fleet) -> None
     (got,) = second.requests
     assert got.continuation is not None
     assert 0 < len(got.continuation.tokens[0]) <= 26
+    assert got.cache_salt == "of a key"
     assert fleet.in_flight == [0]
 
 
