@@ -62,6 +62,9 @@ REPLACED = {
     "StatLoggerBase.record": "scheduler_stats iteration_stats mm_cache_stats engine_idx",
     "StatLoggerBase.log_engine_initialized": "",
     "UniProcExecutor._init_executor": "",
+    "MediaConnector.load_from_url": "url media_io fetch_timeout",
+    "MediaConnector.load_from_url_async": "url media_io fetch_timeout",
+    "HTTPConnection.get_async_client": "",
     "SamplingParams._validate_structured_outputs": "model_config structured_outputs_config tokenizer",
     "validate_structural_tag_payload": "payload parameter",
     "OpenAIServingChat.chat_completion_stream_generator": (
@@ -75,7 +78,7 @@ MEMBERS = {
         "kv_cache_memory_bytes load_format max_model_len max_num_batched_tokens max_num_seqs "
         "enable_prefix_caching enforce_eager scheduling_policy trust_remote_code reasoning_parser "
         "served_model_name disable_log_stats enable_logging_iteration_details enable_log_requests "
-        "structured_outputs_config runner convert distributed_executor_backend"
+        "structured_outputs_config runner convert distributed_executor_backend allowed_media_domains"
     ),
     "make_arg_parser:BaseFrontendArgs": "tool_call_parser chat_template enable_auto_tool_choice",
     "StructuredOutputsConfig": "backend disable_any_whitespace",
@@ -86,10 +89,11 @@ MEMBERS = {
     "vllm.config.CacheConfig": "kv_cache_size_tokens",
     "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens scheduler_cls async_scheduling",
     "vllm.config.ParallelConfig": "worker_extension_cls",
-    "vllm.config.ModelConfig": "max_model_len get_vocab_size",
+    "ModelConfig": "max_model_len get_vocab_size allowed_media_domains allowed_local_media_path",
     "AsyncLLM": "errored vllm_config model_config output_processor renderer",
     "vllm.renderers.base.BaseRenderer": "default_cmpl_tok_params",
     "vllm.renderers.params.TokenizeParams": "max_total_tokens",
+    "MediaConnector": "connection allowed_media_domains allowed_local_media_path",
     "OutputProcessor": "request_states",
     "vllm.v1.engine.output_processor.RequestState": "prompt_len stats is_prefilling num_cached_tokens",
     "vllm.v1.metrics.stats.RequestStateStats": (

@@ -44,6 +44,7 @@ _PASSED = (
 def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
     """Return the vLLM arguments that these settings set; the others keep vLLM's defaults."""
     values: dict[str, Any] = {name: value for name in _PASSED if (value := getattr(model, name)) is not None}
+    values["allowed_media_domains"] = list(model.allowed_media_domains)
     values["model"] = str(embedded_model_path()) if model.model == EMBEDDED else model.model
     values["served_model_name"] = [model.name]
     values["enable_auto_tool_choice"] = model.tool_call_parser is not None

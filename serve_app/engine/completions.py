@@ -15,6 +15,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import unsupported_feature
 from serve_app.engine.api_errors import from_response
 from serve_app.engine.bounds import check_token_ids, reject
+from serve_app.engine.media import check_media
 from serve_app.engine.serving import Serving
 from serve_app.engine.vllm_compat import ErrorResponse
 
@@ -46,11 +47,13 @@ class Completions:
     def __init__(self, serving: Serving, max_sequences: int) -> None:
         self._handlers = serving.state
         self._max_sequences = max_sequences
-        self._vocabulary = serving.engine.model_config.get_vocab_size()
+        self._config = serving.engine.model_config
+        self._vocabulary = self._config.get_vocab_size()
 
     async def chat(self, call: EngineRequest) -> ReplyOrFrames:
         """Chat completion: a reply, or the frames of a stream."""
         handler = find_handler(self._handlers, "openai_serving_chat", "chat completions")
+        check_media(call.body, self._config)
         request = _chat.validate_json(call.body)
         check_sampling(request, 1, self._max_sequences, self._vocabulary)
         request.cache_salt = cache_salt(call, request.cache_salt)

@@ -10,6 +10,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.engine.continued_core import core_continues
 from serve_app.engine.continued_stream import continue_streams
+from serve_app.engine.media import guard_media
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.vllm_compat import PLAIN_STREAMS, init_app_state
 
@@ -24,6 +25,7 @@ class Serving:
     @classmethod
     async def mount(cls, engine: AsyncLLM, namespace: Namespace) -> Serving:
         """Build the handlers of every task that the engine's model supports."""
+        guard_media()
         state = State()
         await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
         chat = getattr(state, "openai_serving_chat", None)

@@ -12,6 +12,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.bounds import check_characters, check_inputs, check_token_ids
 from serve_app.engine.completions import ReplyOrFrames, answer_of, cache_salt, find_handler, raw_request
+from serve_app.engine.media import check_media
 from serve_app.engine.serving import Serving
 
 _embedding: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
@@ -42,6 +43,7 @@ class TokenOperations:
         handler = find_handler(self._handlers, "serving_embedding", "embeddings")
         # First, for pydantic tries each of them as everything that an input may be: 18 µs a text.
         check_inputs("input", _input.decode(call.body).input, _MAX_INPUTS)
+        check_media(call.body, self._engine.model_config)
         request = _embedding.validate_json(call.body)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
         request.cache_salt = cache_salt(call, request.cache_salt)
@@ -54,6 +56,7 @@ class TokenOperations:
     async def tokenize(self, call: EngineRequest) -> ReplyOrFrames:
         """Text or messages to token ids."""
         handler = find_handler(self._handlers, "serving_tokenization", "tokenization")
+        check_media(call.body, self._engine.model_config)
         request = _tokenize.validate_json(call.body)
         # vLLM's own bound is for prompts that are to be generated from.
         messages = getattr(request, "messages", None)

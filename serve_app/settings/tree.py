@@ -59,6 +59,8 @@ def _check_absolute(path: str) -> str:
     return path
 
 
+HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
+"""In lower case, without a scheme, a port or a wildcard."""
 CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
 """Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""
 AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
@@ -153,6 +155,9 @@ class ModelSettings(ClosedModel):
     structured_output: StructuredOutputSettings = StructuredOutputSettings()
     chat_template: str | None = None
     """Path of a Jinja chat template to use in place of the tokenizer's own."""
+    allowed_media_domains: tuple[HostName, ...] = ()
+    """Hosts from which images, audio and video that messages name by URL are fetched; none by default, and
+    never from an address that is not public."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """Other engine or front-end arguments, by vLLM's names; unknown names are refused."""
     env: dict[str, str] = Field(default_factory=dict)
