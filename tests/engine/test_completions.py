@@ -187,6 +187,22 @@ async def test_the_engine_core_is_told_the_salt_of_the_key(serving: Serving, ope
     assert await salts(serving, operation, "", "key-a", "key-b") == [None, "key-a", "key-b"]
 
 
+async def test_embeddings_have_the_salt_of_the_key(serving: Serving) -> None:
+    told: list[str | None] = []
+
+    async def stub_handler(request: Any, raw: Any) -> JSONResponse:
+        told.append(request.cache_salt)
+        return JSONResponse({})
+
+    operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": stub_handler})))
+    for body in ({"input": "sea"}, {"messages": SEA}):
+        asked = call(**body)
+        asked.cache_salt = "key-a"
+        await operations.embeddings(asked)
+
+    assert told == ["key-a", "key-a"]
+
+
 @pytest.mark.parametrize("operation", ["chat_completions", "completions"])
 async def test_a_clients_own_salt_counts_within_that_of_its_key(
     serving: Serving, operation: Operation

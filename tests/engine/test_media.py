@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.datastructures import State
 from vllm.exceptions import VLLMClientError, VLLMValidationError
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
 from vllm.renderers.chat_utils import AsyncMultiModalContentParser
@@ -22,6 +23,7 @@ from serve_app.engine.api_errors import from_exception
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.media import GuardedConnector, guard_media, is_public
 from serve_app.engine.serving import Serving
+from serve_app.engine.token_operations import TokenOperations
 from serve_app.settings import ModelSettings
 
 PIXEL = base64.b64decode(
@@ -263,6 +265,17 @@ async def test_media_by_url_are_refused_by_field_and_setting_before_they_are_fet
     assert (error.status, error.code) == (400, "invalid_value")
     assert error.param == f"messages[1].content[1].{kind.partition(' ')[0]}"
     assert "allowed" in error.message
+    assert site.connections == 0
+
+
+async def test_embeddings_of_media_by_url_are_refused_too(serving: Serving, site: Site) -> None:
+    operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": object()})))
+    body = json.dumps({"messages": named({"type": "image_url", "image_url": {"url": site.url()}})}).encode()
+
+    with pytest.raises(ApiError) as caught:
+        await operations.embeddings(EngineRequest("embeddings", body, "r-1"))
+
+    assert caught.value.param == "messages[1].content[1].image_url.url"
     assert site.connections == 0
 
 
