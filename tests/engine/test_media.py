@@ -313,7 +313,7 @@ async def test_the_parser_of_messages_fetches_nothing_of_this_machine(
     site: Site, kind: str, hosts: tuple[str, ...]
 ) -> None:
     tracker = Tracker(*hosts)
-    getattr(AsyncMultiModalContentParser(tracker), kind)(site.url())  # type: ignore[arg-type]
+    getattr(AsyncMultiModalContentParser(tracker), kind)(site.url())
 
     (load,) = tracker.loads
     assert (await refusal(load())).status == 400
