@@ -1,15 +1,16 @@
 """Hardware profiles by name or from a file, and the one for a configuration."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from replay.profile import Profile
+from serve_app.settings.document import Document, parse_yaml, read_text
 from serve_app.settings.knobs import StartingValues
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 from serve_app.settings.tree import EMBEDDED, AppSettings, ModelSettings
@@ -49,8 +50,7 @@ def load_starting_values(name_or_path: str | Path) -> dict[str, Any]:
     try:
         return starting_values(profile)
     except ValidationError as error:
-        lines, problems = _lines(text), from_pydantic(error).problems
-        raise SettingsError([_placed(where, lines, problem) for problem in problems]) from None
+        raise _placed(where, parse_yaml(text, where), from_pydantic(error).problems) from None
 
 
 def starting_values(profile: Profile) -> dict[str, Any]:
@@ -65,23 +65,16 @@ def parse_profile(text: str, where: str) -> Profile:
 
     Raises SettingsError as `load_profile`.
     """
-    try:
-        document = yaml.safe_load(text)
-        lines = _lines(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{where}:{mark.line + 1}" if mark is not None else where
-        raise SettingsError([f"{place}: not YAML: {getattr(error, 'problem', None) or error}"]) from None
-    if not isinstance(document, dict):
+    document = parse_yaml(text, where)
+    if not isinstance(document.value, dict):
         raise SettingsError([f"{where}: must be a mapping with the fields of a profile"])
     try:
-        profile = Profile.model_validate(document)
+        profile = Profile.model_validate(document.value)
     except ValidationError as error:
-        found = from_pydantic(error)
-        raise SettingsError([_placed(where, lines, problem) for problem in found.problems]) from None
+        raise _placed(where, document, from_pydantic(error).problems) from None
     problems = _contradictions(profile)
     if problems:
-        raise SettingsError([_placed(where, lines, problem) for problem in problems])
+        raise _placed(where, document, problems)
     return profile
 
 
@@ -89,7 +82,7 @@ def _opened(name_or_path: str | Path) -> tuple[str, str]:
     """The text of a profile by its name, or of a file, and what errors call it."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or "/" in text or text.endswith(_SUFFIXES):
-        return _read(Path(name_or_path)), text
+        return read_text(Path(name_or_path)), text
     if text not in profile_names():
         raise SettingsError(
             [f"profile = {shown(text)}: must be one of {', '.join(profile_names())}, or a .yaml file"]
@@ -98,30 +91,11 @@ def _opened(name_or_path: str | Path) -> tuple[str, str]:
     return file.read_text(encoding="utf-8"), f"{text}.yaml"
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError([f"{path}: {error.strerror}"]) from None
-    except UnicodeDecodeError as error:
-        raise SettingsError([f"{path}: not UTF-8: {error}"]) from None
-
-
-def _lines(text: str) -> dict[str, int]:
-    """The line of each key at the top of a document."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    if not isinstance(node, yaml.MappingNode):
-        return {}
-    return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
-
-
-def _placed(where: str, lines: Mapping[str, int], problem: str) -> str:
-    """`problem`, which begins with its key, after the file and the line of that key."""
-    key = problem
-    for end in " .[:":
-        key = key.partition(end)[0]
-    place = f"{where}:{lines[key]}" if key in lines else where
-    return f"{place}: {problem}"
+def _placed(where: str, document: Document, problems: Iterable[str]) -> SettingsError:
+    """`problems`, each of which begins with its key, after the file and the line of that key."""
+    return SettingsError(
+        [f"{where}:{document.line([re.split(r'[ .:[]', problem)[0]])}: {problem}" for problem in problems]
+    )
 
 
 def _contradictions(profile: Profile) -> list[str]:

@@ -22,6 +22,7 @@ from benchmarks.chaos.engines import pairs
 from benchmarks.chaos.observed import Event
 from benchmarks.chaos.processes import Processes
 from serve_app.cli.progress import ask_ready
+from serve_app.settings.document import parse_yaml
 from serve_app.wire.names import INGRESS
 
 NODE = "head"
@@ -51,7 +52,7 @@ def read(path: Path) -> Served:
     Raises ChaosError if it cannot be read, or its model may be at zero, where nothing could be attacked.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = parse_yaml(path.read_text(encoding="utf-8"), "--config").value
         application = document["applications"][0]
         (model,) = application["args"]["models"]
         (ingress,) = (one for one in application["deployments"] if one["name"] == INGRESS)
@@ -59,7 +60,7 @@ def read(path: Path) -> Served:
         engines = int(knobs["min_replicas"])
     except OSError as error:
         raise ChaosError(f"--config = {path}: {error.strerror}") from None
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ChaosError(
             f"--config = {path}: needs one application with one model and its min_replicas ({error!r})"
         ) from None

@@ -65,6 +65,9 @@ class CsvFormat:
         if missing:
             told = f"no column {', '.join(missing)}; the header has {shown(', '.join(header))}"
             raise lines.error(0, told)
+        twice = [key.name for key in self.keys if names.count(key.name.lower()) > 1]
+        if twice:
+            raise lines.error(0, f"two columns {', '.join(twice)}; the header has {shown(', '.join(header))}")
         self._places = [names.index(key.name.lower()) for key in self.keys]
 
     def requests(self, lines: Lines) -> tuple[Chunk, Ints]:

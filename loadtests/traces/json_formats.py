@@ -1,5 +1,6 @@
 """Traces with a JSON object a line: Mooncake's, with prefix blocks, and our own request log."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from loadtests.traces.chunks import picked, starts_of
 from loadtests.traces.files import LineFile, Lines
 from loadtests.traces.trace import Chunk, Ints, shown
 from loadtests.traces.values import DISORDER_S, LATEST_UNIX_S, LONGEST_S, MOST_TOKENS, Key, requests_of
+from serve_app.settings.document import unique_keys
 from serve_app.wire.request_line import FAILED
 
 MOST_SEQUENCES = 10_000
@@ -28,6 +30,12 @@ def parsed(lines: Lines, index: int) -> dict[str, Any]:
         raise lines.error(index, f"not JSON: {error}: {shown(text)}") from None
     if not isinstance(document, dict):
         raise lines.error(index, f"must be an object, and is {shown(text)}")
+    # A colon follows each key, and few lines have others: only what has more can have a key twice.
+    if text.count(":") > len(document):
+        try:
+            json.loads(text, object_pairs_hook=unique_keys)
+        except (ValueError, RecursionError) as error:
+            raise lines.error(index, f"{error}: {shown(text)}") from None
     return document
 
 

@@ -100,14 +100,16 @@ def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
         raise _UnusableError(_reason(error)) from None
     if len(content) > _MOST_BYTES:
         raise _UnusableError(f"has more than {_MOST_BYTES:,} bytes")
-    keys: dict[bytes, None] = {}
+    keys: dict[bytes, int] = {}
     for number, line in enumerate(content.split(b"\n"), 1):
         key = line.strip()
         if not key or key.startswith(b"#"):
             continue
         if not _KEY.fullmatch(key):
             raise _UnusableError(f"line {number} is not a key: printable ASCII without spaces, one per line")
-        keys[key] = None
+        if key in keys:  # whoever deletes one of the two lines believes that the key is revoked
+            raise _UnusableError(f"line {number} has the key of line {keys[key]} again; give each key once")
+        keys[key] = number
     if not keys:
         raise _UnusableError("has no keys; it needs one per line")
     if len(keys) > _MOST_KEYS:

@@ -10,6 +10,7 @@ from typing import Any
 
 from serve_app import env
 from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
+from serve_app.settings.document import unique_keys
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import ENGINE_PREFIX
@@ -37,11 +38,20 @@ class Cpus:
 
 
 def local_cpus() -> float:
-    """The CPUs that a Ray started here counts: the machine's or container's, unless it is told others."""
+    """The CPUs that a Ray started here counts: the machine's or container's, unless it is told others.
+
+    Raises:
+        SettingsError: if what it is told is not JSON, or not a number.
+    """
     from ray._private.utils import get_num_cpus  # noqa: PLC0415
 
-    given = json.loads(os.environ.get(env.RAY_RESOURCES) or "{}")
-    return float(given.get("CPU", get_num_cpus()))
+    text = os.environ.get(env.RAY_RESOURCES) or "{}"
+    try:
+        given = json.loads(text, object_pairs_hook=unique_keys)
+        return float(given.get("CPU", get_num_cpus()))
+    except (AttributeError, TypeError, ValueError) as error:
+        must = "must be a JSON object with a number for each resource"
+        raise SettingsError([f"{env.RAY_RESOURCES} = {shown(text)}: {must} ({error})"]) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from serve_app.cli.application_checks import IMPORT_PATH, CheckedApplication, Cpus, check_application
 from serve_app.cli.listening import LOOPBACK, check_port
+from serve_app.settings.document import parse_yaml, read_text
 from serve_app.settings.settings_error import SettingsError, from_pydantic
 from serve_app.settings.tree import ModelSettings
 
@@ -53,17 +53,10 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
     """Read and check `path` without starting anything, against `cpus` too if they are known.
 
     Raises:
-        SettingsError: if the file cannot be read, is no Serve configuration, or holds a Tideserve application
-            whose settings or knobs are invalid, or which another policy would scale.
+        SettingsError: if the file cannot be read, has a key twice, is no Serve configuration, or holds a
+            Tideserve application whose settings or knobs are invalid, or which another policy would scale.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError([f"{path}: {error.strerror}"]) from None
-    except UnicodeDecodeError as error:
-        raise SettingsError([f"{path}: not UTF-8: {error}"]) from None
-    except yaml.YAMLError as error:
-        raise SettingsError([f"{path}: not YAML: {error}"]) from None
+    document = parse_yaml(read_text(path), str(path)).value
     if not isinstance(document, dict) or not isinstance(document.get("applications"), list):
         raise SettingsError([f"{path}: must be a mapping with a list of `applications`"])
     _check_schema(document)

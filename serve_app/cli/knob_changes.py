@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from serve_app.cli import laboratory
+from serve_app.settings.document import parse_yaml
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError, shown
 from serve_app.wire.names import INGRESS
@@ -60,11 +61,10 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any
                 fleet_files = laboratory.load("replay.profile_files", f"{name}=@FILE")
                 values[name] = fleet_files.load_starting_values(text[1:])
             else:
-                values[name] = yaml.load(text, _Values)  # noqa: S506 - a subclass of SafeLoader
+                where = f"{name} = {shown(text)}"
+                values[name] = parse_yaml(text, where, _Values, numbered=False).value
         except SettingsError as error:
             problems += error.problems
-        except yaml.YAMLError as error:
-            problems.append(f"{name} = {shown(text)}: not YAML: {' '.join(str(error).split())}")
     if not pairs:
         problems.append("name=value: required, and not given")
     if problems:

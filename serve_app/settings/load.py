@@ -14,9 +14,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
+from serve_app.settings.document import parse_yaml
 from serve_app.settings.knobs import Knobs, overlay
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 from serve_app.settings.tree import AppSettings, ModelSettings
@@ -69,8 +69,9 @@ def read_profile(name: str) -> dict[str, Any]:
     """
     if name not in PROFILES:
         raise SettingsError([f"profile = {shown(name)}: must be one of {', '.join(PROFILES)}"])
-    text = resources.files("serve_app.settings.profiles").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    profile: dict[str, Any] = yaml.safe_load(text)
+    file = f"{name}.yaml"
+    text = resources.files("serve_app.settings.profiles").joinpath(file).read_text(encoding="utf-8")
+    profile: dict[str, Any] = parse_yaml(text, file).value
     return profile
 
 

@@ -57,14 +57,19 @@ def keys_of(path: Path, content: bytes) -> ApiKeyFile:
 
 
 async def test_each_line_is_a_key(tmp_path: Path) -> None:
-    keys = keys_of(
-        tmp_path / "keys", b"# of the web shop\nsk-one\n\n  sk-two=/+~!#\r\n#sk-old\nsk-one\nsk-last"
-    )
+    keys = keys_of(tmp_path / "keys", b"# of the web shop\nsk-one\n\n  sk-two=/+~!#\r\n#sk-old\nsk-last")
 
     for key in (b"sk-one", b"sk-two=/+~!#", b"sk-last"):
         assert await is_known(keys, key)
     for key in (b"", b"sk-on", b"sk-one ", b"SK-ONE", b"sk-old", b"#sk-old", b"sk-\xff", b"sk-one\nsk-last"):
         assert not await is_known(keys, key)
+
+
+def test_a_key_given_twice_is_refused_by_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"# shop\nsk-one\nsk-two\n\n  sk-one\r\n")
+
+    assert problem(path) == "line 5 has the key of line 2 again; give each key once"
 
 
 def test_no_key_at_the_start_is_an_error_and_never_an_open_server(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from serve_app import env
 from serve_app.cli.application_checks import Cpus, check_room, local_cpus
-from serve_app.settings import AppSettings, ModelSettings
+from serve_app.settings import AppSettings, ModelSettings, SettingsError
 from serve_app.settings.knobs import IngressKnobs, Knobs
 
 
@@ -93,5 +93,9 @@ def test_the_cpus_here_are_what_ray_takes_them_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(env.RAY_RESOURCES, '{"CPU": 2, "GPU": 1}')
     assert local_cpus() == 2.0
 
+    for wrong in ('{"CPU": 1, "CPU": 2}', "[]", '{"CPU": "x"}', "{"):
+        monkeypatch.setenv(env.RAY_RESOURCES, wrong)
+        with pytest.raises(SettingsError, match="RAY_OVERRIDE_RESOURCES = "):
+            local_cpus()
     monkeypatch.delenv(env.RAY_RESOURCES)
     assert local_cpus() >= 1.0

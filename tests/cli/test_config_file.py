@@ -155,8 +155,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_what_is_not_yaml_is_told_with_its_place(tmp_path: Path) -> None:
     (line,) = problems(tmp_path, "applications: [\n  }")
 
-    assert line.startswith(f"{tmp_path / 'serve.yaml'}: not YAML: ")
-    assert "line 2" in line
+    assert line.startswith(f"{tmp_path / 'serve.yaml'}:2: not YAML: ")
+
+
+def test_a_knob_given_twice_is_told_with_both_lines(tmp_path: Path) -> None:
+    text = (REPOSITORY / "config" / "serve.yaml").read_text()
+    known = next(line for line in text.splitlines() if "min_replicas:" in line)
+    first = text.splitlines().index(known) + 1
+
+    (line,) = problems(tmp_path, text.replace(known, f"{known}\n{known}", 1))
+
+    assert line.startswith(
+        f"{tmp_path / 'serve.yaml'}:{first + 1}: applications[0].deployments[0].user_config."
+    )
+    assert line.endswith(f"min_replicas: given twice; line {first} has it first")
 
 
 @pytest.mark.parametrize("document", ["", "5", "[]", "{}", "applications: 5", "applications: {}"])

@@ -78,6 +78,7 @@ def test_an_unknown_shape_is_told_with_those_there_are(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:
+    assert problems(tmp_path, HEAD + "name: again\n")[0].endswith("name: given twice; line 1 has it first")
     assert problems(tmp_path, "a: [")[0].startswith("s.yaml:1: not YAML")
     assert problems(tmp_path, "- 1\n") == ["s.yaml: must be a mapping with the fields of a scenario"]
     with pytest.raises(SettingsError, match="No such file"):

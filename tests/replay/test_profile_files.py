@@ -94,7 +94,14 @@ def test_a_field_left_out_is_told(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(yaml.safe_dump({key: value for key, value in FIELDS.items() if key != "gpu"}))
 
-    assert problems(path) == [f"{path}: gpu: required, and not given"]
+    assert problems(path) == [f"{path}:1: gpu: required, and not given"]
+
+
+def test_a_field_given_twice_is_told_with_both_lines(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text("name: one\ngpu: L4\nname: other\n")
+
+    assert problems(path) == [f"{path}:3: name: given twice; line 1 has it first"]
 
 
 def test_values_that_contradict_each_other_are_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from serve_app.settings.document import parse_yaml
 from serve_app.settings.load import OWNED, known_arguments
 from tools.chart.manifests import FOLDER, manifests
 from tools.chart.readme import readme
@@ -19,7 +20,7 @@ def generated() -> dict[Path, str]:
     """The text of every generated file of the chart, by its path."""
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     comments = Comments.read(text)
-    values = yaml.safe_load(text)
+    values = parse_yaml(text, "values.yaml").value
     schema = json.dumps(ValuesSchema(comments, values).build(), indent=1, ensure_ascii=False)
     introduction = (CHART / "README.introduction.md").read_text(encoding="utf-8")
     return {

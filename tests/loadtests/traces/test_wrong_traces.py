@@ -124,6 +124,11 @@ def test_an_object_without_a_key_says_what_it_has(tmp_path: Path) -> None:
         ("nonsense", "not JSON: "),
         ('{"timestamp": 0, "input_length": 10,\n"output_length": 1}', "not JSON: "),
         ("[" * 50_000, "not JSON: "),
+        (
+            '{"timestamp": 0, "input_length": 1, "output_length": 2, "input_length": 3}',
+            "input_length: given twice",
+        ),
+        ('{"timestamp": 0, "input_length": 1, "output_length": 2, "a": {"b": 1, "b": 1}}', "b: given twice"),
     ],
 )
 def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str, says: str) -> None:
@@ -153,6 +158,10 @@ def test_a_wrong_line_of_our_log_is_named(tmp_path: Path, change: dict[str, Any]
     [
         ("arrival_s,input_tokens\n1,2\n", "line 1: no column output_tokens; the header has"),
         ("TIMESTAMP,GeneratedTokens\n", "line 1: no column ContextTokens; the header has"),
+        (
+            "arrival_s,input_tokens,output_tokens,input_tokens\n",
+            "line 1: two columns input_tokens; the header",
+        ),
         ("a,b,c\n1,2,3\n", "line 1: unknown format: 'a,b,c'; a trace begins with the header arrival_s"),
         ("1,2,3\n", "line 1: unknown format: '1,2,3'"),
         ("arrival_s\r,input_tokens\n", "line 1: not a line of a CSV file: new-line character"),

@@ -5,13 +5,13 @@ from importlib import resources
 from random import Random
 from typing import Any
 
-import yaml
+from serve_app.settings.document import parse_yaml
 
 
 def texts(name: str) -> dict[str, Any]:
     """Return the texts of a file in `texts/`."""
     file = resources.files(__package__) / "texts" / f"{name}.yaml"
-    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    found: dict[str, Any] = parse_yaml(file.read_text(encoding="utf-8"), file.name).value
     return found
 
 
