@@ -3,11 +3,14 @@
 An ASGI application hands each part to `send`, a coroutine. Between ours and uvicorn's there are those of Ray
 and Starlette, and a task has to wake to await them all. So uvicorn's connection is put into the scope, as an
 extension of ours.
+
+uvicorn's connection also sends a body of unknown length in chunks to HTTP/1.0 clients, which cannot read them
+(RFC 9112, 6.1). Here the end of such a body is the end of its connection.
 """
 
 from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _EXTENSION = "tideserve.write_now"
@@ -42,7 +45,10 @@ class WriteNow:
 
 
 class WriteNowMiddleware:
-    """Offers the extension where `send` is uvicorn's own: it has to be the outermost of all middlewares."""
+    """Offers the extension, and sends what HTTP/1.0 clients can read, where `send` is uvicorn's own.
+
+    It has to be the outermost of all middlewares.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -52,7 +58,27 @@ class WriteNowMiddleware:
         cycle: Any = getattr(send, "__self__", None)
         if isinstance(cycle, RequestResponseCycle):
             scope = {**scope, "extensions": {**scope.get("extensions", {}), _EXTENSION: WriteNow(cycle)}}
+            if scope["http_version"] == "1.0":
+                send = _without_chunks(cycle)
         await self._app(scope, receive, send)
+
+
+def _without_chunks(cycle: RequestResponseCycle) -> Send:
+    """Send a body of unknown length as it is. uvicorn closes each connection of HTTP/1.0 after the answer."""
+    known = False
+
+    async def send(message: Message) -> None:
+        nonlocal known
+        if message["type"] == "http.response.start":
+            known = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            if not known:
+                cycle.chunked_encoding = False  # None would be made True
+        elif not known:
+            # uvicorn counts a body that is not sent in chunks down to 0.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await cycle.send(message)  # type: ignore[arg-type]  # uvicorn has a type for each
+
+    return send
 
 
 def write_now(scope: Scope) -> WriteNow | None:

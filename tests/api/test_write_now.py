@@ -1,5 +1,10 @@
+import asyncio
 import pickle
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import pytest
+import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -36,3 +41,70 @@ def test_in_another_process_it_is_nothing() -> None:
     assert pickle.loads(pickle.dumps({"extensions": {"tideserve.write_now": WriteNow(cycle)}})) == {
         "extensions": {"tideserve.write_now": None}
     }
+
+
+EVENTS = [b"data: %d\n\n" % number for number in range(3)]
+
+
+async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that answers /whole with a length, and anything else piece by piece without one."""
+    whole = scope["path"] == "/whole"
+    headers = [(b"Content-Length", b"%d" % len(b"".join(EVENTS)))] if whole else []
+    status = 204 if scope["path"] == "/nothing" else 200
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if status == 200:
+        for event in EVENTS:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+    await send({"type": "http.response.body"})
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    """The port of uvicorn with our middleware, as Ray starts it."""
+    config = uvicorn.Config(WriteNowMiddleware(streaming), port=0, lifespan="off", log_config=None, ws="none")
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        await server.shutdown()
+
+
+async def answered(port: int, head: str) -> tuple[str, bytes]:
+    """The head, in lower case, and the body of an answer after which the server closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.encode() + b"\r\n\r\n")
+    async with asyncio.timeout(20):
+        got, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return got.decode().lower(), body
+
+
+@pytest.mark.parametrize("more", ["", "\r\nConnection: keep-alive", "\r\nHost: tide\r\nConnection: close"])
+async def test_http_1_0_gets_a_stream_without_chunks(more: str) -> None:
+    async with serving() as port:
+        head, body = await answered(port, f"GET / HTTP/1.0{more}")
+
+    assert body == b"".join(EVENTS)
+    assert "transfer-encoding" not in head
+    assert "connection: close" in head
+
+
+async def test_http_1_0_gets_a_known_length_and_no_body_as_before() -> None:
+    async with serving() as port:
+        head, body = await answered(port, "GET /whole HTTP/1.0")
+        assert (f"content-length: {len(body)}" in head, body) == (True, b"".join(EVENTS))
+
+        for line in ("HEAD / HTTP/1.0", "GET /nothing HTTP/1.0"):
+            head, body = await answered(port, line)
+            assert (body, "transfer-encoding" in head) == (b"", False)
+
+
+async def test_http_1_1_goes_on_getting_chunks() -> None:
+    async with serving() as port:
+        head, body = await answered(port, "GET / HTTP/1.1\r\nHost: tide\r\nConnection: close")
+
+    assert "transfer-encoding: chunked" in head
+    assert body == b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in EVENTS) + b"0\r\n\r\n"

@@ -15,9 +15,8 @@ class RawStream:
         self.received = b""
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         self._socket.sendall(
-            b"POST %s HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-            % (path.encode(), len(data))
-            + data
+            b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n" % path.encode()
+            + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data)
         )
 
     def __enter__(self) -> RawStream:
@@ -39,3 +38,21 @@ class RawStream:
     def leave(self) -> None:
         """Close the connection, as a client does that has lost interest."""
         self._socket.close()
+
+
+def over_http_1_0(port: int, path: str, body: dict, *headers: str) -> tuple[str, bytes]:
+    """The head, in lower case, and the body of the answer to an HTTP/1.0 POST, as nginx sends it."""
+    data = json.dumps(body).encode()
+    lines = [
+        f"POST {path} HTTP/1.0",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+        *headers,
+    ]
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + data)
+        received = b""
+        while got := connection.recv(65536):
+            received += got
+    head, _, answer = received.partition(b"\r\n\r\n")
+    return head.decode().lower(), answer

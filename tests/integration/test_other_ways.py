@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.cluster import Running, application, engine_settings
 from tests.integration.prometheus import settled
-from tests.integration.sse import RawStream
+from tests.integration.sse import RawStream, over_http_1_0
 
 GOOD = "good"
 BROKEN = "broken"
@@ -63,6 +63,14 @@ def test_the_handle_streams_what_it_answers_whole(client: openai.OpenAI) -> None
     whole = client.chat.completions.create(**asked).choices[0].message.content
     stream = client.chat.completions.create(**asked, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole
+
+
+def test_http_1_0_gets_a_stream_without_chunks(other: Running) -> None:
+    body = {"model": GOOD, "prompt": "Once", "max_tokens": 20, "stream": True}
+    head, events = over_http_1_0(other.port, "/v1/completions", body, "Connection: keep-alive")
+    assert "transfer-encoding" not in head
+    assert events.startswith(b"data: {")
+    assert events.endswith(b"data: [DONE]\n\n")
 
 
 def test_an_error_has_the_same_shape_and_one_request_id(http: httpx.Client) -> None:

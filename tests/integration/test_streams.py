@@ -3,8 +3,11 @@
 import json
 
 import httpx
+import pytest
 
+from tests.integration.cluster import Running
 from tests.integration.conftest import CHAT
+from tests.integration.sse import over_http_1_0
 
 
 def raw_stream(http: httpx.Client, path: str, body: dict) -> tuple[httpx.Response, list[bytes]]:
@@ -70,3 +73,18 @@ def test_tokenize_and_detokenize_are_inverse(http: httpx.Client) -> None:
     text = "The tide — 海 🌊"
     tokens = http.post("/tokenize", json={"model": CHAT, "prompt": text}).json()["tokens"]
     assert http.post("/detokenize", json={"model": CHAT, "tokens": tokens}).json()["prompt"] == text
+
+
+@pytest.mark.parametrize(
+    "headers", [[], ["Connection: keep-alive"], ["Host: localhost", "Connection: close"]]
+)
+def test_http_1_0_gets_the_same_stream_without_chunks(
+    app: Running, http: httpx.Client, headers: list[str]
+) -> None:
+    body = {"prompt": "The tide", "max_tokens": 20, "temperature": 0}
+    head, events = over_http_1_0(app.port, "/generate", {**body, "stream": True}, *headers)
+    assert "transfer-encoding" not in head
+    tokens = [json.loads(frame.removeprefix("data: ")) for frame in frames([events])[:-1]]
+    head, whole = over_http_1_0(app.port, "/generate", body, *headers)
+    assert f"content-length: {len(whole)}" in head
+    assert [token["token_id"] for token in tokens] == json.loads(whole)["token_ids"]
