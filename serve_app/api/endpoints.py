@@ -1,5 +1,7 @@
 """What every endpoint of an engine operation does: read the body within bounds, find the model, answer."""
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,9 +12,10 @@ from serve_app.api.body import check_structure, peek, read_body
 from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
-from serve_app.api.errors import ApiError, no_such_model
+from serve_app.api.errors import ApiError, deadline_exceeded, no_such_model
 from serve_app.api.models import ApiModel
 from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
+from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.session_id import session_of
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.tree import HttpSettings
@@ -60,15 +63,18 @@ class Endpoints:
 
     async def answer(self, http: Request, operation: Operation, read: Callable[[bytes], Seen]) -> Response:
         """The engine's answer. `read` tells what the ingress needs to know of a body."""
+        timeout_s = request_timeout_s(http.scope)
         state = http.state
         key = getattr(state, "api_key", None)
         share = BodyShare(self._memory, key)
         try:
-            body = await read_body(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
+            body = await self._read(http, share, timeout_s)
             await check_structure(body)
             seen = read(body)
             model = seen.model
-            request = EngineRequest(operation, body, state.request_id, state.arrived, seen.wants_stream)
+            request = EngineRequest(
+                operation, body, state.request_id, state.arrived, seen.wants_stream, timeout_s
+            )
             request.cache_salt = getattr(state, "cache_salt", "")
             if seen.fields is not None:
                 session = session_of(http.scope["headers"], key)
@@ -85,3 +91,17 @@ class Endpoints:
         except BaseException:
             share.release()
             raise
+
+    async def _read(self, http: Request, share: BodyShare, timeout_s: float | None) -> bytes:
+        """The body, within the settings' bounds and the client's own deadline."""
+        due = None
+        if timeout_s is not None:
+            due = asyncio.get_running_loop().time() + timeout_s - (time.perf_counter() - http.state.arrived)
+        try:
+            async with asyncio.timeout_at(due):
+                return await read_body(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
+        except TimeoutError:
+            assert timeout_s is not None
+            error = deadline_exceeded(timeout_s)
+            error.headers["Connection"] = "close"  # the rest of the body is not the next request
+            raise error from None

@@ -21,8 +21,8 @@ GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
 
 Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
 """How a request ended, as its client saw it; error rates count outcomes. Answered in full; told to come later
-(429); failed (5xx, or a stream that ended in an error event or was cut); wrong in itself (any other 4xx);
-left by its client before the end."""
+(429); failed (5xx, or a stream that ended in an error event or was cut); wrong in itself (any other 4xx),
+or ended by its client's deadline; left by its client before the end."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 JSON = "application/json"
@@ -46,6 +46,8 @@ class EngineRequest:
     """When the request arrived at the ingress, by this process's `time.perf_counter`, in seconds."""
     wants_stream: bool = False
     """Whether the client asked for a stream: its first byte then tells that the prompt is prefilled."""
+    timeout_s: float | None = None
+    """How long after its arrival the client wants it to be answered or given up. None for no such wish."""
     tell_wait: Callable[[ColdWait], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     """Awaited every `keep_alive_interval_s` while no replica can take the request."""
     write_now: Callable[[bytes], bool] | None = field(default=None, compare=False, repr=False)

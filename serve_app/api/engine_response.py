@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.api.cold_wait import ColdWait
 from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineClient, EngineRequest, Outcome
-from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, stream_failed
+from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, deadline_exceeded, stream_failed
 from serve_app.api.models import Traffic
 from serve_app.api.write_now import WriteNow, write_now
 
@@ -53,6 +53,7 @@ class EngineResponse(Response):
         self._traffic = traffic
         self._release_body = release_body
         self._started = False
+        self._ended = False
         self._write_now: WriteNow | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +66,12 @@ class EngineResponse(Response):
         leaving = asyncio.ensure_future(_disconnected(receive))
         left = True  # also where Ray cancels this call, which it does on a client's behalf
         try:
-            await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+            rest_s = None if request.timeout_s is None else max(0.0, request.timeout_s - request.waited_s)
+            done, _ = await asyncio.wait(
+                (answer, leaving), timeout=rest_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                await self._expire(answer)
             left = not answer.done()
         finally:
             # Cancelling the answer closes the call, which aborts its sequences in the engine.
@@ -81,6 +87,19 @@ class EngineResponse(Response):
                 self._traffic.closed(request)
         if isinstance(results[0], Exception):
             raise results[0]
+
+    async def _expire(self, answer: asyncio.Future[None]) -> None:
+        """Give up at the client's deadline: the engine frees its sequences, then the client is told."""
+        answer.cancel()
+        await asyncio.wait((answer,))
+        if not answer.cancelled() or self._ended:
+            return
+        if self._request.outcome is not None:  # only the end of the body is missing
+            await self._send_part(b"", more=False)
+            return
+        assert self._request.timeout_s is not None
+        error = deadline_exceeded(self._request.timeout_s)
+        await self._send_whole(error.status, error.body(), error.headers)
 
     async def _tell_wait(self, wait: ColdWait) -> None:
         await self._start(HTTPStatus.OK, STREAM_HEADERS)
@@ -153,6 +172,7 @@ class EngineResponse(Response):
 
     async def _send_part(self, body: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        self._ended = not more
 
     def _first_byte(self) -> None:
         self._request.ttft_s = self._request.waited_s

@@ -83,6 +83,13 @@ def body_too_slow(timeout_s: float, slowest_bytes_per_s: int, received: int) -> 
     return ApiError(408, message, code="body_timeout", headers={"Connection": "close"})
 
 
+def deadline_exceeded(timeout_s: float) -> ApiError:
+    """A 408 for what was not answered within the time that its client allowed."""
+    message = f"The answer was not complete within the {timeout_s:g} s of X-Request-Timeout-Seconds."
+    # OpenAI's clients send a request that got a 408 again, which would make three deadlines of one.
+    return ApiError(408, message, code="deadline_exceeded", headers={"X-Should-Retry": "false"})
+
+
 def body_memory_full(limit: int, used: int, group: str, of_group: int, more: int) -> ApiError:
     """A 429 for a body of `more` bytes that the memory for bodies does not hold now."""
     return ApiError(

@@ -1,40 +1,52 @@
 """Request headers that Ray Serve reads before the application does, made safe for it.
 
 Ray decodes them as UTF-8 and answers a plain 500 where that fails, so what it could not read is taken
-out first. `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names `middlewares`; Ray calls it for the server of
-every ingress replica and for its own proxy, and wraps what it returns around its own middleware.
+out first. Some change what Ray does with the request: they are taken out, too. `X-Request-Timeout-Seconds` is
+one of these, at which Ray would cut a stream without a word; the application has it from the scope instead.
+`RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names `middlewares`; Ray calls it for the server of every ingress
+replica and for its own proxy, and wraps what it returns around its own middleware.
 """
+
+import re
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serve_app.api.errors import ApiError
 from serve_app.api.middleware import USABLE_ID
 from serve_app.api.write_now import WriteNowMiddleware
+from serve_app.settings.settings_error import shown
 
+TIMEOUT_HEADER = "X-Request-Timeout-Seconds"
+MOST_TIMEOUT_S = 86_400.0
+_TIMEOUT = TIMEOUT_HEADER.lower().encode()
+_TIMEOUT_EXTENSION = "tideserve.request_timeout"
+_SECONDS = re.compile(rb"[0-9]{1,10}(\.[0-9]{0,10})?|\.[0-9]{1,10}")
 _REQUEST_ID = b"x-request-id"
-_READ_BY_RAY = frozenset(
+_OBEYED_BY_RAY = frozenset(
     (
-        b"x-request-disconnect-disabled",
-        b"x-request-timeout-seconds",
-        b"x-session-id",
-        b"serve-multiplexed-model-id",
+        _TIMEOUT,
+        b"x-request-disconnect-disabled",  # Ray would not cancel the request of a client that has left
+        b"serve-multiplexed-model-id",  # Ray's router would look for a replica with this model for a second
     )
 )
+_READ_BY_RAY = frozenset((b"x-session-id", b"traceparent", b"tracestate"))
 
 
 class RayHeadersMiddleware:
-    """Removes unreadable headers, and request ids that are not usable: Ray makes new ones."""
+    """Removes headers that Ray cannot read or would obey, and unusable request ids: Ray makes new ones."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on the request without the headers that Ray could not read."""
+        """Hand on the request without these headers, and its timeout as an extension of the scope."""
         if scope["type"] != "lifespan":
             headers = scope["headers"]
-            usable = [header for header in headers if _readable(*header)]
-            if len(usable) < len(headers):
-                scope = {**scope, "headers": usable}
+            kept = [header for header in headers if _may_stay(*header)]
+            if len(kept) < len(headers):
+                extensions = {**scope.get("extensions", {}), _TIMEOUT_EXTENSION: _timeouts(headers)}
+                scope = {**scope, "headers": kept, "extensions": extensions}
         await self._app(scope, receive, send)
 
 
@@ -43,7 +55,31 @@ def middlewares() -> list[Middleware]:
     return [Middleware(RayHeadersMiddleware), Middleware(WriteNowMiddleware)]
 
 
-def _readable(name: bytes, value: bytes) -> bool:
+def request_timeout_s(scope: Scope) -> float | None:
+    """How long after its arrival a request is to be answered, in seconds; None if its client does not say.
+
+    Raises:
+        ApiError: 400 where the client says what is no such time.
+    """
+    given = scope.get("extensions", {}).get(_TIMEOUT_EXTENSION) or _timeouts(scope["headers"])
+    if not given:
+        return None
+    seconds = float(given[0]) if len(given) == 1 and _SECONDS.fullmatch(given[0]) else 0.0
+    if 0 < seconds <= MOST_TIMEOUT_S:
+        return seconds
+    told = ", ".join(value.decode("latin-1") for value in given)
+    must = f"must be a number of seconds above 0 and at most {MOST_TIMEOUT_S:g}, given once, such as 2.5"
+    raise ApiError(
+        400, f"{TIMEOUT_HEADER} = {shown(told)}: {must}", param=TIMEOUT_HEADER, code="invalid_value"
+    )
+
+
+def _timeouts(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
+    return [value for name, value in headers if name == _TIMEOUT]
+
+
+def _may_stay(name: bytes, value: bytes) -> bool:
     if name == _REQUEST_ID:
         return USABLE_ID.fullmatch(value) is not None
-    return value.isascii() or name.replace(b"_", b"-") not in _READ_BY_RAY
+    name = name.replace(b"_", b"-")
+    return name not in _OBEYED_BY_RAY and (value.isascii() or name not in _READ_BY_RAY)

@@ -60,6 +60,7 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
     if not isinstance(document, dict) or not isinstance(document.get("applications"), list):
         raise SettingsError([f"{path}: must be a mapping with a list of `applications`"])
     _check_schema(document)
+    _check_timeout(document)
     _port(document)
     checked = {}
     problems: list[str] = []
@@ -80,6 +81,18 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
 def _port(document: Mapping[str, Any]) -> int:
     """The HTTP port; 8000, Ray Serve's default, if none is given."""
     return check_port("http_options.port", (document.get("http_options") or {}).get("port", 8000))
+
+
+def _check_timeout(document: Mapping[str, Any]) -> None:
+    """Ray would answer in plain text, and cut a stream without an error event."""
+    timeout_s = (document.get("http_options") or {}).get("request_timeout_s")
+    if timeout_s:
+        raise SettingsError(
+            [
+                f"http_options.request_timeout_s = {timeout_s!r}: must be left out: Ray would cut streams. "
+                "The knob cold_wait_timeout_s bounds the wait; a client sends X-Request-Timeout-Seconds."
+            ]
+        )
 
 
 def _check_schema(document: dict[str, Any]) -> None:

@@ -376,3 +376,58 @@ async def test_a_call_that_ray_cancels_ends_and_is_one_whose_client_has_left() -
 
     assert engine.cancelled
     assert traffic.seen["closed"][0] == "abandoned"
+
+
+async def test_a_deadline_before_the_first_byte_is_a_408() -> None:
+    engine, log = MuteEngine(), TrafficLog()
+    asked = request(timeout_s=0.2)  # which has passed
+
+    connection = await exchange(engine, asked, log)
+
+    error = json.loads(connection.body)["error"]
+    assert (connection.status, error["code"], connection.complete) == (408, "deadline_exceeded", True)
+    assert error["message"] == "The answer was not complete within the 0.2 s of X-Request-Timeout-Seconds."
+    assert connection.headers["x-should-retry"] == "false"
+    assert engine.cancelled
+    assert (asked.outcome, log.names) == ("client_error", ["opened", "closed"])
+
+
+async def test_a_deadline_within_a_stream_is_an_error_event_and_an_end() -> None:
+    engine = StubEngine(stalled(FIRST, SECOND))
+    asked = request(timeout_s=0.5)
+
+    connection = await exchange(engine, asked)
+
+    assert connection.body.startswith(FIRST + SECOND + b"event: error\ndata: ")
+    event, done = connection.body.removeprefix(FIRST + SECOND).split(b"\n\n")[:2]
+    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "deadline_exceeded"
+    assert (done, connection.complete) == (b"data: [DONE]", True)
+    assert engine.left.is_set()
+    assert asked.outcome == "client_error"
+
+
+async def test_a_deadline_after_the_last_event_adds_nothing() -> None:
+    asked = request(timeout_s=0.5)
+
+    connection = await exchange(StubEngine(stalled(FIRST, DONE)), asked)
+
+    assert (connection.body, connection.complete) == (FIRST + DONE, True)
+    assert asked.outcome == "ok"
+
+
+async def test_an_answer_before_its_deadline_is_sent_as_ever() -> None:
+    connection = await exchange(StubEngine(EngineReply(200, b"{}")), request(timeout_s=3600.0))
+
+    assert (connection.status, connection.body) == (200, b"{}")
+
+
+async def test_a_client_that_leaves_before_its_deadline_is_abandoned() -> None:
+    engine, connection, asked = MuteEngine(), Connection(), request(timeout_s=3600.0)
+    response = EngineResponse(engine, asked, Traffic())
+    async with asyncio.timeout(LIMIT_S):
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        await engine.entered.wait()
+        connection.leave()
+        await running
+
+    assert (asked.outcome, connection.sent) == ("abandoned", [])

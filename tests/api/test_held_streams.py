@@ -43,8 +43,8 @@ class ColdStubEngine(StubEngine):
         return await super()._reply()
 
 
-def request(wants_stream: bool = True) -> EngineRequest:
-    return EngineRequest("chat_completions", BODY, "r-1", wants_stream=wants_stream)
+def request(wants_stream: bool = True, timeout_s: float | None = None) -> EngineRequest:
+    return EngineRequest("chat_completions", BODY, "r-1", wants_stream=wants_stream, timeout_s=timeout_s)
 
 
 async def exchange(answer: Any, *, stream: bool = True, traffic: Traffic | None = None) -> Connection:
@@ -210,3 +210,16 @@ async def test_a_request_refused_before_it_reaches_a_model_is_no_traffic() -> No
         await server.http.post("/v1/completions", content=b"{nope")
 
     assert tide.names == []
+
+
+async def test_a_deadline_in_a_held_stream_is_an_error_event() -> None:
+    connection, engine = Connection(), ColdStubEngine(frames(FIRST, DONE))
+    engine.stays = True
+    async with asyncio.timeout(LIMIT_S):
+        response = EngineResponse(engine, request(timeout_s=0.2), Traffic())
+        await response(SCOPE, connection.receive, connection.send)
+
+    event, done, rest = connection.body.removeprefix(COMMENTS).split(b"\n\n")
+    assert error_event(event)["code"] == "deadline_exceeded"
+    assert (done, rest, connection.complete) == (b"data: [DONE]", b"", True)
+    assert engine.cancelled

@@ -1,12 +1,13 @@
 """The endpoints over stub engines: what reaches an engine, and what is refused before."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from serve_app.api.trace_context import TraceContext
 from tests.api.server import MAX_BODY_BYTES, Server, error_of
-from tests.stub_engine import frames
+from tests.stub_engine import LIMIT_S, frames
 
 DONE = b"data: [DONE]\n\n"
 
@@ -234,3 +235,28 @@ async def test_generate_tells_every_problem_in_its_detail(server: Server) -> Non
     reply = await server.http.post("/generate", json={"max_tokens": 0, "temperature": 9})
 
     assert [item["loc"][1] for item in reply.json()["detail"]] == ["prompt", "max_tokens", "temperature"]
+
+
+async def test_a_deadline_bounds_the_body_too(server: Server) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b'{"model":'
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(LIMIT_S):
+        reply = await server.http.post(
+            "/v1/completions", content=endless(), headers={"X-Request-Timeout-Seconds": "0.05"}
+        )
+
+    assert (reply.status_code, error_of(reply)["code"]) == (408, "deadline_exceeded")
+    assert (reply.headers["connection"], reply.headers["x-should-retry"]) == ("close", "false")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/generate", "/tokenize"])
+async def test_a_wrong_deadline_is_a_400_before_the_body_is_read(server: Server, path: str) -> None:
+    reply = await server.http.post(path, content=b"nonsense", headers={"X-Request-Timeout-Seconds": "-1"})
+
+    error = error_of(reply)
+    assert (reply.status_code, error["param"]) == (400, "X-Request-Timeout-Seconds")
+    assert error["message"].startswith(
+        "X-Request-Timeout-Seconds = '-1': must be a number of seconds above 0"
+    )

@@ -56,6 +56,15 @@ def test_a_port_that_is_none_is_named_with_its_bounds(tmp_path: Path, port: obje
     ]
 
 
+def test_a_timeout_at_which_ray_cuts_streams_is_refused(tmp_path: Path) -> None:
+    document = {**with_deployments(), "http_options": {"request_timeout_s": 30}}
+
+    (line,) = problems(tmp_path, document)
+
+    assert line.startswith("http_options.request_timeout_s = 30")
+    assert "X-Request-Timeout-Seconds" in line
+
+
 def test_an_entry_of_deployments_that_is_no_mapping_is_named(tmp_path: Path) -> None:
     document = with_deployments({"name": "Ingress"})
     document["applications"][0]["deployments"].append(5)

@@ -58,7 +58,7 @@ class Deployed:
         await self.ingress.__init__(self.settings.model_dump(mode="json"), knobs, *self.handles.values())
         await self.ingress.reconfigure({})
         app = self.ingress.__serve_build_asgi_app__()
-        self.http = AsyncClient(transport=ASGITransport(app), base_url="http://tide")
+        self.http = AsyncClient(transport=ASGITransport(app), base_url="http://localhost")
         await self._stack.enter_async_context(self.http)
         return self
 
@@ -189,6 +189,21 @@ async def test_a_request_without_a_replica_is_held_and_reported_until_one_is_the
     async with asyncio.timeout(LIMIT_S):
         while read_reports("shop"):
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("body", [{"model": "tide"}, STREAM])
+async def test_the_wait_for_a_replica_counts_towards_a_deadline(
+    deployed: Deployed, body: dict[str, Any]
+) -> None:
+    await deployed.build()
+    await deployed.ingress.reconfigure({"autoscaling": {"tide": {"keep_alive_interval_s": 3600}}})
+
+    reply = await deployed.http.post(
+        "/v1/completions", json=body, headers={"X-Request-Timeout-Seconds": "0.05"}
+    )
+
+    assert (reply.status_code, reply.json()["error"]["code"]) == (408, "deadline_exceeded")
+    assert await deployed.stats("held_requests", "ongoing_requests") == [0, 0]
 
 
 async def test_the_first_request_of_a_model_at_zero_is_reported_at_once(deployed: Deployed) -> None:

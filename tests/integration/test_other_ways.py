@@ -91,6 +91,17 @@ def test_a_client_that_leaves_frees_its_sequence(
     assert settled(http, GOOD)["llm_completion_tokens_total", GOOD] - before < 1900
 
 
+def test_a_deadline_is_ours_to_tell_and_not_rays(http: httpx.Client) -> None:
+    body = {"model": GOOD, "prompt": "Once", "max_tokens": 1900, "ignore_eos": True}
+    within = {"X-Request-Timeout-Seconds": "1.5"}
+    whole = http.post("/v1/completions", json=body, headers=within)
+    assert (whole.status_code, whole.json()["error"]["code"]) == (408, "deadline_exceeded")
+    stream = http.post("/v1/completions", json={**body, "stream": True}, headers=within)
+    *_, event, done = stream.text.removesuffix("\n\n").split("\n\n")
+    assert (stream.status_code, done) == (200, "data: [DONE]")
+    assert event.startswith("event: error")
+
+
 def test_an_engine_that_cannot_start_makes_ready_503_with_the_reason(
     other: Running, http: httpx.Client
 ) -> None:
