@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
+from serve_app.api.middleware import route_path
 
 OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))
 """For probes and scrapes, which have no key."""
@@ -53,7 +54,7 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on, or refuse."""
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and _path(scope) in OPEN_PATHS):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and route_path(scope) in OPEN_PATHS):
             await self._app(scope, receive, send)
             return
         try:
@@ -71,13 +72,6 @@ class ApiKeyMiddleware:
         state["api_key"] = f"API key {sha256(key).hexdigest()[:8]}"
         state["cache_salt"] = "" if self._share_prefix_cache else cache_salt(key)
         await self._app(scope, receive, send)
-
-
-def _path(scope: Scope) -> str:
-    """The path as the routes see it: below the application's `route_prefix`."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    return path[len(root) :] if path.startswith(f"{root}/") else path
 
 
 def _key(scope: Scope) -> bytes:

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from serve_app.api.body import check_structure, peek, read_body
 from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
+from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, deadline_exceeded, no_such_model
@@ -63,6 +64,7 @@ class Endpoints:
 
     async def answer(self, http: Request, operation: Operation, read: Callable[[bytes], Seen]) -> Response:
         """The engine's answer. `read` tells what the ingress needs to know of a body."""
+        check_content_type(http.scope["headers"])
         timeout_s = request_timeout_s(http.scope)
         state = http.state
         key = getattr(state, "api_key", None)

@@ -15,6 +15,7 @@ from serve_app import __version__
 from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.api_keys import ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
+from serve_app.api.browsers import BrowserMiddleware
 from serve_app.api.endpoints import Endpoints
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
@@ -37,16 +38,18 @@ def create_app(
     api_keys: ApiKeyFile | None = None,
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
+    listens_on: str | None = None,
 ) -> FastAPI:
     """The HTTP API over `models`, whatever their clients are.
 
     Args:
         models: What is served, in the order of the configuration.
         observer: Answers `/ready` and `/metrics`.
-        http: The bounds on request bodies.
+        http: The bounds on request bodies, and the hosts and pages that are allowed.
         api_keys: The keys that clients may use; None lets every client in.
         autoscaling: Answers `/autoscaling/…`; None where nothing scales.
         behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
+        listens_on: The address that the server listens on; None where that is not known.
     """
     app = FastAPI(
         title="Tideserve",
@@ -61,6 +64,7 @@ def create_app(
         app.include_router(autoscaling_router(autoscaling))
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys, share_prefix_cache=http.share_prefix_cache)
+    app.add_middleware(BrowserMiddleware, http=http, listens_on=listens_on, keyless=api_keys is None)
     app.add_middleware(RequestMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -104,7 +108,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
     """An internal error, in the shape of every other one; Starlette logs it and raises it again."""
-    return _reply(internal_error())
+    reply = _reply(internal_error())
+    # Starlette answers outside of every middleware, and a page reads only what says that it may.
+    reply.raw_headers += getattr(request.state, "cors", [])
+    return reply
 
 
 async def _generate_error(request: Request, error: Exception) -> Response:

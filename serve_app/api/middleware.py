@@ -51,6 +51,13 @@ class RequestMiddleware:
         await self._app(scope, receive, changed if head or self._add_header else send)
 
 
+def route_path(scope: Scope) -> str:
+    """The path as the routes see it: below the application's `route_prefix`."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
+
+
 def _given_id(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and USABLE_ID.fullmatch(value):

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import ray
 from fastapi import FastAPI
 from ray import serve
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.api_key_file import ApiKeyFile
@@ -58,6 +60,8 @@ class Ingress:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
         self._api_keys = None if file is None else ApiKeyFile(file)
+        controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        self._listens_on = (await controller.get_http_config.remote()).host
         context = serve.get_replica_context()
         app, replica = context.app_name, context.replica_tag
         self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
@@ -112,6 +116,7 @@ class Ingress:
             api_keys=self._api_keys,
             autoscaling=self._knob_publisher,
             behind_ray=True,
+            listens_on=self._listens_on,
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:

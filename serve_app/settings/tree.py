@@ -42,6 +42,11 @@ _RAYS_OWN_RESOURCES = {
     "object_store_memory": "Ray counts it in bytes by itself",
 }
 
+_HOST_NAME = r"^(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\])$"
+_ORIGIN = (
+    r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)$"
+)
+
 
 def _check_names(resources: Mapping[str, float]) -> Mapping[str, float]:
     for name, amount in resources.items():
@@ -59,7 +64,28 @@ def _check_absolute(path: str) -> str:
     return path
 
 
-HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
+def _check_host_name(name: str) -> str:
+    if not re.fullmatch(_HOST_NAME, name):
+        raise ValueError(
+            "must be a host name, an IP address (IPv6 in brackets), *.example.com for every name below, or * "
+            "for any; without a port"
+        )
+    return name.lower()
+
+
+def _check_origin(origin: str) -> str:
+    if not re.fullmatch(_ORIGIN, origin):
+        raise ValueError(
+            "must be an origin such as https://chat.example.com:8443, without a path, or * for any"
+        )
+    if origin.endswith({"http": ":80", "https": ":443"}.get(origin.partition("://")[0].lower(), "/")):
+        raise ValueError("must be without its scheme's own port, which browsers leave out")
+    return origin.lower()
+
+
+HostName = Annotated[str, AfterValidator(_check_host_name), Field(json_schema_extra={"pattern": _HOST_NAME})]
+Origin = Annotated[str, AfterValidator(_check_origin), Field(json_schema_extra={"pattern": _ORIGIN})]
+MediaHost = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
 """In lower case, without a scheme, a port or a wildcard."""
 CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
 """Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""
@@ -155,7 +181,7 @@ class ModelSettings(ClosedModel):
     structured_output: StructuredOutputSettings = StructuredOutputSettings()
     chat_template: str | None = None
     """Path of a Jinja chat template to use in place of the tokenizer's own."""
-    allowed_media_domains: tuple[HostName, ...] = ()
+    allowed_media_domains: tuple[MediaHost, ...] = ()
     """Hosts from which images, audio and video that messages name by URL are fetched; none by default, and
     never from an address that is not public."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
@@ -230,6 +256,11 @@ class HttpSettings(ClosedModel):
     share_prefix_cache: bool = False
     """Whether clients with different API keys share prefix caches. A client then sees by `cached_tokens`, and
     by the time to its first token, whether another one has sent a prompt that begins as its own."""
+    allowed_hosts: Annotated[tuple[HostName, ...], Field(min_length=1)] | None = None
+    """What requests may have as their `Host`. By default, a server that listens on a loopback address answers
+    as localhost, 127.0.0.1 and [::1], and another one as any host."""
+    cors_origins: tuple[Origin, ...] = ()
+    """The web pages that may use the API, by their origins."""
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> Self:

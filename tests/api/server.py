@@ -40,7 +40,8 @@ class Server:
         autoscaling: AutoscalingView | None = None,
         api_keys: ApiKeyFile | None = None,
         max_body_memory_bytes: int = 1 << 20,
-        share_prefix_cache: bool = False,
+        listens_on: str | None = None,
+        **http: Any,
     ) -> None:
         told = traffic or {}
         self.chat = chat or StubEngine(EngineReply(200, b'{"from":"chat"}'))
@@ -50,20 +51,23 @@ class Server:
             ApiModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", Traffic())),
             ApiModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", Traffic())),
         ]
-        app = create_app(
+        self.app = app = create_app(
             models,
             self.observer,
             HttpSettings.model_construct(
                 max_body_bytes=MAX_BODY_BYTES,
                 body_timeout_s=60.0,
                 max_body_memory_bytes=max_body_memory_bytes,
-                share_prefix_cache=share_prefix_cache,
+                **http,
             ),
             api_keys=api_keys,
             autoscaling=autoscaling,
             behind_ray=behind_ray,
+            listens_on=listens_on,
         )
-        self.http = AsyncClient(transport=ASGITransport(app), base_url="http://tide")
+        self.http = AsyncClient(
+            transport=ASGITransport(app), base_url="http://tide", headers={"Content-Type": "application/json"}
+        )
 
 
 def error_of(reply: Response) -> dict[str, Any]:

@@ -67,5 +67,6 @@ async def async_client(app: Running) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @pytest.fixture(scope="session")
 def http(app: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=app.url, timeout=60) as made:
+    headers = {"Content-Type": "application/json"}  # of bodies that a test writes itself
+    with httpx.Client(base_url=app.url, headers=headers, timeout=60) as made:
         yield made

@@ -117,7 +117,8 @@ async def test_a_hostile_body_is_refused_and_stalls_no_stream(app: Running, name
         async with http.stream("POST", "/v1/completions", json=asked) as stream:
             chunks = stream.aiter_raw()
             await anext(chunks)
-            hostile = asyncio.create_task(http.post(path, content=data))
+            headers = {"Content-Type": "application/json"}
+            hostile = asyncio.create_task(http.post(path, content=data, headers=headers))
             gaps, last = [], time.perf_counter()
             async for _ in chunks:
                 gaps.append((now := time.perf_counter()) - last)

@@ -30,15 +30,20 @@ class Opened:
 
 
 def opened(text: str, folder: Path, width: int = 1400, height: int = 1000, shot: bool = False) -> Opened:
-    assert BROWSER is not None
     path = folder / "page.html"
-    picture = folder / "page.png"
     path.write_text(text, encoding="utf-8")
+    return visited(path.as_uri(), folder, width, height, shot)
+
+
+def visited(url: str, folder: Path, width: int = 1400, height: int = 1000, shot: bool = False) -> Opened:
+    assert BROWSER is not None
+    picture = folder / "page.png"
     done = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-         "--disable-extensions", "--hide-scrollbars", f"--window-size={width},{height}",
+         "--disable-extensions", "--hide-scrollbars", "--host-resolver-rules=MAP *.example 127.0.0.1",
+         f"--window-size={width},{height}",
          f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--virtual-time-budget=3000",
-         *([f"--screenshot={picture}"] if shot else []), "--dump-dom", path.as_uri()],
+         *([f"--screenshot={picture}"] if shot else []), "--dump-dom", url],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
