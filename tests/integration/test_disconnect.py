@@ -92,7 +92,16 @@ def test_a_deadline_frees_the_sequence_and_is_told(
     reply = http.post("/v1/completions", json=request(stream=False), headers=within)
     assert (reply.status_code, reply.json()["error"]["code"]) == (408, "deadline_exceeded")
     with pytest.raises(openai.APIError, match=r"within the 1\.5 s of X-Request-Timeout-Seconds"):
-        list(client.completions.create(**request(stream=True), extra_headers=within))
+        list(
+            client.completions.create(
+                model=NARROW,
+                prompt="Once",
+                max_tokens=LONG,
+                stream=True,
+                extra_body={"ignore_eos": True},
+                extra_headers=within,
+            )
+        )
     reply = client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
     assert reply.usage.completion_tokens == 5
     assert meter.advance() < 2 * LONG

@@ -137,3 +137,21 @@ def test_a_header_of_rays_that_is_not_text_makes_no_server_error(http: httpx.Cli
 def test_the_server_still_answers_after_all_that(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=3)
     assert reply.choices[0].message.content is not None
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
+        ({"Host": "evil.example"}, 421, "host_not_allowed"),
+        ({"Origin": "https://evil.example"}, 403, "origin_not_allowed"),
+    ],
+)
+def test_a_page_of_another_site_gets_no_answer(
+    http: httpx.Client, headers: dict, status: int, code: str
+) -> None:
+    reply = http.post(CHAT_PATH, json=chat(), headers=headers)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+    assert reply.headers["x-request-id"]
+    assert http.get("/health", headers={"Host": "10.0.0.1"}).status_code == 200
+    assert http.get("/ready", headers={"Host": "10.0.0.1"}).status_code == 200
