@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from serve_app import env
@@ -68,6 +68,11 @@ class Predecessor:
     connection: socket.socket
     sockets: dict[tuple[str, int], socket.socket]
 
+    def keep(self, addresses: Container[tuple[str, int]]) -> None:
+        """Close the sockets of all other addresses. Kept open, each would take connections for nobody."""
+        for address in [address for address in self.sockets if address not in addresses]:
+            self.sockets.pop(address).close()
+
     def dismiss(self) -> None:
         """Tell it that another HAProxy accepts now, and that its own may finish its streams."""
         with self.connection, contextlib.suppress(OSError):
@@ -79,11 +84,16 @@ def take(path: str) -> Predecessor | None:
     """Return the sockets of the supervisor that answers at `path`; None if none answers within 2 s."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_WAIT_S)
+    descriptors: list[int] = []
     try:
         connection.connect(path)
         message, descriptors, _, _ = socket.recv_fds(connection, 65536, _MOST_SOCKETS)
         addresses = [(host, port) for host, port in json.loads(message)]
-    except (OSError, ValueError):
+        if len(addresses) != len(descriptors):
+            raise ValueError(f"{len(descriptors)} sockets came for {len(addresses)} addresses")
+    except (OSError, TypeError, ValueError):
+        for descriptor in descriptors:  # kept open, each would take connections that nobody accepts
+            os.close(descriptor)
         connection.close()
         return None
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]

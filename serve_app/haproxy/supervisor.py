@@ -52,6 +52,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     private_folder(".")
     source = _source(path, limits, reloads)
     predecessor = take(HANDOVER)
+    if predecessor is not None:
+        predecessor.keep(source.binds.values())
     sockets = {address: _listen(address, predecessor) for address in source.binds.values()}
     front = psutil.Process()
     plan = Plan(

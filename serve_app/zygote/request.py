@@ -6,11 +6,16 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 _LENGTH = struct.Struct("!I")
 _MOST_DESCRIPTORS = 253
 """What the kernel passes with one message; `send` raises OSError for more."""
+
+
+class MalformedRequestError(Exception):
+    """A zygote received something else than a whole request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +52,37 @@ class Request:
 
         Raises:
             EOFError: the other side has gone.
+            MalformedRequestError: this is no request, or not all of its descriptors could be opened here.
+
+        No descriptor stays open then.
         """
         head, passed, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_DESCRIPTORS)
-        if len(head) < _LENGTH.size:
-            raise EOFError
-        data = b""
-        (length,) = _LENGTH.unpack(head)
-        while len(data) < length:
-            part = connection.recv(length - len(data))
-            if not part:
+        try:
+            if len(head) < _LENGTH.size:
                 raise EOFError
-            data += part
-        return cls(**json.loads(data)), passed
+            data = b""
+            (length,) = _LENGTH.unpack(head)
+            while len(data) < length:
+                part = connection.recv(length - len(data))
+                if not part:
+                    raise EOFError
+                data += part
+            try:
+                request = cls(**json.loads(data))
+            except (TypeError, ValueError) as error:
+                raise MalformedRequestError(str(error)) from error
+            if len(request.descriptors) != len(passed):
+                raise MalformedRequestError(f"{len(passed)} of {len(request.descriptors)} descriptors came")
+        except BaseException:
+            close_all(passed)
+            raise
+        return request, passed
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close open descriptors."""
+    for number in descriptors:
+        os.close(number)
 
 
 def is_own(connection: socket.socket) -> bool:

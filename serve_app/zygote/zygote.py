@@ -28,7 +28,7 @@ from setproctitle import setproctitle
 from serve_app import env
 from serve_app.zygote.collector import collector_off
 from serve_app.zygote.python import STATUS
-from serve_app.zygote.request import Request, is_own
+from serve_app.zygote.request import MalformedRequestError, Request, close_all, is_own
 
 _REQUEST_S = 5.0
 
@@ -80,20 +80,22 @@ class Zygote:
         passed: list[int] = []
         try:
             if not is_own(client):
-                raise EOFError
+                raise PermissionError("a process of another user asked")
             request, passed = Request.receive(client)
             if not self.ready_at:
                 self.get_ready(request.environment)
             process = os.fork()
-        except (EOFError, OSError):
+        except (EOFError, OSError, MalformedRequestError) as error:
+            if not isinstance(error, EOFError):
+                print(f"not forked: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            close_all(passed)  # left open, a pipe among them would never end for its reader
             client.close()
             return None
         if process == 0:
             client.close()
             self._leave()
             return request, passed
-        for number in passed:
-            os.close(number)
+        close_all(passed)
         self._clients[process] = client
         self._selector.register(client, selectors.EVENT_READ, process)
         with suppress(OSError):

@@ -1,11 +1,16 @@
 """The zygote itself: for whom it forks, and when it ends."""
 
+import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from serve_app.zygote.request import Request
 from tests.zygote.conftest import MARK, Start, wait_for
 
 
@@ -71,4 +76,74 @@ def test_what_needs_ray_is_imported_with_the_first_request_and_in_its_environmen
         )
         process = python("-c", report)
         assert process.communicate(timeout=60)[0].strip() == "(None, True) ('to the fork', False)"
+        zygote.kill()
+
+
+def open_descriptors(process: subprocess.Popen[bytes]) -> int:
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+def refused(path: Path, data: bytes, descriptors: list[int]) -> None:
+    """Send `data` with `descriptors`, say that no more comes, and wait until the zygote has let go."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(str(path))
+        socket.send_fds(client, [data], descriptors)
+        client.shutdown(socket.SHUT_WR)
+        try:
+            assert client.recv(16) == b""
+        except ConnectionResetError:  # the zygote closed before it had read everything
+            pass
+
+
+def whole_request(descriptors: list[int]) -> bytes:
+    body = Request(["-c", ""], {}, "/", 0, 0, descriptors)
+    fields = ("arguments", "environment", "folder", "group", "niceness", "descriptors")
+    data = json.dumps({name: getattr(body, name) for name in fields}).encode()
+    return struct.pack("!I", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0",
+        struct.pack("!I", 100) + b"{",
+        struct.pack("!I", 4) + b"{]{]",
+        struct.pack("!I", 2) + b"{}",
+        struct.pack("!I", 2) + b"[]",
+        whole_request([0, 1, 2, 3]),
+    ],
+    ids=["a torn length", "a torn body", "no JSON", "no fields", "a list", "fewer descriptors than named"],
+)
+def test_a_request_that_fails_leaves_no_descriptor_open(
+    zygote: subprocess.Popen[bytes], python: Start, tmp_path: Path, data: bytes
+) -> None:
+    path = tmp_path / "zygote"
+    refused(path, b"\0\0", [0])  # so that whatever opens once is open
+    before = open_descriptors(zygote)
+
+    for _ in range(5):
+        refused(path, data, [0, 1, 2])
+
+    assert open_descriptors(zygote) == before
+    assert python("-c", "print('forked')").communicate(timeout=60)[0].strip() == "forked"
+
+
+def test_a_fork_that_fails_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    path = tmp_path / "zygote"
+    code = (
+        "import os\n"
+        "def fork(): raise BlockingIOError('Resource temporarily unavailable')\n"
+        "os.fork = fork\n"
+        "from serve_app.zygote.zygote import main\nmain()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path), str(os.getpid()), MARK]) as zygote:
+        wait_for(path)
+        refused(path, whole_request([0]), [0])
+        before = open_descriptors(zygote)
+
+        for _ in range(5):
+            refused(path, whole_request([0, 1, 2]), [0, 1, 2])
+
+        assert open_descriptors(zygote) == before
         zygote.kill()

@@ -83,7 +83,12 @@ def fork_nursery(prepare: Callable[[], Work], cpu_s: float, memory_bytes: int) -
     import multiprocessing  # noqa: PLC0415
 
     ours, theirs = multiprocessing.Pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
     if pid:
         theirs.close()
         return pid, ours
@@ -141,14 +146,24 @@ def _serve(connection: Connection, work: Work, cpu_s: float, memory_bytes: int) 
             if job.payload is None:
                 children.kill(job.number)
             else:
-                pid, pipe = _fork(work, job.payload, cpu_s, memory_bytes)
-                children.running[pid] = (job.number, pipe)
-                connection.send_bytes(msgspec.msgpack.encode(Answer(job.number, begun=True)))
+                try:
+                    pid, pipe = _fork(work, job.payload, cpu_s, memory_bytes)
+                except OSError:  # no process or no memory: the other jobs go on
+                    answer = Answer(job.number, ended_by=signal.SIGKILL)
+                else:
+                    children.running[pid] = (job.number, pipe)
+                    answer = Answer(job.number, begun=True)
+                connection.send_bytes(msgspec.msgpack.encode(answer))
 
 
 def _fork(work: Work, payload: bytes, cpu_s: float, memory_bytes: int) -> tuple[int, int]:
     reader, writer = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
     if pid:
         os.close(writer)
         return pid, reader
