@@ -6,7 +6,7 @@ so that another version of Ray fails at the start and not in an attack.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -18,6 +18,9 @@ _OPEN_FILES_A_CONNECTION = 2.5
 """One each way, and pipes for splicing for every fourth; with fewer files HAProxy does not start."""
 _ALIVE = "tideserve_alive"
 _FALLBACK = "tideserve_fallback"
+_TURN = "tideserve_turn"
+OPEN = f"enable server {_TURN}/alone"
+"""The command by which HAProxy may say that an application is up; see `amend`."""
 _SERVERS = "    # Servers in this backend\n"
 _ADDRESSES = (
     "backend tideserve_addresses",
@@ -148,13 +151,32 @@ def through_sockets(text: str, sockets: Mapping[str, str]) -> str:
     return re.sub(r"^(?P<before> +server (?P<name>\S+) )\S+", reached, text, flags=re.MULTILINE)
 
 
+def first_served(source: Source, last: str) -> frozenset[str]:
+    """Return the backends whose requests a HAProxy with Ray's configuration `last` cannot answer."""
+    before = {backend.name: {name for name, _ in backend.servers} for backend in _backends(last)}
+    return frozenset(
+        backend.name
+        for backend in source.backends
+        if backend.servers and before.get(backend.name, set()).isdisjoint(name for name, _ in backend.servers)
+    )
+
+
 def amend(
-    source: Source, limits: Limits, descriptors: Mapping[str, int], socket: str, open_files: int
+    source: Source,
+    limits: Limits,
+    descriptors: Mapping[str, int],
+    socket: str,
+    open_files: int,
+    held_back: Container[str] = (),
 ) -> str:
     """Return the configuration for HAProxy to read.
 
     `descriptors` are the inherited listening sockets of the frontends, `socket` is HAProxy's own admin
     socket, and HAProxy may have `open_files` files open.
+
+    The HAProxy before this one accepts connections until this one is up. `held_back` names the backends whose
+    requests it cannot answer: `/health` and `/ready` would say that they are up, and the next connection may
+    be its own. So this one does not say so before it gets the command `OPEN`.
     """
     maxconn = min(source.maxconn, int((open_files - _OPEN_FILES_OF_ITS_OWN) / _OPEN_FILES_A_CONNECTION))
     per_address = limits.connections_per_address or maxconn // 2
@@ -181,7 +203,7 @@ def amend(
             case [_, "bind", _, *parameters]:
                 lines.append(" ".join([f"    bind fd@{descriptors[section.split()[1]]}", *parameters]))
                 if section == "frontend http_frontend":
-                    lines += _http_frontend(source, limits, per_address)
+                    lines += _http_frontend(source, limits, per_address, held_back)
             case [_, "server", _, address, *_, "backup"] if address == source.fallback:
                 # It would hold requests while no ingress replica is up, or answer 404.
                 lines.append(f"{line} disabled")
@@ -196,7 +218,7 @@ def amend(
     return "\n".join([*lines, *_checks(source), *_ADDRESSES]) + "\n"
 
 
-def _http_frontend(source: Source, limits: Limits, per_address: int) -> list[str]:
+def _http_frontend(source: Source, limits: Limits, per_address: int, held_back: Container[str]) -> list[str]:
     """Bound the connections of one address, and answer liveness from the checks of the ingress replicas.
 
     A proxy on this machine may have all connections. Liveness is answered however busy the replicas are.
@@ -211,16 +233,21 @@ def _http_frontend(source: Source, limits: Limits, per_address: int) -> list[str
         "    http-after-response set-header X-Request-ID %[var(txn.request_id)]"
         " if !{ res.hdr(x-request-id) -m found }",
         "    acl tideserve_looks method GET HEAD",
+        f"    acl tideserve_alone srv_is_up({_TURN}/alone)",
     ]
     for number, backend in enumerate(source.backends):
         asked = f"if tideserve_looks {{ path {backend.prefix}"
+        down = replace(UNAVAILABLE, retry_after_s=1).rule
         up, alive = f"tideserve_up_{number}", f"tideserve_alive_{number}"
         for name, _ in backend.servers:
             lines.append(f"    acl {up} srv_is_up({backend.name}/{name})")
             lines.append(f"    acl {alive} srv_is_up({_ALIVE}/{name})")
+        if backend.name in held_back:
+            lines.append(f"{down} {asked}/health }} !tideserve_alone")
+            lines.append(f"{NOT_READY.rule} {asked}/ready }} !tideserve_alone")
         if backend.servers:
             lines.append(f"{HEALTHY.rule} {asked}/health }} {alive}")
-        lines.append(f"{replace(UNAVAILABLE, retry_after_s=1).rule} {asked}/health }}")
+        lines.append(f"{down} {asked}/health }}")
         missing = (f" !{up}", f" !{alive}") if backend.servers else ("",)
         lines += [f"{NOT_READY.rule} {asked}/ready }}{lacks}" for lacks in missing]
     return [*lines, f"    http-request wait-for-body time {limits.header_timeout_s}s if METH_POST"]
@@ -240,6 +267,9 @@ def _checks(source: Source) -> list[str]:
         "    option httpchk GET /-/healthz",
         "    http-check expect status 200",
         *fallback,
+        f"backend {_TURN}",
+        "    load-server-state-from-file none",
+        "    server alone 127.0.0.1:9 disabled",  # never connected to
     ]
 
 

@@ -17,8 +17,8 @@ from types import FrameType
 
 import psutil
 
-from serve_app.haproxy.configuration import Source
-from serve_app.haproxy.sockets import Predecessor, dismissed, give, listen_unix
+from serve_app.haproxy.configuration import OPEN, Source
+from serve_app.haproxy.sockets import Predecessor, dismissed, give, listen_unix, wait_until_closed
 
 HANDOVER = "handover.sock"
 RUNNING = "supervisor.json"
@@ -37,6 +37,8 @@ _HUNG_AFTER_S = 5.0
 _SLOWEST_RESTART_S = 5.0
 _WAIT_FOR_SUCCESSOR_S = 30.0
 """Ray needs 3 to 5 s to start another manager, and more on a busy node."""
+_LET_GO_S = 1.0
+"""HAProxy closes its listening sockets within milliseconds of the signal; a successor waits for 2 s."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -56,6 +58,8 @@ class Plan:
     manager: psutil.Process | None
     """Its parent: Ray's actor."""
     raylet: psutil.Process | None
+    alone: str = ""
+    """The content of `configuration` once no HAProxy before this one accepts; "" if it is the same."""
 
 
 def ask(path: str, command: str) -> bytes:
@@ -99,6 +103,7 @@ class Keeper:
         self._lost_since: float | None = None
         self._draining = False
         self._stopping = False
+        self._held_back = bool(plan.alone)
 
     def run(self, predecessor: Predecessor | None) -> int:
         """Keep HAProxy running; return the exit status: 1 if it does not start."""
@@ -113,6 +118,9 @@ class Keeper:
                 self._wake_on_end(process.pid)
         if predecessor is not None:
             predecessor.dismiss()
+        if self._held_back:
+            Path(self._plan.configuration).write_text(self._plan.alone, encoding="utf-8")
+            self._open()
         self._publish()
         while not self._stopping and not (self._draining and self._haproxy is None):
             self._step()
@@ -130,6 +138,12 @@ class Keeper:
                 self._signal(signal.SIGKILL)
             time.sleep(0.02)
         return False
+
+    def _open(self) -> None:
+        """Let HAProxy say what is up: only it accepts connections now. `_check` tries again if this fails."""
+        with contextlib.suppress(OSError):
+            ask(self._plan.own_socket, OPEN)
+            self._held_back = False
 
     def _publish(self) -> None:
         """Open the sockets for Ray and the next supervisor; note the processes to end if these are silent."""
@@ -208,6 +222,8 @@ class Keeper:
             if psutil.Process(self._haproxy.pid).status() == psutil.STATUS_STOPPED:
                 self._say("HAProxy was stopped by a signal; it is continued")
                 self._signal(signal.SIGCONT)
+        if self._held_back:
+            self._open()
         with contextlib.suppress(OSError):
             if ask(self._plan.own_socket, "show info"):
                 self._answered = time.monotonic()
@@ -262,6 +278,8 @@ class Keeper:
         self._draining = True
         self._close(*self._listeners)
         self._signal(signal.SIGUSR1)
+        if self._haproxy is not None and self._haproxy.poll() is None:
+            wait_until_closed(self._haproxy.pid, self._plan.sockets.values(), _LET_GO_S)
         for listener in self._plan.sockets.values():
             listener.close()
         with contextlib.suppress(psutil.NoSuchProcess):

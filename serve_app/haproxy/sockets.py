@@ -5,7 +5,8 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Container, Mapping
+import time
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from serve_app import env
@@ -59,6 +60,27 @@ def private_folder(path: str) -> None:
     for entry in os.scandir(path):
         if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
             os.chmod(entry.path, 0o600)
+
+
+def wait_until_closed(pid: int, sockets: Iterable[socket.socket], seconds: float) -> None:
+    """Wait at most `seconds` until a process has closed the sockets that it inherited, or has ended.
+
+    Until then it takes some of the connections that come to them.
+    """
+    inodes = {os.fstat(each.fileno()).st_ino for each in sockets}
+    end = time.monotonic() + seconds
+    while inodes & _open_inodes(pid) and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+def _open_inodes(pid: int) -> set[int]:
+    """Return the inodes of the files and sockets that a process has open; none if it has ended."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.add(os.stat(entry.path).st_ino)
+    return found
 
 
 @dataclass(slots=True)

@@ -24,7 +24,14 @@ from types import FrameType
 import psutil
 
 from serve_app import env
-from serve_app.haproxy.configuration import Source, amend, keep_servers, through_sockets, write_pages
+from serve_app.haproxy.configuration import (
+    Source,
+    amend,
+    first_served,
+    keep_servers,
+    through_sockets,
+    write_pages,
+)
 from serve_app.haproxy.environment import Limits
 from serve_app.haproxy.keeper import HANDOVER, LAST, RUNNING, Keeper, Plan
 from serve_app.haproxy.sockets import Predecessor, accepts, listen, private_folder, take
@@ -55,22 +62,27 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if predecessor is not None:
         predecessor.keep(source.binds.values())
     sockets = {address: _listen(address, predecessor) for address in source.binds.values()}
+    descriptors = {frontend: sockets[address].fileno() for frontend, address in source.binds.items()}
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     front = psutil.Process()
+    own_socket = f"{front.pid}.sock"
+    before = Path(LAST).read_text(encoding="utf-8") if Path(LAST).exists() else ""
+    held_back = first_served(source, before) if predecessor is not None else frozenset()
+    text = amend(source, limits, descriptors, own_socket, open_files)
     plan = Plan(
         binary=_binary(environ),
         configuration=f"{front.pid}.cfg",
-        own_socket=f"{front.pid}.sock",
+        own_socket=own_socket,
         source=source,
         sockets=sockets,
         front=front,
         manager=front.parent(),
         raylet=next((parent for parent in front.parents() if parent.name() == "raylet"), None),
+        alone=text if held_back else "",
     )
     write_pages(Path())
-    descriptors = {frontend: sockets[address].fileno() for frontend, address in source.binds.items()}
-    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    text = amend(source, limits, descriptors, plan.own_socket, open_files)
-    Path(plan.configuration).write_text(text, encoding="utf-8")
+    first = amend(source, limits, descriptors, own_socket, open_files, held_back) if held_back else text
+    Path(plan.configuration).write_text(first, encoding="utf-8")
     try:
         return Front(plan).run(predecessor)
     finally:

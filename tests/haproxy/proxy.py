@@ -202,8 +202,22 @@ def own_address() -> str | None:
     return None if re.match(r"127\.", address) else address
 
 
+def hold_dismissals(folder: Path) -> None:
+    """Have supervisors that are started from now on dismiss the former one once a file `go` exists."""
+    wait = '[time.sleep(0.01) for _ in iter(lambda: os.path.exists("go"), True)]'
+    code = (
+        "import os, time, serve_app.haproxy.sockets as m; m.Predecessor.dismiss = "
+        f"(lambda stock: lambda self: ({wait}, stock(self)))(m.Predecessor.dismiss); "
+    )
+    _amend_launcher(folder, code)
+
+
 def shorten(folder: Path, module: str, name: str, seconds: float) -> None:
     """Have supervisors that are started from now on wait for less long."""
+    _amend_launcher(folder, f"import serve_app.haproxy.{module} as m; m.{name} = {seconds}; ")
+
+
+def _amend_launcher(folder: Path, code: str) -> None:
     launcher = folder / "front"
     text, start, main = launcher.read_text().partition("from serve_app.haproxy.supervisor import main")
-    launcher.write_text(f"{text}import serve_app.haproxy.{module} as m; m.{name} = {seconds}; {start}{main}")
+    launcher.write_text(f"{text}{code}{start}{main}")

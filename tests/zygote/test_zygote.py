@@ -1,5 +1,6 @@
 """The zygote itself: for whom it forks, and when it ends."""
 
+import contextlib
 import json
 import os
 import socket
@@ -90,10 +91,8 @@ def refused(path: Path, data: bytes, descriptors: list[int]) -> None:
         client.connect(str(path))
         socket.send_fds(client, [data], descriptors)
         client.shutdown(socket.SHUT_WR)
-        try:
+        with contextlib.suppress(ConnectionResetError):  # the zygote closed before it had read everything
             assert client.recv(16) == b""
-        except ConnectionResetError:  # the zygote closed before it had read everything
-            pass
 
 
 def whole_request(descriptors: list[int]) -> bytes:
