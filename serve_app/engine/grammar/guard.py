@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import re
 import signal
 from collections import OrderedDict
@@ -21,6 +22,8 @@ from serve_app.engine.grammar.trial import Passed, Trial
 from serve_app.engine.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 
+logger = logging.getLogger("ray.serve")
+
 _AT_ONCE = 4
 """Trials that share the CPU: a short one among long ones ends after four times its own time."""
 _WAITING = 64
@@ -31,6 +34,11 @@ has half as many threads as the machine has CPUs: the other threads stay free fo
 _SLOW_WAITING = 8
 _WALK_S = 1.0
 """CPU seconds for the rest of a trial: the fork, and the tokens drawn."""
+
+_CRASHES = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+)
+"""How a compile ends that gets no memory: C++ aborts, or uses what it did not get."""
 
 _WHERE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: | \(parameter=\w+\)")
 """xgrammar's line of its own source, and what vLLM appends to messages."""
@@ -76,6 +84,9 @@ def trial_work(make: Callable[[], Trial]) -> Callable[[], Work]:
 class GrammarGuard:
     """Tries structured outputs in processes of their own, a few at once, and remembers the verdicts.
 
+    A trial that was killed from outside has no verdict: it is tried once more, and then the client is told to
+    try again.
+
     Args:
         prepare: What the nursery runs trials with.
         bounds: The model's settings.
@@ -104,7 +115,7 @@ class GrammarGuard:
 
         Raises:
             VLLMValidationError: the structured output is too large, too slow, or not valid.
-            GracefulHTTPError: 429, too many trials wait.
+            GracefulHTTPError: 429, too many trials wait; 503, its trial was killed twice from outside.
         """
         check_size(params, self._bounds)
         payload = msgspec.msgpack.encode(_fields(params))
@@ -154,7 +165,11 @@ class GrammarGuard:
         self._waiting += 1
         try:
             async with self._trials:
-                return self._verdict(await self._nursery.run(payload))
+                answer = await self._nursery.run(payload)
+                if answer.ended_by not in (0, signal.SIGPROF):
+                    # Anybody may have killed it, even the kernel for want of memory. Its own crash recurs.
+                    answer = await self._nursery.run(payload)
+                return self._verdict(answer)
         except NurseryEndedError:
             raise GracefulHTTPError(
                 "the process that compiles structured outputs ended; try again",
@@ -175,9 +190,17 @@ class GrammarGuard:
         asyncio.get_running_loop().call_later(compile_s, self._slow.release)
 
     def _verdict(self, answer: Answer) -> Passed | Refused:
+        """Return what the trial found. Raises GracefulHTTPError if it was killed before it found anything."""
         bounds = self._bounds
         if answer.ended_by == signal.SIGPROF:
             return Refused(_too_slow(bounds.compile_s))
+        if answer.ended_by and answer.ended_by not in _CRASHES:
+            logger.warning("a process that compiled a structured output got signal %d", answer.ended_by)
+            raise GracefulHTTPError(
+                f"the process that compiled this structured output was killed by signal {answer.ended_by}; "
+                "try again",
+                HTTPStatus.SERVICE_UNAVAILABLE,
+            )
         if answer.ended_by:
             return Refused(
                 "this structured output could not be compiled within "

@@ -1,6 +1,9 @@
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
+from pathlib import Path
 
 import psutil
 import pytest
@@ -144,6 +147,80 @@ async def test_a_verdict_is_remembered(guard: GrammarGuard, monkeypatch: pytest.
         await admit(guard, {"regex": "("})
     assert (again.grammar, again.choice, again._backend) == (first.grammar, None, "xgrammar")
     assert again.grammar == 'root ::= "yes" | "no"'
+
+
+@pytest.fixture
+async def gated(make_trial: Callable[[], Trial], tmp_path: Path) -> AsyncIterator[GrammarGuard]:
+    """A guard whose trials wait, to be killed, until the file `go` exists."""
+    prepare = trial_work(make_trial)
+
+    def prepared() -> Work:
+        trial = prepare()
+
+        def work(payload: bytes) -> bytes:
+            while not (tmp_path / "go").exists():
+                signal.pause()
+            return trial(payload)
+
+        return work
+
+    made = GrammarGuard(prepared, StructuredOutputSettings(max_compile_s=1))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+async def test_a_trial_killed_once_from_outside_is_repeated(
+    gated: GrammarGuard, tmp_path: Path, number: signal.Signals
+) -> None:
+    request = asyncio.create_task(admit(gated, SMALL))
+    (process,) = await trials(gated, 1)
+    (tmp_path / "go").touch()
+
+    process.send_signal(number)
+
+    assert (await request)._backend == "xgrammar"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+async def test_a_trial_killed_twice_is_a_503_and_not_remembered(
+    gated: GrammarGuard, tmp_path: Path, number: signal.Signals
+) -> None:
+    request = asyncio.create_task(admit(gated, SMALL))
+    (first,) = await trials(gated, 1)
+    first.send_signal(number)
+    while (again := await trials(gated, 1))[0] == first:
+        await asyncio.sleep(0)
+    again[0].send_signal(number)
+
+    with pytest.raises(GracefulHTTPError, match=f"signal {number:d}; try again") as caught:
+        await request
+    assert caught.value.http_status == HTTPStatus.SERVICE_UNAVAILABLE
+
+    (tmp_path / "go").touch()
+    await admit(gated, SMALL)
+
+
+async def test_a_trial_that_exceeds_its_memory_is_refused_for_good(make_trial: Callable[[], Trial]) -> None:
+    """The bound is the model's: no other attempt could pass."""
+
+    def prepared() -> Work:
+        def work(payload: bytes) -> bytes:
+            bytes(512 << 20)
+            os.abort()
+
+        return work
+
+    guard = GrammarGuard(prepared, StructuredOutputSettings(max_compile_s=1))
+    guard.start()
+    try:
+        for _ in range(2):
+            with pytest.raises(VLLMValidationError, match=r"structured_output\.max_compile_bytes"):
+                await admit(guard, SMALL)
+            guard.stop()  # the second refusal needs no trial
+    finally:
+        guard.stop()
 
 
 async def test_without_a_nursery_a_trial_is_told_so_and_the_next_one_starts_it(
