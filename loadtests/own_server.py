@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from serve_app.cli.command_error import CommandError
@@ -15,6 +15,7 @@ from serve_app.cli.progress import ask_ready
 
 _START_S = 600.0
 _STOP_S = 60.0
+_KILLED_WITHIN_S = 10.0
 _FAILED_S = 20.0
 """A model that fails to start is tried again some times; one that has failed for so long is not."""
 _POLL_S = 0.5
@@ -50,8 +51,12 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
             server.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             server.kill()
-            server.wait()
-            say(f"the server did not stop within {_STOP_S:g} s and was killed; see {log}")
+            with suppress(subprocess.TimeoutExpired):  # the kernel may not end it: a GPU or a disk hangs
+                server.wait(_KILLED_WITHIN_S)
+            say(
+                f"the server did not stop within {_STOP_S:g} s and was killed (process {server.pid}); "
+                f"see {log}"
+            )
 
 
 def _wait(server: subprocess.Popen[bytes], url: str, log: Path, say: Callable[[str], None]) -> None:

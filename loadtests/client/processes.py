@@ -94,8 +94,9 @@ class _Child:
     def close(self) -> None:
         if self.process.pid is not None:
             self.process.kill()
-            self.process.join()
-        self.process.close()
+            self.process.join(_GRACE_S)
+        if self.process.exitcode is not None or self.process.pid is None:
+            self.process.close()
         for end in (self._orders, self._results, *self._theirs):
             end.close()
 

@@ -114,7 +114,10 @@ class Cluster:
 
 def _is_alive(process: psutil.Process) -> bool:
     try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+        if process.is_running() and process.status() == psutil.STATUS_ZOMBIE:
+            # Its first thread has ended. Another one may be in the kernel, and hold a GPU's memory.
+            return bool(process.num_threads() > 1)
+        return bool(process.is_running())
     except psutil.NoSuchProcess:
         return False
 
@@ -128,22 +131,51 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def stop_descendants(grace_s: float) -> int:
-    """End all descendants with SIGTERM, after `grace_s` seconds with SIGKILL; returns how many those were."""
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What became of the descendants of this process."""
+
+    killed: int = 0
+    """How many of them SIGTERM did not end."""
+    left: tuple[str, ...] = ()
+    """Those that SIGKILL did not end either, for people to read."""
+
+
+def stop_descendants(grace_s: float, killed_within_s: float = 10.0) -> Stopped:
+    """End all descendants with SIGTERM, after `grace_s` seconds with SIGKILL.
+
+    A process in uninterruptible sleep, as after a fault of a GPU or of a network file system, ends when the
+    kernel wakes it, which may be never. So `killed_within_s` seconds after the first SIGKILL no descendant is
+    waited for any more.
+    """
     me = psutil.Process()
     processes = me.children(recursive=True)
     for process in processes:
         _signal(process, signal.SIGTERM)
     psutil.wait_procs(processes, timeout=grace_s)
-    killed = 0
+    killed: set[int] = set()
+    end = time.monotonic() + killed_within_s
     while alive := [process for process in me.children(recursive=True) if _is_alive(process)]:
-        killed += sum(_signal(process, signal.SIGKILL) for process in alive)
-        psutil.wait_procs(alive, timeout=1)
+        if time.monotonic() >= end:
+            break
+        killed |= {process.pid for process in alive if _signal(process, signal.SIGKILL)}
+        psutil.wait_procs(alive, timeout=min(1.0, killed_within_s))
         time.sleep(0.05)
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
-    return killed
+    return Stopped(len(killed), tuple(filter(None, map(_describe, alive))))
+
+
+def _describe(process: psutil.Process) -> str:
+    """Return a process's number, name and state; "" if it has ended after all."""
+    try:
+        state = process.status()
+        if state == psutil.STATUS_DISK_SLEEP:
+            state = "D, uninterruptible sleep: the kernel waits for a device or a file system"
+        return f"process {process.pid} ({process.name()}), in state {state}"
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def reap_orphans(own: int) -> None:
@@ -161,9 +193,9 @@ def reap_orphans(own: int) -> None:
 
 
 def _signal(process: psutil.Process, number: int) -> bool:
-    """Whether the process was still there to receive the signal."""
+    """Whether the process was still there to receive the signal, and belongs to this user."""
     try:
         process.send_signal(number)
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
     return True

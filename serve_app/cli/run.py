@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -147,6 +147,8 @@ class Backoff:
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Ray or Serve has died.
 
+    Raises CommandError, which exits with 1, if a process cannot be ended; see `stop_descendants`.
+
     With `--restart` it is started again, from the file as it then is; returns 1 if the first start, or five
     in a row, were never ready.
     """
@@ -253,13 +255,17 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
                 if status != GONE:
                     _show_lines(log, log.tail())
         finally:
-            _stop(server, lost=cluster.lost)
+            left = _stop(server, lost=cluster.lost)
             for zygote in zygotes:
                 zygote.terminate()
-                zygote.wait()
+                with suppress(subprocess.TimeoutExpired):  # a descendant too, which may be among those left
+                    zygote.wait(_LOST_GRACE_S)
             _show_news(log, progress)
         if stopping and not log.named:
             log.remove()  # It is in a temporary folder, and nobody would look for it.
+    if left:
+        # Not started again: what is left may hold a GPU, its memory or a port.
+        raise CommandError(f"not all processes could be ended; left after SIGKILL: {'; '.join(left)}")
     return ready_s
 
 
@@ -313,8 +319,11 @@ def _show_lines(log: ServerLog, lines: Sequence[str]) -> None:
         show(f"    {line}")
 
 
-def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> None:
-    """End everything that was started: Serve in good order, if it still runs, then all other processes."""
+def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> tuple[str, ...]:
+    """End everything that was started: Serve in good order, if it still runs, then all other processes.
+
+    Returns those that not even SIGKILL has ended, for people to read.
+    """
     say("stopping")
     if server.poll() is None and not lost:
         server.send_signal(signal.SIGINT)
@@ -322,5 +331,6 @@ def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> None:
             server.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             say(f"Serve did not stop within {_GRACE_S:g} s")
-    killed = stop_descendants(_LOST_GRACE_S if lost else _GRACE_S)
-    say(f"stopped; {killed} processes had to be killed")
+    stopped = stop_descendants(_LOST_GRACE_S if lost else _GRACE_S)
+    say(f"stopped; {stopped.killed} processes had to be killed")
+    return stopped.left

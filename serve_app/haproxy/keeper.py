@@ -130,12 +130,16 @@ class Keeper:
 
     def _start_first(self) -> bool:
         self._start(time.monotonic())
+        give_up = self._started + _START_S
         while self._haproxy is not None and self._haproxy.poll() is None:
             with contextlib.suppress(OSError):
                 if ask(self._plan.own_socket, "show info"):
                     return True
-            if time.monotonic() - self._started > _START_S or not alive(self._plan.front):
+            now = time.monotonic()
+            if now > give_up or not alive(self._plan.front):
                 self._signal(signal.SIGKILL)
+            if now > give_up + _ASK_S:  # the kernel does not end it
+                break
             time.sleep(0.02)
         return False
 

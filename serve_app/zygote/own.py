@@ -4,10 +4,12 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from serve_app import env
 from serve_app.zygote.python import start_zygote
+
+_KILLED_WITHIN_S = 1.0
 
 
 @contextmanager
@@ -18,10 +20,12 @@ def own_zygote(module: str) -> Iterator[None]:
     """
     with tempfile.TemporaryDirectory(prefix="tideserve-") as folder:
         path = os.path.join(folder, "zygote")
-        with start_zygote(path, os.getpid(), os.environ, subprocess.DEVNULL, [module]) as zygote:
-            os.environ[env.ZYGOTE_SOCKET] = path
-            try:
-                yield
-            finally:
-                del os.environ[env.ZYGOTE_SOCKET]
-                zygote.kill()
+        zygote = start_zygote(path, os.getpid(), os.environ, subprocess.DEVNULL, [module])
+        os.environ[env.ZYGOTE_SOCKET] = path
+        try:
+            yield
+        finally:
+            del os.environ[env.ZYGOTE_SOCKET]
+            zygote.kill()
+            with suppress(subprocess.TimeoutExpired):  # the kernel waits for a file that it imports
+                zygote.wait(_KILLED_WITHIN_S)

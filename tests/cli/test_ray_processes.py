@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
 
 from serve_app.cli.ray_processes import Cluster, reap_orphans
+from tests.uninterruptible import needs_freezer, uninterruptible
 
 LOGS = "/tmp/ts/session_1/logs"
 GCS = ("/site-packages/ray/core/src/ray/gcs/gcs_server", f"--log_dir={LOGS}")
@@ -183,3 +185,61 @@ def test_processes_that_have_ended_are_taken_leave_of_and_the_server_is_left_to_
 
     assert not os.path.exists(f"/proc/{adopted}")
     assert os.waitpid(server, 0) == (server, 0)
+
+
+STOPS = """
+import subprocess, sys
+from serve_app.cli.ray_processes import stop_descendants
+start = lambda code: subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+children = list(map(start, sys.argv[1:]))
+print(*(child.pid for child in children), flush=True)
+input()
+stopped = stop_descendants(0.2, killed_within_s=0.5)
+print(stopped.killed, *stopped.left, sep="\\n", flush=True)
+import os; os._exit(0)  # no end of this process may wait for its children
+"""
+SLEEP = "import time; time.sleep(600)"
+FIRST_THREAD_ENDS = (
+    "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); "
+    "ctypes.CDLL(None).pthread_exit(None)"
+)
+
+
+@contextmanager
+def stopper(*codes: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process with a child for each code, which stops its descendants after a line of input."""
+    command = [sys.executable, "-c", STOPS, *codes]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, [int(pid) for pid in process.stdout.readline().split()]
+
+
+@needs_freezer
+def test_a_descendant_in_uninterruptible_sleep_is_named_and_left() -> None:
+    with stopper(SLEEP, SLEEP) as (process, (stuck, _)):
+        with uninterruptible(stuck):
+            said = process.communicate("\n", timeout=60)[0].splitlines()
+        assert len(said) == 2
+        assert said[0] == "1"
+        assert said[1].startswith(f"process {stuck} (python")
+        assert "in state D, uninterruptible sleep" in said[1]
+
+
+@needs_freezer
+def test_a_process_whose_other_thread_is_stuck_has_not_ended() -> None:
+    """So it is where a worker thread waits for a GPU: the process itself looks like a zombie."""
+    with stopper(FIRST_THREAD_ENDS) as (process, (stuck,)):
+        while psutil.Process(stuck).status() != psutil.STATUS_ZOMBIE:
+            pass
+        with uninterruptible(stuck):
+            said = process.communicate("\n", timeout=60)[0].splitlines()
+        assert said[0] == "1"
+        assert said[1].startswith(f"process {stuck} (python")
+
+
+def test_descendants_that_end_are_not_named() -> None:
+    with stopper(SLEEP, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP) as (
+        process,
+        _,
+    ):
+        assert process.communicate("\n", timeout=60)[0].split() in (["0"], ["1"])

@@ -11,9 +11,11 @@ import yaml
 
 from serve_app import env
 from serve_app.cli import run
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import read_config
 from serve_app.cli.main import main
 from serve_app.cli.progress import Progress
+from serve_app.cli.ray_processes import Stopped
 from serve_app.cli.run import ATTEMPTS, STABLE_S, Backoff
 from serve_app.cli.server_log import GONE, ServerLog
 
@@ -267,7 +269,7 @@ class Driver:
         self.config, self.logs, self.stopping = config, logs, run.Stopping()
         self.waits = True
         monkeypatch.setattr(run, "_start", self._start)
-        monkeypatch.setattr(run, "stop_descendants", lambda grace_s: 0)
+        monkeypatch.setattr(run, "stop_descendants", lambda grace_s: Stopped())
 
     def serve(self, code: str, *, verbose: bool = False) -> float | None:
         self.code = code
@@ -286,6 +288,16 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Driver:
     return Driver(monkeypatch, config, tmp_path / "logs")
+
+
+def test_a_process_that_cannot_be_ended_is_named_and_is_a_failure(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = Stopped(1, ("process 7 (VLLM::EngineCore), in state D",))
+    monkeypatch.setattr(run, "stop_descendants", lambda grace_s: left)
+
+    with pytest.raises(CommandError, match=r"left after SIGKILL: process 7 \(VLLM::EngineCore\), in state D"):
+        driver.serve("")
 
 
 @pytest.mark.parametrize(

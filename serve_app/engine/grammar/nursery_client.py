@@ -5,6 +5,8 @@ import itertools
 import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +23,7 @@ logger = logging.getLogger("ray.serve")
 _ACCEPT_S = 30.0
 """Bound on the time until the nursery takes a job, its own start included (2 s with a vocabulary of 128,000).
 A nursery that takes longer is stopped or hangs, and is replaced."""
+_REAPED_WITHIN_S = 0.2
 _MOST_WALL = 10.0
 """Wall-clock seconds per CPU second, on a machine that is busy with other requests."""
 
@@ -129,14 +132,34 @@ class NurseryClient:
         asyncio.get_running_loop().remove_reader(connection.fileno())
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        _reap(self.pid)
         connection.close()
         for waiting in self._waiting.values():
             for future in (waiting.accepted, waiting.answer):
                 if not future.done():
                     future.set_exception(NurseryEndedError())
                     future.exception()  # two futures, of which one is awaited
+
+
+def _reap(pid: int) -> None:
+    """Take note of the end of a process that has been killed.
+
+    It ends within a millisecond unless the kernel waits for a device or a file system. The event loop does
+    not wait for that.
+    """
+    end = time.monotonic() + _REAPED_WITHIN_S
+    with suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > end:
+                logger.warning("process %d, which compiled grammars, was killed and does not end", pid)
+                threading.Thread(target=_reap_late, args=(pid,), daemon=True).start()
+                return
+            time.sleep(0.001)
+
+
+def _reap_late(pid: int) -> None:
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 async def _within(seconds: float, future: asyncio.Future[Any]) -> bool:

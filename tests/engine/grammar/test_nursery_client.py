@@ -9,6 +9,7 @@ import pytest
 from serve_app.engine.grammar import nursery_client as client_module
 from serve_app.engine.grammar.nursery import Work
 from serve_app.engine.grammar.nursery_client import NurseryClient, NurseryEndedError
+from tests.uninterruptible import needs_freezer, uninterruptible
 
 
 def work(payload: bytes) -> bytes:
@@ -87,3 +88,12 @@ async def test_a_job_that_the_machine_has_no_time_for_ends(
         await client.run(b"endless")
 
     await jobs(client, 0)
+
+
+@needs_freezer
+async def test_a_process_that_does_not_end_holds_up_nothing(client: NurseryClient) -> None:
+    assert (await client.run(b"ebb")).result == b"ebb"
+    first = client.pid
+    with uninterruptible(first):
+        client.stop()
+        assert psutil.pid_exists(first)
