@@ -7,15 +7,21 @@ hands out (`record_replica_metadata`).
 """
 
 import asyncio
+import logging
 import os
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from serve_app.api.engine_client import EngineClient
 from serve_app.engine.ingress_connection import IngressConnection
-from serve_app.wire.data_plane import BEAT_S, Beat, Prefix
+from serve_app.wire.data_plane import BEAT_S, HELLO_S, MOST_STRANGERS, Beat, Prefix
 from serve_app.wire.tls import server_tls
 
+logger = logging.getLogger("ray.serve")
+
+_REFUSALS_LOGGED_S = 10.0
+"""Between two lines about refused callers: whoever can connect could fill the log otherwise."""
 # An ingress that has not heard yet may still send a request: half a second without one is the end.
 _DRAIN_CHECK_S = 0.1
 _QUIET_CHECKS = 5
@@ -50,6 +56,11 @@ class DataPlane:
         self._server: asyncio.Server | None = None
         self._beating: asyncio.Task[None] | None = None
         self._connections: set[IngressConnection] = set()
+        self._strangers: dict[IngressConnection, asyncio.TimerHandle] = {}
+        """The connections that have not shown the token, the oldest first, and what will cut each off."""
+        self._refused = 0
+        """Callers that were refused since the last line about it."""
+        self._logs_again_at = 0.0
         self.token = secrets.token_hex(32)
         self.address = ""
 
@@ -65,7 +76,11 @@ class DataPlane:
             OSError: the port cannot be opened, or Ray has TLS and its files are not right.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, host, 0, ssl=server_tls(os.environ))
+        tls = server_tls(os.environ)
+        limit_s = None if tls is None else HELLO_S
+        self._server = await loop.create_server(
+            self._connection, host, 0, ssl=tls, ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s
+        )
         self._beating = asyncio.create_task(self._beat())
         port = self._server.sockets[0].getsockname()[1]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -90,10 +105,49 @@ class DataPlane:
 
     def _connection(self) -> asyncio.Protocol:
         connection = IngressConnection(
-            self._engine, self.token, self._beat_now, self._connections.discard, self._tell_others
+            self._engine,
+            self.token,
+            self._beat_now,
+            self._forget,
+            self._tell_others,
+            self._meet,
+            self._log_refusal,
         )
-        self._connections.add(connection)
+        # Not before: a handshake of TLS that fails tells nobody.
+        connection.frames.on_connected = partial(self._connected, connection)
         return connection.frames
+
+    def _connected(self, connection: IngressConnection) -> None:
+        """Bound how long this one may stay without the token, and how many such there are."""
+        self._connections.add(connection)
+        late = f"no data-plane token within {HELLO_S:g} s"
+        timer = asyncio.get_running_loop().call_later(HELLO_S, connection.cut_off, late)
+        self._strangers[connection] = timer
+        if len(self._strangers) > MOST_STRANGERS:
+            # The oldest: an ingress shows the token at once, and so gets in however many others connect.
+            oldest = next(iter(self._strangers))
+            self._meet(oldest)
+            oldest.cut_off(f"more than {MOST_STRANGERS} connections without the data-plane token")
+
+    def _meet(self, connection: IngressConnection) -> None:
+        if (timer := self._strangers.pop(connection, None)) is not None:
+            timer.cancel()
+
+    def _forget(self, connection: IngressConnection) -> None:
+        self._meet(connection)
+        self._connections.discard(connection)
+
+    def _log_refusal(self, peer: str, reason: str) -> None:
+        self._refused += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._logs_again_at:
+            logger.warning(
+                "data plane: refused a caller from %s: %s (%d refused since the last such line)",
+                peer,
+                reason,
+                self._refused,
+            )
+            self._refused, self._logs_again_at = 0, now + _REFUSALS_LOGGED_S
 
     def _tell_others(self, source: IngressConnection, prefix: Prefix) -> None:
         for connection in self._connections:

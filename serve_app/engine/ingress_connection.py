@@ -16,8 +16,10 @@ from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
+    HELLO_BYTES,
     LOSSES,
     MOST_BLOCKS,
+    MOST_BYTES,
     VERSION,
     Answer,
     Beat,
@@ -90,6 +92,8 @@ class IngressConnection:
         beat: Makes the heartbeat that greets the ingress.
         closed: Called with this connection when it has ended.
         cached: Called with this connection and the prefix of a prompt that the engine is about to cache.
+        met: Called with this connection when the ingress has shown the token.
+        refused: Called with the address of a caller that has not, and why it is cut off.
     """
 
     def __init__(
@@ -99,9 +103,14 @@ class IngressConnection:
         beat: Callable[[], Beat],
         closed: Callable[["IngressConnection"], None],
         cached: Callable[["IngressConnection", Prefix], None],
+        met: Callable[["IngressConnection"], None],
+        refused: Callable[[str, str], None],
     ) -> None:
         self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._lost)
         self.frames.on_writable = self._flush
+        self.frames.most_bytes = HELLO_BYTES
+        self._met = met
+        self._refused = refused
         self.streams: dict[int, _Stream] = {}
         self._engine = engine
         self._token = token.encode()
@@ -166,13 +175,23 @@ class IngressConnection:
             self._refuse("the data-plane token is missing or wrong")
         else:
             self._known = True
+            self.frames.most_bytes = MOST_BYTES
+            self._met(self)
             self.frames.send(self._beat())
 
     def _refuse(self, reason: str) -> None:
+        self._refused(self.frames.peer, reason)
         self.frames.send(Refusal(reason))
         self.frames.close()
 
+    def cut_off(self, reason: str) -> None:
+        """End the connection of a caller that has not shown the token, whatever waits to be sent to it."""
+        self._refuse(reason)
+        self.frames.abort()
+
     def _lost(self, error: Exception) -> None:
+        if not self._known and self.frames.fault is not None:
+            self._refused(self.frames.peer, str(error))
         self._cancel_all()
         self._closed(self)
 

@@ -12,6 +12,8 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.ingress.call_message import call_message
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
+    GREETING_BYTES,
+    MOST_BYTES,
     VERSION,
     Answer,
     Beat,
@@ -51,6 +53,8 @@ class EngineChannel:
         """Done when the connection has ended, with the reason."""
         self._met: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._frames: Frames[FromEngine] = Frames(FromEngine, self._take, self._ended)
+        # After the end of the replica, another program may listen at its port.
+        self._frames.most_bytes = GREETING_BYTES
         self._numbers = count()
         self._streams: dict[int, EngineStream] = {}
 
@@ -113,6 +117,7 @@ class EngineChannel:
             self.beat = message
             if not self._met.done():
                 self._met.set_result(None)
+                self._frames.most_bytes = MOST_BYTES
             self.on_beat(message)
         elif isinstance(message, Answer):
             if (stream := self._streams.get(message.stream)) is not None:

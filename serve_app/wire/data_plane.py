@@ -29,6 +29,14 @@ LENGTH = struct.Struct(">I")
 MOST_BYTES = (ord("A") << 24) - 1
 """A longer frame is none of ours: four letters of another protocol make a longer one. There is room for the
 largest body that `http.max_body_bytes` can allow, 1 GiB, and 16 MiB beside it."""
+HELLO_BYTES = 4 << 10
+"""A longer frame is not read from a caller that has not shown the token. A `Hello` has 69 bytes."""
+GREETING_BYTES = 64 << 10
+"""A longer frame is not read from an engine replica that has not greeted."""
+HELLO_S = 5.0
+"""A caller that has not shown the token by then is cut off, the TLS handshake included."""
+MOST_STRANGERS = 64
+"""Connections without the token that an engine replica keeps; one more takes the place of the oldest."""
 CREDIT_BYTES = 64 << 10
 """What an engine replica may send of a stream before the ingress has passed it on. Then it waits, and vLLM
 merges what it generates meanwhile, at most the answer's `max_tokens`; no other stream waits with it."""

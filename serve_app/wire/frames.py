@@ -28,11 +28,18 @@ class Frames(asyncio.Protocol, Generic[Message]):
         self._received = received
         self._closed = closed
         self._rest = bytearray()
-        self._fault: Exception | None = None
+        self._closing = False
+        self._peer = ""
+        self.fault: Exception | None = None
+        """Why this end has closed the connection; None as long as it has not, or had been asked to."""
+        self.most_bytes = MOST_BYTES
+        """A longer frame is not read, and closes the connection."""
         self._transport: asyncio.Transport | None = None
         self.writable = True
         """False while what has been sent waits for the other end to read."""
         self.on_writable: Callable[[], None] = lambda: None
+        self.on_connected: Callable[[], None] = lambda: None
+        """Called when the other end can be reached, after the handshake of TLS."""
 
     def send(self, message: Any) -> None:
         """Send it, or do nothing once the connection has ended."""
@@ -41,13 +48,27 @@ class Frames(asyncio.Protocol, Generic[Message]):
             self._transport.write(LENGTH.pack(len(data)) + data)
 
     def close(self) -> None:
-        """End the connection when what has been sent is out."""
+        """End the connection when what has been sent is out. Nothing is received any more."""
+        self._closing = True
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now, whatever has been sent."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end, for people to read."""
+        return self._peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio calls this."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none by its class
+        self._peer = str(transport.get_extra_info("peername"))
+        self.on_connected()
 
     def data_received(self, data: bytes) -> None:
         """Asyncio calls this."""
@@ -55,17 +76,21 @@ class Frames(asyncio.Protocol, Generic[Message]):
         rest += data
         start = 0
         try:
-            while len(rest) - start >= LENGTH.size:
+            while not self._closing and len(rest) - start >= LENGTH.size:
                 (length,) = LENGTH.unpack_from(rest, start)
                 if length > MOST_BYTES:
                     raise ConnectionError("the other end speaks another protocol")
+                if length > self.most_bytes:
+                    raise ConnectionError(
+                        f"a frame of {length} bytes; at most {self.most_bytes} are read now"
+                    )
                 end = start + LENGTH.size + length
                 if len(rest) < end:
                     break
                 self._received(self._decoder.decode(memoryview(rest)[start + LENGTH.size : end]))
                 start = end
         except Exception as error:
-            self._fault = error
+            self.fault = error
             assert self._transport is not None
             self._transport.abort()
         else:
@@ -92,4 +117,4 @@ class Frames(asyncio.Protocol, Generic[Message]):
     def connection_lost(self, error: Exception | None) -> None:
         """Asyncio calls this."""
         self._transport = None
-        self._closed(self._fault or error or ConnectionError("the other end closed the connection"))
+        self._closed(self.fault or error or ConnectionError("the other end closed the connection"))

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,22 @@ from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import engine_channel
 from serve_app.ingress.engine_channel import EngineChannel, EngineStream, NeverBegunError
-from serve_app.wire.data_plane import CREDIT_BYTES, Answer, Beat, Credit, Piece, Sent
+from serve_app.wire.data_plane import (
+    CREDIT_BYTES,
+    GREETING_BYTES,
+    HELLO_BYTES,
+    LENGTH,
+    MOST_STRANGERS,
+    VERSION,
+    Answer,
+    Beat,
+    Credit,
+    FromEngine,
+    Hello,
+    Piece,
+    Refusal,
+    Sent,
+)
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
@@ -525,3 +541,91 @@ async def test_beats_say_what_is_wrong_for_as_long_as_it_is(monkeypatch: pytest.
     finally:
         channel.close()
         await plane.stop()
+
+
+async def stranger(port: Port) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, number = port.plane.address.rpartition(":")
+    return await asyncio.open_connection(host, int(number))
+
+
+def refusals(data: bytes) -> list[str]:
+    """The reasons in what an engine replica has sent before it closed the connection."""
+    found = []
+    while data:
+        (length,) = LENGTH.unpack_from(data)
+        message = msgspec.msgpack.decode(data[LENGTH.size : LENGTH.size + length], type=FromEngine)
+        assert isinstance(message, Refusal)
+        found.append(message.reason)
+        data = data[LENGTH.size + length :]
+    return found
+
+
+async def test_a_long_frame_is_not_read_before_the_token() -> None:
+    async with listening(StubEngine(EngineReply(200))) as port:
+        reader, writer = await stranger(port)
+        writer.write(LENGTH.pack(HELLO_BYTES + 1))  # and nothing of the frame itself
+        assert await reader.read() == b""
+        writer.close()
+
+        await port.call(body=b"x" * (1 << 20)).answer()  # a caller with the token sends what it likes
+
+
+async def test_a_caller_is_answered_once_however_much_it_sends(caplog: pytest.LogCaptureFixture) -> None:
+    hello = msgspec.msgpack.encode(Hello(VERSION, "wrong"))
+    async with listening(StubEngine(EngineReply(200))) as port:
+        reader, writer = await stranger(port)
+        writer.write((LENGTH.pack(len(hello)) + hello) * 1000)
+        data = b""
+        with suppress(ConnectionResetError):
+            data = await reader.read()
+        writer.close()
+
+    assert len(refusals(data)) <= 1
+    assert len([each for each in caplog.records if "refused a caller" in each.message]) == 1
+
+
+async def test_a_caller_that_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_plane, "HELLO_S", 0.01)
+    async with listening(StubEngine(EngineReply(200))) as port:
+        reader, writer = await stranger(port)
+        assert refusals(await reader.read()) == ["no data-plane token within 0.01 s"]
+        writer.close()
+
+        await port.answer()  # the ingress that has shown the token stays
+
+
+async def test_strangers_beyond_the_bound_take_the_place_of_the_oldest() -> None:
+    async with listening(StubEngine(EngineReply(200))) as port:
+        others = [await stranger(port) for _ in range(MOST_STRANGERS + 2)]
+        for reader, _ in others[:2]:
+            (reason,) = refusals(await reader.read())
+            assert reason == f"more than {MOST_STRANGERS} connections without the data-plane token"
+        channel = await EngineChannel.connect(port.plane.address, port.plane.token, LIMIT_S)
+        await channel.call(EngineRequest("completions", b"{}", "r-2"), b"{}").answer()
+        channel.close()
+        for _, writer in others:
+            writer.close()
+
+
+async def test_refused_callers_are_logged_once_for_many(caplog: pytest.LogCaptureFixture) -> None:
+    async with listening(StubEngine(EngineReply(200))) as port:
+        for _ in range(20):
+            with pytest.raises(NeverBegunError):
+                await EngineChannel.connect(port.plane.address, "wrong", LIMIT_S)
+
+    (line,) = [record.message for record in caplog.records if "refused a caller" in record.message]
+    assert line.startswith("data plane: refused a caller from ('127.0.0.1', ")
+    assert line.endswith("the data-plane token is missing or wrong (1 refused since the last such line)")
+
+
+async def test_an_ingress_reads_no_long_frame_before_the_greeting() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(LENGTH.pack(GREETING_BYTES + 1))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    host, number = server.sockets[0].getsockname()
+    with pytest.raises(NeverBegunError, match=f"a frame of {GREETING_BYTES + 1} bytes"):
+        await EngineChannel.connect(f"{host}:{number}", "token", LIMIT_S)
+    server.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.engine import data_plane
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.engine_channel import EngineChannel, NeverBegunError
 from serve_app.wire.data_plane import VERSION, Hello
@@ -95,3 +96,18 @@ async def test_a_file_that_is_not_right_is_named(
 
     with pytest.raises(OSError, match=variable):
         await DataPlane(StubEngine(EngineReply(200, b"{}"))).start("127.0.0.1")
+
+
+async def test_a_caller_that_begins_no_handshake_is_cut_off(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_plane, "HELLO_S", 0.01)
+    set_all(monkeypatch, authority.variables())
+    plane = DataPlane(StubEngine(EngineReply(200, b"{}")))
+    await plane.start("127.0.0.1")
+    async with asyncio.timeout(LIMIT_S):
+        host, _, number = plane.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(number))
+        assert await reader.read() == b""
+        writer.close()
+        await plane.stop()
