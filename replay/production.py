@@ -70,6 +70,9 @@ class _NoMeter(AutoscalingMetrics):
     def set(self, model: str, values: Mapping[str, float], binding: str) -> None:
         pass
 
+    def withdraw(self, model: str) -> None:
+        pass
+
     def count_change(self, model: str, old: int, new: int) -> None:
         pass
 

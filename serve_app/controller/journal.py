@@ -1,7 +1,7 @@
 """The journal: a bounded ring of decision records, one per change and a heartbeat in between."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal
 
 from serve_app.policy.decide import Decision
@@ -35,6 +35,18 @@ class Journal:
     def records(self) -> list[dict[str, Any]]:
         """Return every record kept, oldest first."""
         return list(self._records)
+
+    def models_except(self, deployments: Container[str]) -> set[str]:
+        """Return the models of the records that are of none of these engine deployments."""
+        return {
+            str(record["model"])
+            for record in self._records
+            if record.get("model") and record.get("deployment") not in deployments
+        }
+
+    def forget_except(self, deployments: Container[str]) -> None:
+        """Forget the last decision of all other deployments; their records stay until newer ones come."""
+        self._last = {name: last for name, last in self._last.items() if name in deployments}
 
     def note(
         self, deployment: str, model: str, mode: str, old: int, ready: int, decision: Decision, now: float

@@ -1,6 +1,8 @@
 """What the policy remembers of one engine deployment, by what its replicas are."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Self
 
 from serve_app.learning.replica_law import law_of, with_law
@@ -9,6 +11,10 @@ from serve_app.learning.state import PolicyState
 KEPT_IDENTITIES = 4
 """The present replicas and the three kinds before: enough for a model, its successor, and a trial of each.
 A law is about 1 KB of the document."""
+FORGOTTEN_AFTER_S = 86_400.0
+"""What was learned of a model that is no longer served is kept for a day: for a rename that is taken back."""
+KEPT_REMOVED = 16
+"""Models that are no longer served and still remembered, the latest: some 10 KB of the document each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +43,18 @@ class Memory:
         if law is None:
             return known, f"the learned law of {self.identity!r} is not used: the model is {identity!r} now"
         return known, f"the learned law of {identity!r} is used again: the model was {self.identity!r}"
+
+
+def remembered(memories: Mapping[str, Memory], served: Collection[str], now: float) -> dict[str, Memory]:
+    """Return `memories` without those of deployments that have not been `served` for a day.
+
+    Of others that are not served, the latest `KEPT_REMOVED` stay. `now` is Unix time in seconds.
+    """
+
+    def unserved_s(name: str) -> float:
+        last_at = memories[name].state.last_at
+        return inf if last_at is None else now - last_at
+
+    removed = sorted(memories.keys() - set(served), key=unserved_s)
+    kept = {name for name in removed[:KEPT_REMOVED] if unserved_s(name) < FORGOTTEN_AFTER_S}
+    return {name: memory for name, memory in memories.items() if name in served or name in kept}

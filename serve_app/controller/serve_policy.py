@@ -15,7 +15,8 @@ from typing import Any
 from serve_app.controller.contexts import SnapshotBuilder, held_at_zero, ingress_room
 from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.controller.mailbox import ColdStarts, Inbox, Mailbox
-from serve_app.controller.memory import Memory
+from serve_app.controller.memory import Memory, remembered
+from serve_app.controller.replica_time import ReplicaTime
 from serve_app.controller.sync import Sync
 from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import PolicyState
@@ -33,9 +34,6 @@ _DECIDE_INTERVAL_S = 0.5
 ten times a second: half a second would be a sixth of a start."""
 _LONGEST_FAILURE_S = 10.0
 """For so long a model's decisions may fail, one after the other, before its memory is given up."""
-_LONGEST_GAP_S = 10.0
-"""As long as a report counts as fresh. Nobody knows which replicas existed during a longer silence: a step of
-the clock, or a controller that was away for an hour, must not become an hour of GPUs."""
 
 
 class ServePolicy:
@@ -77,6 +75,8 @@ class ServePolicy:
         self._logged: dict[str, tuple[str, float]] = {}
         self._next_at = 0.0
         self._remembers = False
+        self._served: frozenset[str] = frozenset()
+        """The deployments that were served at the last decision."""
 
     def decide(
         self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
@@ -114,6 +114,7 @@ class ServePolicy:
         served = inbox.served
         if served is None:
             return {}  # nothing has been read yet, or the ingress has not said what is served
+        self._forget(frozenset(served.models), metrics, now)
         metrics.set_knobs_rejected(bool(served.rejected))
         by_name = {str(ctx.deployment_name): (key, ctx) for key, ctx in contexts.items()}
         key, ingress = by_name.get(INGRESS, (None, None))
@@ -142,6 +143,24 @@ class ServePolicy:
                 self._report_error(INGRESS, "", ingress, error, now)
         self._send(mailbox, unsettled)
         return answer
+
+    def _forget(self, served: frozenset[str], metrics: AutoscalingMetrics, now: float) -> None:
+        """Forget the deployments that are not `served`: what was learned after a day, all else at once."""
+        self._memories = remembered(self._memories, served, now)
+        if served == self._served:
+            return
+        self._served = served
+        for model in self._journal.models_except(served):
+            metrics.withdraw(model)
+        known: tuple[dict[str, Any], ...] = (self._news, self._status, self._failing_since)
+        for by_deployment in known:
+            for name in by_deployment.keys() - served:
+                del by_deployment[name]
+        for name in self._logged.keys() - served - {"", INGRESS}:
+            del self._logged[name]
+        self._journal.forget_except(served)
+        self._snapshots.forget_except(served)
+        self._replica_time.forget_except(served)
 
     def _decide_model(
         self, model: ServedModel, snapshot: Snapshot, inbox: Inbox, metrics: AutoscalingMetrics, now: float
@@ -228,24 +247,6 @@ class ServePolicy:
         )
         target, ready = (0, 0) if ctx is None else (ctx.target_num_replicas, ctx.current_num_replicas)
         self._journal.note_error(deployment, model, target, ready, text[:500], now)
-
-
-class ReplicaTime:
-    """Adds up how long replicas existed, by what they were doing: times their GPUs, what a model costs."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
-
-    def add(self, model: str, replicas: Mapping[str, int], now: float) -> dict[str, float]:
-        """Return the replica-seconds by state since the last call: the replicas then, times the time since.
-
-        The first call returns nothing, and more than ten seconds count as ten. `now` is Unix time in
-        seconds; if it goes back, nothing is counted.
-        """
-        at, seen = self._last.get(model, (now, {}))
-        self._last[model] = (now, replicas)
-        elapsed = min(max(0.0, now - at), _LONGEST_GAP_S)
-        return {state: count * elapsed for state, count in seen.items() if count and elapsed}
 
 
 def _model_status(

@@ -32,7 +32,7 @@ from serve_app.wire.documents import (
     read_document,
 )
 from serve_app.wire.ingress_reports import forget_report, read_reports
-from serve_app.wire.phases import FAILED, forget_phase, read_phases
+from serve_app.wire.phases import FAILED, forget_phase, read_phases, written_deployments
 from serve_app.wire.served_models import ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
@@ -126,10 +126,14 @@ class Sync(Mailbox):
 
     def _read_phases(self, now: float) -> None:
         everything = self._due("phases", _IDLE_PHASES_S, now)
-        names = [name for name in self._models() if everything or name in self.outbox.unsettled]
-        found = read_phases(self._app, names)
-        deployments = dict(self.inbox.deployments)
-        for name, phases in found.items():
+        models = self._models()
+        names = [name for name in models if everything or name in self.outbox.unsettled]
+        # Of models that are no longer served, what their last replicas wrote is to be removed.
+        removed = written_deployments(self._app) - models.keys() if everything and models else set()
+        found = read_phases(self._app, [*names, *removed])
+        deployments = self._remembered_deployments()
+        for name in names:
+            phases = found[name]
             known = deployments.get(name, Deployment())
             cold_starts = known.cold_starts.add({**phases.left_behind, **phases.existing})
             deployments[name] = replace(known, phases=phases.existing, cold_starts=cold_starts)
@@ -142,6 +146,14 @@ class Sync(Mailbox):
                     forget_phase(self._app, name, replica)
             for replica in phases.left_behind:
                 forget_phase(self._app, name, replica)
+
+    def _remembered_deployments(self) -> dict[str, Deployment]:
+        """Return what the documents say, without the deployments that the policy has forgotten."""
+        kept = self.inbox.deployments
+        if self.inbox.served is None or self.outbox.memories is None:
+            return dict(kept)
+        names = self._models().keys() | self.outbox.memories.keys()
+        return {name: known for name, known in kept.items() if name in names}
 
     def _read_ingress_reports(self, now: float) -> None:
         reports = read_reports(self._app)

@@ -68,6 +68,13 @@ class AutoscalingMetrics:
         for term in terms:
             self._binding.set(float(term == binding), tags={"model": model, "term": term})
 
+    def withdraw(self, model: str) -> None:
+        """Publish zeros for a model that is no longer served: Ray exports the last value of a series."""
+        for gauge in self._gauges.values():
+            gauge.set(0.0, tags={"model": model})
+        for term in self._terms.pop(model, ()):
+            self._binding.set(0.0, tags={"model": model, "term": term})
+
     def count_change(self, model: str, old: int, new: int) -> None:
         """Count a change of the target."""
         self._decisions.inc(1, tags={"model": model, "direction": "up" if new > old else "down"})

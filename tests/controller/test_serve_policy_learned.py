@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Learned, StartUp
-from serve_app.controller.memory import Memory
+from serve_app.controller.memory import FORGOTTEN_AFTER_S, KEPT_REMOVED, Memory
 from serve_app.learning.state import PolicyState
 from serve_app.settings.identity import identity_number
 from serve_app.wire.signals import ENGINE_IDENTITY, EngineSignals
@@ -128,3 +128,66 @@ def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replac
     app.tick()
 
     assert app.mailbox.outbox.memories is None
+
+
+def only(app: FakeApplication, *models: str) -> None:
+    """What the ingress says once all other models have been removed or renamed."""
+    served = app.mailbox.inbox.served
+    assert served is not None
+    kept = {name: model for name, model in served.models.items() if model.name in models}
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=replace(served, models=kept))
+
+
+def remembers(app: FakeApplication) -> set[str]:
+    app.tick()
+    return set(app.mailbox.outbox.memories or ())
+
+
+def test_models_renamed_within_a_day_are_remembered_up_to_a_bound(clock: Clock) -> None:
+    """Ray makes a new policy at each rename, which finds what all those before it have left."""
+    app = FakeApplication(clock, {"a": KNOBS})
+    renamed = {f"Engine-{i}": Memory(PolicyState(last_at=NOW - 60.0 * i)) for i in range(50)}
+    app.mailbox.inbox = replace(app.mailbox.inbox, learned=Learned(renamed))
+
+    assert remembers(app) == {"Engine-a", *(f"Engine-{i}" for i in range(KEPT_REMOVED))}
+
+    clock.now += FORGOTTEN_AFTER_S - 60.0 * 5
+    assert remembers(app) == {"Engine-a", *(f"Engine-{i}" for i in range(5))}
+
+    clock.now += 60.0 * 5
+    assert remembers(app) == {"Engine-a"}
+
+
+def test_a_removed_model_leaves_status_and_metrics_at_once_and_memory_later(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
+    app.tick()
+    assert app.mailbox.outbox.status["models"].keys() == {"Engine-a", "Engine-b"}
+
+    only(app, "a")
+    clock.now += 1
+    assert remembers(app) == {"Engine-a", "Engine-b"}
+    assert app.mailbox.outbox.status["models"].keys() == {"Engine-a"}
+    assert app.metrics.withdrawn == ["b"]
+
+    clock.now += FORGOTTEN_AFTER_S
+    assert remembers(app) == {"Engine-a"}
+
+
+def test_a_model_that_comes_back_within_a_day_finds_its_memory(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
+    both = app.mailbox.inbox.served
+    app.mailbox.inbox = replace(
+        app.mailbox.inbox,
+        learned=Learned({"Engine-b": Memory(PolicyState(learned_headroom=0.9, last_at=NOW))}),
+    )
+    only(app, "a")
+    app.tick()
+    clock.now += FORGOTTEN_AFTER_S - 60
+    app.tick()
+
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=both)
+    app.tick()
+
+    memories = app.mailbox.outbox.memories
+    assert memories is not None
+    assert memories["Engine-b"].state.learned_headroom == 0.9

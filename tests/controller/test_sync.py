@@ -435,3 +435,20 @@ def test_nodes_are_looked_at_once_a_second_while_the_ingress_wants_more_replicas
     sync.outbox.look_at_nodes = False
     sync._turn(START + 9)
     assert sync.inbox.nodes is None
+
+
+def test_what_a_removed_model_left_is_removed_with_its_memory(sync: Sync, kv: StubKv) -> None:
+    starts = {name: [["old", {"imports": 8.0}]] for name in (TIDE, "Engine-renamed", "Engine-forgotten")}
+    put_document(LEARNED, "shop", {"states": {}, "cold_starts": starts})
+    for name, since in (("ready", START), ("failed", START - 3601)):
+        document = {"phase": name, "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
+        publish_phase("shop", "Engine-forgotten", name, json.dumps(document))
+    sync._turn(START)
+    assert not [key for _, key in kv.kept if b"Engine-forgotten" in key]
+
+    sync.outbox.memories = {TIDE: Memory(), "Engine-renamed": Memory()}
+    sync._turn(START + 1)
+    sync._turn(START + 11)
+
+    assert sync.inbox.deployments.keys() == {TIDE, "Engine-renamed"}
+    assert stored(LEARNED, "shop")["cold_starts"].keys() == {TIDE, "Engine-renamed"}

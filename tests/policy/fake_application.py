@@ -76,11 +76,15 @@ class FakeMetrics:
         self.changes: list[tuple[str, int, int]] = []
         self.errors = 0
         self.knobs_rejected: bool | None = None
+        self.withdrawn: list[str] = []
         self.values: dict[str, dict[str, float]] = {}
         self.replica_seconds: dict[str, dict[str, float]] = {}
 
     def set(self, model: str, values: dict[str, float], binding: str) -> None:
         self.values[model] = values
+
+    def withdraw(self, model: str) -> None:
+        self.withdrawn.append(model)
 
     def count_change(self, model: str, old: int, new: int) -> None:
         self.changes.append((model, old, new))

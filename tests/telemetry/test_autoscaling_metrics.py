@@ -52,6 +52,15 @@ def test_what_no_longer_binds_goes_back_to_zero(metrics: AutoscalingMetrics) -> 
     assert said == {"queue": 0.0, "load": 1.0}
 
 
+def test_a_model_no_longer_served_has_zeros(metrics: AutoscalingMetrics) -> None:
+    metrics.set("tide", {"wanted_replicas": 3.0}, "queue")
+
+    metrics.withdraw("tide")
+
+    assert SERIES["llm_autoscaling_wanted_replicas"].values[-1] == (0.0, {"model": "tide"})
+    assert SERIES["llm_autoscaling_binding"].values[-1] == (0.0, {"model": "tide", "term": "queue"})
+
+
 def test_each_model_has_terms_of_its_own(metrics: AutoscalingMetrics) -> None:
     metrics.set("tide", {}, "queue")
     metrics.set("embed", {}, "load")

@@ -1,4 +1,4 @@
-from serve_app.controller.serve_policy import ReplicaTime
+from serve_app.controller.replica_time import ReplicaTime
 
 NOW = 1_700_000_000.0
 
