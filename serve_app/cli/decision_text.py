@@ -91,9 +91,11 @@ class _ModelStatus(_Document):
 
 
 class _Status(_Document):
-    """What the policy reported last, at `at` (Unix time, seconds); models by deployment."""
+    """What the policy reported last, at `at` (Unix time, seconds, by its clock); models by deployment."""
 
     at: float
+    age_s: float | None = None
+    """By the clock of the server that was asked; None where one of an earlier version does not say."""
     policy_errors: int = 0
     zygote: bool = True
     models: dict[str, _ModelStatus] = {}
@@ -123,7 +125,7 @@ def explain(
     models, zygote = ({}, True) if status is None else (status.models, status.zygote)
     rejected = _hanging(REJECTED, document.knobs_rejected, 2) if document.knobs_rejected else []
     trouble = [NO_POLICY] if status is None else []
-    if status is not None and (late := now - status.at) > _LATE_S:
+    if status is not None and (late := now - status.at if status.age_s is None else status.age_s) > _LATE_S:
         trouble.append(f"The policy last reported {seconds(late)} ago: what follows may be out of date.")
     if status is not None and status.policy_errors:
         times = "once" if status.policy_errors == 1 else f"{status.policy_errors} times"

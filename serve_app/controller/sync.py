@@ -32,6 +32,7 @@ from serve_app.wire.documents import (
     read_document,
 )
 from serve_app.wire.ingress_reports import forget_report, read_reports
+from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.phases import FAILED, forget_phase, read_phases, written_deployments
 from serve_app.wire.served_models import ServedModel, read_served
 
@@ -68,6 +69,7 @@ class Sync(Mailbox):
         self._pending_pods = PendingPods()
         # Not believed: each report of a replica whose clock is behind would be removed as soon as it is made.
         self._reports_seen = Sightings(believed=False)
+        self._own_clock = OwnClock()
         self._failures: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
@@ -132,16 +134,18 @@ class Sync(Mailbox):
         removed = written_deployments(self._app) - models.keys() if everything and models else set()
         found = read_phases(self._app, [*names, *removed])
         deployments = self._remembered_deployments()
+        timed = {name: self._own_clock.phases(name, found[name].existing, now, now) for name in removed}
         for name in names:
             phases = found[name]
             known = deployments.get(name, Deployment())
             cold_starts = known.cold_starts.add({**phases.left_behind, **phases.existing})
-            deployments[name] = replace(known, phases=phases.existing, cold_starts=cold_starts)
+            timed[name] = self._own_clock.phases(name, phases.existing, now, now)
+            deployments[name] = replace(known, phases=timed[name], cold_starts=cold_starts)
         self.inbox = replace(self.inbox, deployments=deployments)
         if everything:
             self._done_at["phases"] = now
         for name, phases in found.items():
-            for replica, document in phases.existing.items():
+            for replica, document in timed[name].items():
                 if document["phase"] == FAILED and now - document["since"] > _FORGOTTEN_S:
                     forget_phase(self._app, name, replica)
             for replica in phases.left_behind:

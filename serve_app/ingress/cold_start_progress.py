@@ -47,7 +47,7 @@ def cold_start_progress(
         status: What the policy says of the deployment (`documents.STATUS`), or None while it says nothing.
         phases: The phase documents of its replicas, by replica. Those of replicas that were killed
             linger, so only the newest are believed, as many as the policy is waiting for.
-        now: Unix time, in seconds.
+        now: On the clock of the times in `phases`, in seconds.
 
     Returns:
         Its ETA is a lower bound while the cluster has no room, and None where nothing was measured.
@@ -132,7 +132,7 @@ class ProgressReader:
         while True:
             answer = await self._stored.get(_WAIT_S)
             if answer is not None:
-                now = time.time()
+                now = time.monotonic()
                 state = answer.value
                 phases = state.phases.get(self._deployment, {})
                 self._last = cold_start_progress(state.of(self._deployment, now), phases, now)

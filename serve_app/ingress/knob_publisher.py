@@ -23,6 +23,7 @@ from serve_app.wire.documents import (
     put_document,
     read_document,
 )
+from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
@@ -66,6 +67,7 @@ class KnobPublisher:
         self._applied = False
         self._publisher = _Publisher(app)
         self._last = self._document(KNOBS, read_served, 0.0)
+        self._own_clock = OwnClock()
         self._status = self._document(STATUS, parse_status, _FRESH_S)
         self._decisions = self._document(DECISIONS, parse_records, _FRESH_S)
 
@@ -131,7 +133,11 @@ class KnobPublisher:
     async def status(self) -> dict[str, Any] | None:
         """See `AutoscalingView`. Half a second old while the GCS answers."""
         answer = await self._status.get(_WAIT_S)
-        return answer.value if answer is not None else None
+        if answer is None or answer.value is None:
+            return None
+        now, at = time.monotonic(), float(answer.value["at"])
+        since = self._own_clock.times(STATUS, {STATUS: at}, now, time.time())[STATUS]
+        return {**answer.value, "age_s": round(now - since, 3)}
 
     async def decisions(self) -> list[dict[str, Any]]:
         """See `AutoscalingView`. As old as the status."""

@@ -66,7 +66,7 @@ class ServeObserver:
         self._replicas = replicas
         await asyncio.gather(self._serve.get(_WAIT_S, since), self._stored.get(_WAIT_S, since))
         control = ControlPlane(self._serve.age_s(), self._stored.age_s(), _UNREACHABLE_S)
-        now = time.time()
+        now = time.monotonic()
         models = [self._judge(model, control, now) for model in self._models]
         return Readiness(models, control, self._zygote)
 

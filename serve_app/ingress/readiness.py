@@ -50,7 +50,7 @@ def judge(
         min_replicas: The knob as it stands.
         live: Its replicas.
         known: What else is known of it.
-        now: Unix time, in seconds.
+        now: On the clock of the times in the documents, in seconds.
     """
     states = _replica_states(known.deployment)
     total = sum(count for state, count in states.items() if state != "STOPPING")

@@ -189,6 +189,14 @@ def test_rejected_knobs_are_the_first_line() -> None:
     assert (blank, late[:24]) == ("", "The policy last reported")
 
 
+@pytest.mark.parametrize("clock_ahead_s", [-3600.0, 0.0, 3600.0])
+def test_how_late_the_policy_is_goes_by_the_servers_clock(clock_ahead_s: float) -> None:
+    late = "The policy last reported 300 s ago"
+    there = {**status(NOON + clock_ahead_s), "age_s": 300.0}
+    assert explained(there)[0].startswith(late)
+    assert late not in explained({**there, "age_s": 5.0})[0]
+
+
 def test_a_policy_that_has_stopped_reporting_is_told() -> None:
     assert explained(status(NOON - 300))[0] == (
         "The policy last reported 300 s ago: what follows may be out of date."

@@ -452,3 +452,16 @@ def test_what_a_removed_model_left_is_removed_with_its_memory(sync: Sync, kv: St
 
     assert sync.inbox.deployments.keys() == {TIDE, "Engine-renamed"}
     assert stored(LEARNED, "shop")["cold_starts"].keys() == {TIDE, "Engine-renamed"}
+
+
+@pytest.mark.parametrize("ahead_s", [-50.0, 50.0])
+def test_a_drain_of_a_node_with_another_clock_lasts_as_long(sync: Sync, ahead_s: float) -> None:
+    sync._turn(START)
+    since = START + 4.5 + ahead_s
+    document = {"phase": "draining", "since": since, "until": since + 30.0, "durations_s": {}}
+    publish_phase("shop", TIDE, "runs", json.dumps(document))
+
+    sync._turn(START + 5)
+
+    until = sync.inbox.deployments[TIDE].phases["runs"]["until"]
+    assert START + 30.0 <= until <= START + 35.0

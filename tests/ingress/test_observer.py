@@ -1,6 +1,7 @@
 """Readiness over what Ray says, when it says it, and when it does not."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -66,7 +67,7 @@ class Watched:
 
         monkeypatch.setattr(kv, "_internal_kv_get", get_slowly)
         self.live = LiveKnobs({"tide": Knobs()})
-        self.stored = stored_state("shop", ["Engine-tide"], self.clocks.monotonic)
+        self.stored = stored_state("shop", ["Engine-tide"], self.clocks.monotonic, self.clocks.time)
         self.observer = ServeObserver("shop", [TIDE], self.live, self.stored)
 
     def _statuses(self, app: str, names: list[str]) -> dict[str, DeploymentStatusOverview]:
@@ -84,9 +85,9 @@ class Watched:
         (found,) = (await self.readiness()).models
         return found
 
-    def says(self, **more: Any) -> None:
-        """What the policy writes down."""
-        status = {"at": self.clocks.now, "models": {"Engine-tide": {**SETTLED, **more}}}
+    def says(self, *, ahead_s: float = 0.0, **more: Any) -> None:
+        """What the policy writes down, whose clock is so far ahead."""
+        status = {"at": self.clocks.now + ahead_s, "models": {"Engine-tide": {**SETTLED, **more}}}
         put_document(STATUS, "shop", status)
 
 
@@ -248,3 +249,35 @@ async def test_readiness_needs_no_thread_of_the_event_loops_own_pool(
 
 def _no_thread(*arguments: object) -> Any:
     raise AssertionError("the event loop's own pool of threads was used")
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, -50.0, 0.0, 50.0, 3600.0])
+async def test_a_policy_lives_whatever_its_nodes_clock_says(watched: Watched, ahead_s: float) -> None:
+    watched.deployments["Engine-tide"] = deployment(STARTING=0)
+    for _ in range(3):
+        watched.says(ahead_s=ahead_s, pending=1, pending_s=12, reason="no node has 1 GPU free")
+        watched.clocks.now += 10  # it writes every ten seconds
+        assert (await watched.tide()).phase == "pending_capacity"
+
+    watched.clocks.now += 59  # and then it is gone
+    assert (await watched.tide()).phase == "waiting_for_the_policy"
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, -50.0, 0.0, 50.0, 3600.0])
+async def test_a_phase_lasts_as_long_as_this_node_has_seen_it(
+    watched: Watched, kv: StubKv, ahead_s: float
+) -> None:
+    watched.deployments["Engine-tide"] = deployment(STARTING=1)
+    kv.replicas = {("shop", "Engine-tide", "r1")}
+    await watched.tide()
+    began = watched.clocks.now + ahead_s
+    publish_phase(
+        "shop", "Engine-tide", "r1", json.dumps({"phase": "imports", "since": began, "durations_s": {}})
+    )
+    await watched.tide()
+    watched.clocks.now += 9
+
+    lasted = (await watched.tide()).phase_seconds
+
+    assert lasted is not None
+    assert 10.0 <= lasted <= 11.0  # it was first seen at the second reading, a second after the first

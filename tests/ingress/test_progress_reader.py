@@ -22,7 +22,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
 
-    def time(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 

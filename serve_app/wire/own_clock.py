@@ -1,0 +1,59 @@
+"""Put time stamps of other nodes on the clock of their reader. Pure."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+
+class OwnClock:
+    """Remembers when the reader first saw each time stamp.
+
+    Clocks of nodes differ, by a minute where nothing sets them. So a stamp only tells whether what it belongs
+    to has changed, and an age counts from the reading that first had it. The reading before had not: a stamp
+    is never taken for older than that. Only where there was none is it as old as it says.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, tuple[float, float]]] = {}
+        """By kind and source: the stamp, and when it was set, on the reader's clock."""
+        self._read_at: dict[str, float] = {}
+
+    def times(
+        self,
+        kind: str,
+        stamps: Mapping[str, float],
+        now: float,
+        unix_now: float,
+        *,
+        believed: bool = True,
+    ) -> dict[str, float]:
+        """Return when each source set its stamp, on the clock that says `now`.
+
+        Args:
+            kind: What is read: stamps of a kind are read together.
+            stamps: Unix times in seconds, on the clocks of the sources.
+            now: The reader's clock, in seconds.
+            unix_now: The same moment in Unix time.
+            believed: Whether a stamp of the first reading is as old as it says, and not new.
+        """
+        before, seen = self._read_at.get(kind, -inf if believed else now), self._seen.get(kind, {})
+        found = {}
+        for source, stamp in stamps.items():
+            known = seen.get(source)
+            if known is None or known[0] != stamp:
+                known = stamp, min(now, max(now - max(0.0, unix_now - stamp), before))
+            found[source] = known
+        self._seen[kind], self._read_at[kind] = found, now
+        return {source: at for source, (_, at) in found.items()}
+
+    def phases(
+        self, deployment: str, documents: Mapping[str, Mapping[str, Any]], now: float, unix_now: float
+    ) -> dict[str, dict[str, Any]]:
+        """Return phase documents with `since` and `until` on the clock that says `now`."""
+        stamps = {replica: float(document["since"]) for replica, document in documents.items()}
+        moved = {}
+        for replica, since in self.times(deployment, stamps, now, unix_now).items():
+            document = moved[replica] = {**documents[replica], "since": since}
+            if "until" in document:
+                document["until"] += since - stamps[replica]
+        return moved
