@@ -12,6 +12,7 @@ from serve_app.engine.continued_core import core_continues
 from serve_app.engine.continued_stream import continue_streams
 from serve_app.engine.media import guard_media
 from serve_app.engine.plain_stream import prefer_plain_streams
+from serve_app.engine.sequence_intake import guard_intake
 from serve_app.engine.vllm_compat import PLAIN_STREAMS, init_app_state
 
 
@@ -33,4 +34,5 @@ class Serving:
             prefer_plain_streams(chat)
         if core_continues(engine.vllm_config):
             continue_streams(engine)
+        guard_intake(engine)
         return cls(engine, state)
