@@ -38,7 +38,9 @@ CALLED = {
     "IncrementalDetokenizer.from_new_request": "tokenizer request",
     "IncrementalDetokenizer.update": "new_token_ids stop_terminated",
     "IncrementalDetokenizer.get_next_output_text": "finished delta",
+    "AsyncLLM.abort": "request_id internal",
     "OutputProcessor.add_request": "request prompt parent_req request_index queue",
+    "OutputProcessor.abort_requests": "request_ids internal",
     "OpenAIServingChat.create_chat_completion": "request raw_request",
     "OpenAIServingChat.get_chat_request_role": "request",
     "OpenAIServingChat._raise_if_error": "finish_reason request_id",
@@ -89,8 +91,11 @@ MEMBERS = {
     "vllm.config.CacheConfig": "kv_cache_size_tokens",
     "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens scheduler_cls async_scheduling",
     "vllm.config.ParallelConfig": "worker_extension_cls",
-    "ModelConfig": "max_model_len get_vocab_size allowed_media_domains allowed_local_media_path",
-    "AsyncLLM": "errored vllm_config model_config output_processor renderer",
+    "ModelConfig": (
+        "max_model_len get_vocab_size allowed_media_domains allowed_local_media_path is_multimodal_model "
+        "enable_prompt_embeds"
+    ),
+    "AsyncLLM": "errored vllm_config model_config output_processor renderer engine_core",
     "vllm.renderers.base.BaseRenderer": "default_cmpl_tok_params",
     "vllm.renderers.params.TokenizeParams": "max_total_tokens",
     "MediaConnector": "connection allowed_media_domains allowed_local_media_path",
@@ -113,7 +118,10 @@ MEMBERS = {
     "RequestOutput": "outputs prompt_token_ids",
     "vllm.outputs.CompletionOutput": "index text token_ids finish_reason stop_reason",
     "RequestOutputKind": "DELTA",
-    "SamplingParams": "max_tokens temperature output_kind structured_outputs detokenize",
+    "SamplingParams": (
+        "max_tokens temperature output_kind structured_outputs detokenize allowed_token_ids logit_bias "
+        "min_tokens all_stop_token_ids bad_words_token_ids"
+    ),
     "StructuredOutputsParams": "json regex choice grammar structural_tag _backend _backend_was_auto",
     "VLLMValidationError": "parameter",
     "ErrorResponse": "error",

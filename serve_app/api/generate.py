@@ -1,8 +1,8 @@
 """The body of `/generate`, the plain token-by-token endpoint."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class GenerateRequest(BaseModel):
@@ -15,6 +15,14 @@ class GenerateRequest(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2, description="0 is greedy.")] = 0.7
     stream: Annotated[bool, Field(description="Send each token as a server-sent event.")] = False
     model: Annotated[str | None, Field(description="By default the first model served.")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, body: Any) -> Any:
+        """A field that is null counts as not given, as in the OpenAI endpoints."""
+        if isinstance(body, dict):
+            return {name: value for name, value in body.items() if value is not None}
+        return body
 
 
 class GenerateTimings(BaseModel):

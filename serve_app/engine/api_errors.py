@@ -21,6 +21,9 @@ _MACHINERY = re.compile(r"[\[\]{}()]|^(?:function-|json-or-python|lax-or-strict|
 _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|constrained-.*)$")
 
 
+_TAGS = (("role",), ("type",))
+"""The end of the locations that say which branch of a union is meant."""
+
 ERROR_FRAME = b'data: {"error"'
 """How vLLM's frame of an error within a stream begins."""
 
@@ -58,10 +61,14 @@ def field_path(location: Sequence[int | str]) -> str | None:
     return path or None
 
 
-def from_validation(error: ValidationError) -> ApiError:
-    """Return a 400 that names the first wrong field, its value and what is allowed."""
-    item: dict[str, Any] = dict(error.errors(include_url=False)[0])
-    param = field_path(item["loc"])
+def from_validation(error: ValidationError, outer: Sequence[int | str] = ()) -> ApiError:
+    """Return a 400 that names the first wrong field, its value and what is allowed.
+
+    Args:
+        outer: Where in the body is what has been validated.
+    """
+    item = _likeliest(error.errors(include_url=False))
+    param = field_path((*outer, *item["loc"]))
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         return ApiError(400, f"{param}: required, and not given.", param=param, code="missing_field")
@@ -70,12 +77,26 @@ def from_validation(error: ValidationError) -> ApiError:
     return ApiError(400, message, param=param, code="invalid_value")
 
 
+def _likeliest(errors: Sequence[Any]) -> dict[str, Any]:
+    """Return the first error that is about what was meant: pydantic has one for each branch of a union.
+
+    A branch whose `role` or `type` is another one was not meant.
+    """
+    tags = [item for item in errors if item["type"] == "literal_error" and item["loc"][-1:] in _TAGS]
+    others = {item["loc"][:-1] for item in tags}
+    branches = {path for path in others if path and isinstance(path[-1], str) and _BRANCH.match(path[-1])}
+    meant = (i for i in errors if not any(i["loc"][:end] in branches for end in range(1, len(i["loc"]))))
+    item = next(meant, errors[0])
+    beside = [tag for tag in tags if tag["loc"][:-1] == item["loc"][:-1]]
+    return dict(beside[0] if beside and item["type"] == "missing" else item)
+
+
 def from_response(response: ErrorResponse) -> ApiError:
     """Return vLLM's own error document as an error of this API."""
     return _api_error(response.error.message, response.error.code, response.error.param)
 
 
-def from_exception(error: Exception) -> ApiError:
+def from_exception(error: Exception, *, log: bool = True) -> ApiError:
     """Return the error for what an operation raised. Only a fault of the server is a 5xx, and is logged."""
     if isinstance(error, ApiError):
         return error
@@ -84,7 +105,7 @@ def from_exception(error: Exception) -> ApiError:
     if isinstance(error, EngineDeadError):
         return engine_died()
     response = create_error_response(error)
-    if response.error.code >= 500 and response.error.code != 501:
+    if log and response.error.code >= 500 and response.error.code != 501:
         logger.error("an engine operation failed", exc_info=error)
     return from_response(response)
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from starlette.datastructures import State
 from starlette.requests import Request
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -16,22 +16,14 @@ from serve_app.api.errors import unsupported_feature
 from serve_app.engine.api_errors import from_response
 from serve_app.engine.bounds import check_token_ids, reject
 from serve_app.engine.media import check_media
+from serve_app.engine.request_body import RequestModel, errors_named_in
 from serve_app.engine.serving import Serving
 from serve_app.engine.vllm_compat import ErrorResponse
 
-_chat: TypeAdapter[ChatCompletionRequest] = TypeAdapter(ChatCompletionRequest)
-_completion: TypeAdapter[CompletionRequest] = TypeAdapter(CompletionRequest)
+_chat = RequestModel(ChatCompletionRequest)
+_completion = RequestModel(CompletionRequest)
 
 _TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
-_FLOATS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "length_penalty",
-)
 
 ReplyOrFrames = EngineReply | AsyncIterator[str | bytes]
 """A finished reply, or the frames of a stream as vLLM yields them."""
@@ -53,20 +45,22 @@ class Completions:
     async def chat(self, call: EngineRequest) -> ReplyOrFrames:
         """Chat completion: a reply, or the frames of a stream."""
         handler = find_handler(self._handlers, "openai_serving_chat", "chat completions")
+        request = _chat.parse(call.body, self._config)
         check_media(call.body, self._config)
-        request = _chat.validate_json(call.body)
         check_sampling(request, 1, self._max_sequences, self._vocabulary)
         request.cache_salt = cache_salt(call, request.cache_salt)
-        return answer_of(await handler.create_chat_completion(request, raw_request(call)))
+        with errors_named_in(request):
+            return answer_of(await handler.create_chat_completion(request, raw_request(call)))
 
     async def text(self, call: EngineRequest) -> ReplyOrFrames:
         """Text completion of one or more prompts: a reply, or the frames of a stream."""
         handler = find_handler(self._handlers, "openai_serving_completion", "completions")
-        request = _completion.validate_json(call.body)
+        request = _completion.parse(call.body, self._config)
         prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
         check_sampling(request, prompts, self._max_sequences, self._vocabulary)
         request.cache_salt = cache_salt(call, request.cache_salt)
-        return answer_of(await handler.create_completion(request, raw_request(call)))
+        with errors_named_in(request):
+            return answer_of(await handler.create_completion(request, raw_request(call)))
 
 
 def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: int) -> None:
@@ -80,10 +74,6 @@ def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: i
         raise reject("n", n, "must be at least 1")
     if n * prompts > max_sequences:
         raise reject("n", n, f"n times the {prompts} prompt(s) must be at most {max_sequences}")
-    for name in _FLOATS:
-        value = getattr(request, name, None)
-        if value is not None and not math.isfinite(value):
-            raise reject(name, value, "must be a finite number")
     for name in _TOKEN_LISTS:
         for token in getattr(request, name, None) or ():
             if not 0 <= token < vocabulary:

@@ -3,21 +3,34 @@
 from typing import Any
 
 import msgspec
-from pydantic import TypeAdapter
 from starlette.responses import Response
-from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
-from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
+from vllm.entrypoints.pooling.embed.protocol import (
+    EmbeddingChatRequest,
+    EmbeddingCompletionRequest,
+    EmbeddingRequest,
+)
+from vllm.entrypoints.serve.tokenize.protocol import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeCompletionRequest,
+    TokenizeRequest,
+)
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, not_an_object
 from serve_app.engine.bounds import check_characters, check_inputs, check_token_ids
 from serve_app.engine.completions import ReplyOrFrames, answer_of, cache_salt, find_handler, raw_request
 from serve_app.engine.media import check_media
+from serve_app.engine.request_body import RequestModel, errors_named_in
 from serve_app.engine.serving import Serving
 
-_embedding: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
-_tokenize: TypeAdapter[Any] = TypeAdapter(TokenizeRequest)
-_detokenize: TypeAdapter[DetokenizeRequest] = TypeAdapter(DetokenizeRequest)
+EMBEDDING = RequestModel(
+    EmbeddingRequest, {"messages": EmbeddingChatRequest, "input": EmbeddingCompletionRequest}
+)
+TOKENIZE = RequestModel(
+    TokenizeRequest, {"messages": TokenizeChatRequest, "prompt": TokenizeCompletionRequest}
+)
+_detokenize = RequestModel(DetokenizeRequest)
 
 _MAX_INPUTS = 2048
 """OpenAI's own bound on the texts of one request for embeddings."""
@@ -36,44 +49,51 @@ class TokenOperations:
     def __init__(self, serving: Serving) -> None:
         self._handlers = serving.state
         self._engine = serving.engine
-        self._vocabulary = serving.engine.model_config.get_vocab_size()
+        self._config = serving.engine.model_config
+        self._vocabulary = self._config.get_vocab_size()
 
     async def embeddings(self, call: EngineRequest) -> ReplyOrFrames:
         """Embeddings of the input."""
         handler = find_handler(self._handlers, "serving_embedding", "embeddings")
         # First, for pydantic tries each of them as everything that an input may be: 18 µs a text.
-        check_inputs("input", _input.decode(call.body).input, _MAX_INPUTS)
-        check_media(call.body, self._engine.model_config)
-        request = _embedding.validate_json(call.body)
+        try:
+            inputs = _input.decode(call.body).input
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise not_an_object(error) from None
+        check_inputs("input", inputs, _MAX_INPUTS)
+        request = EMBEDDING.parse(call.body, self._config)
+        check_media(call.body, self._config)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
         request.cache_salt = cache_salt(call, request.cache_salt)
-        response: Response = await handler(request, raw_request(call))
-        if response.status_code >= 400:
-            error = msgspec.json.decode(bytes(response.body)).get("error", {})
-            raise ApiError(response.status_code, error.get("message", ""), param=error.get("param"))
-        return EngineReply(200, bytes(response.body))
+        with errors_named_in(request):
+            response: Response = await handler(request, raw_request(call))
+            if response.status_code >= 400:
+                refusal = msgspec.json.decode(bytes(response.body)).get("error", {})
+                raise ApiError(response.status_code, refusal.get("message", ""), param=refusal.get("param"))
+            return EngineReply(200, bytes(response.body))
 
     async def tokenize(self, call: EngineRequest) -> ReplyOrFrames:
         """Text or messages to token ids."""
         handler = find_handler(self._handlers, "serving_tokenization", "tokenization")
-        check_media(call.body, self._engine.model_config)
-        request = _tokenize.validate_json(call.body)
+        request = TOKENIZE.parse(call.body, self._config)
+        check_media(call.body, self._config)
         # vLLM's own bound is for prompts that are to be generated from.
         messages = getattr(request, "messages", None)
         check_characters(
             "prompt" if messages is None else "messages",
             getattr(request, "prompt", None) if messages is None else _texts(messages),
-            self._engine.model_config.max_model_len,
+            self._config.max_model_len,
             self._engine.get_tokenizer(),
         )
-        return answer_of(await handler.create_tokenize(request, raw_request(call)))
+        with errors_named_in(request):
+            return answer_of(await handler.create_tokenize(request, raw_request(call)))
 
     async def detokenize(self, call: EngineRequest) -> ReplyOrFrames:
         """Token ids to text."""
         handler = find_handler(self._handlers, "serving_tokenization", "tokenization")
-        request = _detokenize.validate_json(call.body)
+        request = _detokenize.parse(call.body, self._config)
         check_token_ids("tokens", request.tokens, self._vocabulary)
-        limit = self._engine.model_config.max_model_len
+        limit = self._config.max_model_len
         if len(request.tokens) > limit:
             raise ApiError(
                 400,
@@ -81,7 +101,8 @@ class TokenOperations:
                 param="tokens",
                 code="context_length_exceeded",
             )
-        return answer_of(await handler.create_detokenize(request, raw_request(call)))
+        with errors_named_in(request):
+            return answer_of(await handler.create_detokenize(request, raw_request(call)))
 
 
 def _texts(messages: list[Any]) -> str:

@@ -20,6 +20,12 @@ def test_only_a_prompt_is_needed() -> None:
     }
 
 
+def test_null_counts_as_not_given() -> None:
+    request = parse('"max_tokens":null,"temperature":null,"stream":null,"model":null')
+
+    assert request.model_fields_set == {"prompt"}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -44,7 +50,6 @@ def test_bounds_themselves_are_within(fields: str) -> None:
         ('"max_tokens":0', "max_tokens"),
         ('"max_tokens":1000001', "max_tokens"),
         ('"max_tokens":1.5', "max_tokens"),
-        ('"max_tokens":null', "max_tokens"),
         ('"temperature":-0.01', "temperature"),
         ('"temperature":2.01', "temperature"),
         ('"temperature":NaN', "temperature"),

@@ -93,7 +93,12 @@ class Local:
         )
         self.llm = SimpleNamespace(
             errored=errored,
-            model_config=SimpleNamespace(get_vocab_size=lambda: 1000, max_model_len=8),
+            model_config=SimpleNamespace(
+                get_vocab_size=lambda: 1000,
+                max_model_len=8,
+                is_multimodal_model=False,
+                enable_prompt_embeds=False,
+            ),
             get_tokenizer=lambda: SimpleNamespace(max_chars_per_token=4),
         )
         self.handlers = handlers

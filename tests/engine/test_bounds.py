@@ -2,13 +2,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.bounds import check_characters, check_inputs, check_token_ids
+from serve_app.engine.bounds import check_characters, check_inputs, check_numbers, check_token_ids
 from serve_app.engine.completions import check_sampling
 
 VOCABULARY = 1000
 NAN, INF = float("nan"), float("inf")
+BIG = {"maximum": 2**64}
 
 
 def request(**fields: Any) -> Any:
@@ -61,24 +63,83 @@ def test_a_request_has_at_least_one_sequence(n: int) -> None:
     assert refused(n=n).message == f"n = {n}: must be at least 1"
 
 
+def out_of_range(**fields: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        check_numbers(ChatCompletionRequest(messages=[], **fields))
+    error = caught.value
+    assert (error.status, error.code) == (400, "invalid_value")
+    return error
+
+
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "temperature",
-        "top_p",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "length_penalty",
-    ],
-)
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "presence_penalty", "length_penalty"])
 def test_numbers_are_finite(name: str, value: float) -> None:
-    error = refused(**{name: value})
+    error = out_of_range(**{name: value})
 
     assert error.param == name
     assert error.message == f"{name} = {value}: must be a finite number"
+
+
+@pytest.mark.parametrize("value", [2**31, 2**63, 2**64, "18446744073709551616"])
+@pytest.mark.parametrize("name", ["top_k", "min_tokens", "stream_interval", "max_tokens"])
+def test_integers_of_the_engine_core_have_32_bits(name: str, value: Any) -> None:
+    error = out_of_range(**{name: value})
+
+    assert error.param == name
+    assert error.message == f"{name} = {int(value)}: must be from -2147483648 to 2147483647"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"vllm_xargs": {"a": [1, 2**64]}}, "vllm_xargs.a[1]"),
+        ({"vllm_xargs": {"a": INF}}, "vllm_xargs.a"),
+        ({"kv_transfer_params": {"a": [{"b": [-(2**63) - 1]}]}}, "kv_transfer_params.a[0].b[0]"),
+        ({"chat_template_kwargs": {"a": {"b": 2**64}}}, "chat_template_kwargs.a.b"),
+        ({"structured_outputs": {"json": BIG}}, "structured_outputs.json.maximum"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {"a": 2**64}},
+                }
+            },
+            "response_format.json_schema.schema.a",
+        ),
+        (
+            {"tools": [{"function": {"name": "a", "parameters": {"enum": [2**64]}}}]},
+            "tools[0].function.parameters.enum[0]",
+        ),
+        (
+            {"repetition_detection": {"max_pattern_size": 4, "min_count": 2**31}},
+            "repetition_detection.min_count",
+        ),
+        (
+            {"repetition_detection": {"max_pattern_size": 1025, "min_count": 2}},
+            "repetition_detection.max_pattern_size",
+        ),
+        ({"repetition_penalty": 1e308}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-308}, "repetition_penalty"),
+        ({"length_penalty": -1e308}, "length_penalty"),
+        ({"logit_bias": {"5": INF}}, "logit_bias.5"),
+        ({"stop_token_ids": [5, 2**64]}, "stop_token_ids[1]"),
+    ],
+)
+def test_a_number_out_of_range_is_named_wherever_it_is(fields: dict[str, Any], param: str) -> None:
+    assert out_of_range(**fields).param == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_k": 2**31 - 1, "seed": -(2**63), "priority": 2**63 - 1, "temperature": 0.0},
+        {"vllm_xargs": {"a": [-(2**63), 2**64 - 1, 1e308, "18446744073709551616"]}},
+        {"tools": [{"function": {"name": "a", "parameters": {"maximum": 2**64 - 1}}}]},
+        {"user": "18446744073709551616", "unknown": 2**64},
+    ],
+)
+def test_numbers_that_the_core_can_take_pass(fields: dict[str, Any]) -> None:
+    check_numbers(ChatCompletionRequest(messages=[{"role": "user", "content": "a"}], **fields))
 
 
 @pytest.mark.parametrize("token", [-1, 1000, 2**63])

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from starlette.datastructures import State
 from starlette.responses import JSONResponse
 
@@ -110,9 +109,8 @@ async def test_what_is_out_of_bounds_is_refused_by_its_field(
     assert await refusal(operation(call(**body))) == expected
 
 
-async def test_a_field_of_the_wrong_type_is_left_to_the_caller_to_word(completions: Completions) -> None:
-    with pytest.raises(ValidationError):
-        await completions.chat(call(messages="sea"))
+async def test_a_field_of_the_wrong_type_is_named(completions: Completions) -> None:
+    assert await refusal(completions.chat(call(messages="sea"))) == (400, "invalid_value", "messages")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,235 @@
+"""From the body of a request to a request of vLLM's, with errors that name the field they are about."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json
+from vllm.config import ModelConfig
+
+from serve_app.api.errors import ApiError
+from serve_app.engine.api_errors import from_exception, from_validation
+from serve_app.engine.bounds import check_numbers, reject
+
+logger = logging.getLogger("ray.serve")
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NULL = msgspec.Raw(b"null")
+
+_TEXT_IN = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+    "tool_reference": "name",
+}
+"""The field that has the text of a content part, by the part's type."""
+_MAY_BE_NULL = ("text", "refusal")
+_WRITTEN_FOR = {
+    # vLLM's own name of what is at fault: the fields of a body that it is made from.
+    "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
+    "input_tokens": ("messages", "prompt", "input"),
+    "structured_outputs": ("structured_outputs", "response_format", "tools"),
+    "max_tokens": ("max_completion_tokens", "max_tokens"),
+    "logprobs": ("top_logprobs", "logprobs"),
+}
+
+
+class RequestModel:
+    """One of vLLM's request models, or a union of several.
+
+    Args:
+        model: What a body is validated as.
+        by_field: For a union: the model that a body with this field is meant to be. The last one is for all
+            other bodies. Errors of a union are about each of its models.
+    """
+
+    def __init__(self, model: Any, by_field: dict[str, type[BaseModel]] | None = None) -> None:
+        self._adapter: TypeAdapter[Any] = TypeAdapter(model)
+        self._by_field = by_field or {"": model}
+
+    def parse(self, body: bytes, config: ModelConfig) -> Any:
+        """Return the request in `body`, whose numbers the engine core can take.
+
+        A field at the top that is `null` counts as not given, as clients with types send it.
+
+        Raises:
+            ApiError: 400, which names the field, its value and the bound.
+        """
+        if b"null" in body:
+            body = _without_nulls(body)
+        try:
+            request = self._adapter.validate_json(body)
+        except Exception as error:
+            raise self._failure(body, error) from error
+        check_numbers(request)
+        messages = getattr(request, "messages", None)
+        if isinstance(messages, list):
+            _check_messages(messages, config.is_multimodal_model or config.enable_prompt_embeds)
+        return request
+
+    def _failure(self, body: bytes, error: Exception) -> ApiError:
+        if isinstance(error, ValidationError) and len(self._by_field) == 1:
+            return from_validation(error)
+        failure = from_exception(error, log=False)  # no fault of the server's, whatever was raised
+        if failure.param is not None and not isinstance(error, ValidationError):
+            return failure
+        # vLLM's validators see a body before its types have been checked, and some trip over them.
+        try:
+            members = from_json(body)
+        except ValueError:
+            return failure
+        if not isinstance(members, dict):
+            return failure
+        found = _first_wrong(self._meant(members), members)
+        if found is not None:
+            return found
+        if failure.status >= 500:
+            logger.warning("a request could not be validated", exc_info=error)
+        return ApiError(400, failure.message, param=failure.param, code="invalid_value")
+
+    def _meant(self, members: dict[str, Any]) -> type[BaseModel]:
+        named = (model for name, model in self._by_field.items() if name in members)
+        return next(named, list(self._by_field.values())[-1])
+
+
+def _without_nulls(body: bytes) -> bytes:
+    try:
+        members = _members.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return body
+    given = {name: value for name, value in members.items() if value != _NULL}
+    return body if len(given) == len(members) else msgspec.json.encode(given)
+
+
+@cache
+def _field_adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    annotation: Any = field.annotation
+    return TypeAdapter(Annotated[annotation, *field.metadata] if field.metadata else annotation)
+
+
+def _first_wrong(model: type[BaseModel], members: dict[str, Any]) -> ApiError | None:
+    """Return the error about the first field whose value is not of the field's own type."""
+    for name, field in model.model_fields.items():
+        if name not in members:
+            if field.is_required():
+                return ApiError(400, f"{name}: required, and not given.", param=name, code="missing_field")
+            continue
+        try:
+            _field_adapter(model, name).validate_python(members[name])
+        except ValidationError as error:
+            return from_validation(error, (name,))
+        except Exception as error:  # a validator of the field has tripped over the value
+            return ApiError(400, f"{name}: {error}", param=name, code="invalid_value")
+    return None
+
+
+def _check_messages(messages: list[Any], media: bool) -> None:
+    """Bring what pydantic validates only when it is read into lists, and check the parts of contents.
+
+    vLLM looks at a part when it renders the prompt, and its errors do not say where in the body it is.
+
+    Args:
+        media: Whether the model takes anything but text.
+    """
+    for index, message in enumerate(messages):
+        if isinstance(message, list):  # one conversation of several
+            _check_messages(message, media)
+            continue
+        if not isinstance(message, dict):
+            raise ApiError(
+                400, f"messages[{index}]: must have a role", param=f"messages[{index}]", code="invalid_value"
+            )
+        for name, value in message.items():
+            if isinstance(value, Iterator):
+                try:
+                    message[name] = list(value)
+                except ValidationError as error:
+                    raise from_validation(error, ("messages", index, name)) from None
+        parts = message.get("content")
+        if isinstance(parts, list):
+            for number, part in enumerate(parts):
+                if isinstance(part, dict):
+                    _check_part(f"messages[{index}].content[{number}]", part, media)
+
+
+def _check_part(path: str, part: dict[str, Any], media: bool) -> None:
+    kind = part.get("type")
+    if kind is not None and not isinstance(kind, str):
+        raise reject(f"{path}.type", kind, "must be a string")
+    name = _TEXT_IN.get(kind or "")
+    if name is None:
+        if media:
+            return
+        if kind is None and "text" in part:
+            raise ApiError(
+                400, f"{path}.type: required, and not given.", param=f"{path}.type", code="missing_field"
+            )
+        raise ApiError(
+            400,
+            f"{path}: this model takes text, and no part of type {kind!r:.100}",
+            param=path,
+            code="unsupported_feature",
+        )
+    if name not in part:
+        raise ApiError(
+            400, f"{path}.{name}: required, and not given.", param=f"{path}.{name}", code="missing_field"
+        )
+    value = part[name]
+    if not isinstance(value, str) and (value is not None or kind not in _MAY_BE_NULL):
+        raise reject(f"{path}.{name}", value, "must be a string")
+
+
+@contextmanager
+def errors_named_in(request: Any) -> Iterator[None]:
+    """Raise what the block does as an `ApiError` whose `param` is a path in the body of `request`."""
+    try:
+        yield
+    except Exception as error:
+        failure = from_exception(error)
+        param = failure.param
+        if failure.status < 500 and (path := _path_of(param, failure.message, request)) != param:
+            if param and failure.message.startswith((f"{param} =", f"{param}:")):
+                failure.message = f"{path}{failure.message.removeprefix(param)}"
+            failure.param = path
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def _path_of(param: str | None, message: str, request: Any) -> str | None:
+    """Return where in the body is what vLLM calls `param`, or what its `message` begins with."""
+    fields = type(request).model_fields
+    if param is None:
+        first = message.partition(" ")[0].strip("`'")
+        return first if first in fields else None
+    for name in _WRITTEN_FOR.get(param, ()):
+        if name in request.model_fields_set:
+            return name
+    head = param.partition(".")[0]
+    messages = getattr(request, "messages", None)
+    if head in fields or not isinstance(messages, list):
+        return param
+    for path, found in _places(messages):
+        if head in found:
+            return f"{path}.{param}"
+    return "messages"
+
+
+def _places(messages: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the parts of messages, each before the message that it is in, and where they are."""
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            continue
+        path = f"messages[{index}]"
+        parts = message.get("content")
+        for number, part in enumerate(parts if isinstance(parts, list) else ()):
+            if isinstance(part, dict):
+                yield f"{path}.content[{number}]", part
+        yield path, message

@@ -1,0 +1,196 @@
+"""From bodies to vLLM's own request models, and what their errors name."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.exceptions import VLLMValidationError
+
+from serve_app.api.errors import ApiError
+from serve_app.engine.request_body import RequestModel, errors_named_in
+from serve_app.engine.token_operations import EMBEDDING, TOKENIZE
+
+CHAT = RequestModel(ChatCompletionRequest)
+TEXT = RequestModel(CompletionRequest)
+SEA = {"role": "user", "content": "sea"}
+TEXT_ONLY: Any = SimpleNamespace(is_multimodal_model=False, enable_prompt_embeds=False)
+MULTIMODAL: Any = SimpleNamespace(is_multimodal_model=True, enable_prompt_embeds=False)
+
+
+def chat(**fields: Any) -> Any:
+    return CHAT.parse(json.dumps({"messages": [SEA], **fields}).encode(), TEXT_ONLY)
+
+
+def refused(model: RequestModel, config: Any = TEXT_ONLY, /, **body: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        model.parse(json.dumps(body).encode(), config)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def test_null_counts_as_not_given() -> None:
+    names = [name for name in ChatCompletionRequest.model_fields if name != "messages"]
+
+    request = chat(**dict.fromkeys(names))
+
+    assert request.model_fields_set == {"messages"}
+
+
+def test_null_is_kept_within_a_field() -> None:
+    answer: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
+
+    assert chat(messages=[SEA, answer]).messages[1]["content"] is None
+
+
+def test_a_required_field_that_is_null_is_missing() -> None:
+    error = refused(CHAT, messages=None)
+
+    assert (error.param, error.code) == ("messages", "missing_field")
+
+
+@pytest.mark.parametrize("value", [[], "x", 5, [1]])
+@pytest.mark.parametrize("model", [CHAT, TEXT])
+def test_structured_outputs_of_a_wrong_type_are_named(model: RequestModel, value: Any) -> None:
+    error = refused(model, messages=[SEA], prompt="sea", structured_outputs=value)
+
+    assert (error.param, error.code) == ("structured_outputs", "invalid_value")
+    assert error.message.startswith(f"structured_outputs = {value!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
+        ({"messages": 5}, "messages"),
+        ({"messages": [5]}, "messages[0]"),
+        ({"messages": [SEA, {"role": "user", "content": 5}]}, "messages[1].content"),
+        ({"messages": [{"author": {"role": "user"}, "content": []}]}, "messages[0]"),
+        ({"tool_choice": [], "tools": [{"function": {"name": "a"}}]}, "tool_choice"),
+        ({"tools": [{"function": {}}]}, "tools[0].function.name"),
+        ({"tools": [{"function": {"name": "a", "parameters": 5}}]}, "tools[0].function.parameters"),
+        ({"response_format": 5}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": 5}}, "response_format.json_schema"),
+        ({"top_logprobs": {}}, "top_logprobs"),
+        ({"stream": True, "stream_options": 5}, "stream_options"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"cache_salt": 5}, "cache_salt"),
+        ({"repetition_detection": []}, "repetition_detection"),
+    ],
+)
+def test_a_wrong_value_is_named_by_its_path(fields: dict[str, Any], param: str) -> None:
+    assert refused(CHAT, **{"messages": [SEA], **fields}).param == param
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "param"),
+    [
+        (TOKENIZE, {"messages": [SEA], "add_generation_prompt": "maybe"}, "add_generation_prompt"),
+        (TOKENIZE, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        (TOKENIZE, {}, "prompt"),
+        (EMBEDDING, {"messages": [SEA], "add_special_tokens": "maybe"}, "add_special_tokens"),
+        (EMBEDDING, {"input": "sea", "priority": "high"}, "priority"),
+        (EMBEDDING, {}, "input"),
+    ],
+)
+def test_an_error_is_about_the_kind_of_body_that_was_meant(
+    model: RequestModel, body: dict[str, Any], param: str
+) -> None:
+    assert refused(model, **body).param == param
+
+
+@pytest.mark.parametrize("role", ["user", "system", "assistant", "tool", "developer", "other"])
+@pytest.mark.parametrize(
+    ("part", "param", "code"),
+    [
+        ({"type": "text"}, ".text", "missing_field"),
+        ({"type": "text", "text": 5}, ".text", "invalid_value"),
+        ({"type": "refusal", "refusal": 5}, ".refusal", "invalid_value"),
+        ({"type": "thinking"}, ".thinking", "missing_field"),
+        ({"type": 5, "text": "a"}, ".type", "invalid_value"),
+        ({"text": "a"}, ".type", "missing_field"),
+    ],
+)
+def test_a_bad_part_is_named_with_its_message(role: str, part: dict[str, Any], param: str, code: str) -> None:
+    fine = {"type": "text", "text": "a"}
+    message = {"role": role, "content": [fine, part], "tool_call_id": "a"}
+
+    error = refused(CHAT, messages=[SEA, message])
+
+    assert (error.param, error.code) == (f"messages[1].content[1]{param}", code)
+    assert error.message.startswith(f"messages[1].content[1]{param}")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "http://127.0.0.1/"}},
+        {"image_url": "http://127.0.0.1/"},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file", "file": {}},
+    ],
+)
+@pytest.mark.parametrize("model", [CHAT, EMBEDDING, TOKENIZE])
+def test_a_model_of_text_refuses_media_without_reading_them(
+    model: RequestModel, part: dict[str, Any]
+) -> None:
+    error = refused(model, messages=[{"role": "user", "content": [part]}])
+
+    assert error.param == "messages[0].content[0]"
+    assert error.code == "unsupported_feature"
+
+
+@pytest.mark.parametrize("config", [TEXT_ONLY, MULTIMODAL])
+@pytest.mark.parametrize(
+    ("part", "param"),
+    [
+        ({"type": "image_url", "image_url": {"url": 5}}, "messages[0].content[0].image_url.url"),
+        ({"type": "image_url", "image_url": ["x"]}, "messages[0].content[0].image_url"),
+        ({"type": "file", "file": 5}, "messages[0].content[0].file"),
+        ({"type": "nonsense"}, "messages[0].content[0].type"),
+    ],
+)
+def test_media_of_a_wrong_type_are_named(config: Any, part: dict[str, Any], param: str) -> None:
+    assert refused(CHAT, config, messages=[{"role": "user", "content": [part]}]).param == param
+
+
+def test_what_vllm_calls_a_part_is_named_by_its_path() -> None:
+    part = {"type": "image_url", "image_url": {"url": "x"}}
+    body = json.dumps({"messages": [SEA, {"role": "user", "content": ["a", part]}]}).encode()
+    request = CHAT.parse(body, MULTIMODAL)
+
+    with pytest.raises(ApiError) as caught, errors_named_in(request):
+        raise VLLMValidationError("no such picture", parameter="image_url.url")
+
+    assert caught.value.param == "messages[1].content[1].image_url.url"
+
+
+@pytest.mark.parametrize(
+    ("fields", "raised", "param"),
+    [
+        ({"vllm_xargs": {"a": 1}}, VLLMValidationError("no", parameter="extra_args"), "vllm_xargs"),
+        (
+            {"logprobs": True, "top_logprobs": 5},
+            VLLMValidationError("no", parameter="logprobs"),
+            "top_logprobs",
+        ),
+        (
+            {"max_completion_tokens": 5},
+            VLLMValidationError("no", parameter="max_tokens"),
+            "max_completion_tokens",
+        ),
+        ({}, VLLMValidationError("no", parameter="input_tokens"), "messages"),
+        ({"min_p": 5}, VLLMValidationError("min_p must be in [0, 1], got 5."), "min_p"),
+        ({}, VLLMValidationError("no", parameter="temperature"), "temperature"),
+        ({}, VLLMValidationError("Something else"), None),
+    ],
+)
+def test_what_vllm_calls_a_field_is_named_as_in_the_body(
+    fields: dict[str, Any], raised: Exception, param: str | None
+) -> None:
+    with pytest.raises(ApiError) as caught, errors_named_in(chat(**fields)):
+        raise raised
+
+    assert (caught.value.status, caught.value.param) == (400, param)
