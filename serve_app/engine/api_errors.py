@@ -61,14 +61,15 @@ def field_path(location: Sequence[int | str]) -> str | None:
     return path or None
 
 
-def from_validation(error: ValidationError, outer: Sequence[int | str] = ()) -> ApiError:
+def from_validation(error: ValidationError, outer: str = "") -> ApiError:
     """Return a 400 that names the first wrong field, its value and what is allowed.
 
     Args:
-        outer: Where in the body is what has been validated.
+        outer: The path in the body of what has been validated; empty for the body.
     """
     item = _likeliest(error.errors(include_url=False))
-    param = field_path((*outer, *item["loc"]))
+    inner = field_path(item["loc"])
+    param = f"{outer}.{inner}".replace(".[", "[").removeprefix(".") if inner else outer or None
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         return ApiError(400, f"{param}: required, and not given.", param=param, code="missing_field")

@@ -70,7 +70,9 @@ class RequestModel:
         check_numbers(request)
         messages = getattr(request, "messages", None)
         if isinstance(messages, list):
-            _check_messages(messages, config.is_multimodal_model or config.enable_prompt_embeds)
+            # An embedding's conversation may be its input; vLLM then makes it the messages, too.
+            path = "input" if "input" in request.model_fields_set else "messages"
+            _check_messages(path, messages, config.is_multimodal_model or config.enable_prompt_embeds)
         return request
 
     def _failure(self, body: bytes, error: Exception) -> ApiError:
@@ -124,13 +126,13 @@ def _first_wrong(model: type[BaseModel], members: dict[str, Any]) -> ApiError | 
         try:
             _field_adapter(model, name).validate_python(members[name])
         except ValidationError as error:
-            return from_validation(error, (name,))
+            return from_validation(error, name)
         except Exception as error:  # a validator of the field has tripped over the value
             return ApiError(400, f"{name}: {error}", param=name, code="invalid_value")
     return None
 
 
-def _check_messages(messages: list[Any], media: bool) -> None:
+def _check_messages(path: str, messages: list[Any], media: bool) -> None:
     """Bring what pydantic validates only when it is read into lists, and check the parts of contents.
 
     vLLM looks at a part when it renders the prompt, and its errors do not say where in the body it is.
@@ -139,24 +141,23 @@ def _check_messages(messages: list[Any], media: bool) -> None:
         media: Whether the model takes anything but text.
     """
     for index, message in enumerate(messages):
+        at = f"{path}[{index}]"
         if isinstance(message, list):  # one conversation of several
-            _check_messages(message, media)
+            _check_messages(at, message, media)
             continue
         if not isinstance(message, dict):
-            raise ApiError(
-                400, f"messages[{index}]: must have a role", param=f"messages[{index}]", code="invalid_value"
-            )
+            raise ApiError(400, f"{at}: must have a role", param=at, code="invalid_value")
         for name, value in message.items():
             if isinstance(value, Iterator):
                 try:
                     message[name] = list(value)
                 except ValidationError as error:
-                    raise from_validation(error, ("messages", index, name)) from None
+                    raise from_validation(error, f"{at}.{name}") from None
         parts = message.get("content")
         if isinstance(parts, list):
             for number, part in enumerate(parts):
                 if isinstance(part, dict):
-                    _check_part(f"messages[{index}].content[{number}]", part, media)
+                    _check_part(f"{at}.content[{number}]", part, media)
 
 
 def _check_part(path: str, part: dict[str, Any], media: bool) -> None:

@@ -16,6 +16,7 @@ from serve_app.engine.token_operations import EMBEDDING, TOKENIZE
 CHAT = RequestModel(ChatCompletionRequest)
 TEXT = RequestModel(CompletionRequest)
 SEA = {"role": "user", "content": "sea"}
+PICTURE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/"}}
 TEXT_ONLY: Any = SimpleNamespace(is_multimodal_model=False, enable_prompt_embeds=False)
 MULTIMODAL: Any = SimpleNamespace(is_multimodal_model=True, enable_prompt_embeds=False)
 
@@ -126,7 +127,7 @@ def test_a_bad_part_is_named_with_its_message(role: str, part: dict[str, Any], p
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image_url", "image_url": {"url": "http://127.0.0.1/"}},
+        PICTURE,
         {"image_url": "http://127.0.0.1/"},
         {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
         {"type": "file", "file": {}},
@@ -140,6 +141,17 @@ def test_a_model_of_text_refuses_media_without_reading_them(
 
     assert error.param == "messages[0].content[0]"
     assert error.code == "unsupported_feature"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": [SEA, {"role": "tool", "content": [{"type": "text"}]}]}, "input[1].content[0].text"),
+        ({"messages": [[SEA], [{"role": "user", "content": [PICTURE]}]]}, "messages[1][0].content[0]"),
+    ],
+)
+def test_parts_of_conversations_to_embed_are_named(body: dict[str, Any], param: str) -> None:
+    assert refused(EMBEDDING, **body).param == param
 
 
 @pytest.mark.parametrize("config", [TEXT_ONLY, MULTIMODAL])
