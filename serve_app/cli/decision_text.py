@@ -7,18 +7,18 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from serve_app.cli.formats import seconds
+from serve_app.cli.formats import count, seconds
 from serve_app.cli.terminal_output import Style
 from serve_app.wire.signals import STALE_AFTER_S
 
 WIDTH = 100
 NO_POLICY = (
-    "No policy has reported yet. If this does not change, the configuration lacks the lines\n"
+    "No policy has reported yet. The configuration may lack these lines beside import_path:\n"
     "  autoscaling_policy:\n"
     "    policy_function: serve_app.controller.serve_policy:ServePolicy\n"
-    "beside import_path; `tideserve check FILE` says whether it does."
+    "`tideserve check FILE` says whether they are missing."
 )
-REJECTED = "The knobs given last are rejected, and the earlier ones stay in force: "
+REJECTED = "The newest knobs are rejected, so the knobs before them stay in force. Error: "
 
 _SOURCES_SHOWN = 4
 _LATE_S = 15.0
@@ -126,11 +126,13 @@ def explain(
     rejected = _hanging(REJECTED, document.knobs_rejected, 2) if document.knobs_rejected else []
     trouble = [NO_POLICY] if status is None else []
     if status is not None and (late := now - status.at if status.age_s is None else status.age_s) > _LATE_S:
-        trouble.append(f"The policy last reported {seconds(late)} ago: what follows may be out of date.")
+        trouble.append(
+            f"The policy last reported {seconds(late)} ago, so the lines below may be out of date."
+        )
     if status is not None and status.policy_errors:
         times = "once" if status.policy_errors == 1 else f"{status.policy_errors} times"
         history = "The history shows the errors."
-        trouble.append(f"The policy raised an error {times} and kept its targets. {history}")
+        trouble.append(f"The policy raised an error {times} and kept the targets. {history}")
     blocks = ["\n".join(map(style.warn, lines)) for lines in (rejected, trouble) if lines]
     records: dict[str, list[RecordDocument]] = {
         deployment: [] for deployment, state in models.items() if model in (None, state.model)
@@ -195,7 +197,7 @@ def _block(
     dated = any(_on_another_day(record.at, now, zone) for record in shown)
     lines += ["", style.bold("  History")]
     lines += [history_line(record, zone, style, dated=dated) for record in shown] or [
-        style.dim("  no change among the records asked for")
+        style.dim("  The records that were asked for hold no change.")
     ]
     return "\n".join(lines)
 
@@ -204,31 +206,37 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
     moving = f", {state.starting} starting" if state.starting else ""
     moving += f", {state.draining} draining" if state.draining else ""
     cold = "not measured yet" if state.cold_start_s is None else f"{seconds(state.cold_start_s)}, measured"
-    counts = f"{state.ready} ready, target {state.target}, wanted {state.wanted}{moving}"
-    lines = [f"  {counts}; mode {state.mode}; cold start {cold}"]
+    counts = f"{state.ready} ready{moving}, target {state.target}, wanted {state.wanted}"
+    lines = [f"  Replicas: {counts}. Mode: {state.mode}. Cold start: {cold}."]
     lines += _hanging("  ", _next_start(state, zygote), indent=4) if state.warm_node is not None else []
     if state.pending:
-        head = f"  {state.pending} pending for {seconds(state.pending_s)}: "
-        why = _hanging(head, state.reason or "the cluster gives no reason", indent=4)
-        lines += [style.warn(line) for line in why]
+        have = "replica has" if state.pending == 1 else "replicas have"
+        waits = f"{state.pending} {have} been pending for {seconds(state.pending_s)}."
+        why = f"{waits} Reason: {state.reason or 'the cluster gives none'}"
+        lines += [style.warn(line) for line in _hanging("  ", why, indent=4)]
     return lines
 
 
 def _next_start(state: _ModelStatus, zygote: bool) -> str:
     """Return on which kind of node the next replica starts, and how long starts take."""
     if not zygote:
-        return "the zygote is off, so every start imports vLLM, as on a cold node"
-    room, kind = ("a", "warm") if state.warm_node else ("no", "cold")
-    text = f"{room} node with a warm zygote has room, so the next start is on a {kind} node"
+        return "The zygote is off, so every replica imports vLLM when it starts."
+    room, kind = ("A", "warm") if state.warm_node else ("No", "cold")
+    text = f"{room} node with vLLM already imported has room, so the next replica starts on a {kind} node."
     if (warm_s := state.warm_node_start_s) is not None and (cold_s := state.cold_node_start_s) is not None:
-        text += f"; starts take {seconds(warm_s)} on a warm node and {seconds(cold_s)} on a cold one"
+        text += f" A start takes {seconds(warm_s)} on a warm node and {seconds(cold_s)} on a cold node."
     return text
 
 
 def _decision(record: RecordDocument, now: float, zone: tzinfo | None, style: Style) -> list[str]:
     at = _clock(record.at, zone, _on_another_day(record.at, now, zone))
-    move = f"{record.old_target} -> {record.new_target}"
-    lines = [style.bold(f"  Newest decision, {at}: {move}, because of {record.binding}")]
+    new = count(record.new_target, "replica")
+    move = (
+        f"goes from {record.old_target} to {new}"
+        if record.old_target != record.new_target
+        else f"stays at {new}"
+    )
+    lines = [style.bold(f"  Newest decision, {at}: the target {move}, because of {record.binding}.")]
     lines += _hanging("  ", _without(record.reason, record.binding))
     if record.counterfactual:
         lines += _hanging("  ", record.counterfactual)
@@ -237,7 +245,7 @@ def _decision(record: RecordDocument, now: float, zone: tzinfo | None, style: St
         lines += [style.warn(line) for line in _hanging("  note: ", note)]
     if (share := record.signals.get("cached_share")) is not None:
         tokens = record.signals.get("prompt_tokens_mean", 0.0)
-        prompts = f"{tokens:,.0f} tokens on average, of which prefix caches held {share:.0%}"
+        prompts = f"{tokens:,.0f} tokens on average, of which {100 * share:.0f} % were cached."
         lines += [style.dim(line) for line in _hanging("  prompts: ", prompts)]
     lines += [style.dim(line) for line in _hanging("  reports: ", _ages(record.ages_s))]
     return lines

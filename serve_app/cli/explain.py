@@ -29,15 +29,15 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
         help="explain why the autoscaler has the replicas it has",
-        epilog="Exit status: 0; 1 if nothing answers, or if the knobs given last are rejected.",
+        epilog="Exit status: 0; 1 if nothing answers, or if the newest knobs are rejected.",
     )
     add = parser.add_argument
     add("--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}")
     add("--model", metavar="M", help="one model only")
     limit_help = f"how many records to look at; by default {_LIMIT}"
     add("--limit", type=int, default=_LIMIT, metavar="N", help=limit_help)
-    add("--follow", action="store_true", help="go on printing decisions as they are made")
-    add("--json", action="store_true", help="print what the API answers, and with --follow a record a line")
+    add("--follow", action="store_true", help="keep printing new decisions until Ctrl-C")
+    add("--json", action="store_true", help="print the answer of the API, and with --follow each new record")
     parser.set_defaults(command=run_explain)
 
 
@@ -67,7 +67,7 @@ def _follow(
     style = style_for(sys.stdout)
     away = False
     if not options.json:
-        print(f"\nFollowing {options.url}; Ctrl-C ends", flush=True)
+        print(f"\nFollowing {options.url}. Ctrl-C ends the command.", flush=True)
     while True:
         # The server forgets old records, so its newest answer is all that has to be remembered.
         known = {_identity(record) for record in document.decisions}

@@ -74,8 +74,8 @@ class Journal:
         """Return the record of a policy that raised."""
         why = Explanation(
             binding="error",
-            reason=f"the policy raised {text}; the target is kept",
-            counterfactual="nothing changes until the policy works again",
+            reason=f"The policy raised {text}. The target is kept.",
+            counterfactual="The target changes when the policy works again.",
         )
         kept = Decision(target, target, why)
         return self._add("error", deployment, model, "", target, ready, kept, now)

@@ -41,8 +41,8 @@ class Memory:
         kept = tuple(laws.items())[: KEPT_IDENTITIES - 1]
         known = type(self)(with_law(self.state, law), identity, kept)
         if law is None:
-            return known, f"the learned law of {self.identity!r} is not used: the model is {identity!r} now"
-        return known, f"the learned law of {identity!r} is used again: the model was {self.identity!r}"
+            return known, f"The model is now {identity!r}. Nothing learned of {self.identity!r} is used."
+        return known, f"The model is {identity!r} again. The figures learned of it are used again."
 
 
 def remembered(memories: Mapping[str, Memory], served: Collection[str], now: float) -> dict[str, Memory]:

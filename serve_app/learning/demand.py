@@ -61,10 +61,13 @@ class Demand:
         """Return the requests per second in the last `buckets` whole buckets and the one that is filling."""
         if self.start is None:
             return 0.0
-        seen = self.buckets[-(buckets + 1) :]
-        seconds = (len(seen) - 1) * BUCKET_S + max(now - self.start, 0.0)
+        return sum(self.buckets[-(buckets + 1) :]) / self._seconds(now, buckets)
+
+    def _seconds(self, now: float, buckets: int) -> float:
+        """Return over how many seconds `rate` reads."""
+        whole = min(len(self.buckets) - 1, buckets) * BUCKET_S
         # Over less than a bucket one request would look like a burst.
-        return sum(seen) / max(seconds, BUCKET_S)
+        return max(whole + max(now - (self.start or 0.0), 0.0), BUCKET_S)
 
     def recent(self, now: float) -> tuple[float, float]:
         """Return the rates over half a window and a whole one, which outlasts a lull."""
@@ -76,7 +79,7 @@ class Demand:
         window = self.window if long >= short else self.window // 2
         return Arrivals(
             rps=max(short, long),
-            over_s=window * BUCKET_S,
+            over_s=self._seconds(now, window),
             window_s=self.window * BUCKET_S,
             felt_rps=self.felt_rps(now),
             last_30s_rps=self.rate(now, MINUTE // 2),

@@ -26,10 +26,10 @@ def _usable(readings: Mapping[str, Reading[S]], what: str, notes: list[str]) -> 
     usable = {}
     for source, reading in readings.items():
         if not reading.fresh:  # also what an age of NaN comes to
-            notes.append(f"{what} {source}: its report is stale ({reading.age_s:.0f} s old)")
+            notes.append(f"{what} {source}: The report is {reading.age_s:.0f} s old, so it is not used.")
         # The root of the sum of squares: not finite unless all are, and a tenth of the time of asking each.
         elif not hypot(*_READ_ALL[what](reading.signals)) <= _LARGEST:
-            notes.append(f"{what} {source}: its report has numbers that are not finite")
+            notes.append(f"{what} {source}: The report has numbers that are not finite, so it is not used.")
         else:
             usable[source] = reading.signals
     return usable

@@ -7,7 +7,7 @@ from typing import Any, Literal
 _AGES_KEPT = 20
 """Reports whose age a record keeps, the oldest. The ages of a thousand replicas are 30 KB in each record."""
 
-ClampName = Literal["bounds", "delay", "signals", "hold", "mode"]
+ClampName = Literal["bounds", "delay", "signals", "batch_limit", "mode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def counted(number: float, noun: str) -> str:
-    """Return `number` with its noun: "no replica", "1 replica", "3 replicas"."""
-    whole = f"{number:.0f}"
+    """Return `number` with its noun: "no replica", "1 replica", "3,000 replicas"."""
+    whole = f"{number:,.0f}"
     return {"0": f"no {noun}", "1": f"1 {noun}"}.get(whole, f"{whole} {noun}s")
 
 
@@ -83,3 +83,9 @@ def are(number: float, noun: str) -> str:
     """Return `number` with its noun and verb: "no replica is", "1 replica is", "3 replicas are"."""
     words = counted(number, noun)
     return f"{words} {'are' if words.endswith('s') else 'is'}"
+
+
+def amount(number: float, digits: int = 3) -> str:
+    """Return `number` with so many significant digits, and all those before its point: "0.62", "24,300"."""
+    rounded = round(number) if abs(number) >= 10**digits else float(f"{number:.{digits}g}")
+    return f"{rounded:,.15g}"

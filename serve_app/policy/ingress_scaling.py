@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from serve_app.policy.explanation import are
+from serve_app.policy.explanation import are, counted
 from serve_app.settings.knobs import IngressKnobs
 from serve_app.wire.signals import STALE_AFTER_S
 
@@ -50,16 +50,16 @@ def decide_ingress(
     peaks = (*recent, *first, (now, wanted))
     current = min(max(target, knobs.min_replicas), knobs.max_replicas)
     reason = (
-        f"{are(ongoing, 'request')} open; the target is {knobs.target_ongoing_requests:g} per replica, "
-        f"so {are(needed, 'replica')} needed"
+        f"{are(ongoing, 'request')} open. One ingress replica may have {knobs.target_ongoing_requests:g}, "
+        f"so {are(needed, 'replica')} needed."
     )
     if len(known) < ready:
-        reason += f"; {ready - len(known)} of {ready} replicas did not report, so none is removed"
+        reason += f" {counted(ready - len(known), 'replica')} did not report, so no replica is removed."
         wanted = max(wanted, current)
     else:
         floor = min(max(n for _, n in peaks), knobs.max_replicas)
         wanted = max(wanted, min(current, floor))
     allowed = wanted if room is None else max(min(wanted, target + room), min(wanted, target))
     if allowed < wanted:
-        reason += f"; there is room for {allowed}, because engine replicas need the rest"
+        reason += f" There is room for {allowed}, because engine replicas need the rest."
     return IngressDecision(allowed, wanted, peaks, reason)

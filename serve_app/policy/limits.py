@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from serve_app.policy.capacity_model import KV_FILL
-from serve_app.policy.explanation import Clamp, are, counted
+from serve_app.policy.explanation import Clamp, amount, are, counted
 from serve_app.policy.inputs import Inputs, Need
 from serve_app.policy.terms import Needs
 
@@ -30,11 +30,13 @@ def limit(needs: Needs) -> Limited:
     needed, wanted = needs.strongest.replicas, needs.wanted
     if wanted != needed:
         bound = "min_replicas" if wanted > needed else "max_replicas"
-        clamps.append(Clamp("bounds", f"{bound} = {wanted}, and {are(needed, 'replica')} needed"))
+        effect = f"{bound} keeps the target at {counted(wanted, 'replica')}"
+        clamps.append(Clamp("bounds", f"{effect}, but {are(needed, 'replica')} needed."))
     target, limits = _limit_change(inputs, wanted)
     clamps += limits
     if inputs.knobs.mode == "advise" and target != (kept := inputs.current):
-        clamps.append(Clamp("mode", f"in mode advise the target stays {kept}; it would be {target}"))
+        effect = f"In mode advise the target stays at {counted(kept, 'replica')}."
+        clamps.append(Clamp("mode", f"{effect} In mode act it would be {counted(target, 'replica')}."))
         target = kept
     return Limited(replace(needs, inputs=inputs), target, tuple(clamps))
 
@@ -52,7 +54,8 @@ def _limit_change(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
     if wanted > current:
         if not current and _burst_arrives(inputs) and wanted < inputs.knobs.max_replicas:
             # The rest of the burst is still on its way; asking twice would cost a second cold start.
-            effect = f"a burst is still arriving; the policy waits up to {_COLD_BURST_S:g} s to see its size"
+            effect = "A burst is still arriving. "
+            effect += f"The policy waits up to {_COLD_BURST_S:g} s to see the size of the burst."
             return 0, [Clamp("delay", effect)]
         return wanted, []
     return _limit_decrease(inputs, wanted) if wanted < current else (current, [])
@@ -61,28 +64,29 @@ def _limit_change(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
 def _limit_decrease(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
     knobs, current = inputs.knobs, inputs.current
     if inputs.silent:
-        silent = "most engine replicas" if inputs.seen.ingress_known else "ingress replicas"
-        return current, [Clamp("signals", f"{silent} do not report, so no replica is removed")]
+        silent = "Most engine" if inputs.seen.ingress_known else "Ingress"
+        return current, [Clamp("signals", f"{silent} replicas do not report, so no replica is removed.")]
     several_s = inputs.hold_s if current > 1 else 0.0
     if wanted == 0 and (inputs.idle_s or 0.0) >= max(knobs.downscale_to_zero_delay_s, several_s):
         return 0, []
     if (left := inputs.unobserved_s) > 0:
-        effect = f"the load has been observed for {inputs.observed_s:.0f} s only"
-        return current, [Clamp("delay", f"{effect}; replicas can be removed in {left:.0f} s")]
+        effect = f"The policy has observed the load for {inputs.observed_s:.0f} s only."
+        return current, [Clamp("delay", f"{effect} Replicas can be removed in {left:.0f} s.")]
     peak = inputs.peaks[0]
     floor = max(wanted, min(peak.replicas, current), 1 if wanted == 0 else 0)
     clamps = []
     if floor > wanted:
         ago = inputs.now - peak.at
         left = max(0.0, inputs.hold_s - ago)
-        needed = f"the load needed {counted(peak.replicas, 'replica')} {ago:.0f} s ago"
-        clamps.append(Clamp("delay", f"{needed}; replicas can be removed in {left:.0f} s"))
+        needed = f"The load needed {counted(peak.replicas, 'replica')} {ago:.0f} s ago."
+        window = f"The scale-down window is {amount(inputs.hold_s)} s"
+        clamps.append(Clamp("delay", f"{needed} {window}, so replicas can be removed in {left:.0f} s."))
     target = min(floor, current)
     while target < current and not _can_hold(target, inputs):
         target += 1
     if target > floor:
-        effect = f"{floor} could not hold the running requests within the targets; {target} can"
-        clamps.append(Clamp("hold", effect))
+        effect = f"{counted(floor, 'replica')} cannot run the present batch within the targets."
+        clamps.append(Clamp("batch_limit", f"{effect} {counted(target, 'replica')} can."))
     return target, clamps
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from serve_app.policy.capacity_model import MOST_REPLICAS
-from serve_app.policy.explanation import Clamp, Explanation, Term
+from serve_app.policy.explanation import Clamp, Explanation, Term, amount, are, counted
 from serve_app.policy.inputs import Inputs
 from serve_app.policy.limits import Limited
 from serve_app.policy.snapshot import Snapshot
@@ -15,7 +15,7 @@ def explain(limited: Limited) -> Explanation:
     """Return a decision in words and numbers: the last step of a decision, made of its target."""
     needs, target = limited.needs, limited.target
     inputs = needs.inputs
-    binding, reason = main_reason(needs.strongest, limited.clamps, needs.wanted, target)
+    binding, reason = main_reason(needs.strongest, limited.clamps, needs.wanted, target, inputs.idle_s)
     return Explanation(
         terms=(*needs.load, *needs.baseline),
         binding=binding,
@@ -33,91 +33,88 @@ def explain(limited: Limited) -> Explanation:
     )
 
 
-def main_reason(strongest: Term, clamps: Sequence[Clamp], wanted: int, target: int) -> tuple[str, str]:
-    """Return the name of what set the target, and a sentence."""
-    why = f"{strongest.name}: {strongest.why}"
-    for clamp in clamps:
-        if clamp.name in ("mode", "signals", "delay", "hold") and target != wanted:
-            return clamp.name, f"{clamp.effect} ({why})"
-    for clamp in clamps:
-        if clamp.name == "bounds":
-            return clamp.effect.partition(" ")[0], f"{clamp.effect} ({why})"
-    return strongest.name, why
+def main_reason(
+    strongest: Term, clamps: Sequence[Clamp], wanted: int, target: int, idle_s: float | None
+) -> tuple[str, str]:
+    """Return the name of what set the target, and why: first of all that the model is idle, if it is."""
+    idle = "" if idle_s is None else f"The model has been idle for {idle_s:.0f} s. "
+    for names in (("mode", "signals", "delay", "batch_limit") if target != wanted else (), ("bounds",)):
+        for clamp in clamps:
+            if clamp.name in names:
+                binding = clamp.effect.partition(" ")[0] if clamp.name == "bounds" else clamp.name
+                return binding, f"{binding}: {idle}{clamp.effect} {strongest.why}"
+    return strongest.name, f"{strongest.name}: {idle}{strongest.why}"
 
 
 def counterfactual(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
     """Return what would raise the target, and when it can fall; `scheduled` is a schedule's minimum."""
     rise = _rise(inputs, target)
-    return f"{rise}; it {_fall(inputs, wanted, target, scheduled)}" if target else rise
+    return f"{rise} The target {_fall(inputs, wanted, target, scheduled)}." if target else rise
 
 
 def _rise(inputs: Inputs, target: int) -> str:
     if target >= inputs.knobs.max_replicas:
-        return f"the target cannot rise: max_replicas = {inputs.knobs.max_replicas}"
+        return f"The target cannot rise above max_replicas = {inputs.knobs.max_replicas}."
     if target == 0:
-        return "the target rises at the first request"
-    above = f"above {_rate(inputs, inputs.sizing.most_rps(target))}"
+        return "The target rises at the first request."
+    load = "load or forecast exceeds" if inputs.knobs.forecast else "the load exceeds"
+    above = f"when {load} {amount(inputs.sizing.most_rps(target))} requests/s"
+    above += ". The rest of the capacity is headroom." if inputs.sizing.headroom else "."
     if most_for_a_queue(inputs) < MOST_REPLICAS:
-        return f"the target rises {above}; a queue asks for no more while replicas start"
+        return f"The target rises {above} A queue asks for no more replicas while replicas start."
     waiting = math.floor(inputs.knobs.queue_target_per_replica * target) + 1
-    return f"the target rises at {waiting} waiting requests or {above}"
-
-
-def _rate(inputs: Inputs, rps: float) -> str:
-    """Return a rate in words; the forecast asks for demand to come as well."""
-    forecast = ", arriving or forecast" if inputs.knobs.forecast else ""
-    return f"{rps:.3g} requests/s{forecast}"
+    return f"The target rises at {waiting:,} waiting requests, or {above}"
 
 
 def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
     knobs = inputs.knobs
     if target <= knobs.min_replicas:
-        return f"cannot fall: min_replicas = {target}"
+        return f"cannot fall below min_replicas = {knobs.min_replicas}"
     if target <= scheduled:
-        return f"cannot fall: a schedule's min_replicas = {target}"
+        return f"cannot fall, because a schedule asks for {counted(scheduled, 'replica')}"
     if inputs.silent:
         return "cannot fall while most replicas do not report"
     if target == 1:
         left_s = max(0.0, knobs.downscale_to_zero_delay_s - (inputs.idle_s or 0.0))
-        return f"falls to 0 after {left_s:.0f} s without a request"
+        return f"falls to 0 replicas after another {left_s:.0f} s without a request"
     if wanted >= target:
-        return f"falls after {inputs.hold_s:.3g} s below {_rate(inputs, kept_below_rps(inputs, target - 1))}"
+        stays = "load and forecast stay" if knobs.forecast else "the load stays"
+        below = f"{amount(kept_below_rps(inputs, target - 1))} requests/s"
+        return f"falls when {stays} below {below} for {amount(inputs.hold_s)} s"
     peak = inputs.peaks[0]
     delayed_s = peak.at + inputs.hold_s - inputs.now if peak.replicas >= target else 0.0
     return f"can fall in {max(0.0, delayed_s, inputs.unobserved_s):.0f} s"
 
 
 def pending_notes(snapshot: Snapshot) -> list[str]:
-    """Return a sentence about replicas that the cluster has no room for."""
+    """Return what is pending, and why; for how long is in the status, which is newer than a decision."""
     capacity = snapshot.capacity
     if not capacity.pending:
         return []
-    have = "has" if capacity.pending == 1 else "have"
-    why = f": {capacity.reason}" if capacity.reason else ""
-    since = f"been pending for {capacity.pending_s:.0f} s"
-    return [f"capacity: {capacity.pending} of {snapshot.target} replicas {have} {since}{why}"]
+    why = f" Reason: {capacity.reason}" if capacity.reason else ""
+    return [f"capacity: {are(capacity.pending, 'replica')} pending.{why}"]
 
 
 def feasibility_notes(inputs: Inputs) -> list[str]:
     """Return the targets that no number of replicas would meet, and what the fleet is sized for instead."""
     knobs, measured, alone = inputs.knobs, inputs.measured, inputs.alone
     notes = []
-    prefill, target = measured.ttft_prefill, f"ttft_target_s = {knobs.ttft_target_s:g}"
-    instead = f"; the fleet is sized for {alone.ttft_limit_s:.3g} s"
+    prefill, target = measured.ttft_prefill, f"The target ttft_target_s is {amount(knobs.ttft_target_s)} s"
     if prefill.count > 0 and not measured.ttft_feasible:
-        half = f"half of the prompts take {prefill.at(50):.3g} s of prefill or more"
-        notes.append(f"infeasible: {half}, and {target}; replicas cannot change that")
+        half = f"Half of the prompts take {amount(prefill.at(50))} s of prefill or more."
+        notes.append(f"infeasible: {half} {target}. More replicas cannot shorten a prefill.")
     elif prefill.count > 0 and (prefill_s := prefill.at(knobs.ttft_percentile)) > knobs.ttft_target_s:
-        at = f"infeasible at P{knobs.ttft_percentile}"
-        notes.append(f"{at}: prefill alone takes {prefill_s:.3g} s, and {target}")
+        at = f"P{knobs.ttft_percentile}"
+        notes.append(f"infeasible at {at}: The {at} of prefill alone is {amount(prefill_s)} s. {target}.")
     elif not alone.ttft and measured.itl.count > 0:
-        takes = f"a mean request takes {alone.ttft_s:.3g} s to its first token on an empty replica"
-        notes.append(f"infeasible: {takes}, and {target}{instead}")
+        takes = f"A mean request on an empty replica gets its first token after {amount(alone.ttft_s)} s."
+        instead = f"so the fleet is sized for {amount(alone.ttft_limit_s)} s"
+        notes.append(f"infeasible: {takes} {target}, {instead}.")
     if measured.itl.count > 0 and alone.itl_limit_s > knobs.itl_target_s:
         hardly = "hardly feasible" if alone.itl else "infeasible"
-        every = f"a single sequence gets a token every {alone.itl_s:.3g} s"
-        instead = f"the fleet is sized for {alone.itl_limit_s:.3g} s"
-        notes.append(f"{hardly}: {every}, and itl_target_s = {knobs.itl_target_s:g}; {instead}")
+        every = f"A single sequence on an empty replica gets a token every {amount(alone.itl_s)} s."
+        target = f"The target itl_target_s is {amount(knobs.itl_target_s)} s"
+        notes.append(f"{hardly}: {every} {target}, so the fleet is sized for {amount(alone.itl_limit_s)} s.")
     return notes
 
 
@@ -128,11 +125,11 @@ def assumption_notes(inputs: Inputs) -> list[str]:
         return []
     notes = []
     if not inputs.steps_learned:
-        notes.append("starting_values: no step has been measured yet; a replica's capacity follows from them")
+        notes.append("starting_values: No step is measured yet, so they give the capacity of a replica.")
     if given.cold_start_s is not None and not inputs.snapshot.start_measured:
         assumed_s = inputs.snapshot.assumed_start_s
         on = " on a cold node" if inputs.snapshot.cold_start_s is not None else ""
-        notes.append(f"starting_values: no start{on} has been measured yet; {assumed_s:.3g} s are assumed")
+        notes.append(f"starting_values: No start{on} is measured yet, so {amount(assumed_s)} s are assumed.")
     return notes
 
 

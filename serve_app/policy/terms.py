@@ -4,12 +4,13 @@ import math
 from dataclasses import dataclass
 
 from serve_app.policy.capacity_model import KV_FILL, MOST_REPLICAS, round_up
-from serve_app.policy.explanation import Term, are, counted
-from serve_app.policy.inputs import Forecast, Inputs
+from serve_app.policy.explanation import Term, amount, are, counted
+from serve_app.policy.inputs import Inputs
 from serve_app.policy.observation import Observation
 from serve_app.settings.knobs import scheduled_minimum
 
-IDLE = Term("idle", 0, "no request is waiting, running or arriving")
+IDLE = Term("idle", 0, "No request is waiting, running or arriving.")
+_AT_ZERO = "The model is at zero replicas, and no request is waiting."
 # A request that has waited for a cold start hardly notices a tenth of it more; replicas that clear the
 # backlog faster would be idle a second later.
 _BACKLOG_SHARE = 0.1
@@ -48,73 +49,84 @@ class Needs:
 
 def size(inputs: Inputs) -> Needs:
     """Return what each term needs."""
-    rps, why = _expected(inputs)
-    load = _load_terms(inputs, rps, why)
+    rps = _expected_rps(inputs)
+    load = _load_terms(inputs, rps)
     most = max(term.replicas for term in load)
     return Needs(inputs, load, _baseline_terms(inputs), max(most, _kept(inputs, rps)) if most else 0)
 
 
-def _load_terms(inputs: Inputs, rps: float, why: str) -> tuple[Term, ...]:
+def _load_terms(inputs: Inputs, rps: float) -> tuple[Term, ...]:
     """Return the terms of the load: they look back, and need nothing where no request is left to serve."""
-    terms = (_demand(inputs, rps, why), _queue(inputs), _kv_cache(inputs.seen))
+    terms = (_demand(inputs, rps), _queue(inputs), _kv_cache(inputs.seen))
     if not inputs.snapshot.target and not inputs.seen.queued_requests:
-        none = "the model is at zero and no request is waiting"
+        none = _AT_ZERO
     elif inputs.idle_s is not None and inputs.idle_s >= inputs.knobs.downscale_to_zero_delay_s:
-        none = f"the model has been idle for {inputs.idle_s:.0f} s"
+        none = f"The model has been idle for {inputs.idle_s:.0f} s, so past load no longer counts."
     else:
         return terms
     return tuple(Term(term.name, 0, none) for term in terms)
 
 
-def _so(replicas: int, headroom: float = 0.0) -> str:
-    """Return how the explanation of a term ends."""
-    return f"so {are(replicas, 'replica')} needed{' with headroom' if replicas and headroom else ''}"
+def _agreeing(total: float, each: float) -> tuple[str, str]:
+    """Return both numbers with the digits it takes for a reader who divides them to get the same replicas."""
+    for digits in range(3, 16):
+        shown, one = amount(total, digits), amount(each, digits)
+        by_reader = float(shown.replace(",", "")) / float(one.replace(",", ""))
+        if round_up(by_reader) == round_up(total / each):
+            break
+    return shown, one
 
 
-def _demand(inputs: Inputs, rps: float, why: str) -> Term:
+def _demand(inputs: Inputs, rps: float) -> Term:
     """The requests that arrive, or may arrive before a replica that is asked for now is there."""
     arrivals, sizing = inputs.arrivals, inputs.sizing
     replicas = sizing.replicas(rps)
     if replicas == sizing.replicas(arrivals.rps):
-        why = ""  # a forecast that asks for nothing is no reason
-    assumed = inputs.knobs.starting_values and not inputs.steps_learned
-    source = " (by starting_values)" if assumed else ""
-    return Term(
-        "demand",
-        replicas,
-        f"{arrivals.rps:.3g} requests/s arrive over {arrivals.over_s:g} s{why}; one replica can serve "
-        f"{sizing.rps(replicas):.3g} requests/s{source}, " + _so(replicas, sizing.headroom),
-    )
+        rps = arrivals.rps  # a forecast that asks for nothing is no reason
+    if not rps:
+        return Term("demand", 0, "Load now: 0 requests/s, so no replica is needed.")
+    one_rps = max(sizing.rps(replicas), 1e-9)
+    load, one = _agreeing(rps, one_rps)
+    loaded = max(1, round_up(rps / one_rps))
+    now = load if rps == arrivals.rps else amount(arrivals.rps)
+    over = f"Load over the last {amount(arrivals.over_s)} s" if arrivals.rps else "Load now"
+    source = " (from starting_values)" if inputs.knobs.starting_values and not inputs.steps_learned else ""
+    why = [f"{over}: {now} requests/s.", *(_rise(inputs, rps, load) if rps > arrivals.rps else ())]
+    why.append(f"One replica serves {one} requests/s{source}, so {are(loaded, 'replica')} needed.")
+    if replicas > loaded:
+        more = "Headroom" if sizing.headroom else "The wait for a free replica"
+        why.append(f"{more} adds {counted(replicas - loaded, 'replica')}.")
+    return Term("demand", replicas, " ".join(why))
 
 
-def _expected(inputs: Inputs) -> tuple[float, str]:
-    """Return the requests per second to size the fleet for, and why if they are more than arrive now."""
-    rate, rps, why = inputs.arrivals.rps, 0.0, ""
-    if inputs.forecast is not None:
-        rps, why = inputs.forecast.rps, _why_forecast(inputs, inputs.forecast)
-    told = inputs.daily
-    if told is not None and told.rps > rps:
-        rps, horizon_s = told.rps, inputs.snapshot.horizon_s
-        why = f"; at this time of day {told.source} tells of {rps:.3g} requests/s within {horizon_s:.3g} s"
-        why += f", which has been {told.trust:.0%} less wrong than without it"
-    return (rps, why) if rps > rate else (rate, "")
+def _expected_rps(inputs: Inputs) -> float:
+    """Return the requests per second to size the fleet for."""
+    told = [expected.rps for expected in (inputs.forecast, inputs.daily) if expected is not None]
+    return max(inputs.arrivals.rps, *told, 0.0)
 
 
-def _why_forecast(inputs: Inputs, forecast: Forecast) -> str:
-    felt_rps = inputs.arrivals.felt_rps
-    felt = f"; they come in clumps, which feel like {felt_rps:.3g}"
-    if forecast.rps <= felt_rps:
-        return felt
-    why = felt if felt_rps > inputs.arrivals.rps else ""
-    why += (
-        f"; they may become {forecast.rps:.3g} within {inputs.snapshot.horizon_s:.3g} s, the time a replica "
-        f"takes to start, because for {forecast.quantile:.0%} of past requests demand had risen by "
-        f"{forecast.rise:.3g} or less {'from where it is now' if forecast.alike else 'from wherever it was'}"
-    )
-    why += f", to {forecast.most:.3g} or less" if felt_rps + forecast.rise > forecast.most else ""
-    if forecast.unsure_rps > 0.05 * forecast.rps:
-        known = f"only {forecast.known_minutes:.2g} minutes are known"
-        why += f" (more than that by {forecast.unsure_rps:.2g}, as {known})"
+def _rise(inputs: Inputs, rps: float, load: str) -> list[str]:
+    """Return why the fleet is sized for `rps`, which is shown as `load`, and not for what arrives now."""
+    forecast, daily, felt_rps = inputs.forecast, inputs.daily, inputs.arrivals.felt_rps
+    start_s = amount(inputs.snapshot.horizon_s)
+    allowed = f"Allowed for while a replica starts ({start_s} s): a rise to {load} requests/s."
+    if daily is not None and daily.rps == rps:
+        less = f"Such forecasts have had {100 * daily.trust:.0f} % less error than recent load alone."
+        return [allowed, f"The forecast follows the same time {daily.source}.", less]
+    felt = load if rps == felt_rps else amount(felt_rps)
+    clumps = f"Requests come in clumps, so the load counts as {felt} requests/s."
+    why = [clumps] if felt_rps > inputs.arrivals.rps else []
+    if forecast is None or rps == felt_rps:
+        return why
+    share = f"{100 * forecast.quantile:.0f} % of past requests"
+    if felt_rps + forecast.rise > forecast.most:
+        past = f"{share} came at no higher load."
+    else:
+        past = f"{'From a similar load, no' if forecast.alike else 'No'} larger rise came before {share}."
+    why += [allowed, past]
+    if forecast.unsure_rps > 0.05 * rps:
+        known, more = amount(forecast.known_minutes, 2), amount(forecast.unsure_rps, 2)
+        why.append(f"Only {known} minutes of traffic are known, so the rise includes {more} requests/s more.")
     return why
 
 
@@ -156,35 +168,38 @@ def _queue(inputs: Inputs) -> Term:
     """
     requests, tokens = inputs.standing_requests, inputs.standing_tokens
     if not requests and not tokens:
-        return Term("queue", 0, "no request is waiting")
+        return Term("queue", 0, "No request is waiting.")
     allowed = inputs.knobs.queue_target_per_replica
     work_s = tokens * inputs.sizing.step.per_prefill_token_s * inputs.sizing.mix.computed_share
     one_prompt_s = work_s / requests if requests > 0 else 0.0
     budget_s = max(inputs.knobs.ttft_target_s, one_prompt_s, _BACKLOG_SHARE * inputs.snapshot.horizon_s)
-    by_work = min(round_up(requests), round_up(work_s / budget_s))
-    needed = max(round_up(requests / allowed), by_work)
+    by_number, by_work = round_up(requests / allowed), min(round_up(requests), round_up(work_s / budget_s))
+    needed = max(by_number, by_work)
     replicas = min(needed, most_for_a_queue(inputs))
-    so = _so(needed)
+    if by_number == needed:
+        shown, limit = _agreeing(requests, allowed)
+        why = f"{shown} request{' is' if shown == '1' else 's are'} waiting. "
+        why += f"One replica may have a queue of {limit} requests"
+    else:
+        work, limit = _agreeing(work_s, budget_s)
+        why = f"The waiting requests need {work} s of prefill. One replica may have a queue of {limit} s"
+    why += f", so {are(needed, 'replica')} needed."
     if replicas < needed:
-        so += f"; a queue asks for {replicas} at most while replicas start"
-    why = f"{are(requests, 'request')} waiting, and the target is {allowed:g} per replica; they need "
-    why += f"{work_s:.2g} s of prefill, and the target is {budget_s:.2g} s"
-    return Term("queue", replicas, f"{why}, {so}")
+        why += f" While replicas start, the queue asks for {counted(replicas, 'replica')} at most."
+    return Term("queue", replicas, why)
 
 
 def _kv_cache(seen: Observation) -> Term:
     """Replicas whose KV caches hold the running and the waiting requests."""
     tokens = seen.running_tokens + seen.waiting_tokens
     if seen.kv_cache_tokens <= 0 or tokens <= 0:
-        return Term("kv_cache", 0, "no running or waiting request needs KV cache")
+        return Term("kv_cache", 0, "No running or waiting request needs KV cache.")
     room = KV_FILL * seen.kv_cache_tokens
     replicas = max(1, round_up(tokens / room))
-    return Term(
-        "kv_cache",
-        replicas,
-        f"running and waiting requests need KV cache for {tokens:.0f} tokens, and one replica has room for "
-        f"{room:.0f} ({KV_FILL:.0%} of its cache), {_so(replicas)}",
-    )
+    shown, one = _agreeing(tokens, room)
+    why = f"Running and waiting requests need KV cache for {shown} tokens. "
+    why += f"One replica has room for {one} tokens, so {are(replicas, 'replica')} needed."
+    return Term("kv_cache", replicas, why)
 
 
 def _baseline_terms(inputs: Inputs) -> tuple[Term, ...]:
@@ -193,8 +208,8 @@ def _baseline_terms(inputs: Inputs) -> tuple[Term, ...]:
     if inputs.knobs.schedules:
         lead_s = inputs.snapshot.horizon_s
         scheduled = scheduled_minimum(inputs.knobs.schedules, inputs.now, lead_s)
-        why = f"the windows that are open now or within {lead_s:.3g} s need {counted(scheduled, 'replica')}"
-        terms.append(Term("schedule", scheduled, why))
+        why = f"Schedules that are open now or within {amount(lead_s)} s ask for "
+        terms.append(Term("schedule", scheduled, f"{why}{counted(scheduled, 'replica')}."))
     return tuple(terms)
 
 
@@ -202,10 +217,11 @@ def _awake(inputs: Inputs) -> Term:
     """One replica while requests wait or run, and for `downscale_to_zero_delay_s` after the last."""
     delay_s = inputs.knobs.downscale_to_zero_delay_s
     if inputs.seen.queued_requests > 0 or inputs.seen.running_requests > 0:
-        return Term("awake", 1, "requests are waiting or running")
+        return Term("awake", 1, "Requests are waiting or running, so 1 replica is needed.")
     if not inputs.snapshot.target:
-        return Term("awake", 0, "the model is at zero and no request is waiting")
+        return Term("awake", 0, _AT_ZERO)
     if inputs.idle_s is None:
-        return Term("awake", 1, "the model is not known to be idle")
-    why = f"the model has been idle for {inputs.idle_s:.0f} s; it keeps a replica for {delay_s:g} s"
-    return Term("awake", int(inputs.idle_s < delay_s), why)
+        return Term("awake", 1, "A request has just ended, or not every replica reports.")
+    kept = inputs.idle_s < delay_s
+    why = f"An idle model keeps 1 replica for {amount(delay_s)} s{'' if kept else ', which are over'}."
+    return Term("awake", int(kept), why)

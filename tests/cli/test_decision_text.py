@@ -85,10 +85,10 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
 
     assert lines == [
         "tiny",
-        "  1 ready, target 3, wanted 3, 1 starting; mode act; cold start 41.2 s, measured",
-        "  1 pending for 42 s: no node has 1 GPU free",
+        "  Replicas: 1 ready, 1 starting, target 3, wanted 3. Mode: act. Cold start: 41.2 s, measured.",
+        "  1 replica has been pending for 42 s. Reason: no node has 1 GPU free",
         "",
-        "  Newest decision, 11:59:40: 1 -> 3, because of queue",
+        "  Newest decision, 11:59:40: the target goes from 1 to 3 replicas, because of queue.",
         "  17 requests are waiting; the target is 8 per replica",
         "  the target rises at 25 waiting requests",
         "",
@@ -110,8 +110,8 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
 @pytest.mark.parametrize(
     ("warm_node", "text"),
     [
-        (True, "  a node with a warm zygote has room, so the next start is on a warm node"),
-        (False, "  no node with a warm zygote has room, so the next start is on a cold node"),
+        (True, "  A node with vLLM already imported has room, so the next replica starts on a warm node."),
+        (False, "  No node with vLLM already imported has room, so the next replica starts on a cold node."),
     ],
 )
 def test_the_kind_of_node_that_the_next_start_is_on_is_told(warm_node: bool, text: str) -> None:
@@ -121,7 +121,7 @@ def test_the_kind_of_node_that_the_next_start_is_on_is_told(warm_node: bool, tex
     engine |= {"warm_node_start_s": 3.4, "cold_node_start_s": 41.2}
     first, second = explained(status(**{"Engine-tiny": engine}))[2:4]
     assert f"{first} {second.strip()}" == (
-        f"{text}; starts take 3.4 s on a warm node and 41.2 s on a cold one"
+        f"{text} A start takes 3.4 s on a warm node and 41.2 s on a cold node."
     )
 
 
@@ -130,7 +130,7 @@ def test_without_zygotes_the_next_start_imports_vllm() -> None:
 
     lines = explained({**status(**{"Engine-tiny": engine}), "zygote": False})
 
-    assert lines[2] == "  the zygote is off, so every start imports vLLM, as on a cold node"
+    assert lines[2] == "  The zygote is off, so every replica imports vLLM when it starts."
 
 
 def test_a_clamp_that_binds_is_marked() -> None:
@@ -153,7 +153,7 @@ def test_a_clamp_that_binds_is_marked() -> None:
 def test_what_prefix_caches_held_of_the_prompts_is_told_where_the_server_tells_it() -> None:
     signals = {"prompt_tokens_mean": 1250.4, "cached_share": 0.776}
 
-    told = "  prompts: 1,250 tokens on average, of which prefix caches held 78%"
+    told = "  prompts: 1,250 tokens on average, of which 78 % were cached."
     assert told in explained(status(), record(NOON, signals=signals))
     assert not [line for line in explained(status(), record(NOON)) if "prompts:" in line]
 
@@ -169,7 +169,7 @@ def test_decisions_without_a_status_are_told_all_the_same() -> None:
     lines = explained(None, record(NOON))
 
     assert "tiny" in lines
-    assert "  Newest decision, 12:00:00: 1 -> 3, because of queue" in lines
+    assert "  Newest decision, 12:00:00: the target goes from 1 to 3 replicas, because of queue." in lines
 
 
 def test_rejected_knobs_are_the_first_line() -> None:
@@ -183,7 +183,7 @@ def test_rejected_knobs_are_the_first_line() -> None:
     first, second, blank, late = explain(DecisionsDocument.model_validate(given), NOON).splitlines()[:4]
 
     assert first.startswith(
-        "The knobs given last are rejected, and the earlier ones stay in force: autoscaling["
+        "The newest knobs are rejected, so the knobs before them stay in force. Error: autoscaling["
     )
     assert f"{first} {second.strip()}".endswith("IANA time zone database, such as Europe/Berlin")
     assert (blank, late[:24]) == ("", "The policy last reported")
@@ -199,7 +199,7 @@ def test_how_late_the_policy_is_goes_by_the_servers_clock(clock_ahead_s: float) 
 
 def test_a_policy_that_has_stopped_reporting_is_told() -> None:
     assert explained(status(NOON - 300))[0] == (
-        "The policy last reported 300 s ago: what follows may be out of date."
+        "The policy last reported 300 s ago, so the lines below may be out of date."
     )
     assert explained(status(NOON - 11), record(NOON))[0] == "tiny"
 
@@ -220,10 +220,10 @@ def test_errors_of_the_policy_are_counted_and_stand_in_the_history() -> None:
     lines = explained(status(errors=2), record(NOON - 5), error)
 
     assert (
-        lines[0] == "The policy raised an error 2 times and kept its targets. The history shows the errors."
+        lines[0] == "The policy raised an error 2 times and kept the targets. The history shows the errors."
     )
     assert lines[-1] == "  12:00:00  2 -> 2    error         the policy raised ZeroDivisionError"
-    assert "  Newest decision, 11:59:55: 1 -> 3, because of queue" in lines
+    assert "  Newest decision, 11:59:55: the target goes from 1 to 3 replicas, because of queue." in lines
 
 
 def test_an_error_before_any_model_is_the_application_s() -> None:
@@ -235,8 +235,8 @@ def test_an_error_before_any_model_is_the_application_s() -> None:
 def test_a_model_that_has_not_changed_says_so() -> None:
     lines = explained(status(**{"Engine-tiny": state_of()}), record(NOON, 1, 1, kind="heartbeat"))
 
-    assert lines[1] == "  1 ready, target 3, wanted 3; mode act; cold start not measured yet"
-    assert lines[-2:] == ["  History", "  no change among the records asked for"]
+    assert lines[1] == "  Replicas: 1 ready, target 3, wanted 3. Mode: act. Cold start: not measured yet."
+    assert lines[-2:] == ["  History", "  The records that were asked for hold no change."]
 
 
 def test_only_the_model_asked_for_is_told() -> None:
@@ -249,7 +249,7 @@ def test_only_the_model_asked_for_is_told() -> None:
 def test_a_replica_nobody_explains_is_still_pending() -> None:
     lines = explained(status(**{"Engine-tiny": state_of(pending=2, pending_s=700)}))
 
-    assert lines[2] == "  2 pending for 11.7 min: the cluster gives no reason"
+    assert lines[2] == "  2 replicas have been pending for 11.7 min. Reason: the cluster gives none"
 
 
 def test_a_history_that_goes_back_to_another_day_has_dates() -> None:

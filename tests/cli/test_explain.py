@@ -44,7 +44,7 @@ def test_the_explanation_is_printed_in_words_and_the_key_is_sent(
         assert main(["explain", "--url", url]) == 0
 
     out = capsys.readouterr().out
-    assert "1 -> 2, because of queue" in out
+    assert "the target goes from 1 to 2 replicas, because of queue." in out
     assert "\x1b[" not in out
     assert endpoint.queries == [{"limit": ["200"]}]
     assert keys == ["Bearer sk-tide"]
@@ -159,7 +159,7 @@ def test_following_prints_each_new_record_once(capsys: pytest.CaptureFixture[str
         follow(url, body(record(2), record(3)), polls=4)
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == f"Following {url}; Ctrl-C ends"
+    assert lines[1] == f"Following {url}. Ctrl-C ends the command."
     assert [line.partition("  tiny  ")[2] for line in lines[2:]] == [
         "3 -> 4    queue         reason 4",
         "4 -> 5    queue         reason 5",

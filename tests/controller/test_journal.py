@@ -53,9 +53,9 @@ def test_what_is_wanted_or_what_binds_is_recorded_at_most_once_a_second() -> Non
 
     assert note(journal, 0.5, decision(2, wanted=1), old=2) is None
     assert note(journal, 1.0, decision(2, wanted=1), old=2) is not None
-    assert note(journal, 1.5, decision(2, wanted=1, binding="hold"), old=2) is None
-    assert note(journal, 2.0, decision(2, wanted=1, binding="hold"), old=2) is not None
-    assert note(journal, 4.0, decision(2, wanted=1, binding="hold"), old=2) is None
+    assert note(journal, 1.5, decision(2, wanted=1, binding="batch_limit"), old=2) is None
+    assert note(journal, 2.0, decision(2, wanted=1, binding="batch_limit"), old=2) is not None
+    assert note(journal, 4.0, decision(2, wanted=1, binding="batch_limit"), old=2) is None
 
 
 def test_changes_are_recorded_however_fast_they_come() -> None:

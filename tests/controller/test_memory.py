@@ -14,7 +14,7 @@ def test_other_replicas_do_not_start_with_the_law_of_the_former_ones() -> None:
         0.0,
     )
     assert memory.state.demand == SEVEN.demand
-    assert news == "the learned law of 'a 7B' is not used: the model is 'a 70B' now"
+    assert news == "The model is now 'a 70B'. Nothing learned of 'a 7B' is used."
 
 
 def test_the_former_model_finds_its_law_again() -> None:
@@ -23,7 +23,7 @@ def test_the_former_model_finds_its_law_again() -> None:
 
     assert (back.state.learned_headroom, back.state.kv_cache_tokens) == (0.9, 2e5)
     assert [identity for identity, _ in back.former] == ["a 70B"]
-    assert news == "the learned law of 'a 7B' is used again: the model was 'a 70B'"
+    assert news == "The model is 'a 7B' again. The figures learned of it are used again."
 
 
 def test_the_same_replicas_and_those_of_unknown_identity_keep_everything() -> None:

@@ -53,7 +53,7 @@ def test_the_same_error_is_recorded_and_logged_once_in_ten_seconds(
 
     errors = app.records("a")
     assert [record["kind"] for record in errors] == ["error"] * 3
-    assert errors[0]["reason"] == "the policy raised ZeroDivisionError: no such luck; the target is kept"
+    assert errors[0]["reason"] == "The policy raised ZeroDivisionError: no such luck. The target is kept."
     assert (errors[0]["old_target"], errors[0]["new_target"], errors[0]["ready"]) == (2, 2, 2)
     assert len([line for line in caplog.records if "the policy raised" in line.message]) == 3
 

@@ -52,7 +52,7 @@ def test_another_model_behind_a_name_does_not_start_with_the_law_of_the_former(
     with caplog.at_level(logging.WARNING, "ray.serve"):
         work(app, "a 7B", 0.02)  # the former replica serves on while the new ones load
 
-    note = "the learned law of 'a 7B' is not used: the model is 'a 70B' now"
+    note = "The model is now 'a 70B'. Nothing learned of 'a 7B' is used."
     assert state_of(app).service == PolicyState().service
     assert state_of(app).kv_cache_tokens == 0
     assert state_of(app).demand.buckets[:5] == before.demand.buckets[:5]

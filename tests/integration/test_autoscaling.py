@@ -390,7 +390,7 @@ def test_an_idle_application_goes_to_zero(fleet: Running, capsys: pytest.Capture
     assert main(["explain", "--url", fleet.url]) == 0
     said = capsys.readouterr().out
     assert MODEL in said
-    assert "the target rises at the first request" in said
+    assert "The target rises at the first request." in said
 
 
 def test_the_policy_s_metrics_are_in_the_exposition(fleet: Running) -> None:

@@ -59,7 +59,7 @@ def test_a_fleet_is_sized_by_the_starting_values_before_the_first_step() -> None
 
     assert slow.explanation.signals["step_base_s"] == pytest.approx(0.064)
     assert slow.target > usual.target
-    assert why(slow, "demand").count("requests/s (by starting_values), so") == 1
+    assert why(slow, "demand").count("requests/s (from starting_values), so") == 1
     assert "starting_values" not in why(usual, "demand")
 
 
@@ -67,14 +67,14 @@ def test_notes_say_what_rests_on_them_until_it_is_measured() -> None:
     loop = PolicyLoop(given(CPU))
 
     assert loop.decide(snapshot(engine())).explanation.notes == (
-        "starting_values: no step has been measured yet; a replica's capacity follows from them",
-        "starting_values: no start has been measured yet; 24 s are assumed",
+        "starting_values: No step is measured yet, so they give the capacity of a replica.",
+        "starting_values: No start is measured yet, so 24 s are assumed.",
     )
     assert loop.decide(snapshot(BUSY)).explanation.notes == (
-        "starting_values: no start has been measured yet; 24 s are assumed",
+        "starting_values: No start is measured yet, so 24 s are assumed.",
     )
     assert loop.decide(snapshot(BUSY, warm_node_start_s=3.0)).explanation.notes == (
-        "starting_values: no start on a cold node has been measured yet; 24 s are assumed",
+        "starting_values: No start on a cold node is measured yet, so 24 s are assumed.",
     )
     assert loop.decide(snapshot(BUSY, cold_node_start_s=31.0)).explanation.notes == ()
 

@@ -66,7 +66,7 @@ def test_a_stale_report_is_no_report_and_the_decision_says_so() -> None:
 
     assert seen.waiting_requests == 0
     assert seen.unknown_engines == 1
-    assert seen.notes == ("engine e1: its report is stale (10 s old)",)
+    assert seen.notes == ("engine e1: The report is 10 s old, so it is not used.",)
     assert seen.ages_s["e1"] == pytest.approx(10.1)
 
 
@@ -88,7 +88,7 @@ def test_a_report_with_a_number_that_is_none_is_not_believed_at_all(bad: float, 
     seen, _ = observe(snapshot(engine(), engine(**{field: bad})), PolicyState(), NOW)
 
     assert seen.unknown_engines == 1
-    assert seen.notes == ("engine e1: its report has numbers that are not finite",)
+    assert seen.notes == ("engine e1: The report has numbers that are not finite, so it is not used.",)
     assert all(math.isfinite(value) for value in (seen.running_requests, seen.waiting_tokens))
 
 

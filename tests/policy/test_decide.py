@@ -45,8 +45,8 @@ def test_a_burst_on_a_cold_model_is_answered_in_one_step() -> None:
     assert decision.target == 3
     assert decision.explanation.binding == "queue"
     assert decision.explanation.reason == (
-        "queue: 24 requests are waiting, and the target is 8 per replica; they need 0.06 s of prefill, "
-        "and the target is 6 s, so 3 replicas are needed"
+        "queue: 24 requests are waiting. One replica may have a queue of 8 requests, "
+        "so 3 replicas are needed."
     )
 
 
@@ -268,7 +268,7 @@ def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
     heavy = PolicyLoop(strict).decide_for(125, running(1200))
 
     assert light.target == 1
-    assert (heavy.target, heavy.explanation.binding) == (2, "hold")
+    assert (heavy.target, heavy.explanation.binding) == (2, "batch_limit")
     # Nor if the others have no room in their KV caches.
     full = snapshot(*[engine(running_requests=4, running_tokens=95_000)] * 2)
     assert PolicyLoop(KNOBS).decide_for(125, full).target == 2
@@ -292,7 +292,9 @@ def test_what_is_wanted_beyond_the_maximum_is_said() -> None:
 
     assert (decision.target, decision.wanted) == (2, 2)
     assert decision.explanation.binding == "max_replicas"
-    assert decision.explanation.reason.startswith("max_replicas = 2, and 10 replicas are needed (queue:")
+    assert decision.explanation.reason.startswith(
+        "max_replicas: max_replicas keeps the target at 2 replicas, but 10 replicas are needed. 80 requests"
+    )
     assert [clamp.name for clamp in decision.explanation.clamps] == ["bounds"]
 
 
@@ -303,7 +305,8 @@ def test_advise_decides_and_changes_nothing() -> None:
     idle = PolicyLoop(advise).decide_for(400, snapshot(engine(), engine()))
 
     assert (cold.target, cold.wanted, cold.explanation.binding) == (0, 3, "mode")
-    assert "in mode advise the target stays 0; it would be 3" in cold.explanation.reason
+    said = "In mode advise the target stays at no replica. In mode act it would be 3 replicas."
+    assert said in cold.explanation.reason
     assert (idle.target, idle.wanted, idle.explanation.binding) == (2, 0, "mode")
     # The bounds hold all the same.
     assert PolicyLoop(knobs(mode="advise", min_replicas=1)).decide(held(24)).target == 1
@@ -343,8 +346,8 @@ def test_an_infeasible_ttft_is_reported_and_not_chased() -> None:
 
     assert decision.target == 1
     assert decision.explanation.notes == (
-        "infeasible: half of the prompts take 0.5 s of prefill or more, and ttft_target_s = 0.2; "
-        "replicas cannot change that",
+        "infeasible: Half of the prompts take 0.5 s of prefill or more. The target ttft_target_s is 0.2 s. "
+        "More replicas cannot shorten a prefill.",
     )
 
 
@@ -355,9 +358,7 @@ def test_pending_capacity_is_said_and_changes_nothing() -> None:
 
     assert decision.target == 3
     assert decision.explanation.clamps == ()
-    assert decision.explanation.notes == (
-        "capacity: 2 of 3 replicas have been pending for 42 s: no node has a free GPU",
-    )
+    assert decision.explanation.notes == ("capacity: 2 replicas are pending. Reason: no node has a free GPU",)
 
 
 def test_a_decision_is_the_same_for_the_same_arguments() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import PolicyState, restore
+from serve_app.policy.capacity_model import MOST_REPLICAS
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.settings.knobs import PERCENTILES, Knobs, Schedule
@@ -96,6 +98,30 @@ def bounds_hold_and_every_number_is_finite(knobs: Knobs, history: list[tuple[flo
         assert why.counterfactual
 
 
+_NUMBER = r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+_SHARED = re.compile(rf"({_NUMBER}) (?:requests?/s|requests? (?:is|are) waiting|tokens|s of prefill)\.")
+_ONE_SERVES = re.compile(rf"One replica .* ({_NUMBER}) .*so ([\d,]+|no) replica")
+
+
+def sentences_are_short_and_a_reader_who_divides_gets_their_replicas(
+    knobs: Knobs, history: list[tuple[float, Snapshot]]
+) -> None:
+    for _, decision in live(knobs, history):
+        why = decision.explanation
+        told = [term.why for term in why.terms]
+        for text in (why.reason, why.counterfactual, *told, *(clamp.effect for clamp in why.clamps)):
+            for sentence in re.split(r"(?<=\.) ", text):
+                assert sentence.endswith(".")
+                assert len(sentence.split()) < 25
+                assert len(re.findall(_NUMBER, sentence)) <= 2
+        for text in told:
+            if (one := _ONE_SERVES.search(text)) is not None:
+                before = [float(n.replace(",", "")) for n in _SHARED.findall(text[: one.start()])]
+                load = before[-2] if "minutes of traffic" in text else before[-1]
+                replicas = min(math.ceil(load / float(one[1].replace(",", "")) - 1e-6), MOST_REPLICAS)
+                assert int(one[2].replace("no", "0").replace(",", "")) in (replicas, max(replicas, 1))
+
+
 def advise_never_moves_a_target_that_is_within_the_bounds(
     knobs: Knobs, history: list[tuple[float, Snapshot]]
 ) -> None:
@@ -147,6 +173,7 @@ def a_report_from_nobody_takes_nothing_away(knobs: Knobs, history: list[tuple[fl
 def test_whatever_comes_in(knobs: Knobs, history: list[tuple[float, Snapshot]], lost_at: int) -> None:
     """Histories are drawn once for all: drawing one takes twenty times as long as deciding on it."""
     bounds_hold_and_every_number_is_finite(knobs, history)
+    sentences_are_short_and_a_reader_who_divides_gets_their_replicas(knobs, history)
     advise_never_moves_a_target_that_is_within_the_bounds(knobs, history)
     a_memory_that_went_through_json_decides_as_the_one_that_did_not(knobs, history)
     a_memory_lost_at_any_moment_takes_nothing_away_before_it_has_watched_again(knobs, history, lost_at)

@@ -65,7 +65,7 @@ def test_nothing_is_taken_away_while_a_replica_is_silent() -> None:
     decision = ingress.see(10, 200, silent=1)
 
     assert decision.target == 3
-    assert decision.reason.endswith("1 of 3 replicas did not report, so none is removed")
+    assert decision.reason.endswith(" 1 replica did not report, so no replica is removed.")
     assert ingress.see(700, silent=1).target == 7
 
 

@@ -28,29 +28,36 @@ BUSY = engine(running_requests=1)
 @pytest.mark.parametrize(
     ("seen", "seconds", "changed", "begins", "ends"),
     [
-        (snapshot(), 1, {}, "the target rises at the first request", "at the first request"),
+        (snapshot(), 1, {}, "The target rises at the first request.", ""),
         (
             snapshot(BUSY), 1, {},
-            "the target rises at 9 waiting requests or above 5.1 requests/s; ",
-            "; it falls to 0 after 120 s without a request",
+            "The target rises at 9 waiting requests, or when the load exceeds 5.1 requests/s. ",
+            " The target falls to 0 replicas after another 120 s without a request.",
         ),
-        (snapshot(engine()), 21, {}, "", "; it falls to 0 after 100 s without a request"),
+        (
+            snapshot(engine()), 21, {}, "",
+            " The target falls to 0 replicas after another 100 s without a request.",
+        ),
         (
             snapshot(engine()), 1, {"min_replicas": 1, "max_replicas": 1},
-            "the target cannot rise: max_replicas = 1; ",
-            "; it cannot fall: min_replicas = 1",
+            "The target cannot rise above max_replicas = 1. ",
+            " The target cannot fall below min_replicas = 1.",
         ),
-        (snapshot(engine(), ready=3), 1, {}, "", "; it cannot fall while most replicas do not report"),
+        (
+            snapshot(engine(), ready=3), 1, {}, "",
+            " The target cannot fall while most replicas do not report.",
+        ),
         # No replica is removed before the load has been observed as long as an idle model is kept: 120 s.
-        (snapshot(BUSY, BUSY, BUSY), 11, {}, "", "; it can fall in 110 s"),
+        (snapshot(BUSY, BUSY, BUSY), 11, {}, "", " The target can fall in 110 s."),
         (
             snapshot(BUSY, target=2), 1, {},
-            "the target rises above 10.2 requests/s; a queue asks for no more while replicas start; it ",
+            "The target rises when the load exceeds 10.2 requests/s. A queue asks for no more replicas while "
+            "replicas start. The target ",
             "",
         ),
         (
             snapshot(BUSY), 1, {"forecast": True},
-            "the target rises at 9 waiting requests or above 5.1 requests/s, arriving or forecast; ",
+            "The target rises at 9 waiting requests, or when load or forecast exceeds 5.1 requests/s. ",
             "",
         ),
     ],
@@ -72,7 +79,7 @@ def test_a_fleet_that_was_needed_a_moment_ago_says_how_long_it_stays() -> None:
 
     text = loop.decide_for(5, snapshot(*[engine(running_requests=1)] * 3)).explanation.counterfactual
 
-    assert text.endswith("; it can fall in 25 s")
+    assert text.endswith(" The target can fall in 25 s.")
 
 
 def test_a_fleet_that_is_just_enough_says_below_which_rate() -> None:
@@ -81,7 +88,7 @@ def test_a_fleet_that_is_just_enough_says_below_which_rate() -> None:
         front = ingress(arrivals_total=8.0 * second, arrived_bytes_total=8 * 2048.0 * second)
         text = loop.decide(snapshot(engine(), engine(), at={"i0": front})).explanation.counterfactual
 
-    assert text.endswith("; it falls after 30 s below 4.55 requests/s")
+    assert text.endswith(" The target falls when the load stays below 4.55 requests/s for 30 s.")
 
 
 def prefill(median_s: float, high_s: float) -> dict[str, float]:
@@ -95,19 +102,22 @@ def prefill(median_s: float, high_s: float) -> dict[str, float]:
         ({}, prefill(0.05, 0.1), ""),  # within reach
         (
             {}, prefill(0.3, 0.4),
-            "infeasible: half of the prompts take 0.3 s of prefill or more, and ttft_target_s = 0.2; "
-            "replicas cannot change that",
+            "infeasible: Half of the prompts take 0.3 s of prefill or more. "
+            "The target ttft_target_s is 0.2 s. More replicas cannot shorten a prefill.",
         ),
-        ({}, prefill(0.05, 0.4), "infeasible at P95: prefill alone takes 0.4 s, and ttft_target_s = 0.2"),
+        (
+            {}, prefill(0.05, 0.4),
+            "infeasible at P95: The P95 of prefill alone is 0.4 s. The target ttft_target_s is 0.2 s.",
+        ),
         (
             {"ttft_target_s": 0.03}, {"itl_count": 100, "itl_p50_s": 0.01},  # 512 tokens on an empty A100
-            "infeasible: a mean request takes 0.0371 s to its first token on an empty replica, "
-            "and ttft_target_s = 0.03; the fleet is sized for 0.0557 s",
+            "infeasible: A mean request on an empty replica gets its first token after 0.0371 s. "
+            "The target ttft_target_s is 0.03 s, so the fleet is sized for 0.0557 s.",
         ),
         (
             {"itl_target_s": 0.01}, {"itl_count": 100, "itl_p50_s": 0.02},
-            "infeasible: a single sequence gets a token every 0.0117 s, and itl_target_s = 0.01; "
-            "the fleet is sized for 0.0146 s",
+            "infeasible: A single sequence on an empty replica gets a token every 0.0117 s. "
+            "The target itl_target_s is 0.01 s, so the fleet is sized for 0.0146 s.",
         ),
     ],
 )  # fmt: skip
@@ -146,3 +156,15 @@ def test_latencies_nobody_observed_are_left_out_of_the_numbers() -> None:
     signals = PolicyLoop(KNOBS).decide(snapshot(engine(), cold_node_start_s=math.nan)).explanation.signals
 
     assert {"itl_p95_s", "ttft_queue_p95_s", "ttft_prefill_p95_s", "cold_start_s"}.isdisjoint(signals)
+
+
+def test_an_idle_model_is_said_to_be_idle_first() -> None:
+    loop = PolicyLoop(knobs(downscale_delay_s=60))
+    loop.decide_for(10, snapshot(*[engine(running_requests=1, waiting_requests=20)] * 3))
+
+    kept = loop.decide_for(13, snapshot(*[engine()] * 3)).explanation
+    asleep = PolicyLoop(KNOBS).decide_for(400, snapshot()).explanation
+
+    assert (kept.binding, asleep.binding) == ("delay", "idle")
+    assert kept.reason.startswith("delay: The model has been idle for 12 s. ")
+    assert asleep.reason.startswith("idle: The model has been idle for 399 s. ")

@@ -65,7 +65,7 @@ def test_demand_asks_for_what_the_rate_needs_by_the_model() -> None:
 
     assert demand.replicas == 3
     assert demand.why == (
-        "7 requests/s arrive over 60 s; one replica can serve 3 requests/s, so 3 replicas are needed"
+        "Load over the last 60 s: 7 requests/s. One replica serves 3 requests/s, so 3 replicas are needed."
     )
 
 
@@ -120,7 +120,7 @@ def test_while_replicas_are_on_their_way_a_queue_asks_for_no_more() -> None:
     # 80 requests are ten replicas' worth.
     assert (coming["queue"].replicas, there["queue"].replicas) == (3, 10)
     assert coming["queue"].why.endswith(
-        "10 replicas are needed; a queue asks for 3 at most while replicas start"
+        "10 replicas are needed. While replicas start, the queue asks for 3 replicas at most."
     )
 
 
@@ -146,7 +146,10 @@ def test_few_long_prompts_ask_for_more_than_their_number_does_and_short_or_cache
     terms = terms_of(seen)
 
     assert terms["queue"].replicas == 3
-    assert "they need 0.6 s of prefill, and the target is 0.2 s" in terms["queue"].why
+    assert terms["queue"].why == (
+        "The waiting requests need 0.6 s of prefill. One replica may have a queue of 0.2 s, "
+        "so 3 replicas are needed."
+    )
     assert terms_of(short)["queue"].replicas == 2  # by their number
     assert terms_of(seen, sizing=cached)["queue"].replicas == 1
 
@@ -232,8 +235,8 @@ def test_a_higher_quantile_needs_more_minutes_before_the_most_seen_is_a_bound() 
     peaks = remembered(level=11.0, rise=9.0, minutes=30)
 
     # None of thirty minutes was of the highest tenth with a chance of 4 %, of the highest 20th with 21 %.
-    assert "may become 11.3 within" in forecast(9.0, peaks, q=0.9).why
-    assert "may become 12.8 within" in forecast(9.0, peaks, q=0.95).why
+    assert "a rise to 11.3 requests/s" in forecast(9.0, peaks, q=0.9).why
+    assert "a rise to 12.8 requests/s" in forecast(9.0, peaks, q=0.95).why
 
 
 @pytest.mark.parametrize(
@@ -246,29 +249,32 @@ def test_the_shorter_a_start_the_more_the_forecast_may_leave_out(start_s: float,
     seen = snapshot(engine(), warm_node_start_s=start_s, warm_node=True)
     terms = terms_of(seen, demand=replace(arriving(2.0), peaks=peaks), sizing=replace(SIZING, headroom=0))
 
-    assert f"for {covered:.0%} of past requests" in terms["demand"].why
+    assert f" {100 * covered:.0f} % of past requests came at no higher load." in terms["demand"].why
 
 
 def test_the_forecast_says_its_numbers() -> None:
     peaks = remembered(level=4.0, rise=1.0, minutes=10)
 
     assert forecast(2.0, peaks).why.startswith(
-        "2 requests/s arrive over 60 s; they may become 3.35 within 75 s, the time a replica takes to start, "
-        "because for 90% of past requests demand had risen by 1 or less from where it is now (more than that "
-        "by 0.35, as only 10 minutes are known); one replica can serve"
+        "Load over the last 60 s: 2 requests/s. "
+        "Allowed for while a replica starts (75 s): a rise to 3.35 requests/s. "
+        "From a similar load, no larger rise came before 90 % of past requests. "
+        "Only 10 minutes of traffic are known, so the rise includes 0.35 requests/s more. "
+        "One replica serves"
     )
-    assert "from wherever it was" in forecast(0.2, remembered(level=40.0, rise=10.0, minutes=10)).why
+    unlike = forecast(0.2, remembered(level=40.0, rise=10.0, minutes=10)).why
+    assert ". No larger rise came before 90 % of past requests. " in unlike
     # After half an hour there is nothing to say of what is not known.
     why = forecast(3.0, remembered(level=4.0, rise=1.0, minutes=40)).why
-    assert "may become 3.93 within 75 s" in why
-    assert "had risen by 1 or less from where it is now, to 3.92 or less; one replica can serve" in why
+    assert "(75 s): a rise to 3.93 requests/s. 90 % of past requests came at no higher load. One" in why
 
 
 def test_a_forecast_that_needs_no_more_replicas_is_not_told() -> None:
     why = forecast(0.2, remembered(level=4.0, rise=1.0, minutes=40)).why
 
     assert (
-        why == "0.2 requests/s arrive over 60 s; one replica can serve 3 requests/s, so 1 replica is needed"
+        why
+        == "Load over the last 60 s: 0.2 requests/s. One replica serves 3 requests/s, so 1 replica is needed."
     )
 
 
@@ -280,7 +286,7 @@ def test_a_rise_is_expected_where_it_has_been_seen_from_and_nowhere_else() -> No
     for _ in range(12 * 40):
         peaks = peaks.note(1.0, 1.0, 1.0, 12.0, 1.0, 12)
 
-    assert "may become 34.7" in forecast(15.0, peaks).why
+    assert "a rise to 34.7 requests/s" in forecast(15.0, peaks).why
     assert forecast(1.0, peaks).replicas == 1
 
 
@@ -383,10 +389,10 @@ def test_where_starts_take_minutes_yesterday_at_this_hour_counts() -> None:
     term = at_this_hour(600.0)
 
     assert term.replicas > 1
-    assert "; at this time of day yesterday tells of" in term.why
-    assert "which has been 80% less wrong than without it" in term.why
+    assert ". The forecast follows the same time yesterday. " in term.why
+    assert "Such forecasts have had 80 % less error than recent load alone." in term.why
 
 
 def test_the_time_of_day_is_left_out_where_starts_are_short_or_it_has_not_helped() -> None:
-    assert "time of day" not in at_this_hour(299.0).why
-    assert "time of day" not in at_this_hour(600.0, helped=False).why
+    assert "same time" not in at_this_hour(299.0).why
+    assert "same time" not in at_this_hour(600.0, helped=False).why
