@@ -6,6 +6,7 @@ say, leaves every intended time as it was.
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -219,13 +220,14 @@ def _recorded(stretch: Recorded, folder: Path, trace: str | None) -> tuple[Float
         raise SettingsError(["arrivals: a trace without `file`; name one there, or with --trace"])
     path = Path(trace) if trace is not None else folder / str(stretch.file)
     try:
-        chunks = list(
-            open_trace(
-                path, start_s=stretch.start_s, duration_s=stretch.for_s, time=stretch.time, rate=stretch.rate
-            ).chunks()
+        recorded = open_trace(
+            path, start_s=stretch.start_s, duration_s=stretch.for_s, time=stretch.time, rate=stretch.rate
         )
+        chunks = list(recorded.chunks())
     except TraceError as error:
         raise SettingsError([str(error)]) from None
+    for told in recorded.left_out():
+        print(f"tideserve: {told}", file=sys.stderr)
     prompts = _scaled(np.concatenate([c.input_tokens for c in chunks]), stretch, stretch.most_prompt_tokens)
     outputs = _scaled(np.concatenate([c.output_tokens for c in chunks]), stretch, stretch.most_output_tokens)
     return np.concatenate([chunk.arrival_s for chunk in chunks]), (prompts, outputs)

@@ -130,6 +130,8 @@ def _run(options: argparse.Namespace) -> int:
         results = _compared([_replayed(spec, asked, progress) for spec in [*specs, *bound]])
     except TraceError as error:
         raise SettingsError([str(error)]) from None
+    for told in inputs.trace.left_out():
+        progress.say(told)
     if options.json != STDOUT:
         if len(specs) > 1:
             print_comparison(results)

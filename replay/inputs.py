@@ -14,7 +14,7 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError, shown
 
 if TYPE_CHECKING:
-    from loadtests.traces.trace import Trace
+    from loadtests.traces.file_trace import FileTrace
     from replay.profile import Profile
     from serve_app.settings import ModelSettings
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Inputs:
     """The trace, the knobs and the hardware, checked."""
 
-    trace: Trace
+    trace: FileTrace
     knobs: Knobs
     profile: Profile
     cold_start_s: tuple[float, float] | None

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from benchmarks.common.whole_lines import whole_lines
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -66,15 +68,9 @@ class Store(Generic[R]):
 
         Raises ValueError with the file and line, for one that is not a run.
         """
-        if not self._path.exists():
-            return {}
-        data = self._path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            self._path.write_bytes(whole)
         runs: dict[str, R] = {}
         self.other_versions = 0
-        for number, line in enumerate(whole.decode("utf-8").splitlines(), 1):
+        for number, line in enumerate(whole_lines(self._path), 1):
             try:
                 record = json.loads(line)
                 key, values = str(record["key"]), dict(record["run"])

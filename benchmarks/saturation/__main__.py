@@ -18,6 +18,7 @@ from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError
 from benchmarks.common.supervise import TERM_S
+from benchmarks.common.whole_lines import whole_lines
 from benchmarks.saturation.measure import Measured, Plan, measure
 from benchmarks.saturation.streams import StreamError
 from benchmarks.saturation.summary import memory_table, rates_table
@@ -103,9 +104,8 @@ def run(options: Options, work: Path) -> list[Measured]:
 
 
 def _earlier(path: Path | None) -> list[Measured]:
-    if path is None or not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=Measured) for line in path.read_bytes().splitlines()]
+    lines = [] if path is None else whole_lines(path)
+    return [msgspec.json.decode(line, type=Measured) for line in lines]
 
 
 def _keep(one: Measured, path: Path | None) -> None:

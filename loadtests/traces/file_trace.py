@@ -1,5 +1,7 @@
 """`open_trace`: a file, or the request logs of a fleet, as a trace to replay."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from loadtests.traces.formats import AUTO, FORMATS, Format, detect, read
 from loadtests.traces.json_formats import RequestLogFormat
 from loadtests.traces.order import Source, in_order, merged
 from loadtests.traces.scale import at_rate, capped, from_zero, stretched, window
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Trace, TraceError, shown
+from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, TraceError, shown
 
 _MOST = 1_000.0
 
@@ -52,7 +54,7 @@ def open_trace(
     max_input_tokens: int | None = None,
     seed: int = 0,
     model: str | None = None,
-) -> Trace:
+) -> FileTrace:
     """A recorded trace, read as it is replayed: memory does not depend on its length.
 
     Args:
@@ -74,7 +76,8 @@ def open_trace(
     scaling = Scaling(rate, time, start_s, duration_s, max_input_tokens, seed)
     if format not in (AUTO, *FORMATS):
         raise TraceError(f"format = {shown(format)}: must be {AUTO} or one of {', '.join(FORMATS)}")
-    files = trace_files(path)
+    named = trace_files(path)
+    files = [file for file in named if file.has_lines()] or named[:1]
     layouts = [detect(file, format, model) for file in files]
     layout = layouts[0]
     if model is not None and not isinstance(layout, RequestLogFormat):
@@ -85,17 +88,21 @@ def open_trace(
                 f"{file.path}: only request logs ({RequestLogFormat.name}) are read together, and this is "
                 f"{other.name}"
             )
-    return FileTrace(name_of(path), files, layout, scaling)
+    torn = [file.left_out() for file in named if file not in files]
+    return FileTrace(name_of(path), files, layout, scaling, torn)
 
 
 class FileTrace:
     """See `open_trace`."""
 
-    def __init__(self, name: str, files: Sequence[LineFile], layout: Format, scaling: Scaling) -> None:
+    def __init__(
+        self, name: str, files: Sequence[LineFile], layout: Format, scaling: Scaling, torn: Sequence[str]
+    ) -> None:
         self._name = name
         self._files = files
         self._layout = layout
         self._scaling = scaling
+        self._other_files = torn
         self._bytes = sum(file.size for file in files)
         self._done = False
 
@@ -114,6 +121,10 @@ class FileTrace:
         if self._done:
             return 1.0
         return min(1.0, sum(file.read_bytes for file in self._files) / self._bytes)
+
+    def left_out(self) -> list[str]:
+        """A sentence for each file in which a crash has left torn lines, as far as it has been read."""
+        return [told for told in (*self._other_files, *(file.left_out() for file in self._files)) if told]
 
     def chunks(self) -> Iterator[Chunk]:
         """See `Trace`."""

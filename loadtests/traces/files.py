@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import glob
 import gzip
+import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Literal
+
+import msgspec
 
 from loadtests.traces.trace import TraceError
 
@@ -22,6 +25,9 @@ _BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
 LONGEST_LINE_BYTES = 1 << 20
 """A prompt of a million tokens has two thousand prefix blocks, or 20 KB in a line; this is 50 times that."""
+_LINES_NAMED = 5
+_skim = msgspec.json.Decoder(msgspec.Raw).decode
+"""Checks JSON and makes nothing of it: a microsecond a line."""
 
 
 class LineError(TraceError):
@@ -52,6 +58,10 @@ class Lines:
 class LineFile:
     """Reads a file from its start, as often as asked. Memory does not depend on its length.
 
+    Lines that a crash has torn are left out: the start of a JSON object at the end of the file, or before the
+    lines of a process that was started again; zero bytes that a file system left; the last line of a
+    truncated gzip file. All others are left to the format, whole or not.
+
     Raises TraceError if it cannot be read, or is empty.
     """
 
@@ -59,6 +69,9 @@ class LineFile:
         self.path = path
         self.read_bytes = 0
         """Bytes of the file on disk that the latest `blocks` has read."""
+        self._torn: set[int] = set()
+        self._truncated = False
+        self._truncated_after: int | None = None
         if not path.exists():
             raise TraceError(f"{path}: no such file")
         if not path.is_file():
@@ -73,26 +86,64 @@ class LineFile:
             raise TraceError(f"{path}: is empty")
 
     def first(self) -> Lines:
-        """The first lines, at least one. Raises TraceError where all lines are blank, or one is not text."""
+        """The first lines, at least one. Raises TraceError where none is whole, or one is not text."""
         found = next(self.blocks(), None)
         if found is None:
-            raise TraceError(f"{self.path}: has blank lines only")
+            torn = self.left_out()
+            raise TraceError(f"{torn}; no line is whole" if torn else f"{self.path}: has blank lines only")
         return found
+
+    def has_lines(self) -> bool:
+        """Whether any line is whole."""
+        return next(self.blocks(), None) is not None
+
+    def left_out(self) -> str:
+        """Which lines were torn, in a sentence, as far as the file has been read; empty if none."""
+        told = [] if self._truncated_after is None else [f"is truncated after line {self._truncated_after}"]
+        if self._torn:
+            numbers = [str(number) for number in sorted(self._torn)]
+            named = ", ".join(numbers[:_LINES_NAMED]) + (", …" if numbers[_LINES_NAMED:] else "")
+            told.append(f"torn lines left out: {len(numbers)} (line {named})")
+        return f"{self.path}: {'; '.join(told)}" if told else ""
 
     def blocks(self, skip: int = 0) -> Iterator[Lines]:
         """Every line after the first `skip`, about a megabyte at a time.
 
-        Raises TraceError for a damaged or truncated gzip file, a line that is too long or not text, and what
-        the disk reports.
+        Raises TraceError for a damaged gzip file, a line that is too long or not text, and what the disk
+        reports.
         """
+        begun: tuple[int, str] | None = None
         for first, block in self._blocks():
             numbers, texts = [], []
             for number, text in enumerate(self._texts(first, block), first):
-                if text and number > skip:
+                if not text or number <= skip:
+                    continue
+                if begun is not None and not text.startswith("{"):
+                    numbers.append(begun[0])  # an object on several lines, which is for the format to refuse
+                    texts.append(begun[1])
+                elif begun is not None:
+                    self._torn.add(begun[0])
+                whole = self._whole(number, text) if text.startswith("{") else text
+                begun = None if whole else (number, text)
+                if whole:
                     numbers.append(number)
-                    texts.append(text)
+                    texts.append(whole)
             if texts:
                 yield Lines(self.path, numbers, texts)
+        if begun is not None:
+            self._torn.add(begun[0])
+
+    def _whole(self, number: int, text: str) -> str:
+        """Return a line that begins an object; nothing if it is torn.
+
+        A process that appends to a torn line without a line break joins its first line to it.
+        """
+        state = _state(text)
+        head, brace, tail = text.rpartition('{"')
+        if state == "wrong" and head and _state(head) == "torn" and _state(brace + tail) == "whole":
+            self._torn.add(number)
+            return brace + tail
+        return "" if state == "torn" else text
 
     def _texts(self, first: int, block: bytes) -> list[str]:
         try:
@@ -100,14 +151,24 @@ class LineFile:
                 return [line.strip() for line in block.decode().split("\n")]
         except UnicodeDecodeError:
             pass
-        for number, line in enumerate(block.split(b"\n"), first):
-            try:
-                text = line.decode()
-            except UnicodeDecodeError:
+        return [self._text(number, line) for number, line in enumerate(block.split(b"\n"), first)]
+
+    def _text(self, number: int, line: bytes) -> str:
+        bare = line.strip(b"\0")
+        if bare != line and (not bare.strip() or bare.startswith(b"{")):
+            self._torn.add(
+                number
+            )  # a file system has put the length of the file on disk, and not its content
+            line = bare
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            if not (line.startswith(b"{") and error.reason == "unexpected end of data"):
                 raise self._error(number, "not text (UTF-8)") from None
-            if "\0" in text:
-                raise self._error(number, "not text: it has a zero byte")
-        raise AssertionError("a block that cannot be decoded has a line that cannot be")
+            text = line[: error.start].decode()  # torn within a character
+        if "\0" in text:
+            raise self._error(number, "not text: it has a zero byte")
+        return text.strip()
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         """Blocks of whole lines, each with the number of its first line."""
@@ -116,8 +177,8 @@ class LineFile:
         rest = b""
         try:
             with self.path.open("rb") as raw:
-                file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if self._compressed else raw
-                while data := file.read(_BLOCK_BYTES):
+                file = gzip.GzipFile(fileobj=raw) if self._compressed else raw
+                while data := self._read(file):
                     self.read_bytes = raw.tell()
                     whole, newline, rest = (rest + data).rpartition(b"\n")
                     if len(rest) > LONGEST_LINE_BYTES:
@@ -128,27 +189,53 @@ class LineFile:
                     if newline:
                         yield number, whole.removeprefix(_BOM) if number == 1 else whole
                         number += whole.count(b"\n") + 1
-        except EOFError as error:
-            what = "the gzip file is truncated somewhere after this line; copy it again"
-            raise self._error(number, what) from error
         except (gzip.BadGzipFile, zlib.error) as error:
             what = f"the gzip file is damaged somewhere after this line: {error}"
             raise self._error(number, what) from error
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be read: {error.strerror or error}") from error
-        if rest:
+        if self._truncated:
+            self._truncated_after = number - 1
+            self._torn |= {number} if rest else set()
+        elif rest:
             yield number, rest.removeprefix(_BOM) if number == 1 else rest
         self.read_bytes = self.size
 
+    def _read(self, file: BinaryIO | gzip.GzipFile) -> bytes:
+        """Return about a block; nothing at the end, which is that of a truncated gzip file too."""
+        if not isinstance(file, gzip.GzipFile):
+            return file.read(_BLOCK_BYTES)
+        block = io.BytesIO()
+        try:
+            # `read` would lose what it has decompressed when the file ends too early.
+            while block.tell() < _BLOCK_BYTES and (data := file.read1(_BLOCK_BYTES)):
+                block.write(data)
+        except EOFError:
+            self._truncated = True
+        return block.getvalue()
+
     def _error(self, number: int, what: str) -> TraceError:
         return TraceError(f"{self.path}, line {number}: {what}")
+
+
+def _state(text: str) -> Literal["whole", "torn", "wrong"]:
+    """Return whether a line is JSON, begins JSON and ends too early, or is none."""
+    try:
+        _skim(text)
+    except msgspec.DecodeError as error:
+        at_end = f"(byte {len(text.encode())})"  # of a number that has only begun
+        return "torn" if "truncated" in str(error) or str(error).endswith(at_end) else "wrong"
+    except RecursionError:
+        return "wrong"
+    return "whole"
 
 
 def trace_files(path: TracePath | Sequence[TracePath]) -> list[LineFile]:
     """The files that `path` names: a file, the files a pattern matches, the request logs of a folder, or a
     list of these.
 
-    Of several files, empty ones are left out: a replica creates its log before its first request.
+    Of several files, empty ones are left out: a replica creates its log before its first request. Of a
+    folder, a compressed file is left out while the file that it was made of is there.
 
     Raises:
         TraceError: if there are none, or one cannot be read.
@@ -177,6 +264,7 @@ def _named(path: TracePath) -> list[Path]:
     given = Path(path)
     if given.is_dir():
         logs = sorted(file for file in given.iterdir() if file.is_file() and file.name.endswith(LOG_SUFFIXES))
+        logs = [log for log in logs if log.suffix != ".gz" or log.with_suffix("") not in logs]
         if not logs:
             raise TraceError(
                 f"{given}: a folder without request logs: no file in it ends with {' or '.join(LOG_SUFFIXES)}"

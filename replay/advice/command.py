@@ -83,6 +83,8 @@ def run_advise(options: argparse.Namespace) -> int:
         raise SettingsError([str(error)]) from None
     finally:
         status.end()
+    for told in inputs.trace.left_out():
+        print(told, file=sys.stderr)
     print(advice_text(advice, inputs), end="")
     if options.json is not None:
         text = json.dumps(advice_document(advice, inputs), indent=1, allow_nan=False) + "\n"

@@ -37,7 +37,7 @@ class LogSegments:
         """Write `data`.
 
         Raises:
-            OSError: the disk's. No part of `data` is in the file then, and the next call tries anew.
+            OSError: the disk's. The next call tries anew, and begins a line of its own.
         """
         with self._lock:
             file = self._opened(len(data))
@@ -47,7 +47,10 @@ class LogSegments:
                 while rest:
                     rest = rest[os.write(file, rest) :]
             except OSError:
-                os.ftruncate(file, end)
+                try:
+                    os.ftruncate(file, end)
+                except OSError:
+                    self._close()  # a torn line stays there, and the next write begins another file
                 raise
 
     def close(self) -> None:
@@ -66,7 +69,10 @@ class LogSegments:
         self._make_room()
         self._number += 1
         path = self._folder / f"{self._family}.{self._writer}.{self._number:04d}.jsonl"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        # A process of the same name that was killed while it wrote has left a torn line.
+        if (end := os.fstat(self._file).st_size) and os.pread(self._file, 1, end - 1) != b"\n":
+            os.write(self._file, b"\n")
         return self._file
 
     def _make_room(self) -> None:

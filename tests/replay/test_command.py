@@ -23,6 +23,18 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
+def test_lines_that_a_crash_has_torn_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "requests.jsonl"
+    line = '{"arrived_at": %d, "input_tokens": 400, "output_tokens": 20}\n'
+    path.write_text("".join(line % second for second in range(60))[:-9])
+
+    assert main(["replay", "--trace", str(path), "--policy", "static:1"]) == 0
+
+    told = capsys.readouterr()
+    assert "59 requests" in told.out
+    assert f"{path}: torn lines left out: 1 (line 60)\n" in told.err
+
+
 def documents(out: Path) -> dict[str, Any]:
     known: dict[str, Any] = json.loads(out.read_text())
     return known

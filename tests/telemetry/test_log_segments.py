@@ -1,9 +1,13 @@
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from loadtests.traces import open_trace
 from serve_app.settings import RequestLogSettings
 from serve_app.telemetry import log_segments
 from serve_app.telemetry.log_segments import LogSegments, request_log_segments
@@ -116,6 +120,52 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     log.append(BLOCK)
 
     assert (tmp_path / "requests.app.Engine-a.r1.0001.jsonl").read_bytes() == 2 * BLOCK
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from serve_app.telemetry.log_segments import LogSegments
+
+write = os.write
+def half(file, data):
+    write(file, bytes(data[: len(data) - 20]))
+    os.kill(os.getpid(), signal.SIGKILL)
+os.write = half
+LogSegments(Path(sys.argv[1]), ("requests", "app", "Engine-a"), "r1", 8_000).append(sys.argv[2].encode() * 2)
+"""
+
+
+def test_a_process_killed_while_writing_leaves_a_log_that_goes_on(tmp_path: Path) -> None:
+    line = '{"arrived_at": 1763712000.5, "input_tokens": 8, "output_tokens": 2}\n'
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), line], check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+    segments(tmp_path).append(line.encode())
+
+    trace = open_trace(tmp_path)
+    (chunk,) = trace.chunks()
+    assert len(chunk) == 2
+    assert names(tmp_path) == ["requests.app.Engine-a.r1.0001.jsonl"]
+    assert trace.left_out() == [f"{tmp_path}/{names(tmp_path)[0]}: torn lines left out: 1 (line 2)"]
+
+
+def test_a_file_that_stays_torn_is_not_written_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    log = segments(tmp_path)
+    log.append(BLOCK)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", refuse)
+        patched.setattr(os, "ftruncate", refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            log.append(BLOCK)
+    log.append(BLOCK)
+
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [BLOCK, BLOCK]
 
 
 def test_a_folder_that_cannot_be_made_is_the_callers_to_hear(tmp_path: Path) -> None:
