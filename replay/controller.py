@@ -25,6 +25,10 @@ class Controller(Protocol):
         """Replicas to ask for now."""
         ...
 
+    def quiet_until(self, next_arrival: float) -> float:
+        """The time until which no `step` changes anything if nothing arrives; 0 where it is unknown."""
+        ...
+
     @property
     def wanted(self) -> int | None:
         """The replicas the policy would ask for without delays and limits; None where it does not say."""
@@ -55,6 +59,10 @@ class Sampled:
     def step(self, fleet: Fleet) -> int:
         """Ask the policy for its target."""
         return self._autoscaler.decide(sample(fleet))
+
+    def quiet_until(self, next_arrival: float) -> float:
+        """Unknown: a baseline keeps its own history of every sample."""
+        return 0.0
 
     def decisions(self) -> list[dict[str, Any]]:
         """None: baselines keep no records."""

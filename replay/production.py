@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from replay.fleet.fleet import Fleet
+from replay.quiet import quiet_until
 from replay.ray_semantics import Context, apply
 from replay.reports import Mail, Reporting
 from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
+from serve_app.learning.state import PolicyState
+from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.wire.names import INGRESS
@@ -86,6 +90,19 @@ class _NoMeter(AutoscalingMetrics):
         pass
 
 
+class _Watched(ServePolicy):
+    """The production policy, and what its latest decision was made from and led to."""
+
+    latest: tuple[Snapshot, Knobs, PolicyState, Decision, float] | None = None
+
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
+        decision, state = super().decide(model, snapshot, state, now)
+        self.latest = snapshot, model.knobs, state, decision, now
+        return decision, state
+
+
 class Production:
     """`ServePolicy` as a controller, with fresh memory.
 
@@ -106,11 +123,14 @@ class Production:
     ) -> None:
         self._now = 0.0
         self._memory = _Memory(knobs)
-        self._policy = policy(lambda: EPOCH + self._now, self._memory, _NoMeter(), _LOG)
+        # Only of the production policy with reports on time is it known when nothing changes.
+        watched = _Watched if policy is ServePolicy and reporting is None else policy
+        self._policy = watched(lambda: EPOCH + self._now, self._memory, _NoMeter(), _LOG)
         self._columns: dict[str, dict[_Replica, list[_Stamped]]] = {name: {} for name in ENGINE_FIELDS}
         self._replicas: dict[int, _Replica] = {}
         self._reports: dict[_Replica, list[_Stamped]] = {}
         self._steps = 0
+        self._quiet_until = -1.0
         self._cold_starts = 0
         self._gateway = _Replica("ingress")
         self._mail: Mail[_Replica] = Mail(reporting or Reporting())
@@ -131,11 +151,26 @@ class Production:
         """The records of its changes; their times are seconds since the replay began."""
         return [{**record, "at": record["at"] - EPOCH} for record in self._memory.changes]
 
+    def quiet_until(self, next_arrival: float) -> float:
+        """The step before the next decision that matters: half of the replicas report then."""
+        latest = self._policy.latest if isinstance(self._policy, _Watched) else None
+        if latest is None or latest[-1] != EPOCH + self._now:
+            return 0.0
+        steps = (quiet_until(*latest, EPOCH + next_arrival) - latest[-1]) // self.interval_s - 1.0
+        if steps <= 1.0:
+            return 0.0
+        self._steps += int(steps) - 1
+        self._quiet_until = self._now + steps * self.interval_s
+        return self._quiet_until
+
     def step(self, fleet: Fleet) -> int:
         """One turn of Ray's controller."""
         self._now = fleet.now
         self._steps += 1
         self._read_replicas(fleet)
+        if fleet.now == self._quiet_until:
+            self._read_ingress(fleet)
+            return fleet.target
         self._read_documents(fleet)
         running = [self._replicas[slot] for slot in fleet.ready_slots]
         contexts = {

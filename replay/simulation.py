@@ -59,6 +59,8 @@ def simulate(
                 if target != fleet.target:
                     fleet.set_target(target)
                     changes += 1
+                if chunk is not None and not fleet.open_requests:
+                    next_step = max(next_step, controller.quiet_until(float(chunk.arrival_s[at])))
             if fleet.now >= series.next_at:
                 series.note(fleet, controller.wanted)
 
@@ -78,7 +80,7 @@ def simulate(
         fleet.advance(to)
 
     while chunk is not None:
-        run(fleet.now + _LAP_S)
+        run(max(fleet.now, next_step) + _LAP_S)
         now = time.perf_counter()
         if progress is not None and now - said_at >= _PROGRESS_S:
             said_at = now

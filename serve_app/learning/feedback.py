@@ -53,7 +53,9 @@ def remember_ready(state: PolicyState, ready: int, now: float) -> PolicyState:
     if not ready or state.ready_mean <= 0:
         return replace(state, ready_mean=float(ready))
     keep = math.exp(-state.elapsed_s(now) / REPORTED_S)
-    return replace(state, ready_mean=state.ready_mean * keep + ready * (1.0 - keep))
+    mean = state.ready_mean * keep + ready * (1.0 - keep)
+    # It comes to rest, and not to an ever smaller difference.
+    return replace(state, ready_mean=float(ready) if math.isclose(mean, ready) else mean)
 
 
 def learn_interference(

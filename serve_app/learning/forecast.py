@@ -6,7 +6,7 @@ from serve_app.learning.daily import DailyDemand
 from serve_app.learning.demand import MINUTE, Demand
 from serve_app.policy.inputs import Expected, Forecast
 
-_DAILY_HORIZON_S = 300.0
+DAILY_HORIZON_S = 300.0
 """On composed days the time of day told nothing of the next 75 s that 5 % more would not have covered; of the
 next 15 minutes, 17 to 22 % of what was expected too few: `benchmarks/days`."""
 
@@ -47,4 +47,4 @@ def _shifted(quantile: float, horizon_s: float) -> float:
 
 def by_time_of_day(daily: DailyDemand, now: float, horizon_s: float) -> Expected | None:
     """Return what the time of day tells of a start of `horizon_s` seconds, where it is long enough."""
-    return daily.expected(now, horizon_s) if horizon_s >= _DAILY_HORIZON_S else None
+    return daily.expected(now, horizon_s) if horizon_s >= DAILY_HORIZON_S else None

@@ -19,7 +19,7 @@ from serve_app.settings.knobs import Knobs
 
 def learn(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> tuple[Inputs, PolicyState]:
     """Return what a decision at `now` is made from, and the memory with what the reports have taught."""
-    snapshot, state = _apply_starting_values(snapshot, knobs, state)
+    snapshot, state = apply_starting_values(snapshot, knobs, state)
     seen, state = observe(snapshot, state, now, knobs.forecast_window_s)
     starting = snapshot.target and not snapshot.ready
     state = replace(
@@ -86,7 +86,7 @@ def _since(begun: float | None, now: float) -> float | None:
     return None if begun is None else now - begun
 
 
-def _apply_starting_values(
+def apply_starting_values(
     snapshot: Snapshot, knobs: Knobs, state: PolicyState
 ) -> tuple[Snapshot, PolicyState]:
     """Return both with the values of the knob for what has not been measured.

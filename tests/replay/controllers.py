@@ -26,6 +26,9 @@ class Scripted:
         self.asked.append(fleet.now)
         return self.plan(fleet.now)
 
+    def quiet_until(self, next_arrival: float) -> float:
+        return 0.0
+
     def decisions(self) -> list[dict[str, Any]]:
         return []
 
