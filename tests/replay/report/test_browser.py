@@ -41,7 +41,7 @@ chart.setPointerCapture = () => {};
   await frame();
   seen.back = ticks() === whole;
   const search = document.querySelector("input[type=search]");
-  search.value = "wake";
+  search.value = "waiting or running";
   search.dispatchEvent(new Event("input"));
   seen.found = document.querySelectorAll(".decision-list > li").length;
   const result = document.createElement("pre");
