@@ -1,15 +1,14 @@
 """What a real browser lets a page do with the API: uvicorn and Chromium are real, engines are stubs."""
 
 import asyncio
-import html
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp
 
@@ -21,8 +20,9 @@ pytestmark = needs_browser
 
 EVENTS = [b'data: {"n":%d}\n\n' % number for number in range(3)]
 BODY = '{"model": "tide", "stream": true}'
+# The browser waits for the picture, which comes once the script has told what it has seen.
 PAGE = """
-<body><script>
+<body><img src="/picture"><script>
 const api = "http://127.0.0.1:%d", seen = {}, body = '%s';
 async function tell(name, asked) {
   try {
@@ -43,7 +43,7 @@ async function tell(name, asked) {
   await tell("json", fetch(api + "/v1/completions", {method: "POST", headers: json, body}));
   await tell("models", fetch(api + "/v1/models"));
   await tell("wrong", fetch(api + "/v1/completions", {method: "POST", headers: json, body: "{}"}));
-  document.body.textContent = "seen " + JSON.stringify(seen) + " end";
+  await fetch("/seen", {method: "POST", body: JSON.stringify(seen)});
 })();
 </script></body>
 """
@@ -66,8 +66,13 @@ async def listening(app: ASGIApp) -> AsyncIterator[int]:
 async def seen_by_a_page(folder: Path, allowed: bool) -> tuple[dict[str, Any], Server]:
     """What a page of another origin got, and the server it asked."""
     port = 0
+    told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     async def page(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/seen":
+            told.set_result(await Request(scope, receive).json())
+        elif scope["path"] == "/picture":
+            await told
         await HTMLResponse(PAGE % (port, BODY))(scope, receive, send)
 
     async with listening(page) as own:
@@ -75,10 +80,8 @@ async def seen_by_a_page(folder: Path, allowed: bool) -> tuple[dict[str, Any], S
         engine = StubEngine(frames(*EVENTS))
         server = Server(listens_on="127.0.0.1", chat=engine, cors_origins=origins)
         async with server.http, listening(server.app) as port:
-            opened = await asyncio.to_thread(visited, f"http://pages.example:{own}/", folder)
-    found = re.search(r"seen (\{.*\}) end", html.unescape(opened.dom), re.DOTALL)
-    assert found, opened
-    seen: dict[str, Any] = json.loads(found[1])
+            visit = asyncio.to_thread(visited, f"http://pages.example:{own}/", folder)
+            seen, _ = await asyncio.gather(told, visit)
     return seen, server
 
 
