@@ -10,6 +10,7 @@ from tests.integration.conftest import CHAT
 
 CHAT_PATH = "/v1/chat/completions"
 SEA = [{"role": "user", "content": "sea"}]
+PART = "messages[1].content[0].text"
 
 
 def chat(**fields):
@@ -40,6 +41,11 @@ def completion(**fields):
         (CHAT_PATH, chat(stop_token_ids=[-5]), 400, "stop_token_ids"),
         (CHAT_PATH, chat(allowed_token_ids=[999_999]), 400, "allowed_token_ids"),
         (CHAT_PATH, chat(structured_outputs={"regex": "[0-9"}), 400, None),
+        (CHAT_PATH, chat(structured_outputs=[]), 400, "structured_outputs"),
+        (CHAT_PATH, chat(top_k=1 << 64), 400, "top_k"),
+        (CHAT_PATH, chat(messages=[*SEA, {"role": "user", "content": [{"type": "text"}]}]), 400, PART),
+        (CHAT_PATH, chat(logprobs=True, top_logprobs=50), 400, "top_logprobs"),
+        ("/v1/completions", completion(structured_outputs="x"), 400, "structured_outputs"),
         (CHAT_PATH, chat(messages=[{"role": "user", "content": "sea " * 5000}]), 400, None),
         ("/v1/completions", completion(prompt=[99_999]), 400, "prompt"),
         ("/v1/completions", completion(prompt=[[1, 2], [-1]]), 400, "prompt[0]"),
