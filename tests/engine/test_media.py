@@ -249,6 +249,13 @@ PARTS = {
 }
 
 
+@pytest.fixture
+def takes_media(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny model as one that takes images: one that takes text only refuses every media part."""
+    monkeypatch.setattr(type(serving.engine.model_config), "is_multimodal_model", True)
+
+
+@pytest.mark.usefixtures("takes_media")
 @pytest.mark.parametrize("kind", PARTS)
 @pytest.mark.parametrize("operation", ["chat_completions", "tokenize"])
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{port}/a.png", "file:///etc/hostname"])
@@ -268,6 +275,7 @@ async def test_media_by_url_are_refused_by_field_and_setting_before_they_are_fet
     assert site.connections == 0
 
 
+@pytest.mark.usefixtures("takes_media")
 async def test_embeddings_of_media_by_url_are_refused_too(serving: Serving, site: Site) -> None:
     operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": object()})))
     body = json.dumps({"messages": named({"type": "image_url", "image_url": {"url": site.url()}})}).encode()

@@ -78,10 +78,10 @@ async def test_an_ingress_replica_learns_what_another_one_sent(
         assert other.step_tokens == 2048
 
 
-def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() -> None:
+async def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() -> None:
     plane = DataPlane(StubEngine(EngineReply(200)))
     for _ in range(2):
-        plane._connection()
+        plane._connection().on_connected()  # type: ignore[attr-defined]
     source, listener = plane._connections
     blocks = list(range(1, 256))
     for number in range(40):
@@ -100,6 +100,8 @@ def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() -> Non
     listener.frames.writable = False  # its ingress reads nothing: heartbeats must not pile up
     listener.tell(Beat(""))
     assert sent[-1].prefixes == []
+    for connection in (source, listener):
+        plane._forget(connection)
 
 
 async def test_a_replica_without_a_prefix_cache_is_expected_to_hold_nothing(fleet: Fleet) -> None:
