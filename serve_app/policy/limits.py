@@ -29,9 +29,9 @@ def limit(needs: Needs) -> Limited:
     inputs = replace(inputs, peaks=_peaks(needs))
     needed, wanted = needs.strongest.replicas, needs.wanted
     if wanted != needed:
-        bound = "min_replicas" if wanted > needed else "max_replicas"
-        effect = f"{bound} keeps the target at {counted(wanted, 'replica')}"
-        clamps.append(Clamp("bounds", f"{effect}, but {are(needed, 'replica')} needed."))
+        bound = "min_replicas asks for" if wanted > needed else "max_replicas allows"
+        effect = f"{bound} {counted(wanted, 'replica')}, but {are(needed, 'replica')} needed."
+        clamps.append(Clamp("bounds", effect))
     target, limits = _limit_change(inputs, wanted)
     clamps += limits
     if inputs.knobs.mode == "advise" and target != (kept := inputs.current):
@@ -78,7 +78,7 @@ def _limit_decrease(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
     if floor > wanted:
         ago = inputs.now - peak.at
         left = max(0.0, inputs.hold_s - ago)
-        needed = f"The load needed {counted(peak.replicas, 'replica')} {ago:.0f} s ago."
+        needed = f"The need was {counted(peak.replicas, 'replica')} {ago:.0f} s ago."
         window = f"The scale-down window is {amount(inputs.hold_s)} s"
         clamps.append(Clamp("delay", f"{needed} {window}, so replicas can be removed in {left:.0f} s."))
     target = min(floor, current)

@@ -76,7 +76,7 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
         return "cannot fall while most replicas do not report"
     if target == 1:
         left_s = max(0.0, knobs.downscale_to_zero_delay_s - (inputs.idle_s or 0.0))
-        return f"falls to 0 replicas after another {left_s:.0f} s without a request"
+        return f"falls to 0 replicas in {left_s:.0f} s if no request comes"
     if wanted >= target:
         stays = "load and forecast stay" if knobs.forecast else "the load stays"
         below = f"{amount(kept_below_rps(inputs, target - 1))} requests/s"

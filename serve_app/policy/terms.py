@@ -120,9 +120,9 @@ def _rise(inputs: Inputs, rps: float, load: str) -> list[str]:
         return why
     share = f"{100 * forecast.quantile:.0f} % of past requests"
     if felt_rps + forecast.rise > forecast.most:
-        past = f"{share} came at no higher load."
+        past = f"For {share}, the load was no higher."
     else:
-        past = f"{'From a similar load, no' if forecast.alike else 'No'} larger rise came before {share}."
+        past = f"For {share}{' at a similar load' if forecast.alike else ''}, the load rose no more."
     why += [allowed, past]
     if forecast.unsure_rps > 0.05 * rps:
         known, more = amount(forecast.known_minutes, 2), amount(forecast.unsure_rps, 2)

@@ -293,7 +293,7 @@ def test_what_is_wanted_beyond_the_maximum_is_said() -> None:
     assert (decision.target, decision.wanted) == (2, 2)
     assert decision.explanation.binding == "max_replicas"
     assert decision.explanation.reason.startswith(
-        "max_replicas: max_replicas keeps the target at 2 replicas, but 10 replicas are needed. 80 requests"
+        "max_replicas: max_replicas allows 2 replicas, but 10 replicas are needed. 80 requests"
     )
     assert [clamp.name for clamp in decision.explanation.clamps] == ["bounds"]
 

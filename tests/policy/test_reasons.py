@@ -32,11 +32,11 @@ BUSY = engine(running_requests=1)
         (
             snapshot(BUSY), 1, {},
             "The target rises at 9 waiting requests, or when the load exceeds 5.1 requests/s. ",
-            " The target falls to 0 replicas after another 120 s without a request.",
+            " The target falls to 0 replicas in 120 s if no request comes.",
         ),
         (
             snapshot(engine()), 21, {}, "",
-            " The target falls to 0 replicas after another 100 s without a request.",
+            " The target falls to 0 replicas in 100 s if no request comes.",
         ),
         (
             snapshot(engine()), 1, {"min_replicas": 1, "max_replicas": 1},

@@ -249,7 +249,7 @@ def test_the_shorter_a_start_the_more_the_forecast_may_leave_out(start_s: float,
     seen = snapshot(engine(), warm_node_start_s=start_s, warm_node=True)
     terms = terms_of(seen, demand=replace(arriving(2.0), peaks=peaks), sizing=replace(SIZING, headroom=0))
 
-    assert f" {100 * covered:.0f} % of past requests came at no higher load." in terms["demand"].why
+    assert f" For {100 * covered:.0f} % of past requests, the load was no higher." in terms["demand"].why
 
 
 def test_the_forecast_says_its_numbers() -> None:
@@ -258,15 +258,15 @@ def test_the_forecast_says_its_numbers() -> None:
     assert forecast(2.0, peaks).why.startswith(
         "Load over the last 60 s: 2 requests/s. "
         "Allowed for while a replica starts (75 s): a rise to 3.35 requests/s. "
-        "From a similar load, no larger rise came before 90 % of past requests. "
+        "For 90 % of past requests at a similar load, the load rose no more. "
         "Only 10 minutes of traffic are known, so the rise includes 0.35 requests/s more. "
         "One replica serves"
     )
     unlike = forecast(0.2, remembered(level=40.0, rise=10.0, minutes=10)).why
-    assert ". No larger rise came before 90 % of past requests. " in unlike
+    assert ". For 90 % of past requests, the load rose no more. " in unlike
     # After half an hour there is nothing to say of what is not known.
     why = forecast(3.0, remembered(level=4.0, rise=1.0, minutes=40)).why
-    assert "(75 s): a rise to 3.93 requests/s. 90 % of past requests came at no higher load. One" in why
+    assert "(75 s): a rise to 3.93 requests/s. For 90 % of past requests, the load was no higher. One" in why
 
 
 def test_a_forecast_that_needs_no_more_replicas_is_not_told() -> None:
