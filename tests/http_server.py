@@ -1,11 +1,14 @@
-"""A small HTTP server in this process, for clients that want a real one."""
+"""HTTP servers in this process, for clients that want a real one."""
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
 
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]
 
@@ -60,3 +63,22 @@ def serving(
         finally:
             server.shutdown()
             thread.join()
+
+
+@asynccontextmanager
+async def uvicorn_with(app: ASGIApp) -> AsyncIterator[uvicorn.Server]:
+    """uvicorn with `app`, as Ray Serve starts it: on the event loop that is there."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none")
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield server
+    finally:
+        await server.shutdown()
+
+
+def port_of(server: uvicorn.Server) -> int:
+    port: int = server.servers[0].sockets[0].getsockname()[1]
+    return port

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp
 
 from tests.api.server import Server
+from tests.http_server import port_of, uvicorn_with
 from tests.loadtests.drawing.browser import needs_browser, visited
 from tests.stub_engine import StubEngine, frames
 
@@ -52,15 +52,8 @@ async function tell(name, asked) {
 @asynccontextmanager
 async def listening(app: ASGIApp) -> AsyncIterator[int]:
     """The port of uvicorn with `app`."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none")
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        await server.shutdown()
+    async with uvicorn_with(app) as server:
+        yield port_of(server)
 
 
 async def seen_by_a_page(folder: Path, allowed: bool) -> tuple[dict[str, Any], Server]:

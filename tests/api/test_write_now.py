@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from serve_app.api.write_now import WriteNow, WriteNowMiddleware, write_now
+from tests.http_server import port_of, uvicorn_with
 
 
 async def receive() -> Message:
@@ -61,15 +61,8 @@ async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
 @asynccontextmanager
 async def serving() -> AsyncIterator[int]:
     """The port of uvicorn with our middleware, as Ray starts it."""
-    config = uvicorn.Config(WriteNowMiddleware(streaming), port=0, lifespan="off", log_config=None, ws="none")
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        await server.shutdown()
+    async with uvicorn_with(WriteNowMiddleware(streaming)) as server:
+        yield port_of(server)
 
 
 async def answered(port: int, head: str) -> tuple[str, bytes]:

@@ -14,6 +14,7 @@ from serve_app.api.engine_response import EngineResponse
 from serve_app.api.models import Traffic
 from serve_app.api.write_now import WriteNowMiddleware
 from serve_app.ingress import relayed_request, sent_so_far
+from tests.http_server import uvicorn_with
 from tests.ingress.relaying import DONE, Fleet, request
 from tests.ingress.test_moved_streams import TOKENS, WHOLE, CountingEngine, frame, lose, without_comments
 from tests.stub_engine import LIMIT_S, StubEngine
@@ -77,21 +78,16 @@ async def serving(fleet: Fleet) -> AsyncIterator[Server]:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await WriteNowMiddleware(server.app)(scope, receive, send)
 
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none")
-    uvicorn_server = uvicorn.Server(config)
-    server = Server(fleet, uvicorn_server)
-    config.load()
-    uvicorn_server.lifespan = config.lifespan_class(config)
-    await uvicorn_server.startup()
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            yield server
-    finally:
-        for writer in server.clients:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-        await uvicorn_server.shutdown()
+    async with uvicorn_with(app) as listening:
+        server = Server(fleet, listening)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                yield server
+        finally:
+            for writer in server.clients:
+                writer.close()
+                with suppress(ConnectionError):
+                    await writer.wait_closed()
 
 
 async def test_all_but_the_first_and_the_last_of_a_stream_take_the_short_way(fleet: Fleet) -> None:
