@@ -109,7 +109,7 @@ def any_knobs(draw: st.DrawFn) -> Knobs:
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     knobs=any_knobs(),
     gaps_s=st.lists(st.floats(30.0, 1500.0), min_size=1, max_size=2),
