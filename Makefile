@@ -7,7 +7,7 @@ SCENARIO ?= zero-to-n-to-zero
 GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test test-unit test-integration test-gpu-proof lint loadtest chaos bench-policy cold-start gpu-proof chart setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test test-unit test-integration test-gpu-proof lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -19,6 +19,7 @@ help:
 	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
 	@echo 'make test-gpu-proof                     a rehearsal of every stage of it on the CPU: ten minutes'
 	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
+	@echo 'make pictures                           draw docs/images/*.svg from the .dot files (needs graphviz)'
 	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv), and list licences'
 	@echo 'make licenses                           check the licences of the locked packages, and list them'
 	@echo 'make sbom [ARGS=...]                    bills of materials of the images, in build/sbom'
@@ -78,6 +79,9 @@ test-gpu-proof: setup-dev
 
 chart: setup-dev
 	@$(BIN)/python -m tools.chart
+
+pictures:
+	@for file in docs/images/*.dot; do dot -Tsvg $$file -o $${file%.dot}.svg; done
 
 setup: .venv/cpu.done
 setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
