@@ -30,7 +30,7 @@ from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.haproxy.environment import haproxy_environment
-from serve_app.haproxy.keeper import signal_on_parents_death
+from serve_app.haproxy.supervisor import signal_on_parents_death
 from serve_app.wire.tls import check_tls
 
 STABLE_S = 300.0

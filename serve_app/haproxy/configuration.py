@@ -6,7 +6,7 @@ so that another version of Ray fails at the start and not in an attack.
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -18,14 +18,16 @@ _OPEN_FILES_A_CONNECTION = 2.5
 """One each way, and pipes for splicing for every fourth; with fewer files HAProxy does not start."""
 _ALIVE = "tideserve_alive"
 _FALLBACK = "tideserve_fallback"
-_TURN = "tideserve_turn"
-OPEN = f"enable server {_TURN}/alone"
-"""The command by which HAProxy may say that an application is up; see `amend`."""
+FRONTEND = "http_frontend"
+"""Where clients connect."""
 _SERVERS = "    # Servers in this backend\n"
 _ADDRESSES = (
     "backend tideserve_addresses",
     "    stick-table type ipv6 size 1m expire 10s store conn_cur",
 )
+_GRACE_S = 15
+"""How long HAProxy accepts connections after its supervisor was killed, which sends it SIGUSR1. Ray starts
+another supervisor within 3 to 10 s."""
 _CHECK_TIMEOUT_MS = 1750
 """With one check per second, a replica that hangs gets no requests after 1 + 1.75 + 0.25 + 1.75 s."""
 
@@ -151,13 +153,12 @@ def through_sockets(text: str, sockets: Mapping[str, str]) -> str:
     return re.sub(r"^(?P<before> +server (?P<name>\S+) )\S+", reached, text, flags=re.MULTILINE)
 
 
-def first_served(source: Source, last: str) -> frozenset[str]:
-    """Return the backends whose requests a HAProxy with Ray's configuration `last` cannot answer."""
+def first_served(source: Source, last: str) -> bool:
+    """Return whether a HAProxy with Ray's configuration `last` has no replica of some application."""
     before = {backend.name: {name for name, _ in backend.servers} for backend in _backends(last)}
-    return frozenset(
-        backend.name
+    return any(
+        backend.servers and before.get(backend.name, set()).isdisjoint(name for name, _ in backend.servers)
         for backend in source.backends
-        if backend.servers and before.get(backend.name, set()).isdisjoint(name for name, _ in backend.servers)
     )
 
 
@@ -167,16 +168,11 @@ def amend(
     descriptors: Mapping[str, int],
     socket: str,
     open_files: int,
-    held_back: Container[str] = (),
 ) -> str:
     """Return the configuration for HAProxy to read.
 
     `descriptors` are the inherited listening sockets of the frontends, `socket` is HAProxy's own admin
     socket, and HAProxy may have `open_files` files open.
-
-    The HAProxy before this one accepts connections until this one is up. `held_back` names the backends whose
-    requests it cannot answer: `/health` and `/ready` would say that they are up, and the next connection may
-    be its own. So this one does not say so before it gets the command `OPEN`.
     """
     maxconn = min(source.maxconn, int((open_files - _OPEN_FILES_OF_ITS_OWN) / _OPEN_FILES_A_CONNECTION))
     per_address = limits.connections_per_address or maxconn // 2
@@ -189,6 +185,7 @@ def amend(
         match [section, *words]:
             case [_, "stats", "socket", *_]:
                 lines.append(f"    stats socket unix@{socket} mode 600 level admin")
+                lines.append(f"    grace {_GRACE_S}s")
             case [_, "maxconn", _]:
                 lines.append(f"    maxconn {maxconn}")
             case [_, "errorfile", *_]:
@@ -203,7 +200,7 @@ def amend(
             case [_, "bind", _, *parameters]:
                 lines.append(" ".join([f"    bind fd@{descriptors[section.split()[1]]}", *parameters]))
                 if section == "frontend http_frontend":
-                    lines += _http_frontend(source, limits, per_address, held_back)
+                    lines += _http_frontend(source, limits, per_address)
             case [_, "server", _, address, *_, "backup"] if address == source.fallback:
                 # It would hold requests while no ingress replica is up, or answer 404.
                 lines.append(f"{line} disabled")
@@ -218,7 +215,7 @@ def amend(
     return "\n".join([*lines, *_checks(source), *_ADDRESSES]) + "\n"
 
 
-def _http_frontend(source: Source, limits: Limits, per_address: int, held_back: Container[str]) -> list[str]:
+def _http_frontend(source: Source, limits: Limits, per_address: int) -> list[str]:
     """Bound the connections of one address, and answer liveness from the checks of the ingress replicas.
 
     A proxy on this machine may have all connections. Liveness is answered however busy the replicas are.
@@ -233,7 +230,6 @@ def _http_frontend(source: Source, limits: Limits, per_address: int, held_back: 
         "    http-after-response set-header X-Request-ID %[var(txn.request_id)]"
         " if !{ res.hdr(x-request-id) -m found }",
         "    acl tideserve_looks method GET HEAD",
-        f"    acl tideserve_alone srv_is_up({_TURN}/alone)",
     ]
     for number, backend in enumerate(source.backends):
         asked = f"if tideserve_looks {{ path {backend.prefix}"
@@ -242,9 +238,6 @@ def _http_frontend(source: Source, limits: Limits, per_address: int, held_back: 
         for name, _ in backend.servers:
             lines.append(f"    acl {up} srv_is_up({backend.name}/{name})")
             lines.append(f"    acl {alive} srv_is_up({_ALIVE}/{name})")
-        if backend.name in held_back:
-            lines.append(f"{down} {asked}/health }} !tideserve_alone")
-            lines.append(f"{NOT_READY.rule} {asked}/ready }} !tideserve_alone")
         if backend.servers:
             lines.append(f"{HEALTHY.rule} {asked}/health }} {alive}")
         lines.append(f"{down} {asked}/health }}")
@@ -267,9 +260,6 @@ def _checks(source: Source) -> list[str]:
         "    option httpchk GET /-/healthz",
         "    http-check expect status 200",
         *fallback,
-        f"backend {_TURN}",
-        "    load-server-state-from-file none",
-        "    server alone 127.0.0.1:9 disabled",  # never connected to
     ]
 
 

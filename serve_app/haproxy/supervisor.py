@@ -1,30 +1,37 @@
-"""The program that Ray Serve takes for HAProxy (`RAY_SERVE_HAPROXY_BINARY_PATH`).
+"""The program that Ray Serve starts as HAProxy (`RAY_SERVE_HAPROXY_BINARY_PATH`): it keeps HAProxy running.
 
-Two processes, either of which may be killed: the front, which Ray started and follows, holds the listening
-sockets and starts a keeper whenever there is none; the keeper keeps HAProxy running. A reload is a new front,
-which takes the sockets from the keeper before it.
+Ray follows this process and asks at its admin socket. The supervisor opens the listening sockets, and
+HAProxy inherits them. So new connections wait in the sockets while HAProxy is started again.
+
+A reload is a new supervisor, which takes the sockets over from the former one. If a supervisor is killed, its
+HAProxy goes on for 15 s (HAProxy's `grace`), until Ray has started the next supervisor.
 """
 
 import argparse
 import contextlib
+import ctypes
 import errno
 import importlib.util
-import json
 import os
+import re
 import resource
+import selectors
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import Self
 
 import psutil
 
 from serve_app import env
 from serve_app.haproxy.configuration import (
+    FRONTEND,
     Source,
     amend,
     first_served,
@@ -33,11 +40,32 @@ from serve_app.haproxy.configuration import (
     write_pages,
 )
 from serve_app.haproxy.environment import Limits
-from serve_app.haproxy.keeper import HANDOVER, LAST, RUNNING, Keeper, Plan
-from serve_app.haproxy.sockets import Predecessor, accepts, listen, private_folder, take
+from serve_app.haproxy.sockets import (
+    Address,
+    accepts,
+    give,
+    listen,
+    listen_unix,
+    private_folder,
+    take,
+)
 from serve_app.wire.local_socket import local_socket
 
-_PORT_S = 5.0
+HANDOVER = "handover.sock"
+RUNNING = "supervisor.pid"
+"""The process that holds the sockets of this folder."""
+LAST = "last.cfg"
+"""Ray's last configuration that had routes and with which HAProxy ran."""
+
+_START_S = 20.0
+_TICK_S = 1.0
+_ASK_S = 1.0
+_RESTART_S = 0.1
+_SLOWEST_RESTART_S = 5.0
+_HUNG_AFTER_S = 5.0
+_WAIT_FOR_SUCCESSOR_S = 30.0
+"""Without Ray's actor. Ray starts another one within 3 to 5 s, and later on a busy node."""
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -58,76 +86,291 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     os.chdir(path.parent)
     private_folder(".")
     source = _source(path, limits, reloads)
-    predecessor = take(HANDOVER)
-    if predecessor is not None:
-        predecessor.keep(source.binds.values())
-    sockets = {address: _listen(address, predecessor) for address in source.binds.values()}
+    before = Former.find()
+    handed = take(HANDOVER)
+    if before is not None and not handed:
+        before.kill_supervisor()  # it hangs
+    for address in handed.keys() - source.binds.values():  # open, it would take connections for nobody
+        handed.pop(address).close()
+    beside = before is not None
+    sockets = {each: handed.get(each) or listen(*each, beside=beside) for each in source.binds.values()}
     descriptors = {frontend: sockets[address].fileno() for frontend, address in source.binds.items()}
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    front = psutil.Process()
-    own_socket = f"{front.pid}.sock"
-    before = Path(LAST).read_text(encoding="utf-8") if Path(LAST).exists() else ""
-    held_back = first_served(source, before) if predecessor is not None else frozenset()
-    text = amend(source, limits, descriptors, own_socket, open_files)
-    plan = Plan(
-        binary=_binary(environ),
-        configuration=f"{front.pid}.cfg",
-        own_socket=own_socket,
-        source=source,
-        sockets=sockets,
-        front=front,
-        manager=front.parent(),
-        raylet=next((parent for parent in front.parents() if parent.name() == "raylet"), None),
-        alone=text if held_back else "",
-    )
+    configuration, own_socket = f"{os.getpid()}.cfg", f"{os.getpid()}.sock"
     write_pages(Path())
-    first = amend(source, limits, descriptors, own_socket, open_files, held_back) if held_back else text
-    Path(plan.configuration).write_text(first, encoding="utf-8")
+    text = amend(source, limits, descriptors, own_socket, open_files)
+    Path(configuration).write_text(text, encoding="utf-8")
+    supervisor = Supervisor(_binary(environ), source, sockets)
+    # While both accept, the former HAProxy would answer /health with 503 for routes that only this one has.
+    waits = before is not None and first_served(source, _last())
     try:
-        return Front(plan).run(predecessor)
+        if before is not None and waits:
+            before.pause()
+        if not supervisor.start():
+            if before is not None:
+                before.resume()
+            return 1
+        if before is not None:
+            before.drain(source.binds)
+        supervisor.open()
+        return supervisor.keep_running()
     finally:
-        for left in (plan.configuration, plan.own_socket):
+        for left in (configuration, own_socket):
             Path(left).unlink(missing_ok=True)
 
 
-class Front:
-    """The process that Ray follows: starts a keeper whenever there is none."""
+def ask(path: str, command: str) -> bytes:
+    """Return HAProxy's answer to a command. Raises OSError without an answer within a second."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_ASK_S)
+        connection.connect(path)
+        connection.sendall(command.encode() + b"\n")
+        answer = bytearray()
+        while chunk := connection.recv(65536):
+            answer += chunk
+        return bytes(answer)
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._keeper = 0
-        self._leaving = False
 
-    def run(self, predecessor: Predecessor | None) -> int:
-        """Returns the exit status once the keeper has ended by itself."""
-        self._start(predecessor)
-        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._leave)
-        while True:
-            _, status = os.waitpid(self._keeper, 0)
-            code = os.waitstatus_to_exitcode(status)
-            if code >= 0 or self._leaving:
-                return max(code, 0)
-            print(f"tideserve: HAProxy's keeper ended with status {code}", file=sys.stderr, flush=True)
-            self._start(None)
+def stop_accepting(admin_socket: str, frontends: Iterable[str]) -> None:
+    """Have HAProxy close its listening sockets. Returns when they are closed, or HAProxy does not answer."""
+    with contextlib.suppress(OSError):
+        for frontend in frontends:
+            ask(admin_socket, f"shutdown frontend {frontend}")
 
-    def _start(self, predecessor: Predecessor | None) -> None:
-        self._keeper = os.fork()
-        if self._keeper == 0:
-            code = 1
-            try:
-                code = Keeper(self._plan).run(predecessor)
-            finally:
-                os._exit(code)
 
-    def _leave(self, number: int, frame: FrameType | None) -> None:
-        """Drain (SIGUSR1) or stop, and have the keeper do the same."""
-        self._leaving = True
-        if number == signal.SIGUSR1:
-            for listener in self._plan.sockets.values():
-                listener.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._keeper, number)
+@dataclass(frozen=True, slots=True)
+class Former:
+    """The supervisor of this folder before this one, whose HAProxy runs. Either process may be gone."""
+
+    process: psutil.Process | None
+    admin_socket: str
+    """Its HAProxy's."""
+
+    @classmethod
+    def find(cls) -> Self | None:
+        """Return it, if a HAProxy of this folder runs."""
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(Path(RUNNING).read_text(encoding="utf-8"))
+            process = None
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.cwd() != os.getcwd():  # another process has the id by now
+                    process = None
+            if process is not None or accepts(f"{pid}.sock"):
+                return cls(process, f"{pid}.sock")
+        return None
+
+    def kill_supervisor(self) -> None:
+        """Kill the supervisor. Its HAProxy goes on for 15 s."""
+        if self.process is not None:
+            with contextlib.suppress(psutil.Error):
+                self.process.kill()
+
+    def pause(self) -> None:
+        """Have its HAProxy accept no connection for the time being: they wait in the sockets."""
+        with contextlib.suppress(OSError):
+            ask(self.admin_socket, f"disable frontend {FRONTEND}")
+
+    def resume(self) -> None:
+        """Take `pause` back."""
+        with contextlib.suppress(OSError):
+            ask(self.admin_socket, f"enable frontend {FRONTEND}")
+
+    def drain(self, frontends: Iterable[str]) -> None:
+        """Have it finish its streams. Returns when its HAProxy accepts no more."""
+        if self.process is not None:
+            with contextlib.suppress(psutil.Error):
+                self.process.send_signal(signal.SIGUSR1)
+        stop_accepting(self.admin_socket, frontends)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether it has not ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def signal_on_parents_death(number: signal.Signals) -> None:
+    """Have the kernel send this process `number` when its parent ends (Linux only)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+class Supervisor:
+    """One HAProxy, from its start until it has drained.
+
+    Args:
+        binary: HAProxy's path. Its configuration and admin socket are named after this process.
+        source: Ray's configuration.
+        sockets: The listening sockets, by address.
+    """
+
+    def __init__(self, binary: str, source: Source, sockets: dict[Address, socket.socket]) -> None:
+        self._command = [binary, "-db", "-f", f"{os.getpid()}.cfg"]
+        self._own_socket = f"{os.getpid()}.sock"
+        self._source = source
+        self._sockets = sockets
+        own = psutil.Process()
+        self._manager = own.parent()
+        self._raylet = next((parent for parent in own.parents() if parent.name() == "raylet"), None)
+        self._manager_lost_at: float | None = None
+        self._selector = selectors.DefaultSelector()
+        self._listeners: dict[str, socket.socket] = {}
+        self._haproxy: subprocess.Popen[bytes] | None = None
+        self._started = self._answered = self._asked = 0.0
+        self._restart_in_s = _RESTART_S
+        self._draining = self._stopping = False
+
+    def start(self) -> bool:
+        """Start HAProxy and wait for its first answer. Returns whether it came."""
+        wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # a signal ends `select`, which else goes on
+        signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
+        self._selector.register(wake, selectors.EVENT_READ, lambda _: os.read(wake, 64))
+        signal.signal(signal.SIGUSR1, lambda *_: self._drain())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        self._start(time.monotonic())
+        while self._haproxy is not None and self._haproxy.poll() is None:
+            with contextlib.suppress(OSError):
+                if ask(self._own_socket, "show info"):
+                    return True
+            if time.monotonic() > self._started + _START_S:
+                self._signal(signal.SIGKILL)
+                return False
+            time.sleep(0.02)
+        return False
+
+    def open(self) -> None:
+        """Open the sockets for Ray and the next supervisor: only this HAProxy accepts connections now."""
+        if self._source.backends:
+            Path(LAST).write_text(self._source.text, encoding="utf-8")
+        Path(RUNNING).write_text(str(os.getpid()), encoding="utf-8")
+        for path, accept in ((HANDOVER, self._hand_over), (self._source.admin_socket, self._relay)):
+            self._listeners[path] = listen_unix(path)
+            self._selector.register(self._listeners[path], selectors.EVENT_READ, accept)
+        for process in (self._manager, self._raylet):
+            if process is not None:
+                self._wake_on_end(process.pid)
+
+    def keep_running(self) -> int:
+        """Keep HAProxy running until it has drained or was told to stop; returns the exit status."""
+        while not self._stopping and not (self._draining and self._haproxy is None):
+            restart_s = self._started + self._restart_in_s - time.monotonic()
+            wait_s = _TICK_S if self._haproxy is not None else max(0.0, min(restart_s, _TICK_S))
+            for key, _ in self._selector.select(wait_s):
+                if key.fd in self._selector.get_map():  # an event before this one may have closed it
+                    key.data(key.fileobj)
+            self._look(time.monotonic())
+        if self._stopping:
+            self._signal(signal.SIGTERM)
+        return 0
+
+    def _look(self, now: float) -> None:
+        if self._haproxy is not None and self._haproxy.poll() is not None:
+            self._say(f"HAProxy ended with status {self._haproxy.returncode}")
+            self._haproxy = None
+        if self._raylet is not None and not is_alive(self._raylet):  # the node has ended
+            self._signal(signal.SIGKILL)
+            self._stopping = True
+        elif self._draining:
+            self._end_when_idle()
+        elif self._manager is not None and not is_alive(self._manager):
+            self._manager_lost_at = self._manager_lost_at or now
+            if self._raylet is None or now > self._manager_lost_at + _WAIT_FOR_SUCCESSOR_S:
+                self._drain()
+        if self._draining or self._stopping:
+            return
+        if self._haproxy is None:
+            if now >= self._started + self._restart_in_s:
+                self._start(now)
+        elif now >= self._asked + _TICK_S:
+            self._check()
+
+    def _start(self, now: float) -> None:
+        """Start HAProxy, later each time if it ends at once."""
+        fast = now - self._started < _SLOWEST_RESTART_S
+        self._restart_in_s = min(2 * self._restart_in_s, _SLOWEST_RESTART_S) if fast else _RESTART_S
+        self._haproxy = subprocess.Popen(  # noqa: S603
+            self._command,
+            pass_fds=[listener.fileno() for listener in self._sockets.values()],
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: signal_on_parents_death(signal.SIGUSR1),  # noqa: PLW1509 - one thread
+        )
+        self._started = self._answered = self._asked = now
+        self._wake_on_end(self._haproxy.pid)
+
+    def _check(self) -> None:
+        """Continue a HAProxy that was stopped; replace one that has not answered for 5 s."""
+        assert self._haproxy is not None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(self._haproxy.pid).status() == psutil.STATUS_STOPPED:
+                self._say("HAProxy was stopped by a signal; it is continued")
+                self._signal(signal.SIGCONT)
+        with contextlib.suppress(OSError):
+            if ask(self._own_socket, "show info"):
+                self._answered = time.monotonic()
+        self._asked = time.monotonic()
+        if self._asked > self._answered + _HUNG_AFTER_S:
+            self._say(f"HAProxy has not answered for {_HUNG_AFTER_S:g} s; it is replaced")
+            self._signal(signal.SIGKILL)
+
+    def _relay(self, listener: socket.socket) -> None:
+        """Answer Ray as HAProxy would, with the process id that Ray follows."""
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(_ASK_S)
+            command = connection.recv(4096).decode(errors="replace").partition("\n")[0]
+            answer = ask(self._own_socket, command)
+            pid = b"Pid: %d" % os.getpid()
+            connection.sendall(re.sub(rb"^Pid: \d+$", pid, answer, count=1, flags=re.MULTILINE))
+
+    def _hand_over(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            give(connection, self._sockets)
+
+    def _drain(self) -> None:
+        """Stop accepting, and let HAProxy finish its streams. A successor has the listening sockets."""
+        if self._draining:
+            return
+        self._draining = True
+        for listener in self._listeners.values():
+            self._selector.unregister(listener)
+            listener.close()
+        stop_accepting(self._own_socket, self._source.binds)
+        self._signal(signal.SIGUSR1)
+        for listener in self._sockets.values():
+            listener.close()
+        self._end_when_idle()
+
+    def _end_when_idle(self) -> None:
+        """End a draining HAProxy without connections: it would wait for the end of its grace."""
+        with contextlib.suppress(OSError):
+            found = re.search(rb"^CurrConns: (\d+)$", ask(self._own_socket, "show info"), re.MULTILINE)
+            if found is not None and int(found[1]) == 0:
+                self._signal(signal.SIGTERM)
+
+    def _wake_on_end(self, pid: int) -> None:
+        """Have the end of a process end `select`, once. Without pidfds (Linux 5.3), the next tick sees it."""
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+            self._selector.register(descriptor, selectors.EVENT_READ, self._forget)
+
+    def _forget(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._haproxy is not None and self._haproxy.poll() is None:
+            self._haproxy.send_signal(number)
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            print(f"tideserve: {line}", file=sys.stderr, flush=True)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
@@ -142,46 +385,24 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
     return options.path, options.finish is not None
 
 
+def _last() -> str:
+    """Return Ray's last configuration with routes, "" if there was none."""
+    return Path(LAST).read_text(encoding="utf-8") if Path(LAST).exists() else ""
+
+
 def _source(path: Path, limits: Limits, reloads: bool) -> Source:
-    """Return Ray's configuration, or the last one with routes while a new manager knows none yet."""
-    text, last = path.read_text(encoding="utf-8"), Path(LAST)
-    if not last.exists():
-        return _nearest(Source(text, limits), limits)
-    before = last.read_text(encoding="utf-8")
-    source = Source(keep_servers(text, before), limits)
-    return _nearest(source if source.backends or reloads else Source(before, limits), limits)
+    """Return Ray's configuration, or the last one with routes while a new manager knows none yet.
 
-
-def _nearest(source: Source, limits: Limits) -> Source:
-    """Have replicas of this node that listen on a Unix socket reached there: it takes less time than TCP."""
-    sockets = {name: local_socket(name) for backend in source.backends for name, _ in backend.servers}
-    near = {name: socket for name, socket in sockets.items() if accepts(socket)}
-    return Source(through_sockets(source.text, near), limits)
-
-
-def _listen(address: tuple[str, int], predecessor: Predecessor | None) -> socket.socket:
-    """Return the predecessor's socket, or a new one, for which an old supervisor may have to end."""
-    if predecessor is not None and address in predecessor.sockets:
-        return predecessor.sockets[address]
-    deadline = time.monotonic() + _PORT_S
-    while True:
-        try:
-            return listen(*address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                raise
-        _end_holders()
-        time.sleep(0.05)
-
-
-def _end_holders() -> None:
-    """End the supervisor of this folder that hands nothing over. Its HAProxy finishes its streams."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        for pid in json.loads(Path(RUNNING).read_text(encoding="utf-8")):
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(pid)
-                if process.cwd() == os.getcwd():  # another process may have the id by now
-                    process.kill()
+    Replicas of this node that listen on a Unix socket are reached there, which takes less time than TCP.
+    """
+    text = path.read_text(encoding="utf-8")
+    if last := _last():
+        text = keep_servers(text, last)
+        if not reloads and not Source(text, limits).backends:
+            text = last
+    servers = [name for backend in Source(text, limits).backends for name, _ in backend.servers]
+    near = {name: path for name in servers if accepts(path := local_socket(name))}
+    return Source(through_sockets(text, near), limits)
 
 
 def _binary(environ: Mapping[str, str]) -> str:

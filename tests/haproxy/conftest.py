@@ -10,7 +10,7 @@ import pytest
 import ray.serve._private.haproxy as ray_haproxy
 
 from serve_app.haproxy.environment import write_launcher
-from tests.haproxy.proxy import Proxy, holders_of, own_address, replica
+from tests.haproxy.proxy import Proxy, holders_of, own_address, replica, shorten
 
 
 class ImpatientAsyncio:
@@ -28,6 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Of one HAProxy, no process of which is left behind, whatever comes of the test."""
     monkeypatch.setattr(ray_haproxy, "RAY_SERVE_HAPROXY_BINARY_PATH", str(write_launcher(tmp_path)))
     monkeypatch.setattr(ray_haproxy, "asyncio", ImpatientAsyncio())
+    shorten(tmp_path, "configuration", "_GRACE_S", 3)
     yield tmp_path
     for pid in holders_of(tmp_path):
         with suppress(ProcessLookupError):  # it was about to end by itself

@@ -20,7 +20,7 @@ import ray.serve._private.haproxy as ray_haproxy
 from ray.serve.config import HTTPOptions
 
 from serve_app.cli.listening import free_port
-from serve_app.haproxy.keeper import alive, ask
+from serve_app.haproxy.supervisor import ask, is_alive
 
 WAIT_S = 20.0
 
@@ -132,20 +132,16 @@ class Proxy:
         return self.folder / "node"
 
     @property
-    def front(self) -> int:
+    def supervisor(self) -> int:
         assert self.api._proc is not None
         return self.api._proc.pid
 
     @property
-    def keeper(self) -> int:
-        return children(self.front)[0]
-
-    @property
     def haproxy(self) -> int:
-        return children(self.keeper)[0]
+        return children(self.supervisor)[0]
 
     def show(self, what: str) -> str:
-        return ask(str(self.node / f"{self.front}.sock"), f"show {what}").decode()
+        return ask(str(self.node / f"{self.supervisor}.sock"), f"show {what}").decode()
 
     def get(self, path: str = "/", method: str = "GET", host: str = "127.0.0.1") -> Answer:
         connection = http.client.HTTPConnection(host, self.port, timeout=WAIT_S)
@@ -175,7 +171,7 @@ async def gone(*pids: int) -> None:
     deadline = time.monotonic() + WAIT_S
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
-            while alive(psutil.Process(pid)):
+            while is_alive(psutil.Process(pid)):
                 assert time.monotonic() < deadline, pid
                 await asyncio.sleep(0.02)
 
@@ -186,7 +182,7 @@ def holders_of(folder: Path) -> list[int]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             said = (*process.cmdline(), process.cwd())
-            if process.pid != os.getpid() and any(str(folder) in text for text in said) and alive(process):
+            if process.pid != os.getpid() and any(str(folder) in text for text in said) and is_alive(process):
                 found.append(process.pid)
     return found
 
@@ -200,16 +196,6 @@ def own_address() -> str | None:
             return None
         address: str = probe.getsockname()[0]
     return None if re.match(r"127\.", address) else address
-
-
-def hold_dismissals(folder: Path) -> None:
-    """Have supervisors that are started from now on dismiss the former one once a file `go` exists."""
-    wait = '[time.sleep(0.01) for _ in iter(lambda: os.path.exists("go"), True)]'
-    code = (
-        "import os, time, serve_app.haproxy.sockets as m; m.Predecessor.dismiss = "
-        f"(lambda stock: lambda self: ({wait}, stock(self)))(m.Predecessor.dismiss); "
-    )
-    _amend_launcher(folder, code)
 
 
 def shorten(folder: Path, module: str, name: str, seconds: float) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.haproxy.sockets import Predecessor, give, listen, listen_unix, take
+from serve_app.haproxy.sockets import Address, give, listen, listen_unix, take
 
 
-def taken(path: Path, hand_over: Callable[[socket.socket], None]) -> Predecessor | None:
+def taken(path: Path, hand_over: Callable[[socket.socket], None]) -> dict[Address, socket.socket]:
     """Take what `hand_over` sends to whoever connects to `path`."""
 
     def predecessor() -> None:
@@ -40,20 +40,22 @@ def test_a_broken_handover_leaves_no_descriptor_open(tmp_path: Path, message: by
 
         found = taken(tmp_path / "s", send)
 
-        assert found is None
+        assert found == {}
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_socket_of_an_address_no_longer_wanted_is_closed(tmp_path: Path) -> None:
-    with listen("127.0.0.1", 0) as one, listen("127.0.0.1", 0) as other:
-        mine, theirs = one.getsockname(), other.getsockname()
-        predecessor = taken(tmp_path / "s", lambda connection: give(connection, {mine: one, theirs: other}))
-    assert predecessor is not None
+def test_a_socket_that_was_handed_over_accepts_connections(tmp_path: Path) -> None:
+    with listen("127.0.0.1", 0) as one:
+        address = one.getsockname()
+        found = taken(tmp_path / "s", lambda connection: give(connection, {address: one}))
 
-    predecessor.keep({mine})
+    with found[address]:
+        socket.create_connection(address, timeout=5).close()
 
-    socket.create_connection(mine, timeout=5).close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(theirs, timeout=5)
-    with predecessor.connection:
-        predecessor.sockets[mine].close()
+
+def test_a_port_is_refused_to_others_and_not_to_the_next_supervisor() -> None:
+    with listen("127.0.0.1", 0) as one:
+        address = one.getsockname()
+        with pytest.raises(OSError, match="Address already in use"):
+            listen(*address)
+        listen(*address, beside=True).close()

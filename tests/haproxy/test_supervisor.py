@@ -53,45 +53,43 @@ async def test_a_stopped_haproxy_goes_on_with_its_streams(serving: Proxy) -> Non
 
 async def test_a_reload_hands_the_port_on_and_lets_the_streams_end(serving: Proxy) -> None:
     stream = open_stream(serving)
-    old = (serving.front, serving.keeper, serving.haproxy)
+    old = (serving.supervisor, serving.haproxy)
     asking = asyncio.to_thread(lambda: [serving.get().status for _ in range(100)])
     answers, _ = await asyncio.gather(asking, serving.api.reload())
     assert answers == [200] * 100
-    assert serving.front != old[0]
+    assert serving.supervisor != old[0]
     assert serving.api.has_alive_old_procs()
     assert await rest_of(stream) == b"last"
     await gone(*old)
     assert not (serving.node / f"{old[0]}.cfg").exists()
 
 
-@pytest.mark.parametrize("who", ["front", "keeper"])
-async def test_either_process_of_the_supervisor_may_be_killed(serving: Proxy, who: str) -> None:
-    """Killed, the front makes Ray start another manager, which knows no routes until it is told them."""
+async def test_a_killed_supervisor_cuts_no_stream_and_refuses_no_connection(serving: Proxy) -> None:
+    """Ray then starts another manager, which knows no routes until it is told them."""
     stream = open_stream(serving)
-    old = {"front": serving.front, "keeper": serving.keeper, "haproxy": serving.haproxy}
-    os.kill(old[who], signal.SIGKILL)
-    if who == "front":
-        await serving.next_manager()
-    assert (await asyncio.to_thread(serving.get)).status == 200
-    # A front that is killed leaves its keeper, which hands over: neither is killed for its port.
-    await gone(old[who])
+    supervisor, haproxy = serving.supervisor, serving.haproxy
+    os.kill(supervisor, signal.SIGKILL)
+    await gone(supervisor)
+    assert serving.get().status == 200
+    asking = asyncio.to_thread(lambda: [serving.get().status for _ in range(100)])
+    answers, _ = await asyncio.gather(asking, serving.next_manager())
+    assert answers == [200] * 100
     assert await rest_of(stream) == b"last"
-    await gone(old["haproxy"])
+    await gone(haproxy)
     assert serving.get().status == 200
 
 
 async def test_a_supervisor_that_hangs_makes_room_and_its_streams_end(serving: Proxy) -> None:
     stream = open_stream(serving)
     shorten(serving.folder, "sockets", "_WAIT_S", 0.2)
-    for pid in (serving.front, serving.keeper):
-        os.kill(pid, signal.SIGSTOP)
+    os.kill(serving.supervisor, signal.SIGSTOP)
     await serving.next_manager()
     assert serving.get().status == 200
     assert await rest_of(stream) == b"last"
 
 
 async def test_nothing_is_left_when_ray_ends_what_it_started(serving: Proxy, folder: Path) -> None:
-    processes = (serving.front, serving.keeper, serving.haproxy)
+    processes = (serving.supervisor, serving.haproxy)
     await serving.api.stop()
     await gone(*processes)
     assert holders_of(folder) == []
@@ -100,19 +98,18 @@ async def test_nothing_is_left_when_ray_ends_what_it_started(serving: Proxy, fol
 
 
 async def test_a_configuration_that_haproxy_refuses_leaves_the_last_one_in_force(serving: Proxy) -> None:
-    front = serving.front
+    supervisor = serving.supervisor
     serving.api.cfg.balance_algorithm = "by-guess"
     with pytest.raises(RuntimeError, match="balance only supports"):
         await serving.api.reload()
     assert serving.get().status == 200
-    assert serving.front == front
+    assert serving.supervisor == supervisor
     serving.api.cfg.balance_algorithm = ray_haproxy.RAY_SERVE_HAPROXY_BALANCE_ALGORITHM
     await serving.api.reload()
     assert serving.get().status == 200
 
 
 async def test_a_port_that_somebody_else_has_is_named(folder: Path) -> None:
-    shorten(folder, "supervisor", "_PORT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(RuntimeError, match=f"127.0.0.1 port {port}: Address already"):
