@@ -5,8 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from serve_app import __version__
-from serve_app.cli import check, explain, knobs_command, laboratory, run
-from serve_app.cli.ask import command as ask
+from serve_app.cli import ask, check, explain, knobs_command, laboratory, run
 from serve_app.cli.command_error import CommandError
 from serve_app.settings.settings_error import SettingsError
 

@@ -401,7 +401,7 @@ def _source(path: Path, limits: Limits, reloads: bool) -> Source:
         if not reloads and not Source(text, limits).backends:
             text = last
     servers = [name for backend in Source(text, limits).backends for name, _ in backend.servers]
-    near = {name: path for name in servers if accepts(path := local_socket(name))}
+    near = {name: there for name in servers if accepts(there := local_socket(name))}
     return Source(through_sockets(text, near), limits)
 
 

@@ -1,7 +1,6 @@
 import io
 
-from serve_app.cli.ask.answer import Piece
-from serve_app.cli.ask.display import Display, Wait
+from serve_app.cli.ask_display import Display, Piece, Wait
 
 
 class Stream(io.TextIOWrapper):
@@ -31,15 +30,15 @@ def test_elsewhere_than_on_a_terminal_each_phase_is_a_plain_line() -> None:
     out, err = Stream(), Stream()
     display = Display(out, err, Clock())
 
-    display.asked("tide")
+    display.begin("tide")
     display.tick()
-    display.waiting(Wait("imports", None, 5))
-    display.waiting(Wait("imports", None, 10))
-    display.waiting(Wait("warm_up", 2, 15))
-    display.piece(Piece("Once"))
-    display.piece(Piece(" upon"))
+    display.show_wait(Wait("imports", None, 5))
+    display.show_wait(Wait("imports", None, 10))
+    display.show_wait(Wait("warm_up", 2, 15))
+    display.write_piece(Piece("Once"))
+    display.write_piece(Piece(" upon"))
     display.end()
-    display.line("tide: 2 tokens")
+    display.write_line("tide: 2 tokens")
 
     assert out.written == "Once upon\n"
     assert err.written == (
@@ -54,15 +53,15 @@ def test_on_a_terminal_the_wait_is_one_line_that_counts_on_and_goes_away() -> No
     out, err, clock = Stream(terminal=True), Stream(terminal=True), Clock()
     display = Display(out, err, clock)
 
-    display.asked("tide")
+    display.begin("tide")
     clock.now += 4
     display.tick()
-    display.waiting(Wait("imports", 3, 5))
+    display.show_wait(Wait("imports", 3, 5))
     clock.now += 2
     display.tick()
     clock.now += 1
     display.tick()
-    display.piece(Piece("Once"))
+    display.write_piece(Piece("Once"))
     display.tick()
 
     assert err.written.split("\r\x1b[K")[1:] == [
@@ -80,8 +79,8 @@ def test_reasoning_is_set_apart_and_dim_on_a_terminal() -> None:
     plain, terminal = Stream(), Stream(terminal=True)
     for stream in (plain, terminal):
         display = Display(stream, Stream())
-        display.piece(Piece("hm", reasoning=True))
-        display.piece(Piece("yes\n"))
+        display.write_piece(Piece("hm", reasoning=True))
+        display.write_piece(Piece("yes\n"))
         display.end()
 
     assert plain.written == "hm\n\nyes\n"
@@ -92,11 +91,11 @@ def test_nothing_that_comes_over_the_network_steers_a_terminal() -> None:
     out, err = Stream(terminal=True), Stream(terminal=True)
     display = Display(out, err, Clock())
 
-    display.waiting(Wait("\x1b]0;boo\x07", None, 5))
-    display.asked("tide")
+    display.show_wait(Wait("\x1b]0;boo\x07", None, 5))
+    display.begin("tide")
     display.tick()
-    display.piece(Piece("a\tb\n\x1b[2Jc\x9b1m\r"))
-    display.line("\x1b[31mred")
+    display.write_piece(Piece("a\tb\n\x1b[2Jc\x9b1m\r"))
+    display.write_line("\x1b[31mred")
 
     assert out.written == "a\tb\n[2Jc1m"
     assert "\x1b]0" not in err.written
@@ -106,7 +105,7 @@ def test_nothing_that_comes_over_the_network_steers_a_terminal() -> None:
 def test_what_a_stream_cannot_encode_is_replaced() -> None:
     out, ascii_only = Stream(), Stream(encoding="ascii")
     for stream in (out, ascii_only):
-        Display(stream, Stream()).piece(Piece("é\ud800"))
+        Display(stream, Stream()).write_piece(Piece("é\ud800"))
 
     assert (out.written, ascii_only.written) == ("é?", "??")
 
@@ -115,8 +114,8 @@ def test_without_a_stream_for_the_answer_only_the_rest_is_told() -> None:
     err = Stream()
     display = Display(None, err, Clock())
 
-    display.asked("tide")
-    display.piece(Piece("Once"))
+    display.begin("tide")
+    display.write_piece(Piece("Once"))
     display.end()
 
     assert err.written == "asking tide\n"

@@ -1,4 +1,4 @@
-"""What a user sees: the answer on one stream, and the wait for it on another."""
+"""The terminal's part of `tideserve ask`: the answer on one stream, the wait for it on another."""
 
 import re
 import time
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
-from serve_app.cli.ask.answer import Piece
 from serve_app.cli.formats import plain
 from serve_app.cli.terminal_output import Style, style_for
 
@@ -16,8 +15,16 @@ _LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """The text of one event, part of the answer or of the reasoning before it."""
+
+    text: str
+    reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
-    """What a comment in a held stream says; see `ColdWait`. Times in seconds."""
+    """A comment in the stream of a queued request (`ColdWait.comment`). Times in seconds."""
 
     phase: str
     eta_s: int | None
@@ -44,25 +51,25 @@ class Display:
         self._open_line = False
         self._reasoned = False
 
-    def asked(self, model: str) -> None:
-        """The request was sent to `model`, and the wait begins."""
+    def begin(self, model: str) -> None:
+        """Begin the wait for an answer of `model`."""
         self._began = self._clock()
         if self._rewrites:
             self.tick()
         else:
-            self.line(f"asking {model}")
+            self.write_line(f"asking {model}")
 
-    def waiting(self, wait: Wait) -> None:
-        """A comment came that tells about the wait."""
+    def show_wait(self, wait: Wait) -> None:
+        """Show a comment about the wait."""
         self._wait = self._clock(), wait
         if self._rewrites:
             self.tick()
         elif wait.phase != self._phase:
-            self.line(self._words(wait, 0.0))
+            self.write_line(self._words(wait, 0.0))
         self._phase = wait.phase
 
     def tick(self) -> None:
-        """Show the seconds that have passed; called once a second."""
+        """Show the seconds that have passed. Call it once a second."""
         if self._began is None or not self._rewrites:
             return
         now = self._clock()
@@ -75,8 +82,8 @@ class Display:
         self._err.flush()
         self._shown = True
 
-    def piece(self, piece: Piece) -> None:
-        """Write text that came; the wait is over."""
+    def write_piece(self, piece: Piece) -> None:
+        """Write text of the answer, which ends the wait."""
         self._began = None
         self._clear()
         if self._out is None or not piece.text:
@@ -96,7 +103,7 @@ class Display:
             self._write("\n")
             self._open_line = False
 
-    def line(self, words: str) -> None:
+    def write_line(self, words: str) -> None:
         """Write a line beside the answer."""
         self._clear()
         self._err.write(f"{plain(words, _LONGEST)}\n")

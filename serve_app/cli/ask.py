@@ -1,0 +1,390 @@
+"""`tideserve ask`: one streamed chat, to see that a deployment answers, and how fast."""
+
+import argparse
+import asyncio
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from http import HTTPStatus
+from io import StringIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
+from urllib.parse import urlsplit
+
+from serve_app import env
+from serve_app.api.engine_client import EVENT_STREAM
+from serve_app.cli.ask_display import Display, Piece, Wait
+from serve_app.cli.command_error import CommandError
+from serve_app.cli.formats import count, plain, seconds
+from serve_app.cli.http_client import DEFAULT_URL, authorization, error_words, proxy_for
+from serve_app.cli.terminal_output import LastingStream
+from serve_app.settings.settings_error import SettingsError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+PROMPT = "Tell me about the sea."
+_MAX_TOKENS = 128
+_TIMEOUT_S = 600.0
+"""The default of `cold_wait_timeout_s`, the bound of the queue for a cold start."""
+_LONGEST = 1000
+"""The most characters that are printed of a server's error."""
+_INTERRUPTED = 130
+"""The status that a shell reports for a process that Ctrl-C ended."""
+_MOST_BYTES = 64 * 2**10
+"""The most bytes that are read of an error."""
+_NO_CHAT = "chat template"
+"""vLLM's message has these words if a model has no chat template."""
+_WAIT = re.compile(r"\bphase=(?P<phase>\S+) eta_s=(?P<eta>\S+) waited_s=(?P<waited>[0-9]{1,9})")
+
+
+def add_command(commands: Any) -> None:
+    """Register `ask`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "ask",
+        help="send one prompt and print the answer as it comes",
+        description="Stream one chat completion. The answer goes to standard output; the wait for it and "
+        "the figures at the end go to standard error.",
+        epilog="Exit status: 0 if a complete answer came, 1 if not, 130 after Ctrl-C. "
+        f"If {env.API_KEY} is set, it is sent as a bearer token.",
+    )
+    add = parser.add_argument
+    add("prompt", nargs="?", default=PROMPT, metavar="PROMPT", help=f"text to send; by default {PROMPT!r}")
+    add("--url", default=DEFAULT_URL, help=f"URL of the server; by default {DEFAULT_URL}")
+    add("--model", metavar="NAME", help="model to ask; by default the first that the server lists")
+    tokens_help = f"length of the answer; by default {_MAX_TOKENS}"
+    add("--max-tokens", type=int, default=_MAX_TOKENS, metavar="N", help=tokens_help)
+    timeout_help = f"time limit for the whole answer, a cold start included; by default {_TIMEOUT_S:g}"
+    add("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS", help=timeout_help)
+    add("--json", action="store_true", help="print one JSON document at the end instead of the text")
+    parser.set_defaults(command=run_ask)
+
+
+def run_ask(options: argparse.Namespace) -> int:
+    """Send the prompt and print what comes back."""
+    _check(options)
+    # A stream that the shell has closed is None.
+    printed, beside = (LastingStream(stream or StringIO()) for stream in (sys.stdout, sys.stderr))
+    out = cast(TextIO, printed)
+    display = Display(None if options.json else out, cast(TextIO, beside))
+    bounds = options.max_tokens, options.timeout
+    question = Question(options.url, authorization(), options.model, options.prompt, *bounds, display)
+    try:
+        answer = asyncio.run(question.ask())
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except CommandError as error:
+        raise CommandError(plain(str(error), _LONGEST)) from None
+    finally:
+        display.end()
+    if options.json:
+        out.write(json.dumps({"url": options.url, **asdict(answer)}) + "\n")
+        out.flush()
+    display.write_line(answer.figures())
+    # A reader that goes away when it has seen enough is not a failure.
+    if printed.failure is not None and not isinstance(printed.failure, BrokenPipeError):
+        raise CommandError(f"the answer could not be written: {printed.failure.strerror}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    problems = []
+    try:
+        parts = urlsplit(options.url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        login = parts.username is not None
+    except ValueError:  # an invalid port or IPv6 address
+        good = login = False
+    if login:  # it would appear in messages, and there is only one Authorization header
+        problems.append(f"--url: must not contain a user name or password; the key in {env.API_KEY} is sent")
+    elif not good:
+        problems.append(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
+    if not options.prompt.strip():
+        problems.append(f"PROMPT = {options.prompt!r}: must not be blank")
+    if options.max_tokens < 1:
+        problems.append(f"--max-tokens = {options.max_tokens}: must be at least 1")
+    if not 0 < options.timeout < math.inf:
+        problems.append(f"--timeout = {options.timeout:g}: must be finite and above 0 seconds")
+    if problems:
+        raise SettingsError(problems)
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer, during and after its stream. Times are in seconds since the request was sent."""
+
+    model: str
+    text: str = ""
+    reasoning: str = ""
+    pieces: int = 0
+    """The events with a token. A token may be half a character, and its event then has no text."""
+    first_s: float = 0.0
+    last_s: float = 0.0
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    latency: Mapping[str, Any] = field(default_factory=dict)
+    """Tideserve's own figures (docs/api.md); other servers send none."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens as the server counted them, or else of events with a token."""
+        return int(_number(self.usage, "completion_tokens") or self.pieces)
+
+    def take(self, data: str, now_s: float) -> Piece | None:
+        """Add one event's document and return the text in it.
+
+        Raises:
+            ValueError: if it is not the document of a streamed completion.
+        """
+        document = json.loads(data)
+        if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
+            raise ValueError("an event without choices")
+        self.usage = _mapping(document, "usage") or self.usage
+        self.latency = _mapping(document, "latency") or self.latency
+        choice = next((choice for choice in document["choices"] if isinstance(choice, dict)), None)
+        if choice is None:
+            return None
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        piece = _piece(choice)
+        if piece is None:
+            return None
+        self.pieces += 1
+        self.last_s = now_s
+        if self.pieces == 1:
+            self.first_s = now_s
+        if piece.reasoning:
+            self.reasoning += piece.text
+        else:
+            self.text += piece.text
+        return piece
+
+    def figures(self) -> str:
+        """One line with the tokens, and the times as the server reported them or else as measured here."""
+        ttft_ms, itl_ms = _number(self.latency, "ttft_ms"), _number(self.latency, "inter_token_ms")
+        cold_ms, rate = _number(self.latency, "cold_wait_ms"), _number(self.latency, "tokens_per_second")
+        seen = ""
+        if ttft_ms is None:
+            seen = " (measured here)"
+            ttft_ms = 1000 * self.first_s
+            itl_ms = 1000 * (self.last_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else None
+            rate = self.tokens / self.last_s if self.last_s > 0 else None
+        parts = [count(self.tokens, "token"), f"TTFT {seconds(ttft_ms / 1000)}"]
+        if cold_ms is not None:
+            parts.append(f"cold wait {seconds(cold_ms / 1000)}" if cold_ms else "no cold wait")
+        if itl_ms is not None and self.tokens > 1:
+            parts.append(f"ITL {seconds(itl_ms / 1000)}")
+        if rate is not None:
+            parts.append(f"{rate:.3g} tokens/s")
+        return f"{self.model}: {', '.join(parts)}{seen}"
+
+
+def _piece(choice: Mapping[str, Any]) -> Piece | None:
+    delta = _mapping(choice, "delta")
+    if not delta:
+        text = choice.get("text")
+        return Piece(text) if isinstance(text, str) else None
+    text = delta.get("content")
+    thought = delta.get("reasoning_content") or delta.get("reasoning")
+    if isinstance(thought, str) and thought and not text:
+        return Piece(thought, reasoning=True)
+    # A chat begins with an event that has a role and no text, which is not a token.
+    return Piece(text) if isinstance(text, str) and (text or "role" not in delta) else None
+
+
+def _mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = document.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _number(document: Mapping[str, Any], key: str) -> float | None:
+    number = document.get(key)
+    return number if isinstance(number, int | float) and 0 <= number < 1e15 else None
+
+
+class _RefusedError(CommandError):
+    pass
+
+
+class Event(NamedTuple):
+    """One event; `name` is empty if the stream gives none."""
+
+    name: str
+    data: str
+
+
+async def read_events(blocks: AsyncIterator[bytes]) -> AsyncIterator[Event | Wait]:
+    """Yield events, and comments about a wait, which libraries for such streams drop."""
+    rest, name, lines = b"", "", list[str]()
+    async for block in blocks:
+        *whole, rest = (rest + block).split(b"\n")
+        for line in whole:
+            text = line.removesuffix(b"\r").decode("utf-8", "replace")
+            key, _, value = text.partition(":")
+            if not text:
+                if lines:
+                    yield Event(name, "\n".join(lines))
+                name, lines = "", []
+            elif not key and (wait := _WAIT.search(text)):
+                eta = wait["eta"]
+                eta_s = int(eta) if eta.isascii() and eta.isdigit() and len(eta) < 10 else None
+                yield Wait(wait["phase"], eta_s, int(wait["waited"]))
+            elif key == "data":
+                lines.append(value.removeprefix(" "))
+            elif key == "event":
+                name = value.removeprefix(" ")
+
+
+@dataclass(slots=True)
+class Question:
+    """A prompt, the server to send it to, and the bounds of the answer, which `display` shows."""
+
+    url: str
+    """Without the path `/v1/...`."""
+    headers: Mapping[str, str]
+    model: str | None
+    """None for the first that the server lists."""
+    prompt: str
+    max_tokens: int
+    timeout_s: float
+    """The time limit for the whole answer."""
+    display: Display
+    _answer: Answer | None = field(default=None, init=False)
+    _wait: Wait | None = field(default=None, init=False)
+
+    async def ask(self) -> Answer:
+        """Return the complete answer. Raises CommandError if none came, and says what came instead."""
+        import aiohttp  # noqa: PLC0415  it takes time, which other commands need not spend
+
+        ticking = asyncio.create_task(self._tick())
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await self._ask()
+        except TimeoutError:
+            raise CommandError(f"no complete answer within {self.timeout_s:g} s: {self._state()}") from None
+        except aiohttp.ClientConnectorError as error:
+            raise CommandError(f"no server answers at {self.url}: {error.os_error or error}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            words = str(error) or type(error).__name__
+            raise CommandError(f"the connection was lost: {words}; {self._state()}") from None
+        finally:
+            ticking.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.display.tick()
+
+    async def _ask(self) -> Answer:
+        """Ask for the models if none is given, then for a chat, or for a completion if there is no chat."""
+        import aiohttp  # noqa: PLC0415
+
+        async with aiohttp.ClientSession(
+            headers={"Accept-Encoding": "identity", "User-Agent": "tideserve-ask", **self.headers},
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+            proxy=proxy_for(self.url),
+        ) as session:
+            model = self.model or await self._first_model(session)
+            self.display.begin(model)
+            messages = [{"role": "user", "content": self.prompt}]
+            try:
+                return await self._stream(session, model, "/v1/chat/completions", {"messages": messages})
+            except _RefusedError as refusal:
+                if _NO_CHAT not in str(refusal):
+                    raise
+            return await self._stream(session, model, "/v1/completions", {"prompt": self.prompt})
+
+    def _state(self) -> str:
+        """How far the answer had come, as a clause."""
+        answer, wait = self._answer, self._wait
+        if answer is None:
+            return "no answer had begun"
+        if answer.pieces:
+            return f"{count(answer.pieces, 'piece')} of the answer had come"
+        if wait is not None:
+            return f"the request was waiting for a replica in phase {wait.phase}"
+        return "no token had come"
+
+    @property
+    def _root(self) -> str:
+        return self.url.rstrip("/")
+
+    async def _first_model(self, session: "aiohttp.ClientSession") -> str:
+        async with self._replied(session.get(f"{self._root}/v1/models", allow_redirects=False)) as reply:
+            body = await reply.read()
+        try:
+            return str(json.loads(body)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            raise CommandError(f"{self._root}/v1/models answers, but lists no model") from None
+
+    async def _stream(
+        self, session: "aiohttp.ClientSession", model: str, path: str, body: Mapping[str, Any]
+    ) -> Answer:
+        document = {
+            "model": model,
+            **body,
+            "max_tokens": self.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        self._wait = None
+        self._answer = answer = Answer(model)
+        sent = time.monotonic()
+        call = session.post(f"{self._root}{path}", json=document, allow_redirects=False)
+        async with self._replied(call) as reply:
+            if reply.content_type != EVENT_STREAM:
+                raise CommandError(f"{self._root}{path} answers with {reply.content_type}, not with a stream")
+            async for event in read_events(reply.content.iter_any()):
+                if self._take(answer, event, time.monotonic() - sent):
+                    return answer
+        raise CommandError(f"the stream was cut off: it ended without [DONE]; {self._state()}")
+
+    def _take(self, answer: Answer, event: Event | Wait, now_s: float) -> bool:
+        """Take one event. Returns whether it ended a complete answer."""
+        if isinstance(event, Wait):
+            self._wait = event
+            self.display.show_wait(event)
+            return False
+        if event.data == "[DONE]":
+            if not answer.tokens:
+                raise CommandError("the stream ended with [DONE] and without a token")
+            return True
+        if event.name == "error" or event.data.startswith('{"error"'):
+            words = error_words(event.data.encode("utf-8", "replace"))
+            if not answer.pieces:
+                raise _RefusedError(f"the stream ended in an error: {words}")
+            raise CommandError(f"the stream ended in an error after {count(answer.pieces, 'piece')}: {words}")
+        try:
+            piece = answer.take(event.data, now_s)
+        except (ValueError, RecursionError):
+            raise CommandError(f"the stream has an event that is no completion: {event.data[:200]}") from None
+        if piece is not None:
+            self.display.write_piece(piece)
+        return False
+
+    @asynccontextmanager
+    async def _replied(
+        self, call: AbstractAsyncContextManager["aiohttp.ClientResponse"]
+    ) -> AsyncIterator["aiohttp.ClientResponse"]:
+        """Yield a reply with status 200. Raises CommandError, with the server's message, for others."""
+        async with call as reply:
+            if reply.status == HTTPStatus.OK:
+                yield reply
+                return
+            words = f"{reply.url} answers {reply.status}"
+            if "Location" in reply.headers:
+                raise CommandError(
+                    f"{words}: redirected to {reply.headers['Location']}; give --url accordingly"
+                )
+            data = b""
+            while len(data) < _MOST_BYTES and (block := await reply.content.readany()):
+                data += block
+            words += f": {error_words(data) or reply.reason or 'without a body'}"
+            if reply.status == HTTPStatus.UNAUTHORIZED:
+                words += f" (the key is taken from {env.API_KEY})"
+            if "Retry-After" in reply.headers:
+                words += f" (Retry-After: {reply.headers['Retry-After']})"
+            raise _RefusedError(words)
