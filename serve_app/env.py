@@ -4,6 +4,7 @@ Ray reads its flags when its processes start, so they cannot be part of a Serve 
 sets them; on a cluster of your own, set the same flags before `ray start`.
 """
 
+import os
 import sys
 from importlib.util import find_spec
 
@@ -143,6 +144,8 @@ DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
 ZYGOTE = "TIDESERVE_ZYGOTE"
 """Names the zygote whose environment an engine replica shares. Without it, no zygote is used."""
 
+PYTHON = os.path.join(os.path.dirname(sys.executable), "tideserve-python")
+"""The command that forks a process from the zygote; the package's installation puts it beside Python."""
 EARLY_ZYGOTES = "TIDESERVE_EARLY_ZYGOTES"
 """The folder with the sockets of the zygotes that `tideserve run` has started before Ray."""
 

@@ -26,7 +26,7 @@ from ray.serve.scripts import cli
 
 from serve_app.cli.config_file import read_config
 from serve_app.cli.server_log import GONE, PREFIX
-from serve_app.cluster.warm_nodes import warm
+from serve_app.zygote.warm_nodes import warm
 
 _PERIOD_S = 1.0
 _ANSWER_S = 5.0

@@ -22,7 +22,6 @@ from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.cli.early_zygotes import start_early_zygotes
 from serve_app.cli.listening import LOOPBACK, check_host, check_port, meaning, port_taken, url_here
 from serve_app.cli.progress import Progress, say, show
 from serve_app.cli.ray_processes import Cluster, adopt_orphans, reap_orphans, stop_descendants
@@ -32,6 +31,7 @@ from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.haproxy.environment import haproxy_environment
 from serve_app.haproxy.supervisor import signal_on_parents_death
 from serve_app.wire.tls import check_tls
+from serve_app.zygote.start import start_early_zygotes
 
 STABLE_S = 300.0
 """A server that was ready for this many seconds has its next end counted as the first again."""
@@ -227,9 +227,10 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
         tempfile.TemporaryDirectory(prefix="tideserve-") as folder,
         closing(ServerLog(log_folder(start.values), verbose=start.verbose)) as log,
     ):
-        zygotes = (
-            start_early_zygotes(start.config.forked, start.values, Path(folder), log) if start.local else ()
-        )
+        zygotes: list[subprocess.Popen[bytes]] = []
+        if start.local:
+            with log.writer() as output:
+                zygotes = start_early_zygotes(start.config.forked, start.values, Path(folder), output)
         server = _start(start, Path(folder), log)
         try:
             while not (stopping or cluster.lost or server.poll() is not None):

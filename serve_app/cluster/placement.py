@@ -5,9 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE, ZYGOTE
+from serve_app.env import EAGER_CPU, EMBEDDED_MODEL, ENGINE, PYTHON, ZYGOTE
 from serve_app.settings.tree import EMBEDDED, ModelSettings
-from serve_app.zygote.python import EXECUTABLE
 
 
 def placement(model: ModelSettings) -> dict[str, Any]:
@@ -61,7 +60,7 @@ def engine_environment(model: ModelSettings, zygote: bool) -> dict[str, Any]:
     if not zygote:
         return {"env_vars": variables}
     key = hashlib.sha256(json.dumps(variables, sort_keys=True).encode()).hexdigest()[:8]
-    return {"env_vars": {**variables, ZYGOTE: key}, "py_executable": EXECUTABLE}
+    return {"env_vars": {**variables, ZYGOTE: key}, "py_executable": PYTHON}
 
 
 def _accelerator(model: ModelSettings) -> dict[str, float]:

@@ -19,7 +19,6 @@ from ray import serve
 from serve_app import env
 from serve_app.api.errors import ApiError
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.cluster.spare_processes import start_spare_here
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.ingress_connection import engine_request
 from serve_app.engine.launch import launch
@@ -35,7 +34,8 @@ from serve_app.telemetry.request_log import RequestLog
 from serve_app.wire.data_plane import Call
 from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
 from serve_app.wire.signals import ENGINE_IDENTITY
-from serve_app.zygote.own import own_zygote
+from serve_app.zygote.start import own_zygote
+from serve_app.zygote.warm_nodes import start_spare_here
 
 logger = logging.getLogger("ray.serve")
 

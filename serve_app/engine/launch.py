@@ -20,8 +20,7 @@ from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
 from serve_app.weights.model_identity import model_identity
-from serve_app.zygote.collector import collector_off
-from serve_app.zygote.python import EXECUTABLE
+from serve_app.zygote.zygote import collector_off
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -108,7 +107,7 @@ async def launch(
 
     if os.environ.get(env.ZYGOTE_SOCKET):
         resource_tracker.ensure_running()  # as plain Python, which is all it needs
-        multiprocessing.set_executable(EXECUTABLE)  # vLLM spawns the engine core, and this forks it
+        multiprocessing.set_executable(env.PYTHON)  # vLLM spawns the engine core, and this forks it
     stats = StepStats(metrics)
     shared = os.environ.get(env.COMPILE_CACHE)
     archive = compile_cache.archive_of(shared, __version__, model.name) if shared else None

@@ -16,7 +16,6 @@ from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ApiModel
-from serve_app.cluster.warm_nodes import keep_nodes_warm
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader
@@ -37,6 +36,7 @@ from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
+from serve_app.zygote.warm_nodes import keep_nodes_warm
 
 _PUBLISH_S = 1.0
 

@@ -1,10 +1,10 @@
 """`tideserve-python`: Python for processes that need vLLM, forked from the zygote of the node.
 
-It takes Python's command line and stands for the process: it passes signals on, and ends as that process
-ends, which ends with it. Ray starts the worker of an engine replica through it (`py_executable`), and vLLM
-the engine core. Where no zygote can be had it becomes plain Python, whose imports take about ten seconds.
+It takes Python's command line and represents the process to its parent: it forwards signals and ends as that
+process ends. The process ends with it. Ray starts the worker of an engine replica through it (`py_executable`), and vLLM
+the engine core. Without a zygote it becomes plain Python, which imports everything itself.
 
-This module imports only what is needed to ask: it costs 7 MB and 0.1 s.
+This module imports as little as it can: it costs 7 MB and 0.1 s.
 """
 
 import fcntl
@@ -24,10 +24,7 @@ from serve_app import env
 from serve_app.zygote.request import Request, is_own
 
 STATUS = struct.Struct("!ii")
-"""What a zygote answers: the new process's id and 0, and at its end its id and `os.waitpid`'s status."""
-
-EXECUTABLE = os.path.join(os.path.dirname(sys.executable), "tideserve-python")
-"""This command, as the package's installation puts it beside Python."""
+"""A zygote's answers: the new process's id and 0; at its end its id and `os.waitpid`'s status."""
 
 _IMPORTED = (
     "serve_app.engine.warm_imports",
@@ -36,11 +33,11 @@ _IMPORTED = (
     "ray.serve._private.replica",
     "serve_app.engine.warm_imports_with_ray",
 )
-"""What a zygote imports: vLLM at once, the rest with its first request."""
+"""The imports of a zygote: vLLM at once, the rest with its first request."""
 _RAYLET_SOCKET = "--raylet-name="
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S = 120.0
-"""How long a zygote may take, which may still be importing: 10 s of CPU."""
+"""Bound on a zygote's first answer: it may still import, which takes seconds of CPU."""
 _STATUS_S = 5.0
 """How long after its end a process's status may come."""
 _LOOK_S = 0.02
@@ -52,20 +49,23 @@ def main() -> None:
     os.environ[env.PROCESS_ASKED_AT] = str(time.time())
     path, owner = _zygote_socket(sys.argv[1:])
     connection = _connect(path, owner) if path else None
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # what comes before there is a process is for it too
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, _FORWARDED
+    )  # a signal that comes before the process exists is for it too
     process = _fork(connection, sys.argv[1:]) if connection is not None else None
     if connection is None or process is None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         os.environ.pop(env.ZYGOTE_SOCKET, None)
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606
-    _stand_for(connection, process, parent)
+    _represent(connection, process, parent)
 
 
 def _zygote_socket(arguments: list[str]) -> tuple[str, int | None]:
-    """Return the zygote's socket, "" for none, and the process that is to own it if this one starts it.
+    """Return the zygote's socket ("" for none), and the owner of a zygote that this process starts (None: it starts
+    none).
 
-    That is the raylet, for a worker of Ray's and for what such a worker starts, as its engine core: a replica
-    may come from a spare process and find that the zygote has died since. Others only use a zygote.
+    The owner is the raylet, for a worker of Ray's and for an engine core that a worker starts: a replica may
+    come from a spare process and find that the zygote has died since.
     """
     key, job = os.environ.get(env.ZYGOTE), os.environ.get(env.RAY_JOB)
     if path := os.environ.get(env.ZYGOTE_SOCKET):
@@ -163,13 +163,13 @@ def _receive(connection: socket.socket) -> tuple[int, int]:
     return pid, status
 
 
-def _stand_for(connection: socket.socket, process: int, parent: int) -> None:
+def _represent(connection: socket.socket, process: int, parent: int) -> None:
     """Wait for `process` and end as it does; end it if the parent of this process dies."""
     wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wakened)  # else one that comes just before `select` would wait for its end
-    for each in _PASSED_ON:
+    signal.set_wakeup_fd(wakened)  # else a signal just before `select` would wait for its end
+    for each in _FORWARDED:
         signal.signal(each, lambda received, _: _signal(process, received))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     for number in (0, 1, 2):
         with suppress(OSError):
             os.close(number)
@@ -185,7 +185,7 @@ def _stand_for(connection: socket.socket, process: int, parent: int) -> None:
                 _end_as(_receive(connection)[1])
             except (OSError, EOFError):
                 if ended is None or ended in ready:
-                    os._exit(1)  # how the process ended, only the zygote would know
+                    os._exit(1)  # only the zygote knows how the process ended
                 watched = [each for each in (wake, ended, orphaned) if each is not None]  # it goes on without
         elif orphaned in ready:
             _signal(process, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What `tideserve-python` asks of a zygote: to become the Python process that a command line describes."""
+"""The request of `tideserve-python` to a zygote: fork the Python process that a command line describes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 
 _LENGTH = struct.Struct("!I")
 _MOST_DESCRIPTORS = 253
-"""What the kernel passes with one message; `send` raises OSError for more."""
+"""The kernel passes no more with one message; `send` raises OSError for more."""
 
 
 class MalformedRequestError(Exception):
-    """A zygote received something else than a whole request."""
+    """A zygote received something that is no whole request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def is_own(connection: socket.socket) -> bool:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a descriptor is open. That which listed the folder of descriptors is not any more."""
+    """Whether a descriptor is open. The one that listed the folder is closed by now."""
     try:
         os.fstat(number)
     except OSError:

@@ -403,3 +403,23 @@ def test_args_of_any_shape_are_a_settings_error(tmp_path: Path, models: object) 
     assert all(
         line.startswith("applications[0].args") for line in problems(tmp_path, {"applications": [app]})
     )
+
+
+def test_forked_are_the_models_whose_environment_the_file_tells(tmp_path: Path) -> None:
+    def app(name: str, zygote: bool = True, **more: object) -> dict[str, object]:
+        models = [{"name": name, "model": "embedded", "device": "cpu"}]
+        policy = {"policy_function": "serve_app.controller.serve_policy:ServePolicy"}
+        whole = {
+            "import_path": "serve_app.app:build",
+            "autoscaling_policy": policy,
+            "route_prefix": f"/{name}",
+        }
+        return {**whole, "name": name, "args": {"models": models, "zygote": zygote}, **more}
+
+    ours = [app("here"), app("cold", zygote=False), app("elsewhere", runtime_env={"env_vars": {"A": "1"}})]
+    config = tmp_path / "serve.yaml"
+    config.write_text(
+        yaml.safe_dump({"applications": [*ours, {"import_path": "somebody:app", "name": "other"}]})
+    )
+
+    assert [model.name for model in read_config(config).forked] == ["here"]

@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from serve_app import env
-from serve_app.cli import explain
-from serve_app.cli import ask
+from serve_app.cli import ask, explain
 from tests.kubernetes import kubernetes_api
 from tests.kubernetes.chart import ALL_VALUES, LAPTOP, documents, of_kind, ray_service
 from tests.kubernetes.stub_api_server import api_server

@@ -1,17 +1,20 @@
 """The zygote itself: for whom it forks, and when it ends."""
 
 import contextlib
+import gc
 import json
 import os
 import socket
 import struct
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from serve_app.zygote.request import Request
+from serve_app.zygote.zygote import collector_off
 from tests.zygote.conftest import MARK, Start, wait_for
 
 
@@ -146,3 +149,11 @@ def test_a_fork_that_fails_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
         assert open_descriptors(zygote) == before
         zygote.kill()
+
+
+def test_the_collector_is_off_within_the_block_and_on_after_an_error() -> None:
+    with collector_off():
+        assert not gc.isenabled()
+    with pytest.raises(ModuleNotFoundError), collector_off():
+        import_module("there_is_no_such_module")
+    assert gc.isenabled()

@@ -7,11 +7,11 @@ import grpc
 import pytest
 from ray.runtime_env import RuntimeEnv
 
-from serve_app.cluster import warm_nodes
 from serve_app.cluster.placement import engine_environment
 from serve_app.env import ZYGOTE
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.documents import WARMED, keys, parse_warmed, read_document
+from serve_app.zygote import warm_nodes
 from tests.stub_kv import StubKv
 
 SMALL = {"CPU": 2.0}
@@ -137,11 +137,11 @@ def test_a_task_that_failed_is_told_of_and_not_run_again(ray: StubRay) -> None:
 def test_the_policy_is_told_which_nodes_are_warm(ray: StubRay, kv: StubKv) -> None:
     warmed: set[tuple[str, str]] = set()
     ray.late = {B}
-    warm_nodes.warm_and_tell("shop", [model()], warmed)
+    warm_nodes.warm_and_report("shop", [model()], warmed)
     assert read_document(WARMED, "shop", parse_warmed) == {(A, "tide")}
     ray.dead = {A}
     ray.late = set()
-    warm_nodes.warm_and_tell("shop", [model()], warmed)
+    warm_nodes.warm_and_report("shop", [model()], warmed)
     assert read_document(WARMED, "shop", parse_warmed) == {(B, "tide")}
 
 

@@ -1,24 +1,42 @@
-"""Have each node on which an engine replica may be placed keep a zygote, spare processes, and the weights."""
+"""Warm nodes: a zygote, spare processes and cached weights wherever an engine replica may be placed.
+
+A spare process is a worker that Ray starts in advance. Ray's own part of a replica's start is then 0.2 s in
+place of one to two: the script that sets up a worker, the worker's connections, and the fork. An idle worker
+that has run a task would not do, because Ray gives it no actor any more.
+"""
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import ray
+from google.protobuf import json_format
+from ray._private.grpc_utils import init_grpc_channel
+from ray._private.utils import get_runtime_env_info
+from ray.core.generated.common_pb2 import PYTHON
+from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
+from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
+from ray.core.generated.runtime_environment_pb2 import RuntimeEnvInfo
+from ray.runtime_env import RuntimeEnv
 from ray.serve._private.utils import override_runtime_envs_except_env_vars
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import engine_environment, replica_resources, resources_on_one_node
 from serve_app.cluster.ray_resources import fitting, lacking
-from serve_app.cluster.spare_processes import RayNode, start_spares
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights.page_cache import prefetch
 from serve_app.wire.documents import WARMED, claim, erase, keys, put_document
 
+RayNode = Mapping[str, Any]
+"""One of `ray.nodes()`."""
+
+_PRESTART_S = 5.0
+_KEPT_S = 365 * 24 * 3600
+"""How long Ray keeps them: as long as their node is likely to be there."""
 _PERIOD_S = 10.0
 _WAIT_S = 60.0
 """A zygote takes 10 s of CPU to import what it keeps."""
@@ -29,14 +47,14 @@ _CLAIMS = "spares/"
 
 async def keep_nodes_warm(app: str, models: Sequence[ModelSettings]) -> None:
     """Warm each node that joins, as long as the task runs. Where Ray fails to answer, try again later."""
-    call = BoundedCall("the zygotes of the nodes", partial(warm_and_tell, app, models, set()), 0.0)
+    call = BoundedCall("the zygotes of the nodes", partial(warm_and_report, app, models, set()), 0.0)
     while True:
         await call.get(_WAIT_S)
         await asyncio.sleep(_PERIOD_S)
 
 
-def warm_and_tell(app: str, models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
-    """Warm the nodes, and tell the policy of `app` which ones are warm: a start elsewhere takes longer."""
+def warm_and_report(app: str, models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
+    """Warm the nodes, and report the warm ones to the policy of `app`: a start elsewhere takes longer."""
     warm(models, warmed)
     put_document(WARMED, app, sorted(warmed))
 
@@ -132,3 +150,31 @@ def _run(function: Callable[..., Any], node: str, model: ModelSettings, *argumen
 
 def _nothing() -> None:
     """The task itself: all that matters is the process it runs in."""
+
+
+def start_spares(node: RayNode, environment: Mapping[str, Any], count: int) -> None:
+    """Have Ray start `count` workers for actors with the runtime environment `environment` on a node.
+
+    Raises:
+        grpc.RpcError: its raylet does not answer.
+    """
+    text = get_runtime_env_info(RuntimeEnv(**environment), serialize=True)
+    request = PrestartWorkersRequest(
+        language=PYTHON,
+        job_id=bytes.fromhex(ray.get_runtime_context().get_job_id()),
+        runtime_env_info=json_format.Parse(text, RuntimeEnvInfo()),
+        keep_alive_duration_secs=_KEPT_S,
+        num_workers=count,
+    )
+    with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
+        NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_PRESTART_S)
+
+
+def start_spare_here() -> None:
+    """Have Ray start one more worker like this process on its node.
+
+    A replica that ends calls it, because it makes room for another one.
+    """
+    context = ray.get_runtime_context()
+    (node,) = [node for node in ray.nodes() if node["NodeID"] == context.get_node_id()]
+    start_spares(node, context.runtime_env, 1)

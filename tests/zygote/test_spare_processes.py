@@ -18,10 +18,10 @@ from ray.core.generated.node_manager_pb2_grpc import (
 )
 from ray.runtime_env import RuntimeEnv
 
-from serve_app.cluster import spare_processes
 from serve_app.cluster.placement import engine_environment
-from serve_app.cluster.spare_processes import start_spare_here, start_spares
 from serve_app.settings.tree import ModelSettings
+from serve_app.zygote import warm_nodes
+from serve_app.zygote.warm_nodes import start_spare_here, start_spares
 
 ENVIRONMENT = engine_environment(
     ModelSettings(name="tide", model="embedded", device="cpu", env={"B": "2", "A": "1"}), zygote=True
@@ -64,7 +64,7 @@ def _context(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(
         get_job_id=lambda: "02000000", get_node_id=lambda: "a", runtime_env=RuntimeEnv(**ENVIRONMENT)
     )
-    monkeypatch.setattr(spare_processes.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(warm_nodes.ray, "get_runtime_context", lambda: context)
 
 
 def test_a_raylet_is_asked_for_workers_that_fit_an_actor_of_this_job_and_environment(
@@ -96,7 +96,7 @@ def test_a_replica_that_ends_asks_its_own_node_for_one_more_of_its_kind(
     raylet: StubRaylet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = {"NodeID": "b", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}
-    monkeypatch.setattr(spare_processes.ray, "nodes", lambda: [other, raylet.node])
+    monkeypatch.setattr(warm_nodes.ray, "nodes", lambda: [other, raylet.node])
 
     start_spare_here()
 
