@@ -1,8 +1,9 @@
 """`tideserve-python`: Python for processes that need vLLM, forked from the zygote of the node.
 
 It takes Python's command line and represents the process to its parent: it forwards signals and ends as that
-process ends. The process ends with it. Ray starts the worker of an engine replica through it (`py_executable`), and vLLM
-the engine core. Without a zygote it becomes plain Python, which imports everything itself.
+process ends. The process ends with it. Ray starts the worker of an engine replica through it
+(`py_executable`), and vLLM the engine core. Without a zygote it becomes plain Python, which imports
+everything itself.
 
 This module imports as little as it can: it costs 7 MB and 0.1 s.
 """
@@ -61,8 +62,8 @@ def main() -> None:
 
 
 def _zygote_socket(arguments: list[str]) -> tuple[str, int | None]:
-    """Return the zygote's socket ("" for none), and the owner of a zygote that this process starts (None: it starts
-    none).
+    """Return the zygote's socket ("" for none), and the owner of a zygote that this process starts (None: it
+    starts none).
 
     The owner is the raylet, for a worker of Ray's and for an engine core that a worker starts: a replica may
     come from a spare process and find that the zygote has died since.
