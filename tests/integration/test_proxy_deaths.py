@@ -63,6 +63,21 @@ def test_the_death_of_its_manager_cuts_no_stream(app: Running) -> None:
     assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
 
 
+def test_a_killed_supervisor_cuts_no_stream_and_is_replaced(app: Running) -> None:
+    (haproxy,) = haproxies(app)
+    supervisor = haproxy.parent()
+    assert supervisor is not None
+    with RawStream(app.port, "/v1/completions", LONG) as stream:
+        stream.until(b"data: ")
+        supervisor.kill()
+        deadline = time.monotonic() + _START_S
+        while haproxy in (living := haproxies(app)) and len(living) == 1:
+            assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
+            assert time.monotonic() < deadline, "no new supervisor"
+        stream.until(b"data: [DONE]\n\n")
+    assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
+
+
 def test_its_sockets_are_those_of_this_run_and_user(app: Running) -> None:
     folder = folder_of(app)
     assert "haproxy-serve" not in str(folder)
