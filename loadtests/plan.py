@@ -18,9 +18,9 @@ from loadtests.draws import draw_length, draw_pause_s, draw_turns
 from loadtests.kinds import Conversation, Kind, Leave
 from loadtests.planned import Planned
 from loadtests.scenario import Scenario
-from loadtests.traces import TraceError, open_trace
-from loadtests.traces.trace import Floats, Ints
 from serve_app.settings.settings_error import SettingsError
+from traces import TraceError, open_trace
+from traces.trace import Floats, Ints
 
 MOST_REQUESTS = 2_000_000
 """A plan is held in memory: some 200 bytes a request."""

@@ -97,12 +97,12 @@ def run_replay(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     specs = policies(options.policy or [OURS])
     # numba, rich and numpy: a second that no other command should take.
-    from loadtests.traces import TraceError  # noqa: PLC0415
     from replay.fleet.kernel import is_compiled  # noqa: PLC0415
     from replay.outputs import STDOUT, Outputs  # noqa: PLC0415
     from replay.report import print_comparison, print_result  # noqa: PLC0415
     from replay.scenario import scenario  # noqa: PLC0415
     from replay.status_line import ProgressBar  # noqa: PLC0415
+    from traces import TraceError  # noqa: PLC0415
 
     outputs = Outputs(options.json, options.html, options.png)
     outputs.check()

@@ -3,11 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.traces.trace import Floats
 from replay.controller import Controller
 from replay.fleet import layout
 from replay.fleet.fleet import Fleet
 from replay.result import PERCENTILES, Percentiles, Result, Timeline, Windows
+from traces.trace import Floats
 
 _MOST_POINTS = 2_000
 _FIRST_INTERVAL_S = 2.0

@@ -3,14 +3,14 @@
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from loadtests.traces.chunks import part
-from loadtests.traces.trace import Chunk, Trace
 from replay.controller import Sampled
 from replay.defaults import GOAL
 from replay.fleet.fleet import Conditions
 from replay.laws.static import Static
 from replay.profile import Profile
 from replay.simulation import simulate
+from traces.chunks import part
+from traces.trace import Chunk, Trace
 
 FIRST_S = 600.0
 _MOST_REQUESTS = 50_000

@@ -14,8 +14,8 @@ from itertools import combinations
 
 import numpy as np
 
-from loadtests.traces.trace import Floats
 from serve_app.policy.capacity_model import StepTime
+from traces.trace import Floats
 
 LEAST_SAMPLES = 8
 """Twice the coefficients: with fewer, an outlier cannot be told from the law."""

@@ -14,9 +14,9 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError, shown
 
 if TYPE_CHECKING:
-    from loadtests.traces.file_trace import FileTrace
     from replay.profile import Profile
     from serve_app.settings import ModelSettings
+    from traces.file_trace import FileTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     Raises SettingsError naming each key, its value and its bound; with file and line for what is in a file.
     """
     # The replay's readers import numpy, which no other command should wait for.
-    from loadtests.traces import TraceError, open_trace  # noqa: PLC0415
     from replay.profile_files import load_profile, profile_for  # noqa: PLC0415
+    from traces import TraceError, open_trace  # noqa: PLC0415
 
     cold_start_s = _cold_start(options.cold_start)
     knobs, app, model, notes = KNOBS, None, None, []

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtests.traces.trace import Floats
+from traces.trace import Floats
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 

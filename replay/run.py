@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from loadtests.traces.trace import Trace
 from replay.controller import Sampled
 from replay.defaults import ORACLE, OURS, STATIC
 from replay.hindsight.least_static import least_static, static
@@ -16,6 +15,7 @@ from replay.sample import Autoscaler
 from replay.scenario import Scenario, scenario
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
+from traces.trace import Trace
 
 
 def replay(

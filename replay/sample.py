@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loadtests.traces.trace import Floats, Ints
+from traces.trace import Floats, Ints
 
 
 def _no_numbers() -> Ints:

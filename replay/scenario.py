@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadtests.traces.trace import Trace
 from replay.controller import Controller
 from replay.defaults import KNOBS, LONGEST_COLD_START_S, MOST_REPLICAS, PROFILE
 from replay.first_fleet import first_fleet
@@ -15,6 +14,7 @@ from replay.result import Result
 from replay.simulation import simulate
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError, shown
+from traces.trace import Trace
 
 MOST_START_FAILURES = 0.9
 _OF_ALL = (

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
-from loadtests.traces.trace import Chunk, Trace
 from replay.controller import Controller
 from replay.figures import Series, measure
 from replay.fleet.fleet import Conditions, Fleet
 from replay.profile import Profile
 from replay.result import Result
+from traces.trace import Chunk, Trace
 
 _TICK_S = 0.5
 """The longest step while replicas drain and after the last arrival, so that their ends are noticed."""

@@ -9,7 +9,6 @@ from benchmarks import REPOSITORY
 from benchmarks.autoscaling.plan import Job
 from benchmarks.autoscaling.store import Run
 from loadtests.machine import versions
-from loadtests.traces.trace import Trace
 from replay.defaults import KNOBS
 from replay.production import Production
 from replay.profile import Profile
@@ -23,6 +22,7 @@ from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
 from serve_app.wire.served_models import ServedModel
+from traces.trace import Trace
 
 _FOLDERS = ("serve_app/learning", "serve_app/policy", "replay")
 _DISTRIBUTIONS = ("numpy", "numba")

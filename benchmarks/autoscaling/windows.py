@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.traces import open_trace
-from loadtests.traces.trace import Trace
+from traces import open_trace
+from traces.trace import Trace
 
 SMOOTH_PEAK_TO_MEAN = 2.5
 """Up to this ratio of the busiest minute's rate to the mean, traffic counts as smooth; above, as bursty."""

@@ -5,8 +5,8 @@ import gzip
 import sys
 from pathlib import Path
 
-from loadtests.traces import TraceError, open_trace
-from loadtests.traces.days import DaysTrace
+from traces import TraceError, open_trace
+from traces.days import DaysTrace
 
 PEAK_RPS = 25.0
 """Of requests as in Azure's conversations, with which ten A100s are needed at the peak."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from benchmarks.common.markdown import table
 from benchmarks.days.__main__ import PEAK_RPS
-from loadtests.traces import open_trace
-from loadtests.traces.days import DAY_S, DaysTrace
-from loadtests.traces.trace import Floats, Trace
 from serve_app.learning.daily import DailyDemand
+from traces import open_trace
+from traces.days import DAY_S, DaysTrace
+from traces.trace import Floats, Trace
 
 BUCKET_S = 5.0
 WINDOW = 12

@@ -4,10 +4,10 @@ from typing import Any
 
 from benchmarks.gpu_proof.bench import Bench, plain
 from benchmarks.gpu_proof.outcome import CannotError
-from loadtests.traces import TraceError, open_trace
 from replay.profile import Profile
 from replay.run import replay
 from serve_app.settings.knobs import Knobs
+from traces import TraceError, open_trace
 
 _POLICIES = ("ours", "ray:5")
 _USUAL_S, _LEAST_S = 1800.0, 300.0

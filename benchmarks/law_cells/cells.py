@@ -4,12 +4,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from benchmarks.law_cells.traffic import BUSY_THEN_QUIET, CONSTANT, GROWING_PROMPTS, SQUARE_WAVE, STEP, MadeUp
-from loadtests.traces.trace import Trace
 from replay.defaults import KNOBS, PROFILE
 from replay.profile import Profile
 from replay.profile_files import load_profile
 from replay.reports import Reporting
 from replay.scenario import Scenario, scenario
+from traces.trace import Trace
 
 _STEP_SECONDS = ("step_base_s", "step_per_sequence_s", "step_per_kv_token_s", "step_per_prefill_token_s")
 _MUTE_FROM_S = 600.0

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
-from loadtests.traces.synthetic import Lengths, poisson, square_wave, with_growing_prompts
-from loadtests.traces.trace import Trace
+from traces.synthetic import Lengths, poisson, square_wave, with_growing_prompts
+from traces.trace import Trace
 
 
 class Traffic(Protocol):

@@ -10,9 +10,6 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from loadtests.traces import open_trace
-from loadtests.traces.chunks import part
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Trace
 from replay.controller import Controller, Sampled
 from replay.fleet.fleet import Conditions
 from replay.laws.registry import Engines, make
@@ -22,6 +19,9 @@ from replay.profile_files import load_profile
 from replay.result import Result
 from replay.simulation import simulate
 from serve_app.settings.knobs import Knobs
+from traces import open_trace
+from traces.chunks import part
+from traces.trace import CHUNK_REQUESTS, Chunk, Trace
 
 _MEAN_RPS = 33.0
 _SWING = 0.5

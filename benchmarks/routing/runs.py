@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtests.traces.file_trace import open_trace
 from replay.fleet.conditions import ROUTINGS
 from replay.profile_files import load_profile
 from replay.run import replay
 from serve_app.settings.knobs import Knobs
+from traces.file_trace import open_trace
 
 TTFT_TARGET_S = 3.0
 """Prompts have 12,000 tokens on average, and 0.6 s of prefill on the slower of the two GPUs."""

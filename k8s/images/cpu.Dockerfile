@@ -77,6 +77,7 @@ WORKDIR /opt/laboratory/lib/python3.11/site-packages
 COPY benchmarks benchmarks
 COPY loadtests loadtests
 COPY replay replay
+COPY traces traces
 RUN /opt/tideserve/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/laboratory/lib
 
 FROM serving AS proof

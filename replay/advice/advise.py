@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from loadtests.traces import TraceError
-from loadtests.traces.scale import window
-from loadtests.traces.trace import Chunk, Trace
 from replay.advice.score import Outcome, Score, better, within_noise
 from replay.advice.search import DEFAULT, Search, Tried, changes, check_names
 from replay.defaults import BUDGET_S, GOAL, PROFILE, SEEDS
 from replay.profile import Profile
 from replay.profile_files import load_profile
 from serve_app.settings.knobs import Knobs
+from traces import TraceError
+from traces.scale import window
+from traces.trace import Chunk, Trace
 
 LEAST_PART_S = 600.0
 """A part is at least ten minutes: less does not hold a cold start and what follows from it."""

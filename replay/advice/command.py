@@ -54,10 +54,10 @@ def run_advise(options: argparse.Namespace) -> int:
     _check(options)
     inputs = read_inputs(options)
     # numba and numpy: a second that no other command should take.
-    from loadtests.traces import TraceError  # noqa: PLC0415
     from replay.advice.advice_text import advice_document, advice_text  # noqa: PLC0415
     from replay.advice.advise import advise  # noqa: PLC0415
     from replay.advice.search import DEFAULT, check_names  # noqa: PLC0415
+    from traces import TraceError  # noqa: PLC0415
 
     names = DEFAULT if options.knobs is None else check_names([n.strip() for n in options.knobs.split(",")])
     status = StatusLine(sys.stderr)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.traces.trace import Chunk
 from replay.fleet import kernel
 from replay.fleet.conditions import Conditions, rules
 from replay.fleet.layout import (
@@ -26,6 +25,7 @@ from replay.fleet.layout import (
 from replay.profile import Profile
 from replay.result import GpuSeconds
 from serve_app.wire.signals import ENGINE_FIELDS
+from traces.trace import Chunk
 
 _MOST_BLOCKS = 256
 """Prefix blocks followed of one prompt: 128 k tokens in blocks of 512."""

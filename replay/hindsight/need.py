@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.traces.trace import Chunk, Floats, Ints
 from replay.fleet.layout import WINDOW_S
 from replay.scenario import Scenario
 from serve_app.policy.capacity_model import Mix, capacity_rps, feasibility
+from traces.trace import Chunk, Floats, Ints
 
 _BATCH = 8.0
 """Sequences of a usual batch, for how long a drain takes."""

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from loadtests.traces.trace import Ints
 from replay.sample import Sample
+from traces.trace import Ints
 
 _EPS_S = 1e-6
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from loadtests.drawing.json_numbers import finite, fixed, series, short
-from loadtests.traces.trace import Floats
 from replay.result import PERCENTILES, Percentiles, Result, Timeline, Windows
 from serve_app import __version__
+from traces.trace import Floats
 
 MOST_POINTS = 3000
 """Twice the pixels of a wide page: more points would not be visible."""

@@ -17,7 +17,7 @@ _COMMANDS = {
     "advise": "replay.advice.command",
     "loadtest": "loadtests.command",
 }
-PACKAGES = ("loadtests", "replay", "benchmarks")
+PACKAGES = ("loadtests", "replay", "traces", "benchmarks")
 _INSTALL = "pip install 'tideserve[lab]'"
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from benchmarks.autoscaling.execute import policy_with_prior, replay_with_prior, scaled_service
-from loadtests.traces import ArrayTrace
 from replay.defaults import KNOBS
 from replay.profile_files import load_profile
 from replay.run import replay
@@ -12,6 +11,7 @@ from serve_app.learning.state import PolicyState
 from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.snapshot import Snapshot
 from serve_app.wire.served_models import ServedModel
+from traces import ArrayTrace
 
 MODEL = ServedModel("model", "Engine-model", KNOBS)
 NOTHING_SEEN = Snapshot(target=1, ready=1, ingress_ready=1, engines={}, ingress={})

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from benchmarks.days.evaluate import BUCKET_S, demand, outcomes
-from loadtests.traces import ArrayTrace
-from loadtests.traces.days import DAY_S
+from traces import ArrayTrace
+from traces.days import DAY_S
 
 
 def test_demand_is_the_rate_of_the_last_minute() -> None:

@@ -3,8 +3,8 @@ import pytest
 
 from benchmarks.replay_speed import __main__ as command
 from benchmarks.replay_speed.timed import Repeated, Swinging, Timed
-from loadtests.traces import ArrayTrace
-from loadtests.traces.trace import CHUNK_REQUESTS, Trace
+from traces import ArrayTrace
+from traces.trace import CHUNK_REQUESTS, Trace
 
 
 def arrivals(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

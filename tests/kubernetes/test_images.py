@@ -157,7 +157,7 @@ def test_all_that_the_proof_imports_is_in_its_image(tmp_path: Path) -> None:
     done = run_in(site, "-c", _IMPORTS)
     assert done.returncode == 0, done.stderr
     files = json.loads(done.stdout.splitlines()[-1])
-    ours = ("serve_app", "replay", "loadtests", "benchmarks")
+    ours = ("serve_app", "replay", "loadtests", "traces", "benchmarks")
     assert [
         path for name, path in files.items() if name.split(".")[0] in ours and str(site) not in path
     ] == []

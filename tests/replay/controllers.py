@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.traces import ArrayTrace
-from loadtests.traces.trace import Chunk
 from replay.fleet.fleet import Fleet
+from traces import ArrayTrace
+from traces.trace import Chunk
 
 
 class Scripted:

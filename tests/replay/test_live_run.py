@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.traces import open_trace
 from replay.profile_files import load_profile
 from replay.result import Result
 from replay.run import replay
 from serve_app.settings.knobs import Knobs
+from traces import open_trace
 
 FOLDER = Path(__file__).parent / "live_run"
 RUN: dict[str, Any] = json.loads((FOLDER / "run.json").read_text())

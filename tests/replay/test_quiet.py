@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtests.traces import ArrayTrace
 from replay.fleet.fleet import Fleet
 from replay.production import Production
 from replay.reports import Reporting
@@ -16,6 +15,7 @@ from replay.result import Result
 from replay.simulation import simulate
 from serve_app.settings.knobs import Knobs, Schedule
 from tests.replay.fleet.build import conditions, profile
+from traces import ArrayTrace
 
 ENGINES = profile(
     max_num_seqs=32,

@@ -5,7 +5,6 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from loadtests.traces.trace import Trace
 from replay.controller import Controller, Sampled
 from replay.profile import Profile
 from replay.result import Result
@@ -13,6 +12,7 @@ from replay.sample import Sample
 from replay.simulation import simulate
 from tests.replay.controllers import NoRequests, Scripted, steady, trace
 from tests.replay.fleet.build import conditions, profile
+from traces.trace import Trace
 
 
 def replayed(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loadtests.traces import ArrayTrace
+from traces import ArrayTrace
 
 
 def steady(rate: float = 1.0, duration_s: float = 300.0, name: str = "steady") -> ArrayTrace:

@@ -7,9 +7,9 @@ from benchmarks import REPOSITORY
 from benchmarks.law_cells.cells import BASE, CELLS
 from benchmarks.law_cells.law import Law
 from benchmarks.law_cells.plan import CellJob, plan
-from loadtests.traces import ArrayTrace
 from replay.defaults import ORACLE, OURS
 from tests.benchmarks.law_cells.build import CALM
+from traces import ArrayTrace
 
 LAW = Law(OURS, REPOSITORY, "0123")
 BY_NAME = {cell.name: cell for cell in CELLS}

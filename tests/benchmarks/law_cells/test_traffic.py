@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.law_cells.traffic import BUSY_THEN_QUIET, CONSTANT, GROWING_PROMPTS, SQUARE_WAVE, STEP
-from loadtests.traces.trace import Chunk, Trace
 from tests.benchmarks.law_cells.build import CALM
+from traces.trace import Chunk, Trace
 
 
 def read(trace: Trace) -> Chunk:

@@ -3,10 +3,10 @@ import itertools
 import numpy as np
 import pytest
 
-from loadtests.traces import ArrayTrace, TraceError
 from replay.advice.advise import Compared, Part, Verdict, advise, halves, judge
 from replay.advice.score import Outcome, Score
 from serve_app.settings.knobs import Knobs
+from traces import ArrayTrace, TraceError
 
 KNOBS = Knobs(min_replicas=0, max_replicas=8, headroom=1.0)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from loadtests.traces import ArrayTrace
 from replay.advice import command
 from replay.advice.advice_text import advice_document, advice_text
 from replay.advice.advise import Advice, Compared, Part, Verdict
@@ -15,6 +14,7 @@ from replay.inputs import Inputs
 from replay.profile_files import load_profile
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
+from traces import ArrayTrace
 
 CONFIG = Path(__file__).parents[3] / "config" / "serve.a100.yaml"
 TRACE = ArrayTrace("mine", [0.0], [1], [1])

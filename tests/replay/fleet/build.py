@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.traces.trace import Chunk
 from replay.fleet.conditions import Conditions
 from replay.fleet.fleet import Fleet
 from replay.profile import Profile
+from traces.trace import Chunk
 
 BASE, SEQUENCE, KV, PREFILL = 0.010, 0.001, 0.000_01, 0.000_1
 """Seconds: a step, each sequence that decodes in it, each token of theirs, each prompt token."""

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from loadtests.traces import ArrayTrace
-from loadtests.traces.trace import Chunk
 from replay.defaults import KNOBS
 from replay.hindsight.need import read_need
 from replay.scenario import scenario
 from serve_app.policy.capacity_model import Mix, capacity_rps
 from tests.replay.traffic import steady
+from traces import ArrayTrace
+from traces.trace import Chunk
 
 
 def test_the_need_is_the_rate_over_what_one_replica_carries() -> None:

@@ -3,12 +3,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.traces import ArrayTrace
 from replay.defaults import GOAL
 from replay.result import Result
 from replay.run import replay
 from serve_app.settings.knobs import Knobs
 from tests.replay.traffic import of, steady, two_bursts
+from traces import ArrayTrace
 
 
 def oracle(trace: ArrayTrace, **options: Any) -> Result:

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from loadtests.traces.trace import Ints
 from replay.hindsight.timetable import Schedule, Timetable, ahead, filled, seconds
 from tests.benchmarks.peers.build import sample
+from traces.trace import Ints
 
 
 def ints(text: str) -> Ints:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.traces.trace import Floats
 from replay.result import GpuSeconds, Percentiles, Result, Timeline, Windows
+from traces.trace import Floats
 
 STEP_S = 5.0
 HOURS = 3

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.traces.array_trace import ArrayTrace
-from loadtests.traces.trace import Floats, Ints, Trace
+from traces.array_trace import ArrayTrace
+from traces.trace import Floats, Ints, Trace
 
 
 @dataclass(frozen=True, slots=True)

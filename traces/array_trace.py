@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.traces.chunks import in_arrival_order, part
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, TraceError
-from loadtests.traces.values import LONGEST_S, MOST_TOKENS
+from traces.chunks import in_arrival_order, part
+from traces.trace import CHUNK_REQUESTS, Chunk, TraceError
+from traces.values import LONGEST_S, MOST_TOKENS
 
 
 class ArrayTrace:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.traces import ArrayTrace, TraceError
-from loadtests.traces.trace import CHUNK_REQUESTS, Trace
-from tests.loadtests.traces.files import requests
+from tests.traces.files import requests
+from traces import ArrayTrace, TraceError
+from traces.trace import CHUNK_REQUESTS, Trace
 
 
 def test_arrays_are_a_trace_in_order_of_arrival() -> None:

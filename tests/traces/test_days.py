@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from benchmarks.days.__main__ import main
-from loadtests.traces import ArrayTrace, TraceError, open_trace
-from loadtests.traces.chunks import joined
-from loadtests.traces.days import DAY_S, DaysTrace
+from traces import ArrayTrace, TraceError, open_trace
+from traces.chunks import joined
+from traces.days import DAY_S, DaysTrace
 
 
 def recording(seconds: float = 1800.0, rps: float = 8.0) -> ArrayTrace:

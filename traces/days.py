@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadtests.traces.chunks import joined, part, picked
-from loadtests.traces.scale import JITTER_S
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Floats, Trace, TraceError
+from traces.chunks import joined, part, picked
+from traces.scale import JITTER_S
+from traces.trace import CHUNK_REQUESTS, Chunk, Floats, Trace, TraceError
 
 DAY_S = 86_400.0
 PIECE_S = 600.0

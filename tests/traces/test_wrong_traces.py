@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadtests.traces import TraceError, open_trace
-from tests.loadtests.traces.files import AZURE, PLAIN, json_lines, log_line, requests, written
+from tests.traces.files import AZURE, PLAIN, json_lines, log_line, requests, written
+from traces import TraceError, open_trace
 
 
 def refusal(path: Any, **options: Any) -> str:
@@ -230,7 +230,7 @@ def test_a_line_too_late_to_be_put_in_order_is_named(tmp_path: Path) -> None:
 def test_more_requests_at_once_than_can_be_ordered_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadtests.traces.order.MOST_WAITING", 10_000)
+    monkeypatch.setattr("traces.order.MOST_WAITING", 10_000)
     path = written(tmp_path, PLAIN + "5,1,1\n" * 200_000)
 
     assert "more than 10000 requests arrive within 60 s" in refusal(path)

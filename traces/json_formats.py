@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadtests.traces.chunks import picked, starts_of
-from loadtests.traces.files import LineFile, Lines
-from loadtests.traces.trace import Chunk, Ints, shown
-from loadtests.traces.values import DISORDER_S, LATEST_UNIX_S, LONGEST_S, MOST_TOKENS, Key, requests_of
 from serve_app.settings.document import unique_keys
 from serve_app.wire.request_line import FAILED
+from traces.chunks import picked, starts_of
+from traces.files import LineFile, Lines
+from traces.trace import Chunk, Ints, shown
+from traces.values import DISORDER_S, LATEST_UNIX_S, LONGEST_S, MOST_TOKENS, Key, requests_of
 
 MOST_SEQUENCES = 10_000
 """The most sequences of one request, as `max_sequences_per_request` allows."""

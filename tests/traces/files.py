@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.traces.trace import CHUNK_REQUESTS, Trace
+from traces.trace import CHUNK_REQUESTS, Trace
 
 PLAIN = "arrival_s,input_tokens,output_tokens\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -7,9 +7,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from loadtests.traces.files import Lines
-from loadtests.traces.trace import Chunk, Ints, TraceError, shown
-from loadtests.traces.values import DISORDER_S, LATEST_UNIX_S, LONGEST_S, MOST_TOKENS, Key, requests_of
+from traces.files import Lines
+from traces.trace import Chunk, Ints, TraceError, shown
+from traces.values import DISORDER_S, LATEST_UNIX_S, LONGEST_S, MOST_TOKENS, Key, requests_of
 
 PLAIN, AZURE = "plain", "azure"
 CSV_KEYS = {

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.traces import FORMATS, open_trace
-from loadtests.traces.trace import CHUNK_REQUESTS
-from tests.loadtests.traces.files import AZURE, PLAIN, json_lines, log_line, requests, written
+from tests.traces.files import AZURE, PLAIN, json_lines, log_line, requests, written
+from traces import FORMATS, open_trace
+from traces.trace import CHUNK_REQUESTS
 
 
 def test_a_plain_trace_keeps_its_own_times(tmp_path: Path) -> None:

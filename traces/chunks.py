@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from loadtests.traces.trace import Chunk, Ints
+from traces.trace import Chunk, Ints
 
 
 def empty_chunk() -> Chunk:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from loadtests.traces.array_trace import ArrayTrace
-from loadtests.traces.synthetic import Lengths, poisson, square_wave, with_growing_prompts
-from loadtests.traces.trace import Chunk, Trace, TraceError
+from traces.array_trace import ArrayTrace
+from traces.synthetic import Lengths, poisson, square_wave, with_growing_prompts
+from traces.trace import Chunk, Trace, TraceError
 
 
 def read(trace: Trace) -> Chunk:

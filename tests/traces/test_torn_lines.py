@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadtests.traces import TraceError, open_trace
-from tests.loadtests.traces.files import PLAIN, json_lines, log_line, requests, written
+from tests.traces.files import PLAIN, json_lines, log_line, requests, written
+from traces import TraceError, open_trace
 
 START = 1_763_712_000.0
 FIRST, SECOND = json_lines([log_line(START)]), json_lines([log_line(START + 5, request_id="é")])

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.traces import TraceError, open_trace
-from loadtests.traces.order import Source, merged
-from loadtests.traces.trace import Chunk
-from tests.loadtests.traces.files import PLAIN, json_lines, log_line, requests, written
+from tests.traces.files import PLAIN, json_lines, log_line, requests, written
+from traces import TraceError, open_trace
+from traces.order import Source, merged
+from traces.trace import Chunk
 
 START = 1_763_712_000.0
 

@@ -2,11 +2,11 @@
 
 from typing import Protocol
 
-from loadtests.traces.csv_format import AZURE, CSV_KEYS, PLAIN, CsvFormat, fields_of
-from loadtests.traces.files import LineError, LineFile, Lines
-from loadtests.traces.json_formats import MooncakeFormat, RequestLogFormat, parsed
-from loadtests.traces.trace import Chunk, Ints, shown
-from loadtests.traces.values import Key
+from traces.csv_format import AZURE, CSV_KEYS, PLAIN, CsvFormat, fields_of
+from traces.files import LineError, LineFile, Lines
+from traces.json_formats import MooncakeFormat, RequestLogFormat, parsed
+from traces.trace import Chunk, Ints, shown
+from traces.values import Key
 
 AUTO = "auto"
 FORMATS = (AZURE, MooncakeFormat.name, PLAIN, RequestLogFormat.name)

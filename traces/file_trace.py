@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.traces.chunks import pieces
-from loadtests.traces.files import LineFile, TracePath, name_of, trace_files
-from loadtests.traces.formats import AUTO, FORMATS, Format, detect, read
-from loadtests.traces.json_formats import RequestLogFormat
-from loadtests.traces.order import Source, in_order, merged
-from loadtests.traces.scale import at_rate, capped, from_zero, stretched, window
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, TraceError, shown
+from traces.chunks import pieces
+from traces.files import LineFile, TracePath, name_of, trace_files
+from traces.formats import AUTO, FORMATS, Format, detect, read
+from traces.json_formats import RequestLogFormat
+from traces.order import Source, in_order, merged
+from traces.scale import at_rate, capped, from_zero, stretched, window
+from traces.trace import CHUNK_REQUESTS, Chunk, TraceError, shown
 
 _MOST = 1_000.0
 

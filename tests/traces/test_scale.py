@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.traces import open_trace
-from loadtests.traces.chunks import pieces
-from loadtests.traces.scale import JITTER_S, at_rate
-from loadtests.traces.trace import Chunk
-from tests.loadtests.traces.files import PLAIN, Requests, json_lines, requests, written
+from tests.traces.files import PLAIN, Requests, json_lines, requests, written
+from traces import open_trace
+from traces.chunks import pieces
+from traces.scale import JITTER_S, at_rate
+from traces.trace import Chunk
 
 SECONDS = 5_000
 

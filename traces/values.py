@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.traces.files import Lines
-from loadtests.traces.trace import Chunk, Floats, Ints, shown
+from traces.files import Lines
+from traces.trace import Chunk, Floats, Ints, shown
 
 MOST_TOKENS = 10_000_000
 """The most tokens of one prompt or one answer: ten times the longest context there is."""

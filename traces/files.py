@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from loadtests.traces.trace import TraceError
+from traces.trace import TraceError
 
 TracePath = str | PathLike[str]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.traces import open_trace
+from traces import open_trace
 
-TRACES = Path(__file__).parents[4] / "shared" / "traces"
+TRACES = Path(__file__).parents[3] / "shared" / "traces"
 
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no recorded traces at {TRACES}")
 

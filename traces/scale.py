@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadtests.traces.chunks import part, picked, pieces, with_inputs
-from loadtests.traces.order import in_order
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Ints
+from traces.chunks import part, picked, pieces, with_inputs
+from traces.order import in_order
+from traces.trace import CHUNK_REQUESTS, Chunk, Ints
 
 JITTER_S = 2.0
 """A copy of a request arrives up to this much before or after it: enough not to be its twin, and little

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadtests.traces.chunks import empty_chunk, in_arrival_order, joined, part
-from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, TraceError
+from traces.chunks import empty_chunk, in_arrival_order, joined, part
+from traces.trace import CHUNK_REQUESTS, Chunk, TraceError
 
 MOST_WAITING = 2_000_000
 """Requests kept until none can come that arrived before them: 48 MB, 33,000 requests/s over a minute."""
