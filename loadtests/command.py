@@ -22,7 +22,7 @@ from serve_app.settings.settings_error import SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from loadtests.planned import Planned
+    from loadtests.plan import Planned
     from loadtests.record import Run
     from loadtests.scenario import Scenario
 
@@ -129,7 +129,7 @@ def _console() -> Console:
 
 def _judged(done: Run, folder: Path, console: Console) -> int:
     """Judge a run, write its files, tell it, and return the verdict's exit status."""
-    from loadtests.report import write_html, write_json, write_png  # noqa: PLC0415
+    from loadtests.report import write_html, write_json  # noqa: PLC0415
     from loadtests.summary import summarize  # noqa: PLC0415
     from loadtests.terminal import print_summary  # noqa: PLC0415
     from loadtests.verdicts import judge  # noqa: PLC0415
@@ -140,7 +140,6 @@ def _judged(done: Run, folder: Path, console: Console) -> int:
         written = [
             write_json(folder / JSON, done, summary, verdicts),
             write_html(folder / HTML, done, summary, verdicts),
-            *write_png(folder, done, summary, verdicts),
         ]
     except OSError as error:
         raise CommandError(f"{error.filename or folder}: {error.strerror}") from None
@@ -198,7 +197,7 @@ def _scenario_path(name: str) -> Path:
 
 
 def _scenario(path: Path, options: argparse.Namespace) -> Scenario:
-    from loadtests.scenario_file import read_scenario  # noqa: PLC0415
+    from loadtests.scenario import read_scenario  # noqa: PLC0415
 
     scenario = read_scenario(path)
     changes: dict[str, Any] = {}
@@ -255,7 +254,7 @@ def _server(options: argparse.Namespace, console: Console) -> Iterator[tuple[str
     if options.serve is None:
         yield url, folder
         return
-    from loadtests.own_server import own_server  # noqa: PLC0415
+    from loadtests.server import own_server  # noqa: PLC0415
     from serve_app.cli.config_file import read_config  # noqa: PLC0415  it imports Ray
 
     read_config(options.serve)

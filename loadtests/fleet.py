@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.columns import COLD_S
-from loadtests.percentiles import Floats
+from loadtests.columns import COLD_S, Floats
 from loadtests.record import Record, Run
 from loadtests.scenario import Scenario
 

@@ -1,10 +1,13 @@
-"""What a run looks like while it goes on: a live panel on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a live panel on a terminal, and lines elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right, insort
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,9 +15,71 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.progress import RECENT_S, Progress
-from loadtests.record import Record, Sample
+from loadtests.record import ERRORS, Record, Sample
 from serve_app.cli import formats
+
+Stage = Literal["waiting", "running", "scaling down", "done"]
+"""Waiting for the first replicas; sending requests; waiting for replicas to go; done."""
+RECENT_S = 10.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """The state of a run, which the runner keeps and views read. Times are seconds of the run."""
+
+    planned_at: list[float] = field(default_factory=list)
+    """Intended times, rising; empty in a closed loop. Those of later turns join as soon as they are known."""
+    planned_s: float = 0.0
+    """How long requests come for."""
+    stage: Stage = "waiting"
+    waiting_for: str = ""
+    """In words, where the stage is `waiting` or `scaling down`."""
+    at_s: float = 0.0
+    records: list[Record] = field(default_factory=list)
+    """The requests that have ended, in the order in which they ended."""
+    samples: dict[str, Sample] = field(default_factory=dict)
+    """The newest by model."""
+    decision: Mapping[str, Any] | None = None
+    """The newest change of a target."""
+    problem: str = ""
+    """What the observer could not read, at its last look."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    worst_lag_s: float = 0.0
+    _recent: deque[Record] = field(default_factory=deque)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Requests that have ended."""
+        for record in records:
+            self.records.append(record)
+            self.outcomes[record.outcome] += 1
+            self.tokens += record.output_tokens or len(record.pieces_s)
+            self.worst_lag_s = max(self.worst_lag_s, record.lag_s)
+            self._recent.append(record)
+            if self.planned_at and record.next_at_s is not None:
+                insort(self.planned_at, record.next_at_s)
+
+    @property
+    def due(self) -> int:
+        """Requests whose intended time has come; in a closed loop, those that have ended."""
+        return bisect_right(self.planned_at, self.at_s) if self.planned_at else len(self.records)
+
+    @property
+    def open(self) -> int:
+        """Requests under way."""
+        return max(0, self.due - len(self.records))
+
+    @property
+    def errors(self) -> int:
+        """Requests that failed, however."""
+        return sum(self.outcomes[outcome] for outcome in ERRORS)
+
+    def recent(self) -> list[Record]:
+        """Those that ended within the last `RECENT_S`."""
+        while self._recent and self._recent[0].ended_s < self.at_s - RECENT_S:
+            self._recent.popleft()
+        return list(self._recent)
+
 
 _LINE_EVERY_S = 10.0
 _MOST_REASON = 160

@@ -5,22 +5,100 @@ have the turns of conversations, their pauses and the lengths of their later tur
 say, leaves every intended time as it was.
 """
 
+from __future__ import annotations
+
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from loadtests.arrivals import Arrivals, Burst, Idle, Ramp, Recorded, Steady, Wave
-from loadtests.draws import draw_length, draw_pause_s, draw_turns
-from loadtests.kinds import Conversation, Kind, Leave
-from loadtests.planned import Planned
-from loadtests.scenario import Scenario
+from loadtests.kinds import Between, Conversation, Geometric, Kind, Leave, Length, LogNormal, Think, Turns
+from loadtests.scenario import Arrivals, Burst, Idle, Ramp, Recorded, Scenario, Steady, Wave
 from serve_app.settings.settings_error import SettingsError
 from traces import TraceError, open_trace
 from traces.trace import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is sent, and when. Equal scenarios and seeds plan equal requests."""
+
+    index: int
+    """Its place in the plan, from 0; its prompt is drawn from the seed and this."""
+    at_s: float
+    """The intended time, seconds after the run's start. A later turn of a conversation has none before the
+    answer to the turn before has come, and 0 here."""
+    kind: str
+    model: str | None
+    """None: the only one that generates."""
+    api: str
+    """`completions` or `chat`."""
+    prompt_tokens: int
+    """All of it. Of a later turn, if each answer has as many tokens as planned."""
+    output_tokens: int
+    prefix_tokens: int = 0
+    """The first tokens of the prompt, which other requests of the kind share."""
+    prefix: int = 0
+    """Which of the kind's prefixes."""
+    leave_after_tokens: int | None = None
+    leave_after_s: float | None = None
+    session: int | None = None
+    """Which conversation it is a turn of: the `index` of its first turn. None: it stands alone."""
+    turn: int = 0
+    """Which turn, from 1; 0 if it stands alone."""
+    history_tokens: int = 0
+    """Tokens between the prefix and the new message: earlier messages and their answers."""
+    think_s: float = 0.0
+    """From the end of the answer before to the intended time."""
+    following: Planned | None = None
+    """The next turn of the conversation."""
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens that neither the prefix nor an earlier turn has."""
+        return self.prompt_tokens - self.prefix_tokens - self.history_tokens
+
+    def turns(self) -> Iterator[Planned]:
+        """It and the turns after it."""
+        turn: Planned | None = self
+        while turn is not None:
+            yield turn
+            turn = turn.following
+
+
+def draw_length(law: Length, draws: np.random.Generator) -> int:
+    """A number of tokens."""
+    if isinstance(law, Between):
+        return int(draws.integers(law.least, law.most + 1))
+    if isinstance(law, LogNormal):
+        return round(_spread(law.median, law.sigma, law.least, law.most, draws))
+    return law
+
+
+def draw_pause_s(law: Think, draws: np.random.Generator) -> float:
+    """A pause, seconds."""
+    if isinstance(law, Between):
+        return float(draws.uniform(law.least, law.most))
+    if isinstance(law, LogNormal):
+        return _spread(law.median, law.sigma, law.least, law.most, draws)
+    return law
+
+
+def draw_turns(law: Turns, draws: np.random.Generator) -> int:
+    """A number of turns."""
+    if isinstance(law, Between):
+        return int(draws.integers(law.least, law.most + 1))
+    if isinstance(law, Geometric):
+        return min(int(draws.geometric(1 / law.mean)), law.most)
+    return law
+
+
+def _spread(median: float, sigma: float, least: float, most: float, draws: np.random.Generator) -> float:
+    return min(max(median * math.exp(sigma * draws.standard_normal()), least), most)
+
 
 MOST_REQUESTS = 2_000_000
 """A plan is held in memory: some 200 bytes a request."""

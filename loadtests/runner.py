@@ -15,11 +15,10 @@ import aiohttp
 
 from loadtests.client.processes import ClientProcesses
 from loadtests.client.prompts import Target
+from loadtests.live_view import Progress
 from loadtests.machine import machine, versions
 from loadtests.observer import Observer
-from loadtests.plan import endless
-from loadtests.planned import Planned
-from loadtests.progress import Progress
+from loadtests.plan import Planned, endless
 from loadtests.record import Run, Sample, Timekeeping
 from loadtests.scenario import Scenario
 from loadtests.server import Served, check_plan, choose_model, served

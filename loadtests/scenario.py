@@ -1,14 +1,106 @@
-"""A load test as a file says it: which requests come when, and what must hold of the answers."""
+"""A load test as its file describes it: arrivals, requests, SLOs and demands on scaling."""
 
 import hashlib
 import json
 from itertools import pairwise
-from typing import Annotated, Self
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from loadtests.arrivals import Arrivals, ScenarioPart
-from loadtests.kinds import Kind
+from loadtests.kinds import DISTRIBUTION_TAGS, Kind, ScenarioPart
+from serve_app.settings.document import parse_yaml, read_text
+from serve_app.settings.settings_error import SettingsError, located
+
+Seconds = Annotated[float, Field(gt=0, le=604_800)]
+Rate = Annotated[float, Field(gt=0, le=100_000)]
+Spacing = Literal["poisson", "even"]
+
+
+class Steady(ScenarioPart):
+    """A constant number of requests per second."""
+
+    shape: Literal["steady"]
+    for_s: Seconds
+    rate: Rate
+    spacing: Spacing = "poisson"
+
+
+class Ramp(ScenarioPart):
+    """A rate that changes in a straight line."""
+
+    shape: Literal["ramp"]
+    for_s: Seconds
+    rate: Annotated[float, Field(ge=0, le=100_000)]
+    to_rate: Annotated[float, Field(ge=0, le=100_000)]
+    spacing: Spacing = "poisson"
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.rate + self.to_rate <= 0:
+            raise ValueError("rate and to_rate are both 0; shape: idle says so")
+        return self
+
+
+class Wave(ScenarioPart):
+    """A day and night: rate * (1 + swing * sin(2 pi t / period_s - pi / 2)), which begins at its least."""
+
+    shape: Literal["wave"]
+    for_s: Seconds
+    rate: Rate
+    """On average."""
+    swing: Annotated[float, Field(ge=0, le=1)]
+    """Share of `rate` that it rises and falls by."""
+    period_s: Seconds
+    spacing: Spacing = "poisson"
+
+
+class Burst(ScenarioPart):
+    """A number of requests within `over_s` of the start of the stretch, and none after."""
+
+    shape: Literal["burst"]
+    for_s: Seconds
+    requests: Annotated[int, Field(ge=1, le=1_000_000)]
+    over_s: Annotated[float, Field(ge=0, le=604_800)] = 0.0
+    """0: all at once."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.over_s > self.for_s:
+            raise ValueError(f"over_s = {self.over_s:g} must be at most for_s = {self.for_s:g}")
+        return self
+
+
+class Idle(ScenarioPart):
+    """Nothing."""
+
+    shape: Literal["idle"]
+    for_s: Seconds
+
+
+class Recorded(ScenarioPart):
+    """A trace in any format that `tideserve replay` reads, with the lengths of its prompts and answers."""
+
+    shape: Literal["trace"]
+    file: str | None = None
+    """Relative to the scenario's file. None: `--trace` names it."""
+    start_s: Annotated[float, Field(ge=0)] = 0.0
+    """Where in the trace to begin."""
+    for_s: Seconds
+    """How much of it, in seconds of the trace before `time`."""
+    time: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Factor on the time between requests: 0.1 replays ten times faster."""
+    rate: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Factor on the number of requests over the same time."""
+    tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor on prompt and answer lengths, for a model with a short context."""
+    most_prompt_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000
+    most_output_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000
+
+
+Arrivals = Annotated[Steady | Ramp | Wave | Burst | Idle | Recorded, Field(discriminator="shape")]
+ARRIVALS_TAGS = frozenset(("steady", "ramp", "wave", "burst", "idle", "trace"))
+
 
 Bound = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -139,3 +231,24 @@ class Scenario(ScenarioPart):
         """SHA-256 of what the scenario says, whatever its file looks like."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+_TAGS = ARRIVALS_TAGS | DISTRIBUTION_TAGS
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario in `path`.
+
+    Raises SettingsError for a file that cannot be read, and each key of it that is wrong or given twice, with
+    its line.
+    """
+    document = parse_yaml(read_text(path), str(path))
+    if not isinstance(document.value, dict):
+        raise SettingsError([f"{path}: must be a mapping with the fields of a scenario"])
+    try:
+        return Scenario.model_validate(document.value)
+    except ValidationError as error:
+        problems = located(error, _TAGS)
+        raise SettingsError(
+            [f"{path}:{document.line(place)}: {problem}" for place, problem in problems]
+        ) from None

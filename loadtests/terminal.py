@@ -9,9 +9,8 @@ from rich.text import Text
 
 from loadtests.columns import COLD_S
 from loadtests.compare import Compared, Comparison, Metric, Word
-from loadtests.conversations import Conversations
+from loadtests.conversations import Conversations, PromptCache
 from loadtests.fleet import Fleet
-from loadtests.prompt_cache import PromptCache
 from loadtests.record import Record, Run
 from loadtests.summary import Counts, Summary
 from loadtests.units import difference, figure, left_waiting, seconds

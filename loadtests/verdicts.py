@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from loadtests.columns import Percentiles
 from loadtests.fleet import Fleet
-from loadtests.percentiles import Percentiles
 from loadtests.record import Run
 from loadtests.scenario import Bounds, Client, Scenario
 from loadtests.summary import Summary

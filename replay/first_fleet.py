@@ -9,8 +9,7 @@ from replay.fleet.fleet import Conditions
 from replay.laws.static import Static
 from replay.profile import Profile
 from replay.simulation import simulate
-from traces.chunks import part
-from traces.trace import Chunk, Trace
+from traces.trace import Chunk, Trace, part
 
 FIRST_S = 600.0
 _MOST_REQUESTS = 50_000

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.chunks import pieces
 from traces.files import LineFile, TracePath, name_of, trace_files
-from traces.formats import AUTO, FORMATS, Format, detect, read
-from traces.json_formats import RequestLogFormat
-from traces.order import Source, in_order, merged
-from traces.scale import at_rate, capped, from_zero, stretched, window
-from traces.trace import CHUNK_REQUESTS, Chunk, TraceError, shown
+from traces.formats import AUTO, FORMATS, Format, RequestLogFormat, detect, read
+from traces.scale import Source, at_rate, capped, from_zero, in_order, merged, stretched, window
+from traces.trace import CHUNK_REQUESTS, Chunk, TraceError, pieces, shown
 
 _MOST = 1_000.0
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.array_trace import ArrayTrace
-from traces.trace import Floats, Ints, Trace
+from traces.trace import ArrayTrace, Floats, Ints, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from benchmarks.autoscaling_overhead.controller_state import ENGINE, Fleet, PeerFleet
-from loadtests.percentiles import percentile
+from loadtests.columns import percentile
 from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.sightings import Sightings
 from serve_app.learning.next_decision import next_decision

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.gpu_proof.options import Options
 from benchmarks.gpu_proof.outcome import CannotError, NeedError
 from benchmarks.gpu_proof.store import Store
-from loadtests.own_server import own_server
+from loadtests.server import own_server
 
 NAME = "proof"
 """The name under which the model is served."""

@@ -12,9 +12,8 @@ import numpy as np
 from benchmarks.gpu_proof.bench import NAME, plain
 from loadtests.client import drive as client
 from loadtests.client.prompts import Target
-from loadtests.columns import Columns
-from loadtests.percentiles import Percentiles
-from loadtests.planned import Planned
+from loadtests.columns import Columns, Percentiles
+from loadtests.plan import Planned
 from loadtests.record import Record, Run, Timekeeping
 from loadtests.scenario import Scenario
 from loadtests.summary import summarize

@@ -20,8 +20,7 @@ from replay.result import Result
 from replay.simulation import simulate
 from serve_app.settings.knobs import Knobs
 from traces import open_trace
-from traces.chunks import part
-from traces.trace import CHUNK_REQUESTS, Chunk, Trace
+from traces.trace import CHUNK_REQUESTS, Chunk, Trace, part
 
 _MEAN_RPS = 33.0
 _SWING = 0.5

@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.transport.pieces import Consumer, head, tail
-from loadtests.percentiles import percentile
+from loadtests.columns import percentile
 
 STEP_S = 0.010
 _WARM_UP = 1 / 6  # of the seconds of a measurement, before it

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 
 TOKEN_IDS = tuple(range(1000, 2000))
 """Ordinary tokens of every vocabulary there is. Below may lie special and byte tokens (a thousand of them in

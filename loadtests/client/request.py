@@ -1,4 +1,4 @@
-"""One request, from the moment the client turns to it until its record."""
+"""One request, from its intended time to its record."""
 
 from __future__ import annotations
 
@@ -9,21 +9,60 @@ import io
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 import aiohttp
 
-from loadtests.client.connection import Stream
-from loadtests.client.failures import failure_words, refusal_words
-from loadtests.client.next_turn import with_next_turn
+from loadtests.client.connection import Stream, failure_words, refusal_words
+from loadtests.client.pacer import Clock
 from loadtests.client.prompts import Target
 from loadtests.client.sse import Scanner
-from loadtests.client.timekeeping import Clock
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.record import Outcome, Record
 from loadtests.scenario import Client
+
+TEMPLATE_TOKENS = 16
+"""What a chat template may add for two more messages: Llama 3 and ChatML take 4 or 5 tokens for each."""
+
+
+def with_next_turn(record: Record, planned: Planned, context_tokens: int | None, until_s: float) -> Record:
+    """`record` with the time of the turn after it, or the reason why none comes.
+
+    Args:
+        record: How the turn `planned` ended.
+        planned: The turn; one that stands alone is returned as it is.
+        context_tokens: Of the model; None: not known, and then nothing is too long.
+        until_s: Seconds of the run; no turn begins then or later.
+    """
+    following = planned.following
+    if planned.session is None:
+        return record
+    if record.outcome != "answered":
+        return replace(record, conversation_end="unanswered")
+    if following is None:
+        return replace(record, conversation_end="whole")
+    if context_tokens is not None and expected_tokens(record, planned, following) > context_tokens:
+        return replace(record, conversation_end="context")
+    at_s = record.ended_s + following.think_s
+    if at_s >= until_s:
+        return replace(record, conversation_end="time")
+    return replace(record, next_at_s=at_s)
+
+
+def expected_tokens(record: Record, planned: Planned, following: Planned) -> int:
+    """Tokens of prompt and answer that the turn after `record` is expected to have.
+
+    The prompt and the answer before it are as the server counted them. A new message has as many more tokens
+    than planned as that prompt had: its words are not one token each in every vocabulary.
+    """
+    prompt = planned.prompt_tokens if record.prompt_tokens is None else record.prompt_tokens
+    answer = planned.output_tokens if record.output_tokens is None else record.output_tokens
+    longer = max(1.0, prompt / planned.prompt_tokens)
+    message = math.ceil(following.own_tokens * longer)
+    return prompt + answer + message + TEMPLATE_TOKENS + following.output_tokens
+
 
 REFUSED = frozenset((429, 503))
 LONGEST_WAIT_S = 300.0

@@ -8,8 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.columns import Columns
-from loadtests.percentiles import Floats
+from loadtests.columns import Columns, Floats
 
 MOST_MISSED = 2.0
 """Bound on the factor by which intervals are made wider: the figures it comes from are noisy themselves."""

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadtests.columns import Columns, applicable
+from loadtests.columns import Columns, Floats, applicable, percentile
 from loadtests.comparing.blocks import Cells, Places
 from loadtests.comparing.resampling import CONFIDENCE_Z, Draws, freedom_of, percentiles_of, student_95
-from loadtests.percentiles import Floats, percentile
 from loadtests.summary import Summary
 from loadtests.units import Unit
 

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.columns import Floats
 from loadtests.comparing.blocks import Cells, circular_blocks
-from loadtests.percentiles import Floats
 
 DRAWS = 1000
 MOST_BINS = 1200

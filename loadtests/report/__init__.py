@@ -1,8 +1,6 @@
 """Reports of load tests: a JSON document that can be read back, an HTML page, and pictures."""
 
-from loadtests.report.document import run_document, write_json
+from loadtests.report.document import read_run, run_document, write_json
 from loadtests.report.html import write_html
-from loadtests.report.png import write_png
-from loadtests.report.reading import read_run
 
-__all__ = ["read_run", "run_document", "write_html", "write_json", "write_png"]
+__all__ = ["read_run", "run_document", "write_html", "write_json"]

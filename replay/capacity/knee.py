@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from loadtests.percentiles import NEVER, percentile
+from loadtests.columns import NEVER, percentile
 from loadtests.record import Record, Timekeeping
 from serve_app.policy.capacity_model import Mix, StepTime, feasibility
 from serve_app.settings.knobs import Knobs

@@ -11,7 +11,7 @@ import aiohttp
 
 from loadtests.client.drive import drive
 from loadtests.client.prompts import Target
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client
 from replay.capacity.knee import FIRST_SHARE, Rate, Targets, curve, hold_s, judge, knee, next_rps, targets

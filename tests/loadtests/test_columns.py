@@ -3,8 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from loadtests.columns import Columns, applicable
-from loadtests.percentiles import NEVER
+from loadtests.columns import NEVER, Columns, applicable
 from loadtests.record import OUTCOMES, Outcome
 from tests.loadtests.samples import error, record
 

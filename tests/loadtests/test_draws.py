@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from loadtests.distributions import Length, Think, Turns
-from loadtests.draws import draw_length, draw_pause_s, draw_turns
+from loadtests.kinds import Length, Think, Turns
+from loadtests.plan import draw_length, draw_pause_s, draw_turns
 
 
 def drawn(law: Any, given: Any, draw: Any, count: int = 20_000) -> Any:

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from loadtests.live_view import LineView, LiveView, panel, view_for
-from loadtests.progress import Progress
+from loadtests.live_view import LineView, LiveView, Progress, panel, view_for
 from loadtests.record import Outcome, Record, Sample
 
 DECISION = {"at": 5.0, "kind": "change", "old_target": 0, "new_target": 3, "reason": "queue: 24 wait"}

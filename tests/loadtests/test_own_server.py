@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtests import own_server
+from loadtests import server as own_server
 from serve_app.cli.command_error import CommandError
 
 STAND_IN = """#!{python}

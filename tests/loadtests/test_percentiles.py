@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from loadtests.percentiles import NEVER, Percentiles, percentile
+from loadtests.columns import NEVER, Percentiles, percentile
 
 
 def test_percentiles_are_numpys_where_all_is_finite() -> None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from loadtests import plan as plan_module
-from loadtests.plan import endless, plan
-from loadtests.planned import Planned
+from loadtests.plan import Planned, endless, plan
 from loadtests.scenario import Scenario
 from serve_app.settings.settings_error import SettingsError
 

@@ -1,6 +1,6 @@
 """How far a run is."""
 
-from loadtests.progress import Progress
+from loadtests.live_view import Progress
 from tests.loadtests import samples
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadtests.prompt_cache import known_tokens, prompt_cache
+from loadtests.conversations import known_tokens, prompt_cache
 from loadtests.record import Record
 from tests.loadtests import samples
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.scenario import Scenario
-from loadtests.scenario_file import read_scenario
+from loadtests.scenario import Scenario, read_scenario
 from serve_app.settings.settings_error import SettingsError
 
 REPOSITORY = Path(__file__).parents[2]

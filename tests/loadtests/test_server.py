@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.server import Served, ServerError, check_plan, choose_model, served
 
 TWO = Served({"tide": 2048, "ebb": None})

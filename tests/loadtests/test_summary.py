@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.columns import Columns
-from loadtests.percentiles import NEVER
+from loadtests.columns import NEVER, Columns
 from loadtests.record import OUTCOMES
 from loadtests.summary import MOST_WINDOWS, Latencies, summarize, width_s, windows
 from tests.loadtests import samples

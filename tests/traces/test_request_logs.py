@@ -8,7 +8,7 @@ import pytest
 
 from tests.traces.files import PLAIN, json_lines, log_line, requests, written
 from traces import TraceError, open_trace
-from traces.order import Source, merged
+from traces.scale import Source, merged
 from traces.trace import Chunk
 
 START = 1_763_712_000.0

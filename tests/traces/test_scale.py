@@ -8,9 +8,8 @@ import pytest
 
 from tests.traces.files import PLAIN, Requests, json_lines, requests, written
 from traces import open_trace
-from traces.chunks import pieces
 from traces.scale import JITTER_S, at_rate
-from traces.trace import Chunk
+from traces.trace import Chunk, pieces
 
 SECONDS = 5_000
 

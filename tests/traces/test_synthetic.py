@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from traces.array_trace import ArrayTrace
 from traces.synthetic import Lengths, poisson, square_wave, with_growing_prompts
-from traces.trace import Chunk, Trace, TraceError
+from traces.trace import ArrayTrace, Chunk, Trace, TraceError
 
 
 def read(trace: Trace) -> Chunk:

@@ -230,7 +230,7 @@ def test_a_line_too_late_to_be_put_in_order_is_named(tmp_path: Path) -> None:
 def test_more_requests_at_once_than_can_be_ordered_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traces.order.MOST_WAITING", 10_000)
+    monkeypatch.setattr("traces.scale.MOST_WAITING", 10_000)
     path = written(tmp_path, PLAIN + "5,1,1\n" * 200_000)
 
     assert "more than 10000 requests arrive within 60 s" in refusal(path)

@@ -12,7 +12,7 @@ import uvloop
 
 from loadtests.client.drive import drive
 from loadtests.client.prompts import Prompts, Target
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client
 

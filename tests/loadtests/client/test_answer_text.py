@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.client.answer_text import answer_text
-from loadtests.client.sse import Scanner
+from loadtests.client.sse import Scanner, answer_text
 
 
 def frame(delta: Mapping[str, Any], index: int = 0) -> bytes:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.client.child import Message, Unpacker, packed
+from loadtests.client.processes import Message, Unpacker, packed
 from loadtests.record import Record, Timekeeping
 
 MESSAGES: list[Message] = [

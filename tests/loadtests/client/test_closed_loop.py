@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 
 from loadtests.client.drive import drive_closed
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client, Closed
 from tests.loadtests.client.driving import ALL, WAIT_S, Scripted, Stub, planned, target

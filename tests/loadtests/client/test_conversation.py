@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadtests.client.drive import drive, drive_closed
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client, Closed
 from tests.loadtests.client.driving import WAIT_S, planned, target

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from tests.loadtests.client.driving import Driven, Scripted, Stub, driven, planned, target
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.client.next_turn import TEMPLATE_TOKENS, expected_tokens, with_next_turn
+from loadtests.client.request import TEMPLATE_TOKENS, expected_tokens, with_next_turn
 from loadtests.record import Outcome, Record
 from tests.loadtests import samples
 from tests.loadtests.client.driving import planned

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from loadtests.client import child
+from loadtests.client import processes as child
 from loadtests.client.processes import ClientProcesses
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client, Closed
 from tests.loadtests.client.driving import WAIT_S, Stub, planned, target

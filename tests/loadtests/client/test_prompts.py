@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadtests.client.prompts import SLICE_TOKENS, Bodies, Prompts, body
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from tests.loadtests.client.driving import planned, target
 
 HERE = target("http://localhost")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadtests.client.child import packed
 from loadtests.client.connection import TappedConnector
 from loadtests.client.drive import drive, drive_closed
+from loadtests.client.processes import packed
 from loadtests.client.request import SpoiledError
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client, Closed
 from tests.loadtests.client.driving import planned, target

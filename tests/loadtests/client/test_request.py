@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadtests.client.request import LONGEST_WAIT_S, wait_s
-from loadtests.planned import Planned
+from loadtests.plan import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client
 from tests.loadtests.client.driving import Driven, Scripted, Stub, driven, planned, target

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import uvloop
 
-from loadtests.client.pacer import Pacer
-from loadtests.client.timekeeping import BEAT_S, Clock, Lateness, short_collections, worst
+from loadtests.client.pacer import BEAT_S, Clock, Lateness, Pacer, short_collections, worst
 from loadtests.record import Timekeeping
 
 

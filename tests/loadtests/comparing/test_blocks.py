@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from loadtests.columns import Floats
 from loadtests.comparing.blocks import MOST_MISSED, Cells, Dependence, circular_blocks
-from loadtests.percentiles import Floats
 
 
 def autoregressive(kept: float, length: int, seed: int = 1) -> Floats:

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
+from loadtests.columns import NEVER, percentile
 from loadtests.comparing.resampling import Draws, freedom_of, interval, percentiles_of, student_95
-from loadtests.percentiles import NEVER, percentile
 
 
 @pytest.mark.parametrize("size", [30, 900, 20_000])

@@ -7,14 +7,17 @@ import pytest
 from loadtests.columns import Columns
 from loadtests.record import Sample
 from loadtests.report.chart_data import (
+    MOST_HOLDS,
     MOST_LOOKS,
+    MOST_POINTS,
     curve,
     distributions,
+    holds,
+    points,
     queue_series,
     replica_series,
     window_series,
 )
-from loadtests.report.request_data import MOST_HOLDS, MOST_POINTS, holds, points
 from loadtests.summary import summarize
 from tests.loadtests import samples
 

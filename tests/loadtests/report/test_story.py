@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from loadtests.report.story import story
+from loadtests.report.html import story
 from loadtests.summary import summarize
 from tests.loadtests import samples
 from tests.loadtests.report.runs import OTHER, two_models
