@@ -30,13 +30,13 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert told.words.startswith("Nothing is known to differ")
 
 
-def test_the_same_law_is_within_the_noise_for_nine_of_ten_figures() -> None:
+def test_equal_servers_are_within_the_noise_for_nine_of_ten_figures() -> None:
     """Over 60 pairs it is 95 % of them, and 92 % of those of the shorter steady part of cold bursts."""
     told: Counter[str] = Counter()
-    for seed in range(16):
+    for seed in range(10):
         told += words(compare([samples.steady(100 + seed)], [samples.steady(500 + seed)]))
 
-    assert told.total() > 140
+    assert told.total() > 85
     assert told["within the noise"] / told.total() >= 0.9
 
 
@@ -59,7 +59,7 @@ def test_several_runs_a_side_show_what_is_slower_too() -> None:
 
     assert named(told, "ITL P50").word == named(told, "ITL P95").word == "worse"
     assert named(told, "GPU-seconds").low == named(told, "GPU-seconds").high == 0.0
-    assert any("include the noise between runs" in note for note in told.notes)
+    assert any("spread of the runs" in note for note in told.notes)
 
 
 def test_runs_that_differ_among_themselves_make_a_difference_noise() -> None:
@@ -170,7 +170,7 @@ def test_the_same_runs_always_compare_alike() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"url": "http://other:8000"}, "URLs differ: http://127.0.0.1:8000 on A, http://other:8000 on B"),
+        ({"url": "http://other:8000"}, "URL is http://127.0.0.1:8000 on A and http://other:8000 on B"),
         ({"machine": {"cpu": "64 cores"}}, "cpu is 2 cores, x86_64 on A and 64 cores on B"),
         ({"versions": {"vllm": "0.40.0"}}, "vllm is 0.32.0 on A and 0.40.0 on B"),
     ],
@@ -184,7 +184,7 @@ def test_what_else_differs_is_told(changed: dict[str, Any], told: str) -> None:
 def test_a_machine_is_the_same_whatever_its_load_was() -> None:
     run = samples.steady()
     busier = replace(run, began=run.began + 60, machine={**run.machine, "load before": "9.00 9.00 9.00"})
-    assert not [note for note in compare([run], [busier]).notes if "machines" in note]
+    assert not [note for note in compare([run], [busier]).notes if "differ otherwise" in note]
 
 
 def test_sums_in_another_order_are_no_difference() -> None:
@@ -197,10 +197,10 @@ def test_other_seeds_and_other_scenarios_are_told_apart() -> None:
     seeds = compare([samples.steady(1)], [samples.steady(2)]).notes
     scenarios = compare([samples.steady(1)], [samples.cold_burst(1)]).notes
 
-    assert "The seeds differ: 1 on A, 2 on B." in seeds
+    assert any("seed is 1 on A and 2 on B" in note for note in seeds)
     assert not any("scenarios" in note for note in seeds)
     assert any("differ in arrivals" in note for note in scenarios)
-    assert any("resampled on its own" in note for note in scenarios)
+    assert any("different arrivals" in note for note in scenarios)
 
 
 def test_runs_that_were_asked_different_things_cannot_be_trusted_to_compare() -> None:
@@ -245,9 +245,3 @@ def test_runs_without_a_request_have_nothing_to_compare() -> None:
 
     assert not any(one.low is not None for one in told.metrics)
     assert "no request was sent" in told.words
-
-
-def test_twenty_thousand_requests_a_side_are_compared() -> None:
-    told = compare([samples.long()], [samples.long(2)])
-
-    assert words(told)["within the noise"] >= 8

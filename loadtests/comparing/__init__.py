@@ -1,1 +1,0 @@
-"""What `compare` is made of: the measures, and how much of their differences is noise."""
