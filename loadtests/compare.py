@@ -1,10 +1,10 @@
 """Two sides of runs of one scenario: the figures that differ, and whether by more than noise.
 
 Percentiles are those of all requests of a side. Where both sides have several runs, the noise is the spread
-of the runs, in a Welch interval. With one run on a side, the noise comes from a jackknife over blocks of time,
-because requests close in time depend on each other: each of 20 blocks is left out in turn, and the moves of the
-figure give its variance (Künsch, "The jackknife and the bootstrap for general stationary observations", 1989).
-Where the runs cannot tell the noise, there is no interval, and the reason is given.
+of the runs, in a Welch interval. With one run on a side, the noise comes from a jackknife over blocks of
+time, because requests close in time depend on each other: each of 20 blocks is left out in turn, and the
+moves of the figure give its variance (Künsch, "The jackknife and the bootstrap for general stationary
+observations", 1989). Where the runs cannot tell the noise, there is no interval, and the reason is given.
 """
 
 import math

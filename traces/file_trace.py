@@ -10,15 +10,15 @@ import numpy as np
 
 from traces.files import LineFile, TracePath, name_of, trace_files
 from traces.formats import AUTO, FORMATS, Format, RequestLogFormat, detect, read
-from traces.scale import Source, at_rate, capped, from_zero, in_order, merged, stretched, window
-from traces.trace import CHUNK_REQUESTS, Chunk, TraceError, pieces, shown
+from traces.scale import Source, at_rate, from_zero, in_order, merge, stretch, window
+from traces.trace import CHUNK_REQUESTS, Chunk, TraceError, cap_inputs, shown, split
 
 _MOST = 1_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What becomes of a trace before it is replayed; see `open_trace`."""
+    """Changes to a trace before it is replayed; see `open_trace`."""
 
     rate: float = 1.0
     time: float = 1.0
@@ -57,15 +57,15 @@ def open_trace(
     Args:
         path: A file, compressed with gzip or not. Request logs of several replicas may be given as a folder,
             a pattern or a sequence, and are merged by arrival.
-        format: `azure`, `mooncake`, `plain` or `tideserve` (our request log); `auto` tells by the content.
-        rate: Requests over the same time, as a multiple: 2 has every request twice, the copy up to
-            `JITTER_S` seconds away; 0.5 leaves out half of them at random; 1.5 does both.
-        time: How much longer the trace takes: 2 halves the rate of arrivals.
+        format: `azure`, `mooncake`, `plain` or `tideserve` (our request log); `auto` looks at the content.
+        rate: A multiple of the requests over the same time: 2 has every request twice, the copy up to
+            `JITTER_S` seconds away; 0.5 leaves out half of them at random.
+        time: A multiple of the time between requests: 2 halves the rate of arrivals.
         start_s: Where to begin, in seconds of the trace as recorded. It becomes time 0.
-        duration_s: How much to take, in the same seconds; to the end if None.
-        max_input_tokens: Cuts longer prompts.
-        seed: Of the random choices. Equal seeds give equal traces.
-        model: Whose requests to take from a request log of several models.
+        duration_s: How long to go on, in the same seconds; to the end if None.
+        max_input_tokens: Longer prompts are cut to this.
+        seed: Equal seeds give equal traces.
+        model: The model whose requests to take from a request log of several.
 
     Raises:
         TraceError: with key, value and bound for an argument, with file and line for what stands there.
@@ -78,7 +78,7 @@ def open_trace(
     layouts = [detect(file, format, model) for file in files]
     layout = layouts[0]
     if model is not None and not isinstance(layout, RequestLogFormat):
-        raise TraceError(f"model = {shown(model)}: only a request log says of which model its requests are")
+        raise TraceError(f"model = {shown(model)}: only a request log names the model of a request")
     for file, other in zip(files, layouts, strict=True):
         if len(files) > 1 and not isinstance(other, RequestLogFormat):
             raise TraceError(
@@ -105,26 +105,23 @@ class FileTrace:
 
     @property
     def name(self) -> str:
-        """See `Trace`."""
         return self._name
 
     @property
     def block_tokens(self) -> int:
-        """See `Trace`."""
         return self._layout.block_tokens
 
     def progress(self) -> float:
-        """See `Trace`. 1 also where the end of the window is reached before that of the file."""
+        """1 also where the end of the window is reached before that of the file."""
         if self._done:
             return 1.0
         return min(1.0, sum(file.read_bytes for file in self._files) / self._bytes)
 
     def left_out(self) -> list[str]:
         """A sentence for each file in which a crash has left torn lines, as far as it has been read."""
-        return [told for told in (*self._other_files, *(file.left_out() for file in self._files)) if told]
+        return [*filter(None, (*self._other_files, *(file.left_out() for file in self._files)))]
 
     def chunks(self) -> Iterator[Chunk]:
-        """See `Trace`."""
         sources = self._sources()
         for file in self._files:
             file.read_bytes = 0
@@ -138,7 +135,7 @@ class FileTrace:
                 yield chunk
 
         left = False
-        recorded = sources[0].chunks if len(sources) == 1 else merged(sources)
+        recorded = sources[0].chunks if len(sources) == 1 else merge(sources)
         for chunk in self._scaled(noted(from_zero(recorded) if self._layout.from_first else recorded)):
             left = True
             yield chunk
@@ -161,13 +158,13 @@ class FileTrace:
         if scaling.start_s or scaling.duration_s is not None:
             chunks = window(chunks, scaling.start_s, scaling.duration_s)
         if scaling.time != 1.0:
-            chunks = stretched(chunks, scaling.time)
+            chunks = stretch(chunks, scaling.time)
         if scaling.rate != 1.0:
             end_s = None if scaling.duration_s is None else scaling.duration_s * scaling.time
             chunks = at_rate(chunks, scaling.rate, end_s, scaling.seed, self._name)
         if scaling.max_input_tokens is not None:
-            chunks = capped(chunks, scaling.max_input_tokens, self.block_tokens)
-        return pieces(chunks, CHUNK_REQUESTS)
+            chunks = cap_inputs(chunks, scaling.max_input_tokens, self.block_tokens)
+        return split(chunks, CHUNK_REQUESTS)
 
     def _nothing(self, recorded_until_s: float | None) -> TraceError:
         scaling = self._scaling

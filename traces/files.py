@@ -58,9 +58,9 @@ class Lines:
 class LineFile:
     """Reads a file from its start, as often as asked. Memory does not depend on its length.
 
-    Lines that a crash has torn are left out: the start of a JSON object at the end of the file, or before the
+    Lines that a crash tore are left out: the start of a JSON object at the end of the file, or before the
     lines of a process that was started again; zero bytes that a file system left; the last line of a
-    truncated gzip file. All others are left to the format, whole or not.
+    truncated gzip file. All other lines go to the format, complete or not.
 
     Raises TraceError if it cannot be read, or is empty.
     """
@@ -94,11 +94,11 @@ class LineFile:
         return found
 
     def has_lines(self) -> bool:
-        """Whether any line is whole."""
+        """Whether any line is complete."""
         return next(self.blocks(), None) is not None
 
     def left_out(self) -> str:
-        """Which lines were torn, in a sentence, as far as the file has been read; empty if none."""
+        """The torn lines, in a sentence, as far as the file has been read; empty if there are none."""
         told = [] if self._truncated_after is None else [f"is truncated after line {self._truncated_after}"]
         if self._torn:
             numbers = [str(number) for number in sorted(self._torn)]
@@ -134,7 +134,7 @@ class LineFile:
             self._torn.add(begun[0])
 
     def _whole(self, number: int, text: str) -> str:
-        """Return a line that begins an object; nothing if it is torn.
+        """A line that begins an object; empty if it is torn.
 
         A process that appends to a torn line without a line break joins its first line to it.
         """
@@ -156,9 +156,7 @@ class LineFile:
     def _text(self, number: int, line: bytes) -> str:
         bare = line.strip(b"\0")
         if bare != line and (not bare.strip() or bare.startswith(b"{")):
-            self._torn.add(
-                number
-            )  # a file system has put the length of the file on disk, and not its content
+            self._torn.add(number)  # a file system wrote the length of the file and not its content
             line = bare
         try:
             text = line.decode()
@@ -202,7 +200,7 @@ class LineFile:
         self.read_bytes = self.size
 
     def _read(self, file: BinaryIO | gzip.GzipFile) -> bytes:
-        """Return about a block; nothing at the end, which is that of a truncated gzip file too."""
+        """About a block; empty at the end, also where a gzip file is truncated."""
         if not isinstance(file, gzip.GzipFile):
             return file.read(_BLOCK_BYTES)
         block = io.BytesIO()
@@ -219,7 +217,7 @@ class LineFile:
 
 
 def _state(text: str) -> Literal["whole", "torn", "wrong"]:
-    """Return whether a line is JSON, begins JSON and ends too early, or is none."""
+    """Whether a line is JSON, begins JSON and ends too early, or is not JSON."""
     try:
         _skim(text)
     except msgspec.DecodeError as error:
@@ -231,11 +229,10 @@ def _state(text: str) -> Literal["whole", "torn", "wrong"]:
 
 
 def trace_files(path: TracePath | Sequence[TracePath]) -> list[LineFile]:
-    """The files that `path` names: a file, the files a pattern matches, the request logs of a folder, or a
-    list of these.
+    """The files that `path` names: a file, the matches of a pattern, the request logs of a folder, or a list.
 
-    Of several files, empty ones are left out: a replica creates its log before its first request. Of a
-    folder, a compressed file is left out while the file that it was made of is there.
+    Of several files, empty ones are left out: a replica creates its log before its first request. In a
+    folder, a compressed file is left out while the file it was made from is there.
 
     Raises:
         TraceError: if there are none, or one cannot be read.

@@ -1,4 +1,4 @@
-"""The formats of traces: CSV with a header, or a JSON object a line."""
+"""The formats of traces: CSV with a header, or a JSON object per line."""
 
 import csv
 import json
@@ -14,12 +14,16 @@ import numpy as np
 from serve_app.settings.document import unique_keys
 from serve_app.wire.request_line import FAILED
 from traces.files import LineError, LineFile, Lines
-from traces.trace import LONGEST_S, MOST_TOKENS, Chunk, Floats, Ints, TraceError, picked, shown, starts_of
+from traces.trace import LONGEST_S, MOST_TOKENS, Chunk, Floats, Ints, shown, starts_of, take
 
 LATEST_UNIX_S = 4_102_444_800.0
 """The year 2100."""
 DISORDER_S = 60.0
 """Lines of a published trace may stand this much too late."""
+MOST_SEQUENCES = 10_000
+"""The most sequences of one request, as `max_sequences_per_request` allows."""
+_MOST_MODELS = 1_000  # names that are remembered for an error message
+_MOST_ID = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,7 @@ class Key:
     def column(self, lines: Lines, values: Sequence[object] | Floats) -> Floats:
         """The `values` of `lines`, numbers or their text, as an array.
 
-        Raises LineError for the first value that is not a number within the bounds, with key, value and
-        bound.
+        Raises LineError for the first value that is not a number within the bounds.
         """
         column = _floats(values)
         wrong = ~((column >= self.least) & (column <= self.most))  # true for NaN
@@ -80,10 +83,14 @@ def _float(given: object) -> float | None:
         return np.inf
 
 
-def requests_of(
-    lines: Lines, keys: tuple[Key, Key, Key], columns: tuple[Sequence[object] | Floats, ...]
+def _keys(time: str, latest: float, prompt: str, answer: str) -> tuple[Key, Key, Key]:
+    return Key(time, 0.0, latest, whole=False), Key(prompt, 1, MOST_TOKENS), Key(answer, 0, MOST_TOKENS)
+
+
+def _requests(
+    lines: Lines, keys: Sequence[Key], columns: Sequence[Sequence[object] | Floats]
 ) -> tuple[Chunk, Ints]:
-    """One request a line. An answer of 0 tokens becomes one of 1: its prefill made a token."""
+    """One request per line. An answer of 0 tokens becomes one of 1: its prefill made a token."""
     arrival_s, inputs, outputs = (
         key.column(lines, values) for key, values in zip(keys, columns, strict=True)
     )
@@ -91,40 +98,39 @@ def requests_of(
     return chunk, np.arange(len(arrival_s))
 
 
+class Format(Protocol):
+    """Reads the lines of one format."""
+
+    name: str
+    """As `open_trace` takes it."""
+    header_lines: int
+    """Lines before the first request, blank ones included."""
+    block_tokens: int
+    """Tokens of one prefix block; 0 where requests have none."""
+    disorder_s: float
+    """The most seconds that a request may have arrived before one on an earlier line."""
+    from_first: bool
+    """Whether the trace starts with its first request, not at a time 0 of its own."""
+
+    def requests(self, lines: Lines) -> tuple[Chunk, Ints]:
+        """The requests of `lines`, at the times in the file, and for each the index of its line.
+
+        Raises LineError for a wrong line, which need not be the first one.
+        """
+        ...
+
+
 PLAIN, AZURE = "plain", "azure"
-CSV_KEYS = {
-    PLAIN: (
-        Key("arrival_s", 0.0, LONGEST_S, whole=False),
-        Key("input_tokens", 1, MOST_TOKENS),
-        Key("output_tokens", 0, MOST_TOKENS),
-    ),
-    AZURE: (
-        Key("TIMESTAMP", 0.0, LATEST_UNIX_S, whole=False),
-        Key("ContextTokens", 1, MOST_TOKENS),
-        Key("GeneratedTokens", 0, MOST_TOKENS),
-    ),
+_CSV_KEYS = {
+    PLAIN: _keys("arrival_s", LONGEST_S, "input_tokens", "output_tokens"),
+    AZURE: _keys("TIMESTAMP", LATEST_UNIX_S, "ContextTokens", "GeneratedTokens"),
 }
 
 
-def fields_of(lines: Lines, index: int) -> list[str]:
-    """The fields of a line of a CSV file, quoted or not.
-
-    Raises LineError for quotes and line breaks that cannot be read.
-    """
-    text = lines.texts[index]
-    if '"' not in text and "\r" not in text:
-        return text.split(",")
-    try:
-        (fields,) = csv.reader([text], skipinitialspace=True)
-    except csv.Error as error:
-        raise lines.error(index, f"not a line of a CSV file: {error}: {shown(text)}") from None
-    return fields
-
-
 class CsvFormat:
-    """A request a line. Columns are found by their names, in any order and any case; others are ignored.
+    """A request per line. Columns are found by their names, in any order and any case; others are ignored.
 
-    `plain` has seconds since the start of the trace. `azure` is how Azure publishes its LLM inference traces:
+    `plain` has seconds since the start of the trace. `azure` is how Azure publishes its LLM inference traces,
     with dates and times to the microsecond. Those of 2023 have no offset and are read as UTC.
 
     Raises:
@@ -136,114 +142,79 @@ class CsvFormat:
 
     def __init__(self, name: str, lines: Lines) -> None:
         self.name = name
-        self.keys = CSV_KEYS[name]
+        self._keys = _CSV_KEYS[name]
         self.from_first = name == AZURE
         self.header_lines = lines.numbers[0]
-        header = fields_of(lines, 0)
+        header = _fields(lines, 0)
         names = [one.strip().lower() for one in header]
-        missing = [key.name for key in self.keys if key.name.lower() not in names]
-        if missing:
-            told = f"no column {', '.join(missing)}; the header has {shown(', '.join(header))}"
-            raise lines.error(0, told)
-        twice = [key.name for key in self.keys if names.count(key.name.lower()) > 1]
-        if twice:
-            raise lines.error(0, f"two columns {', '.join(twice)}; the header has {shown(', '.join(header))}")
-        self._places = [names.index(key.name.lower()) for key in self.keys]
+        wanted = [key.name for key in self._keys]
+        missing = [name for name in wanted if name.lower() not in names]
+        twice = [name for name in wanted if names.count(name.lower()) > 1]
+        for problem, columns in (("no column", missing), ("two columns", twice)):
+            if columns:
+                has = f"the header has {shown(', '.join(header))}"
+                raise lines.error(0, f"{problem} {', '.join(columns)}; {has}")
+        self._places = [names.index(name.lower()) for name in wanted]
 
     def requests(self, lines: Lines) -> tuple[Chunk, Ints]:
-        """See `Format`."""
         if not self.from_first:
             try:  # NumPy is four times as fast: 0.25 s for 290,000 requests.
                 table = np.loadtxt(
                     lines.texts, delimiter=",", usecols=self._places, comments=None, quotechar='"', ndmin=2
                 )
-                return requests_of(lines, self.keys, tuple(table.T))
+                return _requests(lines, self._keys, tuple(table.T))
             except ValueError:
-                pass  # Reading field by field tells which value is wrong, or that none is.
-        rows = [fields_of(lines, index) for index in range(len(lines.texts))]
+                pass  # Reading field by field finds the wrong value, or finds that none is wrong.
+        rows = [_fields(lines, index) for index in range(len(lines.texts))]
         try:
-            dates, inputs, outputs = zip(*map(itemgetter(*self._places), rows), strict=True)
+            times, inputs, outputs = zip(*map(itemgetter(*self._places), rows), strict=True)
         except IndexError:
-            raise self._too_few(lines, rows) from None
-        times = _unix_times(lines, self.keys[0], dates) if self.from_first else dates
-        return requests_of(lines, self.keys, (times, inputs, outputs))
+            last = max(self._places)
+            at = next(index for index, row in enumerate(rows) if len(row) <= last)
+            key = self._keys[self._places.index(last)].name
+            has = f"{len(rows[at])} columns, and {key} is column {last + 1}"
+            raise lines.error(at, f"{has}: {shown(lines.texts[at])}") from None
+        if self.from_first:
+            times = tuple(self._unix_s(lines, index, date) for index, date in enumerate(times))
+        return _requests(lines, self._keys, (times, inputs, outputs))
 
-    def _too_few(self, lines: Lines, rows: Sequence[Sequence[str]]) -> TraceError:
-        last = max(self._places)
-        at = next(index for index, row in enumerate(rows) if len(row) <= last)
-        key = self.keys[self._places.index(last)].name
-        return lines.error(
-            at, f"{len(rows[at])} columns, and {key} is column {last + 1}: {shown(lines.texts[at])}"
-        )
-
-
-def _unix_times(lines: Lines, key: Key, dates: Sequence[str]) -> list[float]:
-    times = []
-    for index, given in enumerate(dates):
+    def _unix_s(self, lines: Lines, index: int, date: str) -> float:
+        key = self._keys[0]
         try:
-            time = datetime.fromisoformat(given.strip())
+            time = datetime.fromisoformat(date.strip())
         except ValueError:
-            raise lines.error(index, f"{key.name} = {shown(given)}: not a date and time") from None
+            raise lines.error(index, f"{key.name} = {shown(date)}: not a date and time") from None
         unix_s = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
         if not key.least <= unix_s <= key.most:
-            raise lines.error(index, f"{key.name} = {shown(given)}: must be from 1970 to 2100")
-        times.append(unix_s)
-    return times
+            raise lines.error(index, f"{key.name} = {shown(date)}: must be from 1970 to 2100")
+        return unix_s
 
 
-MOST_SEQUENCES = 10_000
-"""The most sequences of one request, as `max_sequences_per_request` allows."""
-_MOST_MODELS = 1_000
-"""Names of models that are remembered for an error message."""
-_MOST_ID = (1 << 63) - 1
-
-
-def parsed(lines: Lines, index: int) -> dict[str, Any]:
-    """A line as an object. Raises LineError if it is none."""
+def _fields(lines: Lines, index: int) -> list[str]:
+    """The fields of a line of a CSV file. Raises LineError for quotes that cannot be read."""
     text = lines.texts[index]
+    if '"' not in text and "\r" not in text:
+        return text.split(",")
     try:
-        document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise lines.error(index, f"not JSON: {error}: {shown(text)}") from None
-    if not isinstance(document, dict):
-        raise lines.error(index, f"must be an object, and is {shown(text)}")
-    # A colon follows each key, and few lines have others: only what has more can have a key twice.
-    if text.count(":") > len(document):
-        try:
-            json.loads(text, object_pairs_hook=unique_keys)
-        except (ValueError, RecursionError) as error:
-            raise lines.error(index, f"{error}: {shown(text)}") from None
-    return document
-
-
-def _objects(lines: Lines, keys: Sequence[Key]) -> tuple[list[dict[str, Any]], list[list[object]]]:
-    """The objects of `lines`, and their values by key."""
-    documents = [parsed(lines, index) for index in range(len(lines.texts))]
-    for key in keys:
-        if not all(key.name in document for document in documents):
-            at = next(index for index, document in enumerate(documents) if key.name not in document)
-            raise lines.error(at, f"{key.name}: missing; the line has {shown(', '.join(documents[at]))}")
-    return documents, [[document[key.name] for document in documents] for key in keys]
+        (fields,) = csv.reader([text], skipinitialspace=True)
+    except csv.Error as error:
+        raise lines.error(index, f"not a line of a CSV file: {error}: {shown(text)}") from None
+    return fields
 
 
 class MooncakeFormat:
     """Mooncake's traces: `timestamp` in ms, `input_length`, `output_length`, `hash_ids` (512 tokens each)."""
 
     name = "mooncake"
-    keys = (
-        Key("timestamp", 0.0, LONGEST_S * 1e3, whole=False),
-        Key("input_length", 1, MOST_TOKENS),
-        Key("output_length", 0, MOST_TOKENS),
-    )
+    keys = _keys("timestamp", LONGEST_S * 1e3, "input_length", "output_length")
     header_lines = 0
     block_tokens = 512
     disorder_s = DISORDER_S
     from_first = False
 
     def requests(self, lines: Lines) -> tuple[Chunk, Ints]:
-        """See `Format`."""
         documents, columns = _objects(lines, self.keys)
-        chunk, index = requests_of(lines, self.keys, tuple(columns))
+        chunk, index = _requests(lines, self.keys, columns)
         prompts: list[list[int]] = []
         for at, (document, tokens) in enumerate(zip(documents, chunk.input_tokens.tolist(), strict=True)):
             ids = document.get("hash_ids", [])
@@ -255,7 +226,7 @@ class MooncakeFormat:
         return Chunk(chunk.arrival_s / 1e3, chunk.input_tokens, chunk.output_tokens, starts, blocks), index
 
     def _fault(self, ids: object, tokens: int) -> str:
-        """What is wrong with the blocks of a prompt; empty if nothing is."""
+        """The fault in the blocks of a prompt; empty if there is none."""
         if not isinstance(ids, list):
             return f"hash_ids = {shown(ids)}: must be a list"
         for block in ids:
@@ -263,10 +234,8 @@ class MooncakeFormat:
                 return f"hash_ids: {shown(block)}: must be a whole number from 0 to {_MOST_ID}"
         most = -(-tokens // self.block_tokens)
         if len(ids) > most:
-            return (
-                f"hash_ids: {len(ids)} blocks of {self.block_tokens} tokens, and a prompt of {tokens} "
-                f"has at most {most}"
-            )
+            blocks = f"{len(ids)} blocks of {self.block_tokens} tokens"
+            return f"hash_ids: {blocks}, and a prompt of {tokens} has at most {most}"
         return ""
 
 
@@ -279,27 +248,21 @@ class RequestLogFormat:
     """
 
     name = "tideserve"
-    keys = (
-        Key("arrived_at", 0.0, LATEST_UNIX_S, whole=False),
-        Key("input_tokens", 1, MOST_TOKENS),
-        Key("output_tokens", 0, MOST_TOKENS),
-    )
+    keys = _keys("arrived_at", LATEST_UNIX_S, "input_tokens", "output_tokens")
     header_lines = 0
     block_tokens = 0
-    # A line stands behind those of every request that ended before it: an hour is longer than a generation,
-    # and HAProxy ends a stream after it.
+    # A line stands behind those of every request that ended before it. HAProxy ends a stream after an hour.
     disorder_s = 3600.0
     from_first = True
 
     def __init__(self, model: str | None = None) -> None:
         self._model = model
         self.models: set[str] = set()
-        """The models whose requests have been seen, read or not."""
+        """The models whose requests have been seen, replayed or not."""
 
     def requests(self, lines: Lines) -> tuple[Chunk, Ints]:
-        """See `Format`."""
         documents, columns = _objects(lines, self.keys)
-        chunk, index = requests_of(lines, self.keys, tuple(columns))
+        chunk, index = _requests(lines, self.keys, columns)
         counts = [document.get("sequences", 1) for document in documents]
         sequences = Key("sequences", 1, MOST_SEQUENCES).column(lines, counts).astype(np.int64)
         models = self._models(lines, [document.get("model", "") for document in documents])
@@ -309,7 +272,7 @@ class RequestLogFormat:
         if np.all(sequences == 1):
             return chunk, index
         index = np.repeat(index, sequences)
-        return _side_by_side(picked(chunk, index), sequences), index
+        return _share_tokens(take(chunk, index), sequences), index
 
     def _models(self, lines: Lines, models: Sequence[object]) -> list[str]:
         """The model of each line; several are an error where none was chosen."""
@@ -318,14 +281,13 @@ class RequestLogFormat:
             if not isinstance(model, str):
                 raise lines.error(index, f"model = {shown(model)}: must be a string")
             names.append(model)
-        if self._model is None:
-            known = self.models or {names[0]}
-            for index, name in enumerate(names):
-                if name not in known:
-                    others = ", ".join(sorted(known))
-                    raise lines.error(
-                        index, f"model = {shown(name)}, and lines before have {others}; name one to replay"
-                    )
+        known = self.models or set(names[:1])
+        for index, name in enumerate(names):
+            if self._model is None and name not in known:
+                others = ", ".join(sorted(known))
+                raise lines.error(
+                    index, f"model = {shown(name)}, and lines before have {others}; name one to replay"
+                )
         if len(self.models) < _MOST_MODELS:
             self.models.update(names)
         return names
@@ -337,50 +299,53 @@ class RequestLogFormat:
         return float(self.keys[0].column(lines, times)[0]) - self.disorder_s
 
 
-def _side_by_side(chunk: Chunk, sequences: Ints) -> Chunk:
-    """Even shares of the tokens of requests that stand there `sequences[i]` times in a row; the first of a
-    request have what is left over."""
+def _share_tokens(chunk: Chunk, sequences: Ints) -> Chunk:
+    """Even shares of the tokens of requests, each of which stands there `sequences[i]` times in a row."""
     starts = starts_of(sequences)
     within = np.arange(starts[-1]) - np.repeat(starts[:-1], sequences)
     of = np.repeat(sequences, sequences)
+    inputs, outputs = (
+        np.maximum(1, tokens // of + (within < tokens % of))
+        for tokens in (chunk.input_tokens, chunk.output_tokens)
+    )
+    return Chunk(chunk.arrival_s, inputs, outputs)
 
-    def shares(tokens: Ints) -> Ints:
-        even: Ints = np.maximum(1, tokens // of + (within < tokens % of))
-        return even
 
-    return Chunk(chunk.arrival_s, shares(chunk.input_tokens), shares(chunk.output_tokens))
+def _objects(lines: Lines, keys: Sequence[Key]) -> tuple[list[dict[str, Any]], list[list[object]]]:
+    """The objects of `lines`, and their values by key."""
+    documents = [_parse(lines, index) for index in range(len(lines.texts))]
+    for key in keys:
+        for at, document in enumerate(documents):
+            if key.name not in document:
+                raise lines.error(at, f"{key.name}: missing; the line has {shown(', '.join(document))}")
+    return documents, [[document[key.name] for document in documents] for key in keys]
+
+
+def _parse(lines: Lines, index: int) -> dict[str, Any]:
+    """A line as an object. Raises LineError if it is none."""
+    text = lines.texts[index]
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise lines.error(index, f"not JSON: {error}: {shown(text)}") from None
+    if not isinstance(document, dict):
+        raise lines.error(index, f"must be an object, and is {shown(text)}")
+    # A colon follows each key, and few lines have others: only a line with more can have a key twice.
+    if text.count(":") > len(document):
+        try:
+            json.loads(text, object_pairs_hook=unique_keys)
+        except (ValueError, RecursionError) as error:
+            raise lines.error(index, f"{error}: {shown(text)}") from None
+    return document
 
 
 AUTO = "auto"
 FORMATS = (AZURE, MooncakeFormat.name, PLAIN, RequestLogFormat.name)
-
-
-class Format(Protocol):
-    """Reads the lines of one format."""
-
-    name: str
-    """As `open_trace` takes it."""
-    keys: tuple[Key, Key, Key]
-    """Time, prompt tokens and answer tokens."""
-    header_lines: int
-    """Lines before the first request, blank ones included."""
-    block_tokens: int
-    """Tokens of one prefix block; 0 where requests have none."""
-    disorder_s: float
-    """How much later than a line a request that arrived before it may stand."""
-    from_first: bool
-    """Whether the trace starts with its first request, not at a time 0 of its own."""
-
-    def requests(self, lines: Lines) -> tuple[Chunk, Ints]:
-        """The requests of `lines`, at the times in the file, and for each the index of its line.
-
-        Raises LineError for a wrong line, which need not be the first one.
-        """
-        ...
+_JSON_FORMATS = (MooncakeFormat, RequestLogFormat)
 
 
 def read(lines: Lines, layout: Format) -> tuple[Chunk, Ints]:
-    """See `Format.requests`; a `LineError` is that of the first wrong line."""
+    """As `Format.requests`; the error is that of the first wrong line."""
     try:
         return layout.requests(lines)
     except LineError as error:
@@ -397,15 +362,15 @@ def detect(file: LineFile, format: str, model: str | None) -> Format:  # noqa: A
     lines = file.first()
     if format == AUTO:
         format = _of_object(lines) if lines.texts[0].startswith("{") else _of_header(lines)  # noqa: A001
-    if format in CSV_KEYS:
+    if format in _CSV_KEYS:
         return CsvFormat(format, lines)
     return MooncakeFormat() if format == MooncakeFormat.name else RequestLogFormat(model)
 
 
 def _of_header(lines: Lines) -> str:
-    names = {name.strip().lower() for name in fields_of(lines, 0)}
-    # The nearest one says what is missing.
-    known = {name: sum(key.name.lower() in names for key in keys) for name, keys in CSV_KEYS.items()}
+    names = {name.strip().lower() for name in _fields(lines, 0)}
+    # The nearest format, so that its error names the missing column.
+    known = {name: sum(key.name.lower() in names for key in keys) for name, keys in _CSV_KEYS.items()}
     best = max(known, key=lambda name: known[name])
     if not known[best]:
         raise lines.error(0, f"unknown format: {shown(lines.texts[0])}; {_known_formats()}")
@@ -413,15 +378,14 @@ def _of_header(lines: Lines) -> str:
 
 
 def _of_object(lines: Lines) -> str:
-    document = parsed(lines, 0)
-    for kind in (MooncakeFormat, RequestLogFormat):
+    document = _parse(lines, 0)
+    for kind in _JSON_FORMATS:
         if any(key.name in document for key in kind.keys[:2]):
             return kind.name
     raise lines.error(0, f"unknown format: an object with {shown(', '.join(document))}; {_known_formats()}")
 
 
 def _known_formats() -> str:
-    headers = " or ".join(",".join(key.name for key in keys) for keys in CSV_KEYS.values())
-    kinds = (MooncakeFormat, RequestLogFormat)
-    objects = " or ".join(", ".join(key.name for key in kind.keys) for kind in kinds)
+    headers = " or ".join(",".join(key.name for key in keys) for keys in _CSV_KEYS.values())
+    objects = " or ".join(", ".join(key.name for key in kind.keys) for kind in _JSON_FORMATS)
     return f"a trace begins with the header {headers}, or has objects with {objects}"

@@ -1,4 +1,4 @@
-"""Traces put in order, merged, cut, stretched, multiplied and thinned, chunk by chunk."""
+"""Traces put in order, merged, cut, stretched, multiplied and thinned, chunk by chunk in bounded memory."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,28 +12,25 @@ from traces.trace import (
     Ints,
     TraceError,
     empty_chunk,
-    in_arrival_order,
-    joined,
+    join,
     part,
-    picked,
-    pieces,
-    with_inputs,
+    sort_by_arrival,
+    split,
+    take,
 )
 
 MOST_WAITING = 2_000_000
-"""Requests kept until none can come that arrived before them: 48 MB, 33,000 requests/s over a minute."""
+"""Requests that may wait to be put in order: 48 MB, or 33,000 requests/s over a minute."""
+JITTER_S = 2.0
+"""A copy of a request arrives up to this much before or after it: enough not to be its twin, and little
+beside the minute over which latencies are judged."""
+_COPY_BITS = 40
 
 
 def in_order(chunks: Iterable[Chunk], disorder_s: float, name: str) -> Iterator[Chunk]:
-    """The same requests by arrival.
+    """The same requests by arrival, if none is more than `disorder_s` older than any before it.
 
-    Args:
-        chunks: Requests that are at most `disorder_s` seconds older than any before them.
-        disorder_s: How much is kept.
-        name: Of their source, for the error.
-
-    Raises:
-        TraceError: if more than `MOST_WAITING` arrive within `disorder_s`.
+    Raises TraceError, with `name`, if more than `MOST_WAITING` arrive within `disorder_s`.
     """
     kept = empty_chunk()
     fresh: list[Chunk] = []
@@ -46,7 +43,7 @@ def in_order(chunks: Iterable[Chunk], disorder_s: float, name: str) -> Iterator[
         # As many new ones as are kept, or each request would be moved at each chunk.
         if fresh_requests < max(CHUNK_REQUESTS, len(kept)):
             continue
-        kept = in_arrival_order(joined([kept, *fresh]))
+        kept = sort_by_arrival(join([kept, *fresh]))
         fresh, fresh_requests = [], 0
         due = int(np.searchsorted(kept.arrival_s, newest - disorder_s))
         if due:
@@ -57,21 +54,21 @@ def in_order(chunks: Iterable[Chunk], disorder_s: float, name: str) -> Iterator[
                 f"{name}: more than {MOST_WAITING} requests arrive within {disorder_s:g} s of "
                 f"{newest - disorder_s:.12g} s; that many cannot be put in order"
             )
-    rest = in_arrival_order(joined([kept, *fresh]))
+    rest = sort_by_arrival(join([kept, *fresh]))
     if len(rest):
         yield rest
 
 
 @dataclass(slots=True)
 class Source:
-    """Requests in order, none of which arrived before `not_before_s`. Not begun until they are needed."""
+    """Requests in order, none of which arrived before `not_before_s`. Read only once they are needed."""
 
     not_before_s: float
     chunks: Iterator[Chunk]
     head: Chunk = field(default_factory=empty_chunk)
 
     def fill(self) -> bool:
-        """Have a request at hand. False if there is none left."""
+        """Read on if no request is at hand. False if there is none left."""
         if not len(self.head):
             self.head = next(self.chunks, self.head)
         return len(self.head) > 0
@@ -83,8 +80,8 @@ class Source:
         return taken
 
 
-def merged(sources: Sequence[Source]) -> Iterator[Chunk]:
-    """The requests of all `sources` by arrival. Of those that arrive together, the first source's first.
+def merge(sources: Sequence[Source]) -> Iterator[Chunk]:
+    """The requests of all `sources` by arrival; of those that arrive together, the first source's first.
 
     Memory is that of the sources that overlap in time, however many there are.
     """
@@ -92,35 +89,26 @@ def merged(sources: Sequence[Source]) -> Iterator[Chunk]:
     begun: list[Source] = []
     while waiting or begun:
         begun = [source for source in begun if source.fill()]
-        # What is at hand of each source reaches to the end of its head; beyond the first such end another
-        # request of that source may come.
+        # The next request of a source may come at the end of its head, so nothing later may go out yet.
         until = min((float(source.head.arrival_s[-1]) for source in begun), default=np.inf)
         if waiting and waiting[-1].not_before_s <= until:
             begun.append(waiting.pop())
             continue
-        together = joined([source.take_until(until) for source in begun])
+        together = join([source.take_until(until) for source in begun])
         if len(together):
-            yield in_arrival_order(together)
-
-
-JITTER_S = 2.0
-"""A copy of a request arrives up to this much before or after it: enough not to be its twin, and little
-beside the minute over which latencies are judged."""
-
-_COPY_BITS = 40
+            yield sort_by_arrival(together)
 
 
 def from_zero(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Shifted so that the first request arrives at 0; to the microsecond, which is what Unix times carry."""
+    """The first request arrives at 0. Times are rounded to the microsecond that Unix times carry."""
     start_s: float | None = None
     for chunk in chunks:
-        if start_s is None:
-            start_s = float(chunk.arrival_s[0])
+        start_s = float(chunk.arrival_s[0]) if start_s is None else start_s
         yield replace(chunk, arrival_s=np.round(chunk.arrival_s - start_s, 6))
 
 
 def window(chunks: Iterable[Chunk], start_s: float, duration_s: float | None) -> Iterator[Chunk]:
-    """What arrives from `start_s` on, for `duration_s` seconds or to the end; `start_s` becomes 0."""
+    """Arrivals from `start_s` on, for `duration_s` seconds or to the end; `start_s` becomes 0."""
     end_s = math.inf if duration_s is None else start_s + duration_s
     for chunk in chunks:
         first, end = (int(i) for i in np.searchsorted(chunk.arrival_s, (start_s, end_s)))
@@ -131,8 +119,8 @@ def window(chunks: Iterable[Chunk], start_s: float, duration_s: float | None) ->
             return
 
 
-def stretched(chunks: Iterable[Chunk], time: float) -> Iterator[Chunk]:
-    """Over `time` times as long."""
+def stretch(chunks: Iterable[Chunk], time: float) -> Iterator[Chunk]:
+    """The same requests over `time` times as long."""
     for chunk in chunks:
         yield replace(chunk, arrival_s=chunk.arrival_s * time)
 
@@ -142,46 +130,33 @@ def at_rate(
 ) -> Iterator[Chunk]:
     """`rate` times as many requests over the same time.
 
-    Each request is taken as often as `rate` has whole ones, and once more with the rest as probability. The
-    first of them keeps its time; copies arrive up to `JITTER_S` away from it, between 0 and `end_s`. Copies
-    have prefix blocks of their own, as if other users sent them: the k-th copies share with each other what
-    the originals share, so the share of prompts that a prefix cache holds stays as it was.
+    At a rate of 2.3 each request comes twice, and a third time with probability 0.3. The first keeps its
+    time; copies arrive up to `JITTER_S` away from it, between 0 and `end_s`, the end of the trace where it is
+    known. Copies have prefix blocks of their own, as if other users sent them. The k-th copies share with
+    each other what the originals share, so the share of prompts that a prefix cache holds stays as it was.
 
-    Args:
-        chunks: Requests by arrival.
-        rate: Above 0.
-        end_s: Where the trace ends, if that is known.
-        seed: Equal seeds give equal requests, however they come in chunks.
-        name: Of the trace, for an error.
+    Equal seeds give equal requests, however they come in chunks.
 
-    Raises:
-        TraceError: if more requests arrive within the jitter than can be put in order.
+    Raises TraceError, with `name`, if more requests arrive within the jitter than can be put in order.
     """
     more_draws, jitter_draws = np.random.default_rng(seed).spawn(2)
     whole, rest = int(rate), rate - int(rate)
 
     def copies() -> Iterator[Chunk]:
-        # No more than a chunk comes of a piece, so that memory does not grow with the rate.
-        for chunk in pieces(chunks, max(1, int(CHUNK_REQUESTS / (whole + 1)))):
+        # A piece of a chunk makes at most a chunk, so that memory does not grow with the rate.
+        for chunk in split(chunks, max(1, int(CHUNK_REQUESTS / (whole + 1)))):
             times = whole + (more_draws.random(len(chunk)) < rest).astype(np.int64)
             index = np.repeat(np.arange(len(chunk)), times)
-            if not len(index):
-                continue
-            copy = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
-            yield _moved(picked(chunk, index), copy, jitter_draws, end_s)
+            if len(index):
+                copy = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
+                yield _move(take(chunk, index), copy, jitter_draws, end_s)
 
     if whole < 1 or rate == 1.0:
         return copies()  # no request changes its time
     return in_order(copies(), 2 * JITTER_S, f"{name} at rate = {rate:g}")
 
 
-def capped(chunks: Iterable[Chunk], max_input_tokens: int, block_tokens: int) -> Iterator[Chunk]:
-    """Prompts cut to `max_input_tokens`."""
-    for chunk in chunks:
-        yield with_inputs(chunk, np.minimum(chunk.input_tokens, max_input_tokens), block_tokens)
-
-
-def _moved(chunk: Chunk, copy: Ints, draws: np.random.Generator, end_s: float | None) -> Chunk:
+def _move(chunk: Chunk, copy: Ints, draws: np.random.Generator, end_s: float | None) -> Chunk:
     moves = copy > 0
     arrival_s = chunk.arrival_s.copy()
     arrival_s[moves] += draws.uniform(-JITTER_S, JITTER_S, int(moves.sum()))

@@ -23,7 +23,7 @@ class TraceError(ValueError):
 
 
 def shown(value: object) -> str:
-    """A value as it stands in the file, cut to a readable length."""
+    """A value as the file has it, cut to a readable length."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
@@ -39,14 +39,13 @@ class Chunk:
     arrival_s: Floats
     """Seconds since the start of the trace; never falling, across chunks too."""
     input_tokens: Ints
-    """At least 1."""
+    """At least 1, as `output_tokens`."""
     output_tokens: Ints
-    """At least 1."""
     block_starts: Ints = field(default_factory=_no_ints)
-    """Where a trace carries prefix blocks: request i has `blocks[block_starts[i]:block_starts[i + 1]]`, so
-    one element more than requests; else empty."""
+    """Request i begins with the prefix blocks `blocks[block_starts[i]:block_starts[i + 1]]`, so this has one
+    element more than there are requests. Empty where a trace carries no blocks."""
     blocks: Ints = field(default_factory=_no_ints)
-    """Ids of the blocks a prompt begins with, in its order; equal ids are equal prefixes."""
+    """Ids of prefix blocks: equal ids are equal prefixes."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -73,114 +72,18 @@ class Trace(Protocol):
         ...
 
     def progress(self) -> float:
-        """The share of the source read by the latest `chunks()`, 0 to 1."""
+        """The share of the source that the latest `chunks()` has read, 0 to 1."""
         ...
 
 
-def empty_chunk() -> Chunk:
-    """No requests."""
-    return Chunk(np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-
-
-def part(chunk: Chunk, start: int, stop: int) -> Chunk:
-    """The requests from `start` up to `stop`. Shares memory with `chunk`."""
-    starts = chunk.block_starts
-    blocks = chunk.blocks
-    if len(starts):
-        starts = starts[start : stop + 1]
-        blocks = blocks[starts[0] : starts[-1]]
-        starts = starts - starts[0]
-    return Chunk(
-        chunk.arrival_s[start:stop],
-        chunk.input_tokens[start:stop],
-        chunk.output_tokens[start:stop],
-        starts,
-        blocks,
-    )
-
-
-def pieces(chunks: Iterable[Chunk], most: int) -> Iterator[Chunk]:
-    """The same requests in chunks of at most `most`, without empty ones."""
-    for chunk in chunks:
-        if 0 < len(chunk) <= most:
-            yield chunk
-            continue
-        for start in range(0, len(chunk), most):
-            yield part(chunk, start, min(start + most, len(chunk)))
-
-
-def joined(chunks: Sequence[Chunk]) -> Chunk:
-    """All of them as one."""
-    filled = [chunk for chunk in chunks if len(chunk)]
-    if len(filled) <= 1:
-        return filled[0] if filled else empty_chunk()
-    starts, blocks = filled[0].block_starts, filled[0].blocks
-    if len(starts):
-        lengths = np.concatenate([np.diff(chunk.block_starts) for chunk in filled])
-        starts = starts_of(lengths)
-        blocks = np.concatenate([chunk.blocks for chunk in filled])
-    return Chunk(
-        np.concatenate([chunk.arrival_s for chunk in filled]),
-        np.concatenate([chunk.input_tokens for chunk in filled]),
-        np.concatenate([chunk.output_tokens for chunk in filled]),
-        starts,
-        blocks,
-    )
-
-
-def picked(chunk: Chunk, index: Ints) -> Chunk:
-    """The requests at `index`, in its order; a request may be in it more than once."""
-    starts, blocks = chunk.block_starts, chunk.blocks
-    if len(starts):
-        starts, blocks = _picked_blocks(starts, blocks, np.diff(starts)[index], index)
-    return Chunk(
-        chunk.arrival_s[index], chunk.input_tokens[index], chunk.output_tokens[index], starts, blocks
-    )
-
-
-def in_arrival_order(chunk: Chunk) -> Chunk:
-    """Sorted by arrival; requests that arrive together keep their order."""
-    arrival_s = chunk.arrival_s
-    if np.all(arrival_s[1:] >= arrival_s[:-1]):
-        return chunk
-    return picked(chunk, np.argsort(arrival_s, kind="stable"))
-
-
-def with_inputs(chunk: Chunk, input_tokens: Ints, block_tokens: int) -> Chunk:
-    """The same requests with other prompt lengths; blocks beyond the end of a prompt are left out."""
-    starts, blocks = chunk.block_starts, chunk.blocks
-    if len(starts):
-        # The last block of a prompt may be begun and not full.
-        lengths = np.minimum(np.diff(starts), -(-input_tokens // block_tokens))
-        starts, blocks = _picked_blocks(starts, blocks, lengths, np.arange(len(chunk)))
-    return Chunk(chunk.arrival_s, input_tokens, chunk.output_tokens, starts, blocks)
-
-
-def starts_of(lengths: Ints) -> Ints:
-    """Where each run begins if runs of `lengths` lie one after another, and where the last ends."""
-    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    return starts
-
-
-def _picked_blocks(starts: Ints, blocks: Ints, lengths: Ints, index: Ints) -> tuple[Ints, Ints]:
-    """The first `lengths[i]` blocks of request `index[i]`, and where they begin."""
-    new_starts = starts_of(lengths)
-    where = np.repeat(starts[:-1][index] - new_starts[:-1], lengths) + np.arange(new_starts[-1])
-    return new_starts, blocks[where]
-
-
 class ArrayTrace:
-    """Requests given as arrays, of one element a request.
+    """Requests given as arrays, with one element per request, in any order.
 
-    Args:
-        name: For reports.
-        arrival_s: Seconds since the start of the trace, in any order.
-        input_tokens: Of each prompt.
-        output_tokens: Of each answer. 0 counts as 1: its prefill makes a token.
+    Arrivals are seconds since the start of the trace. An answer of 0 tokens becomes one of 1: its prefill
+    made a token.
 
     Raises:
-        TraceError: if there are none, their numbers differ, or a value is out of bounds.
+        TraceError: if there are no requests, the lengths differ, or a value is out of bounds.
     """
 
     block_tokens = 0
@@ -188,7 +91,7 @@ class ArrayTrace:
     def __init__(
         self, name: str, arrival_s: npt.ArrayLike, input_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike
     ) -> None:
-        self._name = name
+        self.name = name
         columns = {
             "arrival_s": (np.asarray(arrival_s, dtype=np.float64), 0.0, LONGEST_S),
             "input_tokens": (np.asarray(input_tokens), 1, MOST_TOKENS),
@@ -211,21 +114,98 @@ class ArrayTrace:
                 )
         arrivals, inputs, outputs = (column for column, _, _ in columns.values())
         outputs = np.maximum(outputs, 1)
-        chunk = Chunk(arrivals.astype(np.float64), inputs.astype(np.int64), outputs.astype(np.int64))
-        self._requests = in_arrival_order(chunk)
-        self._given = 0
-
-    @property
-    def name(self) -> str:
-        """See `Trace`."""
-        return self._name
+        self._requests = sort_by_arrival(Chunk(arrivals, inputs.astype(np.int64), outputs.astype(np.int64)))
+        self._read = 0
 
     def chunks(self) -> Iterator[Chunk]:
-        """See `Trace`."""
-        for start in range(0, len(self._requests), CHUNK_REQUESTS):
-            self._given = min(start + CHUNK_REQUESTS, len(self._requests))
-            yield part(self._requests, start, self._given)
+        self._read = 0
+        for chunk in split([self._requests], CHUNK_REQUESTS):
+            self._read += len(chunk)
+            yield chunk
 
     def progress(self) -> float:
-        """See `Trace`."""
-        return self._given / len(self._requests)
+        return self._read / len(self._requests)
+
+
+def empty_chunk() -> Chunk:
+    """No requests."""
+    return Chunk(np.empty(0), _no_ints(), _no_ints())
+
+
+def part(chunk: Chunk, start: int, stop: int) -> Chunk:
+    """The requests from `start` up to `stop`. Shares memory with `chunk`."""
+    starts, blocks = chunk.block_starts, chunk.blocks
+    if len(starts):
+        starts = starts[start : stop + 1]
+        blocks = blocks[starts[0] : starts[-1]]
+        starts = starts - starts[0]
+    at = slice(start, stop)
+    return Chunk(chunk.arrival_s[at], chunk.input_tokens[at], chunk.output_tokens[at], starts, blocks)
+
+
+def split(chunks: Iterable[Chunk], most: int) -> Iterator[Chunk]:
+    """The same requests in chunks of at most `most`, without empty ones."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), most):
+            yield chunk if len(chunk) <= most else part(chunk, start, min(start + most, len(chunk)))
+
+
+def join(chunks: Sequence[Chunk]) -> Chunk:
+    """All of them as one."""
+    filled = [chunk for chunk in chunks if len(chunk)]
+    if len(filled) <= 1:
+        return filled[0] if filled else empty_chunk()
+    starts, blocks = filled[0].block_starts, filled[0].blocks
+    if len(starts):
+        starts = starts_of(np.concatenate([np.diff(chunk.block_starts) for chunk in filled]))
+        blocks = np.concatenate([chunk.blocks for chunk in filled])
+    return Chunk(
+        np.concatenate([chunk.arrival_s for chunk in filled]),
+        np.concatenate([chunk.input_tokens for chunk in filled]),
+        np.concatenate([chunk.output_tokens for chunk in filled]),
+        starts,
+        blocks,
+    )
+
+
+def take(chunk: Chunk, index: Ints) -> Chunk:
+    """The requests at `index`, in its order; a request may be in it more than once."""
+    starts, blocks = chunk.block_starts, chunk.blocks
+    if len(starts):
+        starts, blocks = _take_blocks(starts, blocks, np.diff(starts)[index], index)
+    return Chunk(
+        chunk.arrival_s[index], chunk.input_tokens[index], chunk.output_tokens[index], starts, blocks
+    )
+
+
+def sort_by_arrival(chunk: Chunk) -> Chunk:
+    """In order of arrival; requests that arrive together keep their order."""
+    if np.all(chunk.arrival_s[1:] >= chunk.arrival_s[:-1]):
+        return chunk
+    return take(chunk, np.argsort(chunk.arrival_s, kind="stable"))
+
+
+def starts_of(lengths: Ints) -> Ints:
+    """Where runs of `lengths` begin if they lie one after another, and where the last ends."""
+    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+def cap_inputs(chunks: Iterable[Chunk], most: int, block_tokens: int) -> Iterator[Chunk]:
+    """The same requests with prompts of at most `most` tokens, and no blocks beyond the end of a prompt."""
+    for chunk in chunks:
+        inputs = np.minimum(chunk.input_tokens, most)
+        starts, blocks = chunk.block_starts, chunk.blocks
+        if len(starts):
+            # The last block of a prompt may be incomplete.
+            lengths = np.minimum(np.diff(starts), -(-inputs // block_tokens))
+            starts, blocks = _take_blocks(starts, blocks, lengths, np.arange(len(chunk)))
+        yield Chunk(chunk.arrival_s, inputs, chunk.output_tokens, starts, blocks)
+
+
+def _take_blocks(starts: Ints, blocks: Ints, lengths: Ints, index: Ints) -> tuple[Ints, Ints]:
+    """The first `lengths[i]` blocks of request `index[i]`, and where they begin."""
+    new_starts = starts_of(lengths)
+    where = np.repeat(starts[:-1][index] - new_starts[:-1], lengths) + np.arange(new_starts[-1])
+    return new_starts, blocks[where]

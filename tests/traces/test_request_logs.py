@@ -8,7 +8,7 @@ import pytest
 
 from tests.traces.files import PLAIN, json_lines, log_line, requests, written
 from traces import TraceError, open_trace
-from traces.scale import Source, merged
+from traces.scale import Source, merge
 from traces.trace import Chunk
 
 START = 1_763_712_000.0
@@ -110,7 +110,7 @@ def test_merging_is_what_sorting_all_of_them_would_be() -> None:
         everything += times.tolist()
         sources.append(Source(float(times[0]) - 5, iter([chunk(*run) for run in np.array_split(times, 12)])))
 
-    out = [time for merged_chunk in merged(sources) for time in merged_chunk.arrival_s.tolist()]
+    out = [time for merged_chunk in merge(sources) for time in merged_chunk.arrival_s.tolist()]
 
     assert out == sorted(everything)
 
@@ -122,7 +122,7 @@ def test_a_log_is_not_opened_before_its_time() -> None:
         begun.append(name)
         yield from runs
 
-    out = merged(
+    out = merge(
         [
             Source(0.0, source("first", chunk(1, 2), chunk(3, 4))),
             Source(1000.0, source("second", chunk(1000, 1001))),

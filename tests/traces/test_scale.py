@@ -9,7 +9,7 @@ import pytest
 from tests.traces.files import PLAIN, Requests, json_lines, requests, written
 from traces import open_trace
 from traces.scale import JITTER_S, at_rate
-from traces.trace import Chunk, pieces
+from traces.trace import Chunk, split
 
 SECONDS = 5_000
 
@@ -91,7 +91,7 @@ def test_what_is_drawn_does_not_depend_on_how_requests_come_in_chunks() -> None:
     whole = Chunk(np.arange(1000.0), np.arange(1, 1001), np.ones(1000, dtype=np.int64))
 
     def drawn(most: int) -> list[tuple[float, int]]:
-        chunks = list(at_rate(pieces([whole], most), 2.5, None, 3, "x"))
+        chunks = list(at_rate(split([whole], most), 2.5, None, 3, "x"))
         return [
             pair for c in chunks for pair in zip(c.arrival_s.tolist(), c.input_tokens.tolist(), strict=True)
         ]

@@ -247,7 +247,7 @@ def test_more_requests_at_once_than_can_be_ordered_are_refused(
         ({"duration_s": float("inf")}, "duration_s = inf: must be above 0"),
         ({"max_input_tokens": 0}, "max_input_tokens = 0: must be 1 or above"),
         ({"seed": -1}, "seed = -1: must be 0 or above"),
-        ({"model": "tide"}, "model = 'tide': only a request log says of which model its requests are"),
+        ({"model": "tide"}, "model = 'tide': only a request log names the model of a request"),
     ],
 )
 def test_options_out_of_bounds_are_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
