@@ -1,9 +1,9 @@
 """The HTTP connections of a client process, and when bytes arrived on them.
 
-aiohttp wakes a task for each read, and the task would look at the clock when its turn comes: behind all that
-arrived in the same iteration of the loop, which for the tokens of one engine step is everything. So a tap
-stands before aiohttp's protocol of each connection, takes the time, lets aiohttp decode, and hands on what
-came out. That also spares the task a wake-up a token.
+aiohttp wakes a task for each read. The task would look at the clock when its turn comes, which is after all
+bytes that arrived in the same iteration of the loop: the tokens of one engine step. So a tap stands before
+aiohttp's protocol of each connection. It takes the time, lets aiohttp decode, and passes the result on. That
+also spares the task a wake-up per token.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from serve_app.cli.http_client import error_words, proxy_for
 
 
 class Tap(asyncio.Protocol):
-    """Passes everything on to the protocol behind it, and then tells `sink` when it came."""
+    """Passes everything on to the protocol behind it, and then calls `sink` with the time of arrival."""
 
     __slots__ = ("_behind", "arrived_s", "sink")
 
@@ -34,29 +34,24 @@ class Tap(asyncio.Protocol):
         """Called with the time, and whether the connection is lost."""
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes arrived."""
         now = self.arrived_s = time.monotonic()
         self._behind.data_received(data)
         if self.sink is not None:
             self.sink(now, False)
 
     def eof_received(self) -> bool | None:
-        """asyncio: the server has half-closed."""
         return self._behind.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection is closed."""
         now = self.arrived_s = time.monotonic()
         self._behind.connection_lost(exc)
         if self.sink is not None:
             self.sink(now, True)
 
     def pause_writing(self) -> None:
-        """asyncio: the send buffer is full."""
         self._behind.pause_writing()
 
     def resume_writing(self) -> None:
-        """asyncio: it has room again."""
         self._behind.resume_writing()
 
 
@@ -69,7 +64,6 @@ class TappedConnector(aiohttp.TCPConnector):
         traces: list[Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
     ) -> Connection:
-        """A new connection, or one from the pool."""
         connection = await super().connect(req, traces, timeout)
         transport, protocol = connection.transport, connection.protocol
         if transport is not None and protocol is not None:
@@ -78,18 +72,18 @@ class TappedConnector(aiohttp.TCPConnector):
 
 
 class Stream:
-    """The body of one answer, on its way into a scanner."""
+    """The body of one answer, which is fed to a scanner."""
 
     __slots__ = ("_content", "_enough", "_over", "_scanner", "_tap", "content_type", "cut")
 
     def __init__(self, response: aiohttp.ClientResponse, scanner: Scanner, enough: int | None) -> None:
-        """`enough` pieces end the wait; None: only the end does."""
+        """The wait ends with `enough` pieces, or with the answer."""
         self._content, self._scanner, self._enough = response.content, scanner, enough
         self._over: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self.content_type = response.content_type
         """As the headers say."""
         self.cut: Exception | None = None
-        """What broke the connection."""
+        """The error that broke the connection."""
         self._tap = tap_of(response)
         if self._tap is None:  # All of it came at once: its connection is free again, or lost.
             self._received(time.monotonic(), True)
@@ -99,7 +93,7 @@ class Stream:
                 self._tap.sink = self._received
 
     async def over(self) -> float:
-        """Wait for the end, an error, a cut, or enough pieces; when that came, `time.monotonic`."""
+        """Wait for the end, an error, a cut, or enough pieces. Returns when that came, `time.monotonic`."""
         return await self._over
 
     def leave(self) -> None:
@@ -141,11 +135,11 @@ _KEEP_ALIVE_S = 3.0
 request on a connection that is just being closed fails."""
 _DNS_S = 300.0
 _OPEN_FILES = 2**20
-"""Asked for where the system sets no limit."""
+"""The limit to ask for where the system sets none."""
 
 
 def allow_many_connections() -> int:
-    """Raise the soft limit of open files to the hard one; the limit then. Each stream needs one."""
+    """Raise the soft limit of open files to the hard one, and return it. Each stream needs a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 
 from loadtests.client.connection import allow_many_connections, open_session
 from loadtests.client.pacer import Clock, Pacer, short_collections
-from loadtests.client.prompts import Bodies, Prompts, Target, made
+from loadtests.client.prompts import Bodies, Prompts, Target, make_body
 from loadtests.client.request import ClientState, RunningRequest, SpoiledError
 from loadtests.client.sse import answer_text
 from loadtests.plan import Planned
@@ -27,8 +27,8 @@ async def converse(
 ) -> None:
     """Send `first`, whose body `take` gives, and the turns after it; a request that stands alone has none.
 
-    `at_s` is the intended time of the first, seconds of the run. Later ones have the times of their records
-    (`next_turn.with_next_turn`), and their bodies are made while the reader thinks.
+    `at_s` is the intended time of the first, in seconds of the run. The times of later turns come from their
+    records (`with_next_turn`), and their bodies are made while the reader thinks.
     """
     history = b""
     for turn in first.turns():
@@ -39,20 +39,20 @@ async def converse(
         at_s = record.next_at_s
         said = prompts.said(turn, await answer_text(request.kept))
         history = history + b"," + said if history else said
-        body = await made(prompts, turn.following, history)
+        body = await make_body(prompts, turn.following, history)
         take = functools.partial(given, body)
         if not await _reached(state, pacer, at_s):
             return
 
 
 async def given(body: bytes, _: Planned) -> bytes:
-    """A body that is there already, as `RunningRequest.run` takes it."""
+    """A body that exists already, as `RunningRequest.run` takes it."""
     return body
 
 
 async def _reached(state: ClientState, pacer: Pacer, at_s: float) -> bool:
     """Wait until `at_s`; False if the run is stopped before."""
-    if state.stopped:  # While the last answer was being read: what is to be cancelled has been.
+    if state.stopped:  # While the last answer was being read: all tasks have been cancelled.
         return False
     waiting = asyncio.create_task(pacer.until(state.begin + at_s))
     state.starting.add(waiting)
@@ -78,22 +78,19 @@ async def drive(
     prompts: Prompts | None = None,
     until_s: float = math.inf,
 ) -> Timekeeping:
-    """Open loop: send each request at its time, whatever has become of the others.
+    """Open loop: send each request at its time, whether the others have ended or not.
 
     Args:
-        planned: in any order; each is recorded once, if its time comes before `stop`. The later turns of a
-            conversation come with its first.
-        target: where to.
-        settings: timeout and retries.
+        planned: In any order; each is recorded once, if its time comes before `stop`. The first turn of a
+            conversation carries the later ones.
+        target: The server.
+        settings: Timeout and retries.
         begin: `time.monotonic` of the run's start. Bodies are made from the call on, so a plan that begins
             with many requests, or long ones, needs a start a second ahead.
-        emit: takes each record as soon as its request is over.
-        stop: once set, open requests are closed and recorded as abandoned, and no more are sent.
-        prompts: writes the bodies; None: from `target`.
-        until_s: seconds of the run; no later turn of a conversation begins then or after.
-
-    Returns:
-        How well it kept time, when the last request is over.
+        emit: Takes each record as soon as its request is over.
+        stop: Once set, open requests are closed and recorded as abandoned, and no more are sent.
+        prompts: Writes the bodies; None: from `target`.
+        until_s: No later turn of a conversation begins at this second of the run or after it.
 
     Raises:
         SpoiledError: when all are over, if this machine lacked files, memory or ports for some of them.
@@ -126,18 +123,18 @@ async def drive_closed(
     *,
     prompts: Prompts | None = None,
 ) -> Timekeeping:
-    """Closed loop: `closed.streams` streams take requests from `planned` one after the other.
+    """Closed loop: each of `closed.streams` streams takes one request after another from `planned`.
 
-    A conversation is one of them, its pauses included. None is sent after `closed.for_s`, no later turn
-    either; those under way then are finished. `at_s` of a plan is not looked at: that of a record is when it
-    was sent, or when a later turn was to come. The rest is as for `drive`.
+    A conversation counts as one request, its pauses included. No request and no later turn is sent after
+    `closed.for_s`; open ones are finished. The `at_s` of a plan is ignored: in a record it is when a request
+    was sent, or when a later turn was due. The rest is as for `drive`.
     """
     writing = prompts or Prompts(target)
     async with _state(target, settings, begin, emit, closed.for_s) as (state, pacer):
 
         async def stream() -> None:
             for one in planned:
-                body = await made(writing, one)
+                body = await make_body(writing, one)
                 sent_s = time.monotonic() - begin
                 if stop.is_set() or sent_s >= closed.for_s:
                     return

@@ -14,8 +14,10 @@ import itertools
 import os
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Self
 
 import numpy as np
@@ -93,95 +95,70 @@ class Pacer:
             self._arm()
 
 
-BEAT_S = 0.01
-_BIN_S = 5e-5
-_BINS = 40_000
-"""2 s in all; of what is later only the latest is known exactly."""
-
-
-class Lateness:
-    """Counts how late things were, to 0.05 ms."""
-
-    def __init__(self) -> None:
-        self._counts = np.zeros(_BINS + 1, dtype=np.int64)
-        self.max_s = 0.0
-
-    def add(self, late_s: float) -> None:
-        """Count one thing that was this late."""
-        self._counts[min(int(max(late_s, 0.0) / _BIN_S), _BINS)] += 1
-        self.max_s = max(self.max_s, late_s)
-
-    def p99_s(self) -> float:
-        """The lateness that 99 % did not exceed; 0 if nothing was counted."""
-        total = int(self._counts.sum())
-        if not total:
-            return 0.0
-        rank = -(-99 * total // 100)
-        place = int(np.searchsorted(np.cumsum(self._counts), rank))
-        return self.max_s if place == _BINS else min((place + 1) * _BIN_S, self.max_s)
+HEARTBEAT_S = 0.01
 
 
 class Clock:
-    """The timekeeping of one client from `begin` (monotonic) on."""
+    """The timekeeping of one client from `begin` (monotonic) on: how late it sent, and how late it
+    noticed."""
 
     def __init__(self, pacer: Pacer, begin: float) -> None:
         self._pacer, self._begin = pacer, begin
-        self.sent = Lateness()
-        """How late requests were sent."""
-        self._noticed = Lateness()
+        self.sent_late_s = array("d")
+        """How late each request was sent."""
+        self._noticed_late_s = array("d")
         self._due = begin
         self._cpu_s = time.process_time()
         pacer.at(begin, self._start)
 
     def _start(self) -> None:
         self._cpu_s = time.process_time()
-        self._beat()
+        self._heartbeat()
 
-    def _beat(self) -> None:
-        """Every beat that has become due counts, also those that a stall swallowed."""
+    def _heartbeat(self) -> None:
+        """Count every heartbeat that has become due, also those that a stall delayed."""
         now = time.monotonic()
         while self._due <= now:
-            self._noticed.add(now - self._due)
-            self._due += BEAT_S
-        self._pacer.at(self._due, self._beat)
+            self._noticed_late_s.append(now - self._due)
+            self._due += HEARTBEAT_S
+        self._pacer.at(self._due, self._heartbeat)
 
     def result(self) -> Timekeeping:
-        """As of now."""
+        """The timekeeping until now."""
         now = time.monotonic()
-        if self._due <= now:  # A stall that no beat has seen the end of.
-            self._noticed.add(now - self._due)
+        if self._due <= now:  # a stall that no heartbeat has ended
+            self._noticed_late_s.append(now - self._due)
         elapsed = now - self._begin
         return Timekeeping(
-            sent_p99_ms=self.sent.p99_s() * 1e3,
-            sent_max_ms=self.sent.max_s * 1e3,
-            noticed_p99_ms=self._noticed.p99_s() * 1e3,
-            noticed_max_ms=self._noticed.max_s * 1e3,
+            *lateness_ms(self.sent_late_s),
+            *lateness_ms(self._noticed_late_s),
             cpu_share=(time.process_time() - self._cpu_s) / elapsed if elapsed > 0 else 0.0,
         )
 
 
+def lateness_ms(late_s: Sequence[float]) -> tuple[float, float]:
+    """The lateness that 99 % did not exceed, and the largest, in milliseconds; 0 for what was early."""
+    if not late_s:
+        return 0.0, 0.0
+    late = np.maximum(np.asarray(late_s), 0.0) * 1e3
+    return float(np.percentile(late, 99, method="inverted_cdf")), float(late.max())
+
+
 def worst(parts: Sequence[Timekeeping]) -> Timekeeping:
     """The worst value of each figure among several processes. ValueError if there are none."""
-    return Timekeeping(
-        sent_p99_ms=max(part.sent_p99_ms for part in parts),
-        sent_max_ms=max(part.sent_max_ms for part in parts),
-        noticed_p99_ms=max(part.noticed_p99_ms for part in parts),
-        noticed_max_ms=max(part.noticed_max_ms for part in parts),
-        cpu_share=max(part.cpu_share for part in parts),
-    )
+    return Timekeeping(*(max(values) for values in zip(*map(astuple, parts), strict=True)))
 
 
 _YOUNG = 10_000
-"""Objects that may come before the young are looked at: in some 0.3 ms."""
+"""New objects before a collection of the youngest, which takes about 0.3 ms."""
 
 
 @contextmanager
 def short_collections() -> Iterator[None]:
-    """Set aside all that exists, so that collections look only at what came since.
+    """Keep the garbage collector away from all objects that exist: modules and the plan, hundreds of
+    thousands.
 
-    That is modules and the plan, hundreds of thousands of objects; what comes since are the requests that
-    are open, and in a client process nothing else, because records leave it at once. A collection is
-    needed all the same: exceptions and tasks form cycles.
+    Only open requests come later. They must be collected, because exceptions and tasks form cycles.
     """
     thresholds = gc.get_threshold()
     gc.collect()

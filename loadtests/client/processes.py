@@ -2,18 +2,18 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import math
 import multiprocessing
 import os
 import signal
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import msgspec
 import uvloop
@@ -26,11 +26,23 @@ from loadtests.plan import Planned
 from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client, Closed
 
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals to a whole group of processes: a Ctrl-C, a closed terminal, `timeout`, a service's stop."""
+_STOP = b"stop"
+_LONGEST_ERROR = 2000
+_READ_BYTES = 2**20
+_READS = 16
+"""Reads from one process in one poll: 16 MiB, some 0.2 s of work, so that the screen is drawn in between."""
+_GRACE_S = 2.0
 _LENGTH = struct.Struct("<I")
+
+Work = Callable[[float, Callable[[Record], None], asyncio.Event], Coroutine[Any, Any, Timekeeping]]
+"""Drives a share of the requests, given the start of the run, a function that takes records, and a stop
+event."""
 
 
 class Message(msgspec.Struct, array_like=True):
-    """What a client process tells the process that started it. Without any field it is ready to begin."""
+    """A message of a client process to its parent. Without any field, the process is ready to begin."""
 
     record: Record | None = None
     timekeeping: Timekeeping | None = None
@@ -43,7 +55,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
 
 
-def packed(message: Message) -> bytes:
+def pack(message: Message) -> bytes:
     """One message in bytes: its length, and MessagePack."""
     data = _encode(message)
     return _LENGTH.pack(len(data)) + data
@@ -69,68 +81,24 @@ class Unpacker:
         self._rest = data[at:]
 
 
-STOP = b"stop"
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What reaches a whole group of processes: a Ctrl-C, a closed terminal, `timeout`, a service's stop."""
-_SHOWN = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class OpenShare:
-    """One process's part of an open loop."""
-
-    planned: tuple[Planned, ...]
-    until_s: float = math.inf
-    """As for `drive`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedShare:
-    """One process's part of a closed loop."""
-
-    closed: Closed
-    """With this process's streams only."""
-    plan: Callable[[], Iterator[Planned]]
-    """Every process makes the whole plan, and takes each `of`-th request from `first` on."""
-    first: int
-    of: int
-
-    def planned(self) -> Iterator[Planned]:
-        """The requests of this process."""
-        return itertools.islice(self.plan(), self.first, None, self.of)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a client process is to do."""
-
-    share: OpenShare | ClosedShare
-    target: Target
-    settings: Client
-
-
 def main(orders: Connection, results: Connection) -> None:
-    """Take a `Job` and a start time from `orders`, and send messages to `results` until all is over.
+    """A client process: take work and a start time from `orders`, and send messages to `results` to the end.
 
     `orders` closes when the parent dies, however it does; this process then ends too.
     """
-    for number in IGNORED:  # It is the parent that decides what they mean, and stops this process in order.
+    for number in IGNORED:  # The parent decides what signals mean, and stops this process in order.
         signal.signal(number, signal.SIG_IGN)
     try:
-        job = cast(Job, orders.recv())
-        _tell(results, packed(Message()))
+        work = cast(Work, orders.recv())
+        ready = pack(Message())
+        while ready:
+            ready = ready[os.write(results.fileno(), ready) :]
         begin = orders.recv()
     except (EOFError, OSError):
         return
-    if begin == STOP:
-        return
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(job, cast(float, begin), orders, results))
-
-
-def _tell(results: Connection, data: bytes) -> None:
-    while data:
-        data = data[os.write(results.fileno(), data) :]
+    if begin != _STOP:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(work, cast(float, begin), orders, results))
 
 
 class _Results(asyncio.BaseProtocol):
@@ -143,35 +111,29 @@ class _Results(asyncio.BaseProtocol):
         self.closed.set_result(None)
 
 
-async def _run(job: Job, begin: float, orders: Connection, results: Connection) -> None:
+async def _run(work: Work, begin: float, orders: Connection, results: Connection) -> None:
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(_Results, results)
     stop = asyncio.Event()
-    loop.add_reader(orders.fileno(), _ordered, orders, stop)
+    loop.add_reader(orders.fileno(), _take_order, orders, stop)
     try:
-        timekeeping = await _driven(job, begin, lambda record: transport.write(packed(Message(record))), stop)
-        transport.write(packed(Message(timekeeping=timekeeping)))
+        timekeeping = await work(begin, lambda record: transport.write(pack(Message(record))), stop)
+        transport.write(pack(Message(timekeeping=timekeeping)))
     except SpoiledError as error:
-        transport.write(packed(Message(failed=str(error))))
+        transport.write(pack(Message(failed=str(error))))
     except Exception as error:
-        first = _first(error)
-        transport.write(packed(Message(failed=f"{type(first).__name__}: {first}"[:_SHOWN])))
+        first: BaseException = error
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        transport.write(pack(Message(failed=f"{type(first).__name__}: {first}"[:_LONGEST_ERROR])))
         raise
     finally:
-        transport.close()  # After all that is written is read.
+        transport.close()  # once all that was written is read
         await protocol.closed
         loop.remove_reader(orders.fileno())
 
 
-async def _driven(job: Job, begin: float, emit: Callable[..., None], stop: asyncio.Event) -> Timekeeping:
-    share = job.share
-    if isinstance(share, OpenShare):
-        until_s = share.until_s
-        return await drive(share.planned, job.target, job.settings, begin, emit, stop, until_s=until_s)
-    return await drive_closed(share.closed, share.planned(), job.target, job.settings, begin, emit, stop)
-
-
-def _ordered(orders: Connection, stop: asyncio.Event) -> None:
+def _take_order(orders: Connection, stop: asyncio.Event) -> None:
     try:
         orders.recv()
     except (EOFError, OSError):
@@ -179,24 +141,11 @@ def _ordered(orders: Connection, stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _first(error: BaseException) -> BaseException:
-    """The error within a group of them."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-_READ_BYTES = 2**20
-_READS = 16
-"""Reads from one process in one poll: 16 MiB, some 0.2 s of work, so that the screen is drawn in between."""
-_GRACE_S = 2.0
-
-
 class _Child:
     """One process, as its parent sees it."""
 
-    def __init__(self, number: int, job: Job) -> None:
-        self.number, self._job = number, job
+    def __init__(self, number: int, work: Work) -> None:
+        self.number, self._work = number, work
         context = multiprocessing.get_context("spawn")
         self._orders, theirs = context.Pipe(duplex=True)
         self._results, writing = context.Pipe(duplex=False)
@@ -207,7 +156,6 @@ class _Child:
         self._unpacker = Unpacker()
         self.ready = False
         self.ended = False
-        self.records = 0
         self.timekeeping: Timekeeping | None = None
         self.failed = ""
 
@@ -218,12 +166,12 @@ class _Child:
         os.set_blocking(self._results.fileno(), False)
 
     def send(self, order: object) -> None:
-        """Send its job, its start time, or the order to stop. `poll` notices a process that has died."""
+        """Send a start time, or the order to stop. `poll` notices a process that has died."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._orders.send(order)
 
-    def send_job(self) -> None:
-        self.send(self._job)
+    def send_work(self) -> None:
+        self.send(self._work)
 
     def poll(self) -> list[Record]:
         """The records that have come."""
@@ -236,7 +184,7 @@ class _Child:
             except BlockingIOError:
                 break
             if not data:
-                self._over()
+                self._end()
                 break
             for message in self._unpacker.feed(data):
                 self.ready = True
@@ -246,11 +194,10 @@ class _Child:
                     self.timekeeping = message.timekeeping
                 elif message.failed:
                     self.failed = f"client process {self.number} failed: {message.failed}"
-        self.records += len(found)
         return found
 
-    def _over(self) -> None:
-        """It closed its pipe: at its end, or because it died."""
+    def _end(self) -> None:
+        """Note that it closed its pipe: at its end, or because it died."""
         self.ended = True
         self.process.join(_GRACE_S)
         if self.timekeeping is None and not self.failed:
@@ -277,37 +224,37 @@ class ClientProcesses:
             clients.begin(time.monotonic() + 1)
             while not clients.finished: records += clients.poll() ...
 
-    Nothing here waits for a client, except `start` for its share to be taken, and `close`.
+    Only `start` and `close` wait for a client.
     """
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        """One process a job; see `of_open_loop` and `of_closed_loop`."""
-        self._children = [_Child(number, job) for number, job in enumerate(jobs)]
+    def __init__(self, shares: Sequence[Work]) -> None:
+        self._children = [_Child(number, work) for number, work in enumerate(shares)]
         self._stopped = False
-        self._begun = False
 
     @classmethod
     def of_open_loop(
         cls, planned: Sequence[Planned], target: Target, settings: Client, until_s: float = math.inf
     ) -> Self:
-        """Deals the requests out in turn, by their times. `until_s` as for `drive`."""
-        ordered = sorted(planned, key=lambda one: one.at_s)
-        count = max(1, min(settings.processes, len(ordered)))
-        shares = [OpenShare(tuple(ordered[number::count]), until_s) for number in range(count)]
-        return cls([Job(share, target, settings) for share in shares])
+        """Deal the requests out in turn, by their times. `until_s` as for `drive`."""
+        shares = deal(planned, settings.processes)
+        return cls([functools.partial(drive, share, target, settings, until_s=until_s) for share in shares])
 
     @classmethod
     def of_closed_loop(
         cls, closed: Closed, plan: Callable[[], Iterator[Planned]], target: Target, settings: Client
     ) -> Self:
-        """Deals the streams out. Each process calls `plan`, which must be picklable, and takes its share."""
+        """Deal the streams out. Each process calls `plan`, which must be picklable, and takes its share."""
         count = min(settings.processes, closed.streams)
-        jobs = []
-        for number in range(count):
-            streams = len(range(number, closed.streams, count))
-            share = ClosedShare(closed.model_copy(update={"streams": streams}), plan, number, count)
-            jobs.append(Job(share, target, settings))
-        return cls(jobs)
+        shares = [
+            closed.model_copy(update={"streams": len(range(number, closed.streams, count))})
+            for number in range(count)
+        ]
+        return cls(
+            [
+                functools.partial(_drive_share, plan, number, count, share, target, settings)
+                for number, share in enumerate(shares)
+            ]
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -318,7 +265,7 @@ class ClientProcesses:
     def start(self) -> None:
         """Start the processes and give each its share, about a second. They wait for `begin`."""
         resource_tracker.ensure_running()  # Started below, it would unblock the signals.
-        # One that comes before a child ignores it would kill it; here it is only put off.
+        # A signal that comes before a child ignores it would kill the child; here it is only delayed.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
         try:
             for one in self._children:
@@ -326,7 +273,7 @@ class ClientProcesses:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for one in self._children:
-            one.send_job()
+            one.send_work()
 
     @property
     def ready(self) -> bool:
@@ -340,7 +287,6 @@ class ClientProcesses:
 
     def begin(self, at: float) -> None:
         """Let t = 0 be at `at` of `time.monotonic`: a second ahead, for the first bodies to be made."""
-        self._begun = True
         for one in self._children:
             one.send(at)
 
@@ -353,7 +299,7 @@ class ClientProcesses:
         if not self._stopped:
             self._stopped = True
             for one in self._children:
-                one.send(STOP)
+                one.send(_STOP)
 
     @property
     def finished(self) -> bool:
@@ -372,6 +318,29 @@ class ClientProcesses:
         return worst(parts) if len(parts) == len(self._children) else None
 
     def close(self) -> None:
-        """End whatever still runs, at once."""
+        """End every process that still runs, at once."""
         for one in self._children:
             one.close()
+
+
+def deal(planned: Sequence[Planned], processes: int) -> list[tuple[Planned, ...]]:
+    """The requests of each process, in turn by their times; one process where there are no requests."""
+    ordered = sorted(planned, key=lambda one: one.at_s)
+    count = max(1, min(processes, len(ordered)))
+    return [tuple(ordered[number::count]) for number in range(count)]
+
+
+async def _drive_share(
+    plan: Callable[[], Iterator[Planned]],
+    first: int,
+    of: int,
+    closed: Closed,
+    target: Target,
+    settings: Client,
+    begin: float,
+    emit: Callable[[Record], None],
+    stop: asyncio.Event,
+) -> Timekeeping:
+    """Every process makes the whole plan, and takes each `of`-th request from `first` on."""
+    planned = itertools.islice(plan(), first, None, of)
+    return await drive_closed(closed, planned, target, settings, begin, emit, stop)

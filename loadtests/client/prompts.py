@@ -1,10 +1,9 @@
 """The bodies of requests, made before their time.
 
-A body is a pure function of the seed, the request's place in the plan and its prefix, and in a later turn of
-a conversation of what was said before. Tokens are drawn with
-SHAKE-128 rather than a library's random generator: the same scenario asks for the same prompts whatever
-version of Python or numpy runs it, and any part can be drawn without those before. They are drawn from a
-vocabulary that every model has; no tokenizer is asked, because that would wake a model at zero.
+A body is a pure function of the seed, the request's place in the plan, its prefix and, in a later turn of a
+conversation, the turns before. Tokens are drawn with SHAKE-128, not with a library's random generator: the
+prompts of a scenario are the same in every version of Python and numpy, and any part can be drawn without
+those before. They come from a vocabulary that every model has; asking a tokenizer would wake a model at zero.
 """
 
 import asyncio
@@ -19,8 +18,8 @@ import numpy as np
 from loadtests.plan import Planned
 
 TOKEN_IDS = tuple(range(1000, 2000))
-"""Ordinary tokens of every vocabulary there is. Below may lie special and byte tokens (a thousand of them in
-Mistral's Tekken); the smallest vocabularies end above."""
+"""Ordinary tokens of every vocabulary. Lower ids may be special and byte tokens (a thousand of them in
+Mistral's Tekken), and the smallest vocabularies end above."""
 
 _TEXT = """
 about above across after again air all almost along also always an and animals another answer any
@@ -41,7 +40,7 @@ WORDS = tuple(_TEXT.split())
 """Frequent enough in English to be one token each, with the space before them."""
 
 SLICE_TOKENS = 2048
-"""Drawn and written at once, in about 0.15 ms: what a client does between two looks at its sockets."""
+"""Tokens drawn and written between two looks at the sockets, in about 0.15 ms."""
 _CACHED_BYTES = 32 * 2**20
 """Shared prefixes are kept up to this size; beyond it the cache starts anew."""
 
@@ -57,11 +56,11 @@ class Target:
     model: str
     """For requests that name none."""
     token_ids: tuple[int, ...] = TOKEN_IDS
-    """What prompts of the completions API are drawn from: no special tokens."""
+    """Prompts of the completions API are drawn from these: no special tokens."""
     words: tuple[str, ...] = WORDS
-    """What prompts of the chat API are drawn from."""
+    """Prompts of the chat API are drawn from these."""
     tokens_per_word: float = 1.0
-    """About how many tokens each of the words is."""
+    """Tokens of a word, on average."""
     seed: int = 0
     context_tokens: Mapping[str, int | None] = field(default_factory=dict)
     """The context of each model; None, or no entry, where it is not known."""
@@ -94,11 +93,11 @@ class Prompts:
             yield from self._completion(planned)
 
     def later_parts(self, planned: Planned, history: bytes) -> Iterator[bytes]:
-        """The body of a later turn, as `parts`, with what the earlier turns have `said`, joined by commas."""
+        """The body of a later turn, as `parts`; `history` joins `said` of the turns before by commas."""
         yield from self._chat(planned, history)
 
     def said(self, planned: Planned, answer: str) -> bytes:
-        """What a turn adds to the history of its conversation: its message and the answer to it, as JSON."""
+        """The message of a turn and the answer to it, as JSON for the history of its conversation."""
         return b'%b,{"role":"assistant","content":%b}' % (
             b"".join(self._message(planned)),
             json.dumps(answer).encode(),
@@ -191,11 +190,11 @@ def _written(slices: Iterator[list[int]], pool: Sequence[bytes], between: bytes)
 
 AHEAD_S = 5.0
 """A body is made this long before its time: one of 100,000 tokens takes 10 ms, which would delay others."""
-HELD_BYTES = 128 * 2**20
-"""Finished bodies may take this much memory; one body is made however large it is."""
+READY_BYTES = 128 * 2**20
+"""Memory of finished bodies; one body is made however large it is."""
 
 
-async def made(prompts: Prompts, planned: Planned, history: bytes = b"") -> bytes:
+async def make_body(prompts: Prompts, planned: Planned, history: bytes = b"") -> bytes:
     """One body, with a look at the sockets after each slice. `history` as for `Prompts.later_parts`."""
     parts = []
     for part in prompts.later_parts(planned, history) if history else prompts.parts(planned):
@@ -210,14 +209,14 @@ class Bodies:
     def __init__(self, prompts: Prompts, ordered: Sequence[Planned], begin: float) -> None:
         self._prompts, self._ordered, self._begin = prompts, ordered, begin
         self._ready: dict[int, bytes] = {}
-        self._held = 0
+        self._ready_bytes = 0
         self._late: set[int] = set()
         self._room = asyncio.Event()
 
     async def keep_ahead(self) -> None:
         """Make them all, in order."""
         for planned in self._ordered:
-            while self._held > HELD_BYTES:
+            while self._ready_bytes > READY_BYTES:
                 self._room.clear()
                 await self._room.wait()
             early_s = self._begin + planned.at_s - time.monotonic() - AHEAD_S
@@ -226,19 +225,19 @@ class Bodies:
             if planned.index in self._late:
                 self._late.discard(planned.index)
                 continue
-            body = await made(self._prompts, planned)
+            body = await make_body(self._prompts, planned)
             if planned.index in self._late:
                 self._late.discard(planned.index)
                 continue
             self._ready[planned.index] = body
-            self._held += len(body)
+            self._ready_bytes += len(body)
 
     async def take(self, planned: Planned) -> bytes:
         """The body of a request that is due: at once, or made now if its turn had not come."""
         body = self._ready.pop(planned.index, None)
         if body is None:
             self._late.add(planned.index)
-            return await made(self._prompts, planned)
-        self._held -= len(body)
+            return await make_body(self._prompts, planned)
+        self._ready_bytes -= len(body)
         self._room.set()
         return body

@@ -24,17 +24,14 @@ from loadtests.record import Outcome, Record
 from loadtests.scenario import Client
 
 TEMPLATE_TOKENS = 16
-"""What a chat template may add for two more messages: Llama 3 and ChatML take 4 or 5 tokens for each."""
+"""A chat template may add as many for two more messages: Llama 3 and ChatML take 4 or 5 tokens for each."""
 
 
 def with_next_turn(record: Record, planned: Planned, context_tokens: int | None, until_s: float) -> Record:
-    """`record` with the time of the turn after it, or the reason why none comes.
+    """`record`, the end of the turn `planned`, with the time of the next turn or the reason why none comes.
 
-    Args:
-        record: How the turn `planned` ended.
-        planned: The turn; one that stands alone is returned as it is.
-        context_tokens: Of the model; None: not known, and then nothing is too long.
-        until_s: Seconds of the run; no turn begins then or later.
+    A request without a conversation stays as it is. No turn begins at `until_s` of the run or later, and none
+    may exceed the model's context, where it is known.
     """
     following = planned.following
     if planned.session is None:
@@ -52,10 +49,10 @@ def with_next_turn(record: Record, planned: Planned, context_tokens: int | None,
 
 
 def expected_tokens(record: Record, planned: Planned, following: Planned) -> int:
-    """Tokens of prompt and answer that the turn after `record` is expected to have.
+    """Expected tokens of the prompt and answer of the turn after `record`.
 
-    The prompt and the answer before it are as the server counted them. A new message has as many more tokens
-    than planned as that prompt had: its words are not one token each in every vocabulary.
+    The prompt and the answer before it are as the server counted them. The new message is scaled as that
+    prompt was, since a word is not one token in every vocabulary.
     """
     prompt = planned.prompt_tokens if record.prompt_tokens is None else record.prompt_tokens
     answer = planned.output_tokens if record.output_tokens is None else record.output_tokens
@@ -74,19 +71,19 @@ _MOST_S = 8.0
 def wait_s(retry_after: str | None, attempt: int, source: str, unix_s: float) -> float:
     """Seconds until attempt `attempt` + 1, with attempts counted from 1.
 
-    As the server says, seconds or a date, up to `LONGEST_WAIT_S`. Without a word of it 0.5 s, doubled each
-    time up to 8 s, less up to a quarter drawn from `source`, so that requests refused together do not
-    come back together: as the `openai` client does.
+    The server's `Retry-After`, seconds or a date, counts up to `LONGEST_WAIT_S`. Without it the wait is 0.5
+    s, doubled each time up to 8 s, less up to a quarter drawn from `source`, so that requests refused
+    together do not come back together. The `openai` client does the same.
     """
-    told = _told_s(retry_after, unix_s)
-    if told is not None:
-        return min(max(told, 0.0), LONGEST_WAIT_S)
+    asked_s = _retry_after_s(retry_after, unix_s)
+    if asked_s is not None:
+        return min(max(asked_s, 0.0), LONGEST_WAIT_S)
     drawn = hashlib.blake2b(f"{source}/{attempt}".encode(), digest_size=4).digest()
     less = int.from_bytes(drawn, "big") / 2**32 / 4
     return min(_FIRST_S * 2.0 ** min(attempt - 1, 10), _MOST_S) * (1 - less)
 
 
-def _told_s(retry_after: str | None, unix_s: float) -> float | None:
+def _retry_after_s(retry_after: str | None, unix_s: float) -> float | None:
     if retry_after is None:
         return None
     try:
@@ -116,7 +113,7 @@ class SpoiledError(Exception):
 
 @dataclass(slots=True)
 class ClientState:
-    """What the requests of one client share."""
+    """State that the requests of one client share."""
 
     session: aiohttp.ClientSession
     target: Target
@@ -126,18 +123,18 @@ class ClientState:
     emit: Callable[[Record], None]
     clock: Clock
     spoiled: str = ""
-    """What this machine lacked for a request to be sent, in words."""
+    """A resource this machine lacked for a request to be sent, in words."""
     until_s: float = math.inf
     """No later turn of a conversation begins then or after, seconds of the run."""
     open: set[RunningRequest] = field(default_factory=set)
     starting: set[asyncio.Task[None]] = field(default_factory=set)
-    """What waits to send requests: cancelled when the run is stopped."""
+    """Tasks that wait to send requests; cancelled when the run is stopped."""
     stopped: bool = False
     """No more requests are to be sent."""
 
 
 class RunningRequest:
-    """Sends one request, again where it is refused, and emits its record, whatever comes."""
+    """Sends one request, again where it is refused, and emits its record, whatever the outcome."""
 
     def __init__(self, state: ClientState, planned: Planned, at_s: float) -> None:
         self._state, self._planned, self._at_s = state, planned, at_s
@@ -160,11 +157,11 @@ class RunningRequest:
 
     @property
     def kept(self) -> list[bytes]:
-        """The frames of the answer, where another turn follows that repeats it."""
+        """The frames of the answer, where a later turn repeats it."""
         return self._scanner.kept or []
 
     async def run(self, take: Callable[[Planned], Awaitable[bytes]]) -> Record:
-        """All of it. `take` gives the body. Any outcome is recorded, none raised, and the record returned."""
+        """Send the body that `take` gives, and return the record. Every outcome is recorded, none raised."""
         self._sent = time.monotonic()
         state = self._state
         self._task = asyncio.current_task()
@@ -194,7 +191,7 @@ class RunningRequest:
         outcome, error = self._verdict
         if outcome != "answered":
             self._close()
-        state.clock.sent.add(self._sent - state.begin - self._at_s)
+        state.clock.sent_late_s.append(self._sent - state.begin - self._at_s)
         record = self._record(outcome, error)
         state.emit(record)
         await self._settle()

@@ -1,4 +1,4 @@
-"""What the bytes of a streamed answer say, found as cheaply as Python can.
+"""Scans the bytes of a streamed answer as cheaply as Python can.
 
 Frames are searched for a few byte patterns; only the usage and errors are parsed. The patterns are
 safe: within a JSON string a quote is escaped, so `"text":` can only be a key.
@@ -23,7 +23,7 @@ _TEXT_KEYS = {"completions": (b'"text":',), "chat": (b'"content":', b'"reasoning
 _PHASE = re.compile(rb"\bphase=(\S+)")
 _WAITED = re.compile(rb"\bwaited_s=([0-9]{1,9}(?:\.[0-9]+)?)\b")
 _MOST_TOKENS, _LONGEST_MS = 2**53, 1e12
-"""A number beyond is nothing that a server has counted or measured; some have no place in a record."""
+"""No server counts or measures a larger number; some would not fit a record."""
 
 
 class Scanner:
@@ -44,7 +44,7 @@ class Scanner:
     )
 
     def __init__(self, api: str, *, keep: bool = False) -> None:
-        """With `keep` the frames of pieces stay, for whoever needs the text of the answer."""
+        """With `keep`, the frames of pieces stay in `kept`, for the text of the answer."""
         self._keys = _TEXT_KEYS[api]
         self.kept: list[bytes] | None = [] if keep else None
         self._rest = b""
@@ -60,9 +60,9 @@ class Scanner:
         self.over_s: float | None = None
         """When `[DONE]` or the error came."""
         self.phases: list[tuple[float, str]] = []
-        """Each change of what the comments say."""
+        """Each change of the phase in the comments: (time, phase)."""
         self.waited_s = 0.0
-        """As the last comment said."""
+        """The seconds waited that the last comment gave."""
 
     def feed(self, data: bytes, now: float) -> None:
         """Take the next bytes of the body, which arrived at `now`."""
@@ -129,7 +129,7 @@ class Scanner:
                 self.phases.append((now, name))
 
     def usage(self) -> Usage:
-        """What the server counted. Fields are None where it did not say."""
+        """The server's counts. Fields are None where it sent none."""
         frame = self._usage_frame
         if not frame and b'"usage":' in self._last:  # Some servers send it with the last token.
             frame = self._last[self._last.find(b"{") :]
@@ -158,7 +158,7 @@ class Usage:
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):  # Not ours to judge: a stream is judged by its pieces and its end.
+    except (ValueError, RecursionError):  # A stream is judged by its pieces and its end alone.
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -174,11 +174,11 @@ def _number(document: dict[str, Any], key: str) -> int | None:
 
 
 _SLICE_FRAMES = 256
-"""Parsed between two looks at the sockets, in about 1 ms."""
+"""Frames parsed between two looks at the sockets, in about 1 ms."""
 
 
 async def answer_text(frames: Sequence[bytes]) -> str:
-    """The content of the first choice. `frames` are what `sse.Scanner` kept; one that is no JSON has none."""
+    """The content of the first choice in `frames` that a `Scanner` kept; a frame that is no JSON has none."""
     parts = []
     for start in range(0, len(frames), _SLICE_FRAMES):
         parts += [_content(frame) for frame in frames[start : start + _SLICE_FRAMES]]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.client.processes import Message, Unpacker, packed
+from loadtests.client.processes import Message, Unpacker, pack
 from loadtests.record import Record, Timekeeping
 
 MESSAGES: list[Message] = [
@@ -17,7 +17,7 @@ MESSAGES: list[Message] = [
     Message(timekeeping=Timekeeping(1.0, 2.0, 3.0, 4.0, 0.5)),
     Message(failed="it broke"),
 ]
-DATA = b"".join(map(packed, MESSAGES))
+DATA = b"".join(map(pack, MESSAGES))
 
 
 @given(st.lists(st.integers(0, len(DATA)), max_size=20))

@@ -1,5 +1,4 @@
 import functools
-import itertools
 import os
 import signal
 import subprocess
@@ -10,8 +9,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from loadtests.client import processes as child
-from loadtests.client.processes import ClientProcesses
+from loadtests.client.processes import IGNORED, ClientProcesses, deal
 from loadtests.plan import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client, Closed
@@ -139,27 +137,14 @@ def test_clients_die_with_a_parent_that_is_killed(stub: Stub) -> None:
     assert not alive
 
 
-def test_requests_are_dealt_out_in_turn() -> None:
-    clients = ClientProcesses.of_open_loop(
-        [planned(index, -float(index)) for index in range(5)], target("http://localhost"), Client(processes=3)
-    )
-    jobs = [one._job.share for one in clients._children]
-    assert [[one.index for one in job.planned] for job in jobs] == [[4, 1], [3, 0], [2]]  # type: ignore[union-attr]
-    clients.close()
+def test_requests_are_dealt_out_in_turn_by_their_times() -> None:
+    shares = deal([planned(index, -float(index)) for index in range(5)], 3)
+
+    assert [[one.index for one in share] for share in shares] == [[4, 1], [3, 0], [2]]
+    assert deal([], 8) == [()]
 
 
-def test_a_run_without_requests_has_one_process_and_few_streams_as_many() -> None:
-    here, many = target("http://localhost"), Client(processes=8)
-    with ClientProcesses.of_open_loop([], here, many) as clients:
-        assert len(clients._children) == 1
-    how = Closed(streams=3, for_s=1)
-    with ClientProcesses.of_closed_loop(how, functools.partial(plan_of, 0, 1), here, many) as clients:
-        shares = [one._job.share for one in clients._children]
-    assert [share.closed.streams for share in shares] == [1, 1, 1]  # type: ignore[union-attr]
-    assert list(itertools.chain(*(share.planned() for share in shares))) == [planned(0)]  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("number", child.IGNORED)
+@pytest.mark.parametrize("number", IGNORED)
 def test_what_reaches_the_whole_group_does_not_end_a_client(stub: Stub, number: signal.Signals) -> None:
     plan = [planned(index, output_tokens=20) for index in range(3)]
     with ClientProcesses.of_open_loop(plan, target(stub.url, seed=705), Client()) as clients:

@@ -189,7 +189,7 @@ async def test_a_body_taken_while_it_is_made_is_not_kept() -> None:
 
 
 async def test_bodies_that_wait_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadtests.client.prompts.HELD_BYTES", 300)
+    monkeypatch.setattr("loadtests.client.prompts.READY_BYTES", 300)
     prompts = Counted()
     plan = [planned(index, 0.001 * index) for index in range(10)]  # 230 bytes each.
     bodies = Bodies(prompts, plan, time.monotonic())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loadtests.client.connection import TappedConnector
 from loadtests.client.drive import drive, drive_closed
-from loadtests.client.processes import packed
+from loadtests.client.processes import pack
 from loadtests.client.request import SpoiledError
 from loadtests.plan import Planned
 from loadtests.record import Record
@@ -175,7 +175,7 @@ async def test_an_error_with_half_a_character_can_be_told_on() -> None:
     head = b"HTTP/1.1 500 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
     [record], _ = await answered(saying(head + body))
     assert (record.outcome, record.error) == ("failed", "HTTP 500: error: bad ?")
-    assert packed(record)
+    assert pack(record)
 
 
 async def test_what_this_machine_lacks_is_no_fault_of_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
