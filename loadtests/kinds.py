@@ -33,7 +33,7 @@ class Between(ScenarioPart, Generic[Number]):
 
 
 class LogNormal(ScenarioPart, Generic[Number]):
-    """As lengths of real prompts and answers spread: exp of a normal law, cut to least and most."""
+    """A log-normal distribution, as of real prompts and answers, cut to least and most."""
 
     median: Number
     sigma: Annotated[float, Field(gt=0, le=4)]
@@ -80,7 +80,7 @@ class Geometric(ScenarioPart):
 
 
 def _sort(value: Any) -> str:
-    """Which law a value is meant to be, so that an error speaks of that one alone."""
+    """The distribution that a value is meant to be, so that an error speaks of that one alone."""
     if isinstance(value, dict):
         return "spread" if {"median", "sigma"} & set(value) else "range"
     return "range" if isinstance(value, Between) else "spread" if isinstance(value, LogNormal) else "number"
@@ -112,7 +112,7 @@ Turns = Annotated[
     | Annotated[Geometric, Tag("geometric")],
     Discriminator(_sort_turns),
 ]
-"""A number of turns, an even range of them, or a geometric law."""
+"""A number of turns, an even range of them, or a geometric distribution."""
 DISTRIBUTION_TAGS = frozenset(("number", "range", "spread", "geometric"))
 
 
@@ -121,9 +121,9 @@ class Leave(ScenarioPart):
 
     share: Annotated[float, Field(gt=0, le=1)]
     after_tokens: Annotated[int, Field(ge=1)] | None = None
-    """After this many pieces of the answer."""
+    """Pieces of the answer."""
     after_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
-    """This long after the intended time, whatever has arrived."""
+    """Seconds after the intended time."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -133,13 +133,12 @@ class Leave(ScenarioPart):
 
 
 class Conversation(ScenarioPart):
-    """Several turns, each of which sends all that was said before and a new message."""
+    """Several turns, each of which sends all turns before it and a new message."""
 
     # ShareGPT has 330,239 turns in 94,145 conversations, 3.51 each (Yan et al., "ShareChat", 2025, table 1).
-    # In a production log 75 % have at most 4 (Wang et al., "BurstGPT", 2024); by this law it is 74 %.
+    # In a production log 75 % have at most 4 (Wang et al., "BurstGPT", 2024); with these numbers it is 74 %.
     turns: Turns = Geometric(mean=3.5, most=40)
-    """How many, if nothing ends it earlier: an answer that does not come whole, the model's context, the time
-    of the scenario."""
+    """The most turns. A broken answer, the model's context or the scenario's time may end it earlier."""
     # From Mooncake's conversation trace (Qin et al., FAST 2025), whose blocks of 512 tokens tell which
     # request continues which: 3,540 turns come 126 s after the one before at the median, its answer included,
     # with quartiles of 69 and 267 s, so sigma is 1.0. ServeGen (Xiang et al., 2025) has about 100 s.
@@ -156,19 +155,20 @@ class Kind(ScenarioPart):
     model: str | None = None
     """None: the only model served that generates."""
     api: Literal["completions", "chat"] = "completions"
-    """`completions` sends token ids, so prompts have their exact length; words in a `chat` come near it."""
+    """`completions` sends token ids, so prompts have their exact length; `chat` sends words, and comes
+    near."""
     prompt_tokens: Length = 64
-    """All of the prompt, `shared_prefix_tokens` included. A trace's own lengths win. In a conversation only
-    the new message of each turn."""
+    """The whole prompt, with `shared_prefix_tokens`; in a conversation, the new message of each turn. The
+    lengths of a trace take precedence."""
     output_tokens: Length = 32
     """The answer has exactly this many (`ignore_eos`)."""
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """A system prompt that the first tokens of each prompt of this kind repeat."""
+    """Tokens of a system prompt, with which each prompt of this kind begins."""
     prefixes: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    """How many different ones, drawn evenly."""
+    """Different system prompts, drawn evenly."""
     leave: Leave | None = None
     conversation: Conversation | None = None
-    """Each arrival begins a conversation, whose first message is that of `shared_prefix_tokens`."""
+    """Each arrival begins a conversation, which `shared_prefix_tokens` open."""
 
     @model_validator(mode="after")
     def _speaks(self) -> Self:

@@ -6,7 +6,6 @@ from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from rich.console import Console, Group
@@ -21,6 +20,8 @@ from serve_app.cli import formats
 Stage = Literal["waiting", "running", "scaling down", "done"]
 """Waiting for the first replicas; sending requests; waiting for replicas to go; done."""
 RECENT_S = 10.0
+_LINE_EVERY_S = 10.0
+_MOST_REASON = 160
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class Progress:
     """The state of a run, which the runner keeps and views read. Times are seconds of the run."""
 
     planned_at: list[float] = field(default_factory=list)
-    """Intended times, rising; empty in a closed loop. Those of later turns join as soon as they are known."""
+    """Intended times, rising; empty in a closed loop. Later turns join as soon as their times are known."""
     planned_s: float = 0.0
     """How long requests come for."""
     stage: Stage = "waiting"
@@ -42,18 +43,16 @@ class Progress:
     decision: Mapping[str, Any] | None = None
     """The newest change of a target."""
     problem: str = ""
-    """What the observer could not read, at its last look."""
+    """The problem of the observer at its last look; empty if there was none."""
     outcomes: Counter[str] = field(default_factory=Counter)
-    tokens: int = 0
     worst_lag_s: float = 0.0
     _recent: deque[Record] = field(default_factory=deque)
 
     def add(self, records: Iterable[Record]) -> None:
-        """Requests that have ended."""
+        """Add requests that have ended."""
         for record in records:
             self.records.append(record)
             self.outcomes[record.outcome] += 1
-            self.tokens += record.output_tokens or len(record.pieces_s)
             self.worst_lag_s = max(self.worst_lag_s, record.lag_s)
             self._recent.append(record)
             if self.planned_at and record.next_at_s is not None:
@@ -75,14 +74,10 @@ class Progress:
         return sum(self.outcomes[outcome] for outcome in ERRORS)
 
     def recent(self) -> list[Record]:
-        """Those that ended within the last `RECENT_S`."""
+        """The requests that ended within the last `RECENT_S`."""
         while self._recent and self._recent[0].ended_s < self.at_s - RECENT_S:
             self._recent.popleft()
         return list(self._recent)
-
-
-_LINE_EVERY_S = 10.0
-_MOST_REASON = 160
 
 
 def view_for(console: Console, name: str) -> LiveView | LineView:
@@ -101,9 +96,7 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def show(self, progress: Progress) -> None:
@@ -117,7 +110,7 @@ class LineView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._stage = ""
-        self._decided: object = None
+        self._decided_at: object = None
         self._next_s = float("-inf")
 
     def __enter__(self) -> Self:
@@ -127,21 +120,23 @@ class LineView:
         return
 
     def show(self, progress: Progress) -> None:
-        """Print what is new."""
-        decided = progress.decision["at"] if progress.decision else None
-        if decided != self._decided:
-            self._decided = decided
-            self._say(decision_line(progress))
+        """Print the news."""
+        decided_at = progress.decision["at"] if progress.decision else None
+        if decided_at != self._decided_at:
+            self._decided_at = decided_at
+            self._print(decision_line(progress))
         if progress.stage == self._stage and progress.at_s < self._next_s:
             return
         self._stage = progress.stage
         self._next_s = progress.at_s + _LINE_EVERY_S
         if progress.stage == "waiting":
-            self._say(f"waiting for {progress.waiting_for}")
+            self._print(f"waiting for {progress.waiting_for}")
         elif progress.stage != "done":
-            self._say(f"{max(0.0, progress.at_s):6.1f} s  {requests_line(progress)}; {fleet_line(progress)}")
+            fleet = "; ".join(f"{_replicas(one)}, {_queues(one)}" for one in progress.samples.values())
+            seen = fleet or "no replicas seen yet"
+            self._print(f"{max(0.0, progress.at_s):6.1f} s  {requests_line(progress)}; {seen}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
 
 
@@ -153,12 +148,8 @@ def panel(name: str, progress: Progress) -> Group:
     if progress.decision:
         lines.append(Text(decision_line(progress), style="dim"))
     if progress.problem:
-        lines.append(
-            Text(
-                f"cannot read the server's state: {formats.plain(progress.problem, _MOST_REASON)}",
-                style="yellow",
-            )
-        )
+        problem = formats.plain(progress.problem, _MOST_REASON)
+        lines.append(Text(f"cannot read the server's state: {problem}", style="yellow"))
     return Group(*lines)
 
 
@@ -174,9 +165,11 @@ def _figures(progress: Progress) -> Table:
     table = Table.grid(padding=(0, 2))
     recent = progress.recent()
     share = min(1.0, progress.at_s / progress.planned_s) if progress.planned_s else 1.0
+    tokens = sum(record.output_tokens or len(record.pieces_s) for record in recent)
+    rate = f"{tokens / min(RECENT_S, max(1.0, progress.at_s)):.0f} tokens/s"
     table.add_row("time", ProgressBar(total=1.0, completed=max(0.0, share), width=60))
     table.add_row("requests", requests_line(progress))
-    table.add_row("last 10 s", f"{_latencies(recent)}, {_rate(recent, progress.at_s)}")
+    table.add_row("last 10 s", f"{_latencies(recent)}, {rate}")
     for model, sample in progress.samples.items():
         table.add_row("replicas", f"{_replicas(sample)}  {formats.plain(model)}")
         table.add_row("queues", _queues(sample))
@@ -187,20 +180,12 @@ def _figures(progress: Progress) -> Table:
 def requests_line(progress: Progress) -> str:
     """`120 sent, 96 answered, 20 open, 1 left, 3 errors`."""
     parts = [f"{progress.outcomes['answered']} answered"]
-    if progress.planned_at:  # what a closed loop has sent is told by what it has answered
+    if progress.planned_at:  # a closed loop has sent what it has answered
         parts = [f"{progress.due} sent", *parts, f"{progress.open} open"]
     if progress.outcomes["left"]:
         parts.append(f"{progress.outcomes['left']} left")
     parts.append(f"{progress.errors} errors")
     return ", ".join(parts)
-
-
-def fleet_line(progress: Progress) -> str:
-    """The replicas of every model on one line."""
-    if not progress.samples:
-        return "no replicas seen yet"
-    told = [f"{_replicas(sample)}, {_queues(sample)}" for sample in progress.samples.values()]
-    return "; ".join(told)
 
 
 def decision_line(progress: Progress) -> str:
@@ -213,15 +198,18 @@ def decision_line(progress: Progress) -> str:
 
 
 def _replicas(sample: Sample) -> str:
-    states = [("ready", sample.ready), ("starting", sample.starting), ("pending", sample.pending)]
-    states += [("draining", sample.draining)]
-    shown = ", ".join(f"{count} {name}" for name, count in states if count > 0 or name == "ready")
-    wanted = f" (target {sample.target})" if sample.target >= 0 else ""
-    return f"{shown}{wanted}".replace("-1 ready", "ready unknown")
+    ready = f"{sample.ready} ready" if sample.ready >= 0 else "ready unknown"
+    others = [(name, getattr(sample, name)) for name in ("starting", "pending", "draining")]
+    shown = ", ".join([ready, *(f"{count} {name}" for name, count in others if count > 0)])
+    return f"{shown} (target {sample.target})" if sample.target >= 0 else shown
 
 
 def _queues(sample: Sample) -> str:
-    parts = [("held", sample.held), ("waiting", sample.waiting), ("running", sample.running)]
+    parts = (
+        ("queued for a cold start", sample.held),
+        ("waiting", sample.waiting),
+        ("running", sample.running),
+    )
     return ", ".join(f"{max(0, count)} {name}" for name, count in parts)
 
 
@@ -231,8 +219,3 @@ def _latencies(records: Sequence[Record]) -> str:
         return "no first token"
     at95 = times[min(len(times) - 1, int(0.95 * len(times)))]
     return f"TTFT {formats.seconds(times[len(times) // 2])} median, {formats.seconds(at95)} at P95"
-
-
-def _rate(records: Sequence[Record], at_s: float) -> str:
-    tokens = sum(record.output_tokens or len(record.pieces_s) for record in records)
-    return f"{tokens / min(RECENT_S, max(1.0, at_s)):.0f} tokens/s"

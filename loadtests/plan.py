@@ -1,8 +1,8 @@
 """From a scenario to its requests. Equal scenarios and seeds give equal plans.
 
-Arrivals, kinds, lengths, prefixes and leaving clients have streams of random numbers of their own, and so
-have the turns of conversations, their pauses and the lengths of their later turns. A change of the lengths,
-say, leaves every intended time as it was.
+Arrivals, kinds, lengths, prefixes and leaving clients each have a stream of random numbers of their own, and
+so have the turns of conversations, their pauses and the lengths of later turns. A change of the lengths, for
+example, leaves every intended time as it was.
 """
 
 from __future__ import annotations
@@ -15,40 +15,44 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.kinds import Between, Conversation, Geometric, Kind, Leave, Length, LogNormal, Think, Turns
+from loadtests.kinds import Between, Conversation, Geometric, Kind, Length, LogNormal, Think, Turns
 from loadtests.scenario import Arrivals, Burst, Idle, Ramp, Recorded, Scenario, Steady, Wave
 from serve_app.settings.settings_error import SettingsError
 from traces import TraceError, open_trace
 from traces.trace import Floats, Ints
 
+MOST_REQUESTS = 2_000_000
+"""A plan is held in memory: some 200 bytes per request."""
+_CLOSED_CHUNK = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is sent, and when. Equal scenarios and seeds plan equal requests."""
+    """A request before it is sent."""
 
     index: int
     """Its place in the plan, from 0; its prompt is drawn from the seed and this."""
     at_s: float
-    """The intended time, seconds after the run's start. A later turn of a conversation has none before the
-    answer to the turn before has come, and 0 here."""
+    """The intended time, seconds after the run's start. 0 for a later turn of a conversation, whose time
+    depends on the answer before it."""
     kind: str
     model: str | None
     """None: the only one that generates."""
     api: str
     """`completions` or `chat`."""
     prompt_tokens: int
-    """All of it. Of a later turn, if each answer has as many tokens as planned."""
+    """The whole prompt. For a later turn, if each answer has as many tokens as planned."""
     output_tokens: int
     prefix_tokens: int = 0
     """The first tokens of the prompt, which other requests of the kind share."""
     prefix: int = 0
-    """Which of the kind's prefixes."""
+    """The number of that prefix within the kind."""
     leave_after_tokens: int | None = None
     leave_after_s: float | None = None
     session: int | None = None
-    """Which conversation it is a turn of: the `index` of its first turn. None: it stands alone."""
+    """The conversation, by the `index` of its first turn; None for a request without one."""
     turn: int = 0
-    """Which turn, from 1; 0 if it stands alone."""
+    """The turn of the conversation, from 1; 0 without one."""
     history_tokens: int = 0
     """Tokens between the prefix and the new message: earlier messages and their answers."""
     think_s: float = 0.0
@@ -62,51 +66,39 @@ class Planned:
         return self.prompt_tokens - self.prefix_tokens - self.history_tokens
 
     def turns(self) -> Iterator[Planned]:
-        """It and the turns after it."""
+        """This turn and the turns after it."""
         turn: Planned | None = self
         while turn is not None:
             yield turn
             turn = turn.following
 
 
-def draw_length(law: Length, draws: np.random.Generator) -> int:
-    """A number of tokens."""
-    if isinstance(law, Between):
-        return int(draws.integers(law.least, law.most + 1))
-    if isinstance(law, LogNormal):
-        return round(_spread(law.median, law.sigma, law.least, law.most, draws))
-    return law
+def draw_whole(given: Length | Turns, draws: np.random.Generator) -> int:
+    """A number of tokens or turns."""
+    if isinstance(given, Between):
+        return int(draws.integers(given.least, given.most + 1))
+    if isinstance(given, LogNormal):
+        return round(_log_normal(given.median, given.sigma, given.least, given.most, draws))
+    if isinstance(given, Geometric):
+        return min(int(draws.geometric(1 / given.mean)), given.most)
+    return given
 
 
-def draw_pause_s(law: Think, draws: np.random.Generator) -> float:
+def draw_pause_s(given: Think, draws: np.random.Generator) -> float:
     """A pause, seconds."""
-    if isinstance(law, Between):
-        return float(draws.uniform(law.least, law.most))
-    if isinstance(law, LogNormal):
-        return _spread(law.median, law.sigma, law.least, law.most, draws)
-    return law
+    if isinstance(given, Between):
+        return float(draws.uniform(given.least, given.most))
+    if isinstance(given, LogNormal):
+        return _log_normal(given.median, given.sigma, given.least, given.most, draws)
+    return given
 
 
-def draw_turns(law: Turns, draws: np.random.Generator) -> int:
-    """A number of turns."""
-    if isinstance(law, Between):
-        return int(draws.integers(law.least, law.most + 1))
-    if isinstance(law, Geometric):
-        return min(int(draws.geometric(1 / law.mean)), law.most)
-    return law
-
-
-def _spread(median: float, sigma: float, least: float, most: float, draws: np.random.Generator) -> float:
+def _log_normal(median: float, sigma: float, least: float, most: float, draws: np.random.Generator) -> float:
     return min(max(median * math.exp(sigma * draws.standard_normal()), least), most)
 
 
-MOST_REQUESTS = 2_000_000
-"""A plan is held in memory: some 200 bytes a request."""
-_CLOSED_CHUNK = 256
-
-
 class Planner:
-    """Draws what the requests of one scenario are; `Arrivals` say when they come."""
+    """Draws the requests of one scenario; `Arrivals` give their times."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._kinds = scenario.requests
@@ -123,46 +115,43 @@ class Planner:
     def requests(self, at_s: Floats, lengths: tuple[Ints, Ints] | None = None) -> list[Planned]:
         """One request, or the first turn of a conversation, for each time.
 
-        With the `lengths` (prompt, output) of a trace, where there are any.
+        A trace gives its own `lengths` of prompts and outputs.
         """
-        picked = self._picks.choice(len(self._kinds), size=len(at_s), p=self._shares)
+        picks = self._picks.choice(len(self._kinds), size=len(at_s), p=self._shares)
         made = []
-        for place, (when, which) in enumerate(zip(at_s.tolist(), picked.tolist(), strict=True)):
+        for place, (when, which) in enumerate(zip(at_s.tolist(), picks.tolist(), strict=True)):
             kind = self._kinds[which]
-            prompt = draw_length(kind.prompt_tokens, self._lengths)
-            output = draw_length(kind.output_tokens, self._lengths)
+            prompt = draw_whole(kind.prompt_tokens, self._lengths)
+            output = draw_whole(kind.output_tokens, self._lengths)
             if lengths is not None:
                 prompt, output = int(lengths[0][place]), int(lengths[1][place])
             if kind.conversation is not None:
                 prompt += kind.shared_prefix_tokens
-            one = self._planned(kind, when, prompt, output)
-            made.append(self._talk(kind, kind.conversation, one) if kind.conversation is not None else one)
+            leave_tokens, leave_s = self._leave(kind)
+            one = Planned(
+                index=self._index(),
+                at_s=round(when, 6),
+                kind=kind.kind,
+                model=kind.model,
+                api=kind.api,
+                prompt_tokens=prompt,
+                output_tokens=output,
+                # The last token of a prompt is its own, or the prefix cache would leave nothing to compute.
+                prefix_tokens=min(kind.shared_prefix_tokens, prompt - 1),
+                prefix=int(self._prefixes.integers(kind.prefixes)),
+                leave_after_tokens=leave_tokens,
+                leave_after_s=leave_s,
+            )
+            made.append(one if kind.conversation is None else self._add_turns(kind, kind.conversation, one))
         return made
 
-    def _planned(self, kind: Kind, at_s: float, prompt: int, output: int) -> Planned:
-        leave = self._leave(kind)
-        return Planned(
-            index=self._index(),
-            at_s=round(at_s, 6),
-            kind=kind.kind,
-            model=kind.model,
-            api=kind.api,
-            prompt_tokens=prompt,
-            output_tokens=output,
-            # The last token of a prompt is its own, or the prefix cache would hold nothing to compute.
-            prefix_tokens=min(kind.shared_prefix_tokens, prompt - 1),
-            prefix=int(self._prefixes.integers(kind.prefixes)),
-            leave_after_tokens=leave.after_tokens if leave is not None else None,
-            leave_after_s=leave.after_s if leave is not None else None,
-        )
-
-    def _talk(self, kind: Kind, conversation: Conversation, first: Planned) -> Planned:
-        """`first` with the turns that follow it."""
+    def _add_turns(self, kind: Kind, conversation: Conversation, first: Planned) -> Planned:
         turns = [replace(first, session=first.index, turn=1)]
-        for number in range(2, draw_turns(conversation.turns, self._turns) + 1):
-            before, leave = turns[-1], self._leave(kind)
+        for number in range(2, draw_whole(conversation.turns, self._turns) + 1):
+            before = turns[-1]
+            leave_tokens, leave_s = self._leave(kind)
             history = before.prompt_tokens - before.prefix_tokens + before.output_tokens
-            message = draw_length(kind.prompt_tokens, self._later_lengths)
+            message = draw_whole(kind.prompt_tokens, self._later_lengths)
             turns.append(
                 replace(
                     before,
@@ -171,10 +160,10 @@ class Planner:
                     turn=number,
                     history_tokens=history,
                     prompt_tokens=before.prefix_tokens + history + message,
-                    output_tokens=draw_length(kind.output_tokens, self._later_lengths),
+                    output_tokens=draw_whole(kind.output_tokens, self._later_lengths),
                     think_s=round(draw_pause_s(conversation.think_s, self._pauses), 6),
-                    leave_after_tokens=leave.after_tokens if leave is not None else None,
-                    leave_after_s=leave.after_s if leave is not None else None,
+                    leave_after_tokens=leave_tokens,
+                    leave_after_s=leave_s,
                 )
             )
         following = None
@@ -186,11 +175,12 @@ class Planner:
         self.made += 1
         return self.made - 1
 
-    def _leave(self, kind: Kind) -> Leave | None:
-        """How the client of the next request leaves, if it does."""
+    def _leave(self, kind: Kind) -> tuple[int | None, float | None]:
+        """After how many tokens or seconds the client of the next request leaves, if it does."""
         # Drawn whether it is used or not, so that the share changes who leaves and nothing else.
-        leaves = kind.leave is not None and bool(self._leaves.random() < kind.leave.share)
-        return kind.leave if leaves else None
+        if kind.leave is None or self._leaves.random() >= kind.leave.share:
+            return None, None
+        return kind.leave.after_tokens, kind.leave.after_s
 
 
 def plan(scenario: Scenario, folder: Path, trace: str | None = None) -> tuple[tuple[Planned, ...], float]:
@@ -200,7 +190,7 @@ def plan(scenario: Scenario, folder: Path, trace: str | None = None) -> tuple[tu
 
     Args:
         scenario: With `arrivals`.
-        folder: Of the scenario's file, from which the names of traces count.
+        folder: Of the scenario's file; names of traces are relative to it.
         trace: A file in place of those that `shape: trace` names.
 
     Raises:
@@ -212,18 +202,13 @@ def plan(scenario: Scenario, folder: Path, trace: str | None = None) -> tuple[tu
     for _ in range(scenario.repeat):
         for stretch in scenario.arrivals:
             times, lengths = _arrivals(stretch, planner.times, folder, trace)
-            _bounded(planner.made + len(times))
+            _check_number(planner.made + len(times))
             requests += planner.requests(times + start_s, lengths)
-            _bounded(planner.made)
-            start_s += _length_s(stretch)
+            _check_number(planner.made)
+            start_s += stretch.for_s * (stretch.time if isinstance(stretch, Recorded) else 1.0)
     if not requests:
         raise SettingsError(["arrivals: no request came of them; raise a rate, or for_s"])
     return tuple(sorted(requests, key=lambda request: request.at_s)), start_s
-
-
-def _bounded(requests: float) -> None:
-    if requests > MOST_REQUESTS:
-        raise SettingsError([f"arrivals: must come to at most {MOST_REQUESTS:,} requests"])
 
 
 def endless(scenario: Scenario) -> Iterator[Planned]:
@@ -233,8 +218,9 @@ def endless(scenario: Scenario) -> Iterator[Planned]:
         yield from planner.requests(np.zeros(_CLOSED_CHUNK))
 
 
-def _length_s(stretch: Arrivals) -> float:
-    return stretch.for_s * stretch.time if isinstance(stretch, Recorded) else stretch.for_s
+def _check_number(requests: float) -> None:
+    if requests > MOST_REQUESTS:
+        raise SettingsError([f"arrivals: must come to at most {MOST_REQUESTS:,} requests"])
 
 
 def _arrivals(
@@ -249,24 +235,21 @@ def _arrivals(
         case Recorded():
             return _recorded(stretch, folder, trace)
         case Steady():
-            expected = stretch.rate * stretch.for_s
-            units = _units(expected, stretch.spacing, draws)
-            return units / stretch.rate, None
+            return _unit_times(stretch.rate * stretch.for_s, stretch.spacing, draws) / stretch.rate, None
         case Ramp():
-            expected = (stretch.rate + stretch.to_rate) / 2 * stretch.for_s
-            units = _units(expected, stretch.spacing, draws)
+            units = _unit_times((stretch.rate + stretch.to_rate) / 2 * stretch.for_s, stretch.spacing, draws)
             return _on_ramp(stretch, units), None
         case Wave():
             return _on_wave(stretch, draws), None
 
 
-def _units(expected: float, spacing: str, draws: np.random.Generator) -> Floats:
-    """Arrivals of a process with one a second, up to `expected`: other rates stretch its time.
+def _unit_times(expected: float, spacing: str, draws: np.random.Generator) -> Floats:
+    """Arrivals of a process with one per second, up to `expected`: other rates stretch its time.
 
     A Poisson process with a rate that changes is one of rate 1 on the time axis of the rate's integral
     (Cinlar, "Introduction to Stochastic Processes", 1975, 4.7).
     """
-    _bounded(expected / 2)
+    _check_number(expected / 2)
     if spacing == "even":
         return np.arange(0.5, expected, 1.0, dtype=np.float64)
     # Six standard deviations more than are expected, so that one draw is enough.
@@ -275,7 +258,7 @@ def _units(expected: float, spacing: str, draws: np.random.Generator) -> Floats:
 
 
 def _on_ramp(stretch: Ramp, units: Floats) -> Floats:
-    """Where the integral rate * t + slope * t^2 / 2 reaches each of `units`."""
+    """The times at which the integral rate * t + slope * t^2 / 2 reaches each of `units`."""
     slope = (stretch.to_rate - stretch.rate) / stretch.for_s
     root = np.sqrt(np.maximum(stretch.rate**2 + 2 * slope * units, 0.0))
     # 2 u / (rate + root) rather than (root - rate) / slope, which loses its digits as the slope nears 0.
@@ -289,8 +272,8 @@ def _on_wave(stretch: Wave, draws: np.random.Generator) -> Floats:
     steps = int(max(1000, min(200_000, 200 * stretch.for_s / stretch.period_s)))
     grid = np.linspace(0.0, stretch.for_s, steps + 1)
     # sin(x - pi / 2) = -cos(x)
-    counted = stretch.rate * (grid - stretch.swing * np.sin(turn * grid) / turn)
-    return np.interp(_units(float(counted[-1]), stretch.spacing, draws), counted, grid)
+    integral = stretch.rate * (grid - stretch.swing * np.sin(turn * grid) / turn)
+    return np.interp(_unit_times(float(integral[-1]), stretch.spacing, draws), integral, grid)
 
 
 def _recorded(stretch: Recorded, folder: Path, trace: str | None) -> tuple[Floats, tuple[Ints, Ints] | None]:
@@ -304,12 +287,12 @@ def _recorded(stretch: Recorded, folder: Path, trace: str | None) -> tuple[Float
         chunks = list(recorded.chunks())
     except TraceError as error:
         raise SettingsError([str(error)]) from None
-    for told in recorded.left_out():
-        print(f"tideserve: {told}", file=sys.stderr)
-    prompts = _scaled(np.concatenate([c.input_tokens for c in chunks]), stretch, stretch.most_prompt_tokens)
-    outputs = _scaled(np.concatenate([c.output_tokens for c in chunks]), stretch, stretch.most_output_tokens)
+    for sentence in recorded.left_out():
+        print(f"tideserve: {sentence}", file=sys.stderr)
+
+    def scale(tokens: list[Ints], most: int) -> Ints:
+        return np.clip(np.round(np.concatenate(tokens) * stretch.tokens).astype(np.int64), 1, most)
+
+    prompts = scale([chunk.input_tokens for chunk in chunks], stretch.most_prompt_tokens)
+    outputs = scale([chunk.output_tokens for chunk in chunks], stretch.most_output_tokens)
     return np.concatenate([chunk.arrival_s for chunk in chunks]), (prompts, outputs)
-
-
-def _scaled(tokens: Ints, stretch: Recorded, most: int) -> Ints:
-    return np.clip(np.round(tokens * stretch.tokens).astype(np.int64), 1, most)

@@ -43,7 +43,7 @@ class Ramp(ScenarioPart):
 
 
 class Wave(ScenarioPart):
-    """A day and night: rate * (1 + swing * sin(2 pi t / period_s - pi / 2)), which begins at its least."""
+    """A day and night: rate * (1 + swing * sin(2 pi t / period_s - pi / 2)), which begins at its minimum."""
 
     shape: Literal["wave"]
     for_s: Seconds
@@ -72,7 +72,7 @@ class Burst(ScenarioPart):
 
 
 class Idle(ScenarioPart):
-    """Nothing."""
+    """No requests."""
 
     shape: Literal["idle"]
     for_s: Seconds
@@ -87,7 +87,7 @@ class Recorded(ScenarioPart):
     start_s: Annotated[float, Field(ge=0)] = 0.0
     """Where in the trace to begin."""
     for_s: Seconds
-    """How much of it, in seconds of the trace before `time`."""
+    """Seconds of the trace, before `time` scales them."""
     time: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Factor on the time between requests: 0.1 replays ten times faster."""
     rate: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -127,9 +127,9 @@ class Slos(ScenarioPart):
     ttft_ms: Bounds | None = Bounds(p50=100, p95=200, p99=500)
     """For all requests, cold ones included, counted from the intended time."""
     warm_ttft_ms: Bounds | None = None
-    """For requests that were not held."""
+    """For requests that were not queued for a cold start."""
     cold_wait_s: Bounds | None = None
-    """How long the others were held."""
+    """How long the others were queued for a cold start."""
     itl_ms: Bounds | None = Bounds(p50=15, p95=25, p99=40)
     """Time between two pieces of an answer, over all answers."""
     hundred_tokens_s: Bounds | None = Bounds(p50=2, p95=3, p99=5)
@@ -154,10 +154,10 @@ class Closed(ScenarioPart):
 
 
 class Scaling(ScenarioPart):
-    """What the replicas of a model must do. None is not looked at."""
+    """Demands on the replicas of a model. None is not judged."""
 
     starts_at: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """Ready replicas before the first request. The run waits for them, and is invalid without."""
+    """Ready replicas before the first request. The run waits for them, and is invalid without them."""
     reaches: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Ready at once, at least, at some moment."""
     returns_to: Annotated[int, Field(ge=0, le=10_000)] | None = None
@@ -167,7 +167,7 @@ class Scaling(ScenarioPart):
 
 
 class Client(ScenarioPart):
-    """How requests are sent, and how late the client itself may be before its figures mean nothing."""
+    """How requests are sent, and how late the client may be before the run is invalid."""
 
     lag_p99_ms: Annotated[float, Field(gt=0, le=60_000)] = 10.0
     """99 % of requests leave, and 99 % of the time arrivals are noticed, at most this much too late."""
@@ -182,7 +182,7 @@ class Client(ScenarioPart):
 
 
 class Cost(ScenarioPart):
-    """What a replica costs."""
+    """The cost of a replica."""
 
     gpus_per_replica: Annotated[int, Field(ge=1, le=1024)] = 1
     price_per_gpu_hour: Annotated[float, Field(ge=0, le=10_000)] = 0.0
@@ -194,12 +194,12 @@ class Scenario(ScenarioPart):
 
     name: Name
     about: str = ""
-    """For people: what it is to show."""
+    """The purpose, for people."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     arrivals: tuple[Arrivals, ...] = ()
     """One after another; open loop."""
     repeat: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """How often all of `arrivals` come."""
+    """How often `arrivals` repeat."""
     closed: Closed | None = None
     """In place of `arrivals`."""
     requests: Annotated[tuple[Kind, ...], Field(min_length=1)]
@@ -228,7 +228,7 @@ class Scenario(ScenarioPart):
         return self
 
     def digest(self) -> str:
-        """SHA-256 of what the scenario says, whatever its file looks like."""
+        """SHA-256 of the scenario, independent of the layout of its file."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

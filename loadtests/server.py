@@ -20,34 +20,47 @@ from serve_app.cli.listening import free_port
 from serve_app.cli.progress import ask_ready
 
 _TIMEOUT = aiohttp.ClientTimeout(total=15.0)
-_SHOWN = 300
+_LONGEST_ANSWER = 300
+_START_S = 600.0
+_STOP_S = 60.0
+_KILL_S = 10.0
+_FAILED_S = 20.0
+"""A model that fails to start is tried again; after this long it is given up."""
+_POLL_S = 0.5
+_LOG_TAIL = 2000
 
 
 class ServerError(Exception):
-    """A server that cannot be tested. One sentence for the user, with what to do about it."""
+    """A server that cannot be tested. One sentence for the user, with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The models of a server, with their context lengths where it tells them, and its version."""
+    """The models of a server, with their context lengths where it gives them, and its version."""
 
     context: Mapping[str, int | None]
     version: str = ""
 
 
 async def served(session: aiohttp.ClientSession, url: str) -> Served:
-    """Ask `url` what it serves.
+    """Ask `url` which models it serves, without waking any.
 
     Raises ServerError if nothing answers there, or not as the OpenAI API does.
     """
     document = await _json(session, f"{url}/v1/models")
     try:
-        models = {str(model["id"]): _length(model.get("max_model_len")) for model in document["data"]}
+        listed = ((str(model["id"]), model.get("max_model_len")) for model in document["data"])
+        models = {name: None if length is None else int(length) for name, length in listed}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ServerError(f"{url}/v1/models answers, but not as the OpenAI API does") from None
     if not models:
         raise ServerError(f"{url}/v1/models lists no model")
-    return Served(models, await _version(session, url))
+    try:
+        info = (await _json(session, f"{url}/openapi.json"))["info"]
+        version = f"{info['title']} {info['version']}"
+    except (ServerError, KeyError, TypeError):
+        version = ""  # a gateway may hide it, and only the report's footer needs it
+    return Served(models, version)
 
 
 def choose_model(found: Served, given: str | None) -> str:
@@ -66,44 +79,30 @@ def choose_model(found: Served, given: str | None) -> str:
 
 
 def check_plan(planned: Sequence[Planned], found: Served, default: str) -> None:
-    """Find out before the run what the server would refuse in its middle.
+    """Refuse before the run a request that the server would refuse in its middle.
 
     Raises ServerError for a model that is not served, or a request longer than its model's context.
     """
+
+    def tokens(request: Planned) -> int:
+        return request.prompt_tokens + request.output_tokens
+
     longest: dict[tuple[str, str], Planned] = {}
     for request in planned:
         key = request.kind, request.model or default
-        known = longest.get(key)
-        if known is None or _tokens(request) > _tokens(known):
-            longest[key] = request
+        longest[key] = max(longest.get(key, request), request, key=tokens)
     for (kind, model), request in longest.items():
         if model not in found.context:
+            known = ", ".join(found.context)
             raise ServerError(
-                f"requests of kind {kind!r}: model = {model!r} is not served; "
-                f"there are {', '.join(found.context)}"
+                f"requests of kind {kind!r}: model = {model!r} is not served; there are {known}"
             )
         context = found.context[model]
-        if context is not None and _tokens(request) > context:
+        if context is not None and tokens(request) > context:
             raise ServerError(
                 f"requests of kind {kind!r}: {request.prompt_tokens} tokens of a prompt and "
                 f"{request.output_tokens} of its answer exceed max_model_len = {context} of {model}"
             )
-
-
-def _tokens(request: Planned) -> int:
-    return request.prompt_tokens + request.output_tokens
-
-
-def _length(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-async def _version(session: aiohttp.ClientSession, url: str) -> str:
-    try:
-        info = (await _json(session, f"{url}/openapi.json"))["info"]
-        return f"{info['title']} {info['version']}"
-    except (ServerError, KeyError, TypeError):
-        return ""  # a gateway may hide it; nothing but the report's footer misses it
 
 
 async def _json(session: aiohttp.ClientSession, url: str) -> Any:
@@ -114,7 +113,7 @@ async def _json(session: aiohttp.ClientSession, url: str) -> Any:
             if "Location" in reply.headers:
                 raise ServerError(f"{url} redirects to {reply.headers['Location']}; give --url accordingly")
             if reply.status != 200:
-                raise ServerError(f"{url} answers {reply.status}: {' '.join(text.split())[:_SHOWN]}")
+                raise ServerError(f"{url} answers {reply.status}: {' '.join(text.split())[:_LONGEST_ANSWER]}")
             return json.loads(text)
     except (aiohttp.ClientError, OSError) as error:
         raise ServerError(f"nothing answers at {url}: {error or type(error).__name__}") from None
@@ -122,20 +121,9 @@ async def _json(session: aiohttp.ClientSession, url: str) -> Any:
         raise ServerError(f"{url} answers, but not with JSON") from None
 
 
-_START_S = 600.0
-_STOP_S = 60.0
-_KILLED_WITHIN_S = 10.0
-_FAILED_S = 20.0
-"""A model that fails to start is tried again some times; one that has failed for so long is not."""
-_POLL_S = 0.5
-_TAIL = 2000
-
-
 @contextmanager
 def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[str]:
-    """`tideserve run CONFIG` on a free port, while the block runs; gives its URL.
-
-    Its output goes to `log`.
+    """`tideserve run CONFIG` on a free port while the block runs. Yields its URL; its output goes to `log`.
 
     Raises:
         CommandError: if it ends before it is ready, a model has failed, or it is not ready in ten minutes.
@@ -151,7 +139,7 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, process_group=0
         )
     try:
-        _wait(server, url, log, say)
+        _wait_until_ready(server, url, log, say)
         yield url
     finally:
         say("stopping the server")
@@ -161,25 +149,26 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
         except subprocess.TimeoutExpired:
             server.kill()
             with suppress(subprocess.TimeoutExpired):  # the kernel may not end it: a GPU or a disk hangs
-                server.wait(_KILLED_WITHIN_S)
-            say(
-                f"the server did not stop within {_STOP_S:g} s and was killed (process {server.pid}); "
-                f"see {log}"
-            )
+                server.wait(_KILL_S)
+            killed = f"did not stop within {_STOP_S:g} s and was killed (process {server.pid})"
+            say(f"the server {killed}; see {log}")
 
 
-def _wait(server: subprocess.Popen[bytes], url: str, log: Path, say: Callable[[str], None]) -> None:
+def _wait_until_ready(
+    server: subprocess.Popen[bytes], url: str, log: Path, say: Callable[[str], None]
+) -> None:
     well = time.monotonic()
     end = well + _START_S
-    said: dict[str, str] = {}
+    phases: dict[str, str] = {}
     while time.monotonic() < end:
         if server.poll() is not None:
-            raise CommandError(f"the server ended before it was ready:\n{_tail(log)}")
+            tail = log.read_text(errors="replace")[-_LOG_TAIL:]
+            raise CommandError(f"the server ended before it was ready:\n{tail}")
         ready, models = ask_ready(url)
         for name, model in models.items():
             phase = str(model.get("phase") or model.get("state"))
-            if said.get(name) != phase:
-                said[name] = phase
+            if phases.get(name) != phase:
+                phases[name] = phase
                 say(f"{name}: {phase}")
         if ready:
             return
@@ -190,7 +179,3 @@ def _wait(server: subprocess.Popen[bytes], url: str, log: Path, say: Callable[[s
             raise CommandError(f"a model failed: {'; '.join(failed)}; see {log}")
         time.sleep(_POLL_S)
     raise CommandError(f"the server is not ready after {_START_S:g} s; see {log}")
-
-
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-_TAIL:]

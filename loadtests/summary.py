@@ -1,10 +1,11 @@
-"""Figures of a run: counts, latencies, rates, and both over time."""
+"""Figures of a run: counts, latencies, rates, and both over time. Nothing is dropped from percentiles."""
 
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 
 import numpy as np
@@ -13,19 +14,24 @@ import numpy.typing as npt
 from loadtests.columns import COLD_S, Columns, Floats, Percentiles, applicable
 from loadtests.conversations import Conversations, PromptCache, conversations, prompt_cache
 from loadtests.fleet import Fleet, fleets
-from loadtests.record import ERRORS, Outcome, Record, Run
+from loadtests.record import ERRORS, OUTCOMES, Outcome, Record, Run
 from loadtests.scenario import Bounds, Scenario
+
+WIDTHS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+MOST_WINDOWS = 120
+SLOWEST = 5
+_NUMBER = re.compile(r"\b(?=[0-9a-f]*[0-9])[0-9a-f]+(?:\.[0-9]+)?\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a run. Seconds, and requests or tokens a second."""
+    """Requests and tokens per second, and the share of good requests."""
 
     arrivals_s: float
     """How long requests came by the scenario, or until the run ended early."""
     span_s: float
-    """From the run's start to the end of the last request, and at least `arrivals_s`: what comes out is over
-    no less time than what came in, so that a server never seems to answer more than was offered."""
+    """From the run's start to the end of the last request, and at least `arrivals_s`: with a shorter time, a
+    server would seem to answer more than was offered."""
     offered_rps: float
     """Requests by intended time, over `arrivals_s`."""
     answered_rps: float
@@ -35,54 +41,52 @@ class Rates:
     output_tokens_per_s: float
     """Over `span_s`."""
     goodput: float | None
-    """Share of all requests, 0 to 1, that were good: no error, TTFT at most as in `slos.ttft_ms`, of a warm
-    request as in `slos.warm_ttft_ms`, and own mean time per output token at most as in `slos.itl_ms`. Of each
-    the bound of P95 counts, else that of P99, else that of P50. What has no bound is not looked at; None
-    where nothing has one, or without requests.
+    """Share of all requests, 0 to 1, without an error and within the bounds of `slos.ttft_ms`, `warm_ttft_ms`
+    (warm requests) and `itl_ms` (the request's mean time per token). The bound is that of P95, else P99, else
+    P50. None where there is no bound, or no request.
 
-    Reading both targets request by request is after Zhong et al., "DistServe: Disaggregating Prefill and
-    Decoding for Goodput-optimized Large Language Model Serving" (OSDI 2024); they call this share SLO
-    attainment, and the highest rate that keeps it goodput.
+    Judging both targets request by request is after Zhong et al., "DistServe" (OSDI 2024); they call this
+    share SLO attainment, and the highest rate that keeps it goodput.
     """
     goodput_rps: float | None
     """Good requests, over `span_s`."""
     tokens_per_piece: float | None
-    """Over 1 where tokens were sent together: ITL sees no gaps within. None if not counted."""
+    """Over 1 where tokens were sent together: ITL has no gaps within a piece. None if not counted."""
 
 
 def rates(run: Run, scenario: Scenario, columns: Columns) -> Rates:
-    """Those of `run`."""
-    planned = _planned_s(scenario)
-    arrivals_s = min(planned, run.duration_s) if run.interrupted else planned
+    """The rates of `run`."""
+    if scenario.closed is not None:
+        planned_s = scenario.closed.for_s
+    else:
+        planned_s = scenario.repeat * sum(
+            part.for_s * part.time if part.shape == "trace" else part.for_s for part in scenario.arrivals
+        )
+    arrivals_s = min(planned_s, run.duration_s) if run.interrupted else planned_s
     count = len(columns.at_s)
     span_s = max([arrivals_s, *columns.ended_s.tolist()])
     tokens = int(columns.tokens.sum())
-    good = _good(scenario, columns)
+    good = _count_good(scenario, columns) if count else None
+    counted = [record for record in run.records if record.pieces_s and record.output_tokens is not None]
+    pieces = sum(len(record.pieces_s) for record in counted)
+
+    def over(amount: float, seconds: float) -> float:
+        return amount / seconds if seconds > 0 else 0.0
+
     return Rates(
         arrivals_s=arrivals_s,
         span_s=span_s,
-        offered_rps=_over(count, arrivals_s),
-        answered_rps=_over(sum(record.outcome == "answered" for record in run.records), span_s),
+        offered_rps=over(count, arrivals_s),
+        answered_rps=over(sum(record.outcome == "answered" for record in run.records), span_s),
         output_tokens=tokens,
-        output_tokens_per_s=_over(tokens, span_s),
-        goodput=good / count if good is not None and count else None,
-        goodput_rps=_over(good, span_s) if good is not None and count else None,
-        tokens_per_piece=_tokens_per_piece(run.records),
+        output_tokens_per_s=over(tokens, span_s),
+        goodput=None if good is None else good / count,
+        goodput_rps=None if good is None else over(good, span_s),
+        tokens_per_piece=sum(record.output_tokens or 0 for record in counted) / pieces if pieces else None,
     )
 
 
-def _planned_s(scenario: Scenario) -> float:
-    if scenario.closed is not None:
-        return scenario.closed.for_s
-    once = sum(part.for_s * part.time if part.shape == "trace" else part.for_s for part in scenario.arrivals)
-    return once * scenario.repeat
-
-
-def _over(amount: float, seconds: float) -> float:
-    return amount / seconds if seconds > 0 else 0.0
-
-
-def _good(scenario: Scenario, columns: Columns) -> int | None:
+def _count_good(scenario: Scenario, columns: Columns) -> int | None:
     slos = scenario.slos
     ttft_ms, warm_ms, itl_ms = (_target(each) for each in (slos.ttft_ms, slos.warm_ttft_ms, slos.itl_ms))
     if ttft_ms is warm_ms is itl_ms is None:
@@ -98,20 +102,9 @@ def _good(scenario: Scenario, columns: Columns) -> int | None:
 
 
 def _target(bounds: Bounds | None) -> float | None:
-    """What one request has to keep."""
+    """The bound on one request."""
     known = (bounds.p95, bounds.p99, bounds.p50) if bounds else ()
     return next((bound for bound in known if bound is not None), None)
-
-
-def _tokens_per_piece(records: tuple[Record, ...]) -> float | None:
-    counted = [record for record in records if record.pieces_s and record.output_tokens is not None]
-    if not counted:
-        return None
-    return sum(r.output_tokens or 0 for r in counted) / sum(len(r.pieces_s) for r in counted)
-
-
-WIDTHS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0)
-MOST_WINDOWS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +113,24 @@ class Window:
 
     start_s: float
     end_s: float
-    """The last window may be shorter or longer than the others, by up to half of them: one request in a
-    remainder of a millisecond would be a thousand a second."""
+    """The last window may be half as long as the others, or 1.5 times: one request in a remainder of a
+    millisecond would be a thousand per second."""
     arrivals: int
     """Requests whose intended time lies in it."""
     rate_rps: float
-    """The same a second."""
+    """Arrivals per second."""
     ttft_s: Percentiles | None
     """TTFT of these requests; infinity where it never came. None if there are no requests."""
     itl_s: Percentiles | None
     """Gaps before the pieces that arrived in it; None if there are none."""
     errors: int
-    """How many of these requests were rejected, failed, broken or abandoned, at any time."""
+    """Requests of these that were rejected, failed, broken or abandoned, at any time."""
     open_streams: float
     """Requests sent and not ended, on average over the window."""
 
 
 def windows(columns: Columns, duration_s: float) -> tuple[Window, ...]:
-    """The whole run, up to the end of what ended last, without gaps; empty where nothing took time."""
+    """The whole run without gaps, up to the end of the last request; empty where nothing took time."""
     ends = [duration_s, *columns.ended_s.tolist(), *columns.at_s.tolist()]
     end = max(ends)
     if end <= 0:
@@ -176,14 +169,14 @@ def width_s(duration_s: float) -> float:
 
 
 def _split(times: Floats, width: float, count: int) -> list[npt.NDArray[np.int64]]:
-    """The places in `times`, by window. What lies before 0 is in the first, beyond the end in the last."""
+    """The places in `times`, by window. Times before 0 are in the first, times beyond the end in the last."""
     window = np.clip((times // width).astype(np.int64), 0, count - 1)
     order = np.argsort(window, kind="stable")
     return np.split(order, np.searchsorted(window[order], np.arange(1, count)))
 
 
 def _open(columns: Columns, edges: Floats) -> Floats:
-    """Requests open on average between the edges: differences of the time spent open until each of them."""
+    """Requests open on average between the edges."""
     spent = _since(columns.sent_s, edges) - _since(columns.ended_s, edges)
     return np.diff(spent) / np.diff(edges)
 
@@ -197,9 +190,6 @@ def _since(times: Floats, edges: Floats) -> Floats:
     return since
 
 
-_NUMBER = re.compile(r"\b(?=[0-9a-f]*[0-9])[0-9a-f]+(?:\.[0-9]+)?\b")
-
-
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """Requests that ended in the same way."""
@@ -208,7 +198,7 @@ class Trouble:
     status: int
     """The last HTTP status; 0 without one."""
     words: str
-    """As the first of them said it."""
+    """The error of the first of them."""
     count: int
     first_index: int
     first_s: float
@@ -218,8 +208,8 @@ class Trouble:
 def troubles(records: Sequence[Record]) -> tuple[Trouble, ...]:
     """`records` by outcome, status and words, the most frequent first.
 
-    Words that differ in numbers and hexadecimal ids alone are the same: 30 messages that each name their own
-    request are one kind of trouble.
+    Words count as equal if only numbers and hexadecimal ids differ: 30 messages with the ids of 30 requests
+    are one kind of trouble.
     """
     groups: dict[tuple[Outcome, int, str], list[Record]] = {}
     for record in records:
@@ -232,12 +222,9 @@ def troubles(records: Sequence[Record]) -> tuple[Trouble, ...]:
     return tuple(sorted(kinds, key=lambda kind: (-kind.count, kind.first_s, kind.first_index)))
 
 
-SLOWEST = 5
-
-
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Requests by what became of them. Each has exactly one outcome (`record.Outcome`)."""
+    """Requests by outcome. Each has exactly one (`record.Outcome`)."""
 
     requests: int
     answered: int
@@ -247,12 +234,12 @@ class Counts:
     failed: int
     broken: int
     retried: int
-    """Sent more than once, whatever became of them."""
+    """Sent more than once, with any outcome."""
     cold: int
-    """Held for over 0.5 s, whatever became of them."""
+    """Queued for a cold start for over 0.5 s, with any outcome."""
     left_waiting: int
-    """How many of those that left did so before the first piece. They count in TTFT with the time they had
-    waited, so with many of them its percentiles are lower bounds."""
+    """Clients that left before the first piece. They count in TTFT with the time they had waited, so with
+    many of them its percentiles are lower bounds."""
 
     @property
     def errors(self) -> int:
@@ -269,13 +256,8 @@ class Counts:
         """The counts of `records`."""
         by: Counter[Outcome] = Counter(record.outcome for record in records)
         return cls(
+            **{str(outcome): by[outcome] for outcome in OUTCOMES},
             requests=len(records),
-            answered=by["answered"],
-            left=by["left"],
-            abandoned=by["abandoned"],
-            rejected=by["rejected"],
-            failed=by["failed"],
-            broken=by["broken"],
             retried=sum(record.attempts > 1 for record in records),
             cold=sum(record.cold_wait_s > COLD_S for record in records),
             left_waiting=sum(record.outcome == "left" and not record.pieces_s for record in records),
@@ -284,36 +266,33 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Percentiles in seconds, from intended times on; None where nothing applies.
-
-    What counts in which, and what never came, is told at `columns.Columns`.
-    """
+    """Percentiles in seconds, from intended times on; None where nothing applies. See `columns.Columns`."""
 
     ttft: Percentiles | None
     ttft_warm: Percentiles | None
-    """For requests that were not held, or held for at most 0.5 s."""
+    """For requests that were queued for a cold start for at most 0.5 s."""
     ttft_cold: Percentiles | None
-    """For the other requests."""
+    """For the others, which are cold."""
     cold_wait: Percentiles | None
-    """How long the others were held."""
+    """How long cold requests were queued for a cold start."""
     itl: Percentiles | None
-    """Gaps between successive pieces of an answer: those of all answers in one pool, each once, and one that
-    never ended for each that broke off."""
+    """Gaps between successive pieces, of all answers in one pool, with an endless one for each broken
+    answer."""
     tpot: Percentiles | None
-    """Mean time per output token after the first, one figure a request."""
+    """Mean time per output token after the first, one figure per request."""
     e2e: Percentiles | None
     """To the end of the answer."""
     hundred_tokens: Percentiles | None
     """To the hundredth token, of requests planned to have as many."""
     lag: Percentiles | None
-    """How late the client turned to a request. It is part of every other latency."""
+    """How late the client began a request. It is part of every other latency."""
 
     def named(self) -> Iterator[tuple[str, Percentiles]]:
-        """Those that apply, with their names in reports. Warm TTFT only beside that of held requests."""
+        """The latencies that apply, with their names in reports; warm TTFT only where there is a cold one."""
         for name, found in (
             ("TTFT", self.ttft),
             ("TTFT, warm", self.ttft_warm if self.ttft_cold else None),
-            (f"TTFT, held over {COLD_S:g} s", self.ttft_cold),
+            (f"TTFT, cold start over {COLD_S:g} s", self.ttft_cold),
             ("cold wait", self.cold_wait),
             ("ITL", self.itl),
             ("mean time per token", self.tpot),
@@ -346,9 +325,7 @@ class Summary:
 
     counts: Counts
     by_kind: Mapping[str, Counts]
-    """By name."""
     by_model: Mapping[str, Counts]
-    """By name."""
     latencies: Latencies
     rates: Rates
     prompt_cache: PromptCache | None
@@ -357,11 +334,11 @@ class Summary:
     """None if the scenario has none."""
     windows: tuple[Window, ...]
     fleets: tuple[Fleet, ...]
-    """By model; of those whose replicas the server told."""
+    """By model, where the server reported replicas."""
     troubles: tuple[Trouble, ...]
-    """What went wrong, by kind, the most frequent first."""
+    """Errors by kind, the most frequent first."""
     slowest: tuple[Record, ...]
-    """The requests with the longest TTFT that had one, the longest first."""
+    """The requests with the longest TTFT, the longest first; without those that had no first piece."""
 
     @property
     def gpu_seconds(self) -> float | None:
@@ -375,7 +352,7 @@ class Summary:
 
 
 def summarize(run: Run) -> Summary:
-    """What `run` comes to.
+    """The figures of `run`.
 
     Raises:
         ValueError: `run.scenario` is not a scenario.
@@ -405,7 +382,5 @@ def _by(records: Sequence[Record], name: Callable[[Record], str]) -> dict[str, C
 
 
 def _slowest(records: Sequence[Record], columns: Columns) -> tuple[Record, ...]:
-    """Requests without a first piece are left out: they are among the troubles."""
     order = np.argsort(-columns.ttft_s, kind="stable").tolist()
-    came = (records[at] for at in order if records[at].pieces_s)
-    return tuple(record for record, _ in zip(came, range(SLOWEST), strict=False))
+    return tuple(islice((records[at] for at in order if records[at].pieces_s), SLOWEST))

@@ -36,7 +36,7 @@ def test_progress_counts_what_is_due_open_and_wrong() -> None:
     progress = running(at_s=9.5)
     progress.add([record(0), record(1, "left"), record(2, "rejected"), record(3, "broken")])
 
-    assert (progress.due, progress.open, progress.errors, progress.tokens) == (10, 6, 2, 8)
+    assert (progress.due, progress.open, progress.errors) == (10, 6, 2)
     assert round(progress.worst_lag_s, 6) == 0.002
 
 
@@ -66,7 +66,7 @@ def test_the_panel_tells_requests_latencies_replicas_and_the_newest_decision() -
     assert "11 sent, 1 answered, 9 open, 1 errors" in told
     assert "TTFT 100 ms median, 100 ms at P95" in told
     assert "1 ready, 2 starting (target 3)  tide" in told
-    assert "4 held, 0 waiting, 7 running" in told
+    assert "4 queued for a cold start, 0 waiting, 7 running" in told
     assert "at most 2.0 ms late" in told
     assert "0 -> 3 replicas: queue: 24 wait" in told
     assert "cannot read the server's state: /metrics answers 503" in told
@@ -100,7 +100,7 @@ def test_lines_come_every_ten_seconds_and_at_each_decision() -> None:
     lines = text.getvalue().splitlines()
     assert [line.split("s", 1)[0].strip() for line in lines if " sent" in line] == ["0.0", "10.0"]
     assert sum("0 -> 3 replicas" in line for line in lines) == 1
-    assert "1 ready, 2 starting (target 3), 4 held" in lines[0]
+    assert "1 ready, 2 starting (target 3), 4 queued for a cold start" in lines[0]
 
 
 def test_a_terminal_gets_the_panel_and_a_file_lines() -> None:

@@ -135,7 +135,7 @@ def test_latencies_are_named_where_they_apply_and_warm_ones_only_beside_cold_one
     cold = [name for name, _ in summarize(samples.cold_burst()).latencies.named()]
     steady = [name for name, _ in summarize(samples.steady()).latencies.named()]
 
-    assert cold[:4] == ["TTFT", "TTFT, warm", "TTFT, held over 0.5 s", "cold wait"]
+    assert cold[:4] == ["TTFT", "TTFT, warm", "TTFT, cold start over 0.5 s", "cold wait"]
     assert steady[:2] == ["TTFT", "ITL"]
 
 
