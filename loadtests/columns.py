@@ -1,4 +1,5 @@
-"""The requests of a run as arrays of latencies, and percentiles of these."""
+"""The requests of a run as arrays of latencies, and their percentiles. Infinity stands for what never
+came."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,12 +20,12 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """What a set of latencies comes to, seconds. `NEVER` (infinity) where it reaches what never came."""
+    """Percentiles of latencies, in seconds; `NEVER` where they reach requests that never got their token."""
 
     count: int
-    """Measured, those that never came included."""
+    """Latencies, infinite ones included."""
     never: int
-    """How many of these never came."""
+    """Infinite ones."""
     mean: float
     p50: float
     p90: float
@@ -52,14 +53,10 @@ class Percentiles:
 
 
 def percentile(ordered: Floats | Sequence[float], at: float) -> float:
-    """The value below which a share `at` (0 to 1) lies, in a straight line between the two nearest.
+    """The value below which a share `at` (0 to 1) of `ordered` lies: rising, at least one, none NaN.
 
-    Definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), which numpy has too;
-    but between a finite value and infinity it is infinity, where numpy's would be NaN for the value itself.
-
-    Args:
-        ordered: In rising order, at least one, none of them NaN.
-        at: From 0 to 1.
+    Definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), as in numpy. Between a
+    finite value and infinity it is infinity, where numpy would give NaN.
     """
     place = at * (len(ordered) - 1)
     low = math.floor(place)
@@ -71,9 +68,8 @@ def percentile(ordered: Floats | Sequence[float], at: float) -> float:
 
 
 COLD_S = 0.5
-"""A request held for longer is cold: the server's own limit (docs/api.md, `cold`)."""
+"""A request that was queued for a cold start for longer is cold: the server's own limit (docs/api.md)."""
 HUNDRED = 100
-"""Tokens of an answer that `hundred_tokens_s` waits for."""
 NOT_APPLICABLE = np.nan
 
 Flags = npt.NDArray[np.bool_]
@@ -81,12 +77,11 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """One element a request, in the order of the records; seconds. NaN: does not apply, infinity: never came.
+    """One element per request, in the order of the records; seconds. NaN: does not apply.
 
-    What never came is infinity for every request that was to have it and ended in an error before. A client
-    that left as the scenario told it to is no error. Before its first piece it counts in TTFT with the time
-    it had waited, a lower bound (`Counts.left_waiting` tells how many did); after it, with the TTFT and the
-    gaps it saw. It has no end-to-end latency, for it did not want the whole.
+    A latency is infinite for every request that ended in an error before it. A client that left as the
+    scenario asked is no error. If it left before its first piece, TTFT is the time it had waited, a lower
+    bound (`Counts.left_waiting` counts these). It has no end-to-end latency.
     """
 
     at_s: Floats
@@ -101,28 +96,27 @@ class Columns:
     """Mean time per output token after the first: (last piece - first piece) / (tokens - 1)."""
     e2e_s: Floats
     hundred_s: Floats
-    """From the intended time to the hundredth token, of the requests planned to have as many.
+    """From the intended time to the hundredth token, of requests planned to have as many.
 
-    The tokens of an answer are spread evenly over its pieces, where they are not one each: of 128 tokens in
-    64 pieces, piece 50 carries the hundredth. An answer that is shorter than planned, or that a client left
-    earlier, has none.
+    Tokens are spread evenly over the pieces of an answer: of 128 tokens in 64 pieces, piece 50 carries the
+    hundredth. A shorter answer, or one that a client left earlier, has none.
     """
     error: Flags
     tokens: Floats
     """As the server counted them, else the pieces that came."""
     prompt_tokens: Floats
-    """Of requests of which the server told how many were cached; 0 of any other."""
+    """Where the server reported how many were cached; else 0."""
     cached_tokens: Floats
-    """Of those, what was found in a prefix cache."""
+    """Of those, the tokens found in a prefix cache."""
     piece_at_s: Floats
-    """One element a piece: when it arrived."""
+    """One element per piece: when it arrived."""
     piece_tokens: Floats
-    """How many tokens it carried, evenly spread."""
+    """Its tokens, evenly spread."""
     gap_s: Floats
-    """One element a gap between two pieces of one answer: its length, the ITL. A stream that ended in an
-    error has one more, to the piece that never came: else a stall that ends in a timeout would not show."""
+    """One element per gap between two pieces of one answer: the ITL. A stream that ended in an error has one
+    more, which is infinite: else a stall that ends in a timeout would not show."""
     gap_at_s: Floats
-    """When the piece arrived that ended the gap; of one that never came, when the stream ended."""
+    """When the gap ended; for an infinite one, when the stream ended."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Self:
@@ -140,7 +134,7 @@ class Columns:
         owner = np.repeat(np.arange(len(records)), count)
         begins = np.cumsum(count) - count
         came = count > 0
-        first, last = _picked(pieces, begins, came), _picked(pieces, begins + count - 1, came)
+        first, last = _take(pieces, begins, came), _take(pieces, begins + count - 1, came)
         within = owner[1:] == owner[:-1]
 
         cold = waited > COLD_S
@@ -184,7 +178,7 @@ def _column(values: Iterable[float]) -> Floats:
     return column
 
 
-def _picked(pieces: Floats, places: npt.NDArray[np.int64], there: Flags) -> Floats:
+def _take(pieces: Floats, places: npt.NDArray[np.int64], there: Flags) -> Floats:
     out = np.full(len(places), NOT_APPLICABLE)
     out[there] = pieces[places[there]]
     return out
@@ -201,7 +195,7 @@ def _hundred(
     """When the hundredth token came, or `NEVER`, or that it does not apply."""
     has = (tokens >= HUNDRED) & (count > 0)
     piece = np.ceil(HUNDRED * count / np.maximum(tokens, 1)).astype(np.int64)
-    out = _picked(pieces, begins + piece - 1, has)
+    out = _take(pieces, begins + piece - 1, has)
     out[~has & error] = NEVER
     out[planned < HUNDRED] = NOT_APPLICABLE
     return out

@@ -1,4 +1,4 @@
-"""`tideserve loadtest`: run a scenario against a deployment, and judge, compare or draw what came of it."""
+"""`tideserve loadtest`: run a scenario against a deployment, judge it, and compare runs."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def add_command(commands: Any) -> None:
         "loadtest",
         help="send a scenario's requests to a deployment, watch it scale, and judge it by its SLOs",
         description="Runs SCENARIO, a YAML file or the name of one in loadtests/scenarios. "
-        "`loadtest compare A B` says what got better or worse from A to B, each a run.json or a folder of "
-        "runs; `loadtest report RUN` judges and draws a run again.",
+        "`loadtest compare A B` lists the figures that got better or worse from A to B, each a run.json or a "
+        "folder of runs. `loadtest report RUN` judges a run again and writes its page.",
         epilog="Exit status: 0 pass, 3 fail, 4 invalid: the client was late, or the run was cut short.",
     )
     add = parser.add_argument
@@ -59,18 +59,10 @@ def add_command(commands: Any) -> None:
         "--header", action="append", default=[], metavar="NAME: VALUE",
         help=f"a header of every request; may be repeated. {env.API_KEY} is sent as a bearer token if set",
     )  # fmt: skip
-    add(
-        "--price",
-        type=float,
-        metavar="DOLLARS",
-        help="the price of one GPU for an hour, instead of the scenario's",
-    )
-    add(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="the report's folder; by default loadtest-results/NAME-TIME",
-    )
+    price = "the price of one GPU for an hour, instead of the scenario's"
+    add("--price", type=float, metavar="DOLLARS", help=price)
+    folder = "the report's folder; by default loadtest-results/NAME-TIME"
+    add("--out", type=Path, metavar="FOLDER", help=folder)
     add("--force", action="store_true", help="write into a folder that has a run already")
     parser.set_defaults(command=run_loadtest)
 
@@ -113,13 +105,13 @@ def _test(name: str, options: argparse.Namespace) -> int:
             with view_for(console, scenario.name) as view:
                 done = asyncio.run(run(order, view))
             # Before the server is stopped, which takes its time: what was measured is not to be lost.
-            return _judged(done, folder, console)
+            return _report_on(done, folder, console)
     except ServerError as error:
         raise CommandError(str(error)) from None
 
 
 def _console() -> Console:
-    """For progress and messages, beside the results."""
+    """For progress and messages; results go to standard output."""
     from rich.console import Console  # noqa: PLC0415
 
     from serve_app.cli.terminal_output import LastingStream  # noqa: PLC0415
@@ -127,9 +119,10 @@ def _console() -> Console:
     return Console(file=cast(TextIO, LastingStream(sys.stderr)))
 
 
-def _judged(done: Run, folder: Path, console: Console) -> int:
-    """Judge a run, write its files, tell it, and return the verdict's exit status."""
-    from loadtests.report import write_html, write_json  # noqa: PLC0415
+def _report_on(done: Run, folder: Path, console: Console) -> int:
+    """Judge a run, write its files, print its summary, and return the exit status."""
+    from loadtests.report.document import write_json  # noqa: PLC0415
+    from loadtests.report.html import write_html  # noqa: PLC0415
     from loadtests.summary import summarize  # noqa: PLC0415
     from loadtests.terminal import print_summary  # noqa: PLC0415
     from loadtests.verdicts import judge  # noqa: PLC0415
@@ -162,7 +155,7 @@ def _compare(paths: Sequence[str]) -> int:
 
 def _runs(path: Path) -> list[Run]:
     """The run at `path`, or those in a folder and the folders in it."""
-    from loadtests.report import read_run  # noqa: PLC0415
+    from loadtests.report.document import read_run  # noqa: PLC0415
 
     files = [path]
     if path.is_dir():  # one a folder, where both a plain and a compressed one lie there
@@ -182,7 +175,7 @@ def _report(paths: Sequence[str], options: argparse.Namespace) -> int:
     source = Path(paths[0])
     folder = options.out or (source if source.is_dir() else source.parent)
     _make(folder)
-    return _judged(runs[0], folder, _console())
+    return _report_on(runs[0], folder, _console())
 
 
 def _scenario_path(name: str) -> Path:

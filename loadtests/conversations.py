@@ -23,7 +23,7 @@ class Conversations:
 
 
 def conversations(records: Sequence[Record]) -> Conversations | None:
-    """Those of a run; None if it had none."""
+    """The conversations of a run; None if it had none."""
     turns = [record for record in records if record.session is not None]
     if not turns:
         return None
@@ -42,28 +42,24 @@ def conversations(records: Sequence[Record]) -> Conversations | None:
 
 @dataclass(frozen=True, slots=True)
 class PromptCache:
-    """Prompt tokens of the requests of which the server told how many were cached.
-
-    Where it told that of none, those of all whose prompt it counted. It counts none of a request that ended
-    before its usage came.
-    """
+    """Prompt tokens of the requests with reported cached tokens; else of all requests with a reported
+    prompt."""
 
     requests: int
     prompt_tokens: int
     cached_tokens: int | None
-    """Found in a prefix cache; None where the server does not tell."""
+    """Found in a prefix cache; None where the server reports none."""
     cached_share: float | None
     """Of `prompt_tokens`, 0 to 1."""
     infinite_cache_tokens: int | None
-    """What one cache without a bound, shared by all replicas, would have had: see `known_tokens`. None where
-    the scenario has no prompts that share anything. It knows no blocks: a real cache holds whole blocks of
-    tokens, 16 of them in vLLM as a rule."""
+    """The tokens that one unlimited cache, shared by all replicas, would have found: see `known_tokens`. A
+    real cache holds only whole blocks, of 16 tokens in vLLM. None where prompts share nothing."""
     infinite_cache_share: float | None
     """Of `prompt_tokens`, 0 to 1."""
 
 
 def prompt_cache(records: Sequence[Record]) -> PromptCache | None:
-    """That of a run; None if the server counted no prompt."""
+    """The prompt tokens of a run; None if the server counted none."""
     counted = [record for record in records if record.prompt_tokens]
     told = [record for record in counted if record.cached_tokens is not None]
     chosen = told or counted
@@ -86,11 +82,11 @@ def prompt_cache(records: Sequence[Record]) -> PromptCache | None:
 
 
 def known_tokens(records: Sequence[Record]) -> dict[int, int]:
-    """By `index`, the tokens of the longest beginning that some earlier request shares with it.
+    """By `index`, the tokens of the longest prefix that an earlier request shares with it.
 
-    Of a later turn of a conversation, the prompt and the answer of the turn before. Of another request, its
-    shared prefix, if a request with the same had its first token before this one was sent: planned tokens,
-    scaled by how much longer the whole prompt was than planned.
+    For a later turn of a conversation, this is the prompt and the answer of the turn before. For another
+    request it is the shared prefix, if a request with the same prefix had its first token before this one was
+    sent: planned tokens, scaled as the whole prompt was.
     """
     turns = {(record.session, record.turn): record for record in records}
     since: dict[tuple[str, str, int], float] = {}
@@ -116,6 +112,6 @@ def _prefix(record: Record) -> tuple[str, str, int]:
 
 
 def _tokens(record: Record) -> int:
-    """Of the prompt and the answer: as the server counted them, else as planned."""
+    """Prompt and answer, as the server counted them, else as planned."""
     prompt = record.planned_prompt_tokens if record.prompt_tokens is None else record.prompt_tokens
     return prompt + (record.planned_output_tokens if record.output_tokens is None else record.output_tokens)

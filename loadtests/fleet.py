@@ -1,4 +1,4 @@
-"""What the replicas of a model did during a run, and what they cost."""
+"""The replicas of a model during a run, and their cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,25 +12,22 @@ from loadtests.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class GpuSeconds:
-    """GPU-seconds by what the replica did. A replica that is pending has no GPU yet."""
+    """GPU-seconds by state of the replica. A pending replica has no GPU yet."""
 
     ready: float
-    """Serving or idle: looks from outside do not tell these apart."""
+    """Serving or idle, which looks from outside cannot distinguish."""
     starting: float
     draining: float
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum."""
         return self.ready + self.starting + self.draining
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One model's replicas, by looks at them; what happened between two is dated by the later.
-
-    What they did before the run began is not counted.
-    """
+    """One model's replicas from the start of the run on. A change between two looks is dated by the later."""
 
     model: str
     gpu_seconds: GpuSeconds
@@ -43,7 +40,7 @@ class Fleet:
     """When a replica was ready first: at the first look that saw one, or, where an answer began between two
     looks, at its first piece. None if none ever was."""
     target_changes: int
-    """Between looks; a target that goes up and back between two is not seen."""
+    """Changes from look to look."""
     scale_events: int
     """Replicas that became ready and replicas that ceased to be, each counted as one."""
     broken_per_1000_events: float | None
@@ -98,7 +95,7 @@ def _fleet(model: str, run: Run, scenario: Scenario) -> Fleet:
 
 
 def _known(counts: Sequence[int]) -> Floats:
-    """With -1, which is not told, as the last that was; before that, 0."""
+    """An unknown count, -1, becomes the last known one; before that, 0."""
     values = np.array(counts, dtype=np.float64)
     told = np.maximum.accumulate(np.where(values >= 0, np.arange(len(values)), -1))
     return np.where(told >= 0, values[told], 0.0)
@@ -129,7 +126,7 @@ def _held_to_ready(at: Floats, ready: Floats, records: Sequence[Record]) -> floa
 
 
 def _returned(at: Floats, there: Floats, records: Sequence[Record], most: int | None) -> float | None:
-    """`there` counts replicas that start too: one that comes up after the last answer has still to go."""
+    """`there` includes starting replicas: one that comes up after the last answer must still go."""
     if most is None:
         return None
     ended = max((record.ended_s for record in records), default=0.0)

@@ -1,4 +1,4 @@
-"""What a measurement ran on: machine and versions, for the record."""
+"""The machine and the versions of a measurement."""
 
 import os
 import platform

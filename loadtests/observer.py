@@ -1,4 +1,4 @@
-"""Looks at the application under load from beside it: replicas, queues, and the policy's decisions."""
+"""Reads the state of the application under load: replicas, queues, and the policy's decisions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def counts(exposition: str) -> dict[str, dict[str, int]]:
 
     Raises ValueError for what is not an exposition.
     """
-    # Of the thousands of lines these are a handful, and parsing all took 60 ms of a core that is measured.
+    # A handful of thousands of lines: parsing all took 60 ms of a core that is measured.
     lines = [line for line in exposition.splitlines() if line.startswith(_STARTS)]
     found: dict[str, dict[str, int]] = {}
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
@@ -47,7 +47,7 @@ def counts(exposition: str) -> dict[str, dict[str, int]]:
 
 
 class Observer:
-    """Asks one application, and leaves out what it cannot tell: not Tideserve, or not answering."""
+    """Asks one application. Values that it does not report are left out."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, models: Sequence[str]) -> None:
         self._session = session
@@ -55,7 +55,7 @@ class Observer:
         self._models = tuple(models)
         self._decisions: dict[tuple[str, int, float], Mapping[str, Any]] = {}
         self.problem = ""
-        """What went wrong at the last look; empty if nothing did."""
+        """The problem of the last look; empty if there was none."""
 
     @property
     def decisions(self) -> list[Mapping[str, Any]]:
@@ -72,7 +72,7 @@ class Observer:
             return None
 
     async def look(self, at_s: float) -> list[Sample]:
-        """One sample a model, at `at_s` of the run."""
+        """One sample per model, at `at_s` of the run."""
         self.problem = ""
         text = await self._text("/metrics")
         try:

@@ -1,10 +1,10 @@
-"""What came of a run: every request, the fleet beside them, and how well the client kept time.
+"""The results of a run: every request, the replicas, and how well the client kept time.
 
 Times are seconds since the run's start on the client's monotonic clock, unless a name says otherwise.
 
-The types of the fields are also what a document of a run may have in them: pydantic checks them where one is
-read, and nowhere else. A document's times are rounded to a tick, a tenth of a millisecond: a hundredth of the
-shortest latency that is judged.
+The types of the fields also bound the values of a document: pydantic checks them only where a document is
+read. A document's times are rounded to a tick, a tenth of a millisecond: a hundredth of the shortest latency
+judged.
 """
 
 import math
@@ -20,7 +20,7 @@ TICKS_PER_S = 10_000
 Outcome = Literal["answered", "left", "abandoned", "rejected", "failed", "broken"]
 """
 answered   whole, to `[DONE]`
-left       the scenario's client closed the connection, as it was to
+left       the client closed the connection, as the scenario asked
 abandoned  not whole after `timeout_s`, or the run was interrupted
 rejected   429 or 503, after all retries
 failed     any other status, no connection, or an error before the first token
@@ -72,7 +72,7 @@ times are rounded, not the gaps, so that errors never add up."""
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One request. Nothing is left out of a run, whatever became of it."""
+    """One request. A run has the records of all of them."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
@@ -80,10 +80,10 @@ class Record:
     kind: str
     model: str
     at_s: Seconds
-    """The intended time, from which every latency counts. In a closed loop, when it was sent. Of a later turn
-    of a conversation, the end of the answer before it and the time to think."""
+    """The intended time, from which every latency counts. In a closed loop it is when the request was sent;
+    for a later turn of a conversation, the end of the answer before it plus the time to think."""
     sent_s: Seconds
-    """When the client turned to it first: its lag is `sent_s - at_s`."""
+    """When the client began it; its lag is `sent_s - at_s`."""
     ended_s: Seconds
     outcome: Outcome
     status: Count = 0
@@ -99,22 +99,22 @@ class Record:
     """As the server counted; None where no usage came."""
     output_tokens: Count | None = None
     cached_tokens: Count | None = None
-    """Prompt tokens found in the prefix cache, where the server says."""
+    """Prompt tokens found in the prefix cache, where the server reports them."""
     cold_wait_s: Seconds = 0.0
-    """How long it was held until a replica could take it: the server's figure, or the last comment's."""
+    """How long it was queued for a cold start: the server's figure, or the last comment's."""
     phases: tuple[tuple[Seconds, str], ...] = ()
-    """Each change of what the comments of a held stream said: (time, phase)."""
+    """Each change of the phase in the comments of a queued stream: (time, phase)."""
     planned_prefix_tokens: Count = 0
     """The first tokens of the prompt, which other requests of the kind with the same `prefix` share."""
     prefix: Count = 0
     session: Count | None = None
-    """Which conversation it is a turn of: the `index` of its first turn. None: it stands alone."""
+    """The conversation, by the `index` of its first turn; None for a request without one."""
     turn: Count = 0
-    """Which turn, from 1; 0 if it stands alone."""
+    """The turn, from 1; 0 without a conversation."""
     next_at_s: Seconds | None = None
     """The intended time of the next turn, if there is one."""
     conversation_end: ConversationEnd = ""
-    """Why there is none; empty if there is, or if it stands alone."""
+    """Why there is no next turn; empty if there is, or without a conversation."""
 
     @property
     def first_s(self) -> float | None:
@@ -134,14 +134,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the replicas of a model. -1 where the server does not tell."""
+    """One look at the replicas of a model. -1 where the server reports nothing."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     at_s: Seconds
     model: str
     wanted: Level = -1
-    """What the policy wants, before delays and bounds of change."""
+    """The policy's number of replicas, before delays and bounds of change."""
     target: Level = -1
     ready: Level = -1
     starting: Level = -1
@@ -150,7 +150,7 @@ class Sample:
     """Asked for; no node has room yet."""
     draining: Level = -1
     held: Level = -1
-    """Requests held until a replica can take them."""
+    """Requests queued for a cold start."""
     waiting: Level = -1
     """Requests in the engines' queues."""
     running: Level = -1
@@ -175,7 +175,7 @@ class Timekeeping:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A load test that has ended. What a report is made of."""
+    """A load test that has ended."""
 
     scenario: Mapping[str, Any]
     """As plain data."""

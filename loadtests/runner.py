@@ -1,4 +1,4 @@
-"""One run from end to end: wait for the replicas, send the requests, watch, and collect everything."""
+"""One run from end to end: wait for the replicas, send the requests, watch them, and collect the results."""
 
 import asyncio
 import math
@@ -65,7 +65,7 @@ _LOST_S = 10.0
 
 
 class View(Protocol):
-    """Shows how far a run is."""
+    """Shows the progress of a run."""
 
     def show(self, progress: Progress) -> None:
         """Called four times a second."""
@@ -74,7 +74,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run, against what."""
+    """A scenario and the server to run it against."""
 
     scenario: Scenario
     planned: tuple[Planned, ...]
@@ -88,9 +88,9 @@ class Order:
 
 
 async def run(order: Order, view: View) -> Run:
-    """Run it. The first SIGINT, SIGTERM or hang-up ends it early, with all that was seen until then.
+    """Run it. The first SIGINT, SIGTERM or hang-up ends it early, with all results until then.
 
-    Raises ServerError for a server that cannot be tested with this scenario; nothing was sent then.
+    Raises ServerError, before anything was sent, for a server that cannot be tested with this scenario.
     """
     stopping = asyncio.Event()
     session = aiohttp.ClientSession(headers=order.headers, proxy=proxy_for(order.url))
@@ -98,13 +98,8 @@ async def run(order: Order, view: View) -> Run:
         with stop_on_signals(stopping):
             found = await served(session, order.url)
             model = choose_model(found, order.model)
-            check_plan(order.planned or _first(order.scenario), found, model)
+            check_plan(order.planned or list(islice(endless(order.scenario), _CHECKED)), found, model)
             return await _Runner(order, session, found, model, stopping, view).run()
-
-
-def _first(scenario: Scenario) -> list[Planned]:
-    """What a closed loop begins with: all that is known of it before it is run."""
-    return list(islice(endless(scenario), _CHECKED))
 
 
 class _Runner:
@@ -144,7 +139,7 @@ class _Runner:
         return self._collected(timekeeping, interrupted, unmet)
 
     async def _wait_for_start(self) -> str:
-        """Why the replicas are not as the scenario begins; empty once they are."""
+        """Wait for `scaling.starts_at`. Returns why it was not met; empty if it was."""
         wanted = self._scenario.scaling.starts_at
         if wanted is None:
             return ""
@@ -153,10 +148,10 @@ class _Runner:
             there = {model: await self._observer.replicas(model) for model in self._models}
             if all(state == (wanted, wanted) for state in there.values()):
                 return ""
-            untold = [model for model, state in there.items() if state is None]
-            if untold:
+            unknown = [model for model, state in there.items() if state is None]
+            if unknown:
                 why = f": {self._observer.problem}" if self._observer.problem else ""
-                return f"the server does not tell the replicas of {', '.join(untold)} at /ready{why}"
+                return f"the server does not report the replicas of {', '.join(unknown)} at /ready{why}"
             told = "; ".join(f"{model} has {s[0]} of {s[1]}" for model, s in there.items() if s)
             if time.monotonic() > end:
                 return (
@@ -169,7 +164,7 @@ class _Runner:
         return ""
 
     async def _drive(self) -> tuple[Timekeeping | None, str]:
-        """Send everything. Returns how time was kept, and why it ended early, if it did."""
+        """Send all requests. Returns the timekeeping, and why it ended early, if it did."""
         with self._clients() as clients:
             clients.start()
             while not (clients.ready or clients.failed or self._stopping.is_set()):
@@ -202,12 +197,12 @@ class _Runner:
         return ClientProcesses.of_closed_loop(scenario.closed, plan, target, scenario.client)
 
     async def _await_scale_down(self) -> None:
-        """Go on looking until the replicas are gone as the scenario has it, or its time is up."""
-        if not self._samples:  # The server tells nothing, and will not begin to.
+        """Go on looking until the replicas are as few as `scaling.returns_to`, or `within_s` is over."""
+        if not self._samples:  # The server reports no replicas.
             return
         goal = self._scenario.scaling.returns_to
         end = time.monotonic() + self._scenario.scaling.within_s
-        # Metrics are behind: right after the last answer they may not even show the replica that gave it.
+        # Metrics lag: right after the last answer they may not even show the replica that gave it.
         told_from_s = self._now() + _AFTER_S
         self._progress.stage = "scaling down"
         async with self._observing():
@@ -253,7 +248,7 @@ class _Runner:
             self._progress.decision = changes[-1]
 
     def _decisions(self) -> list[Mapping[str, object]]:
-        """The decisions on this run's models during it, and a heartbeat before it: its first state."""
+        """The decisions on this run's models, from the last heartbeat before it on."""
         return [
             record
             for record in self._observer.decisions
@@ -295,6 +290,6 @@ class _Runner:
 
 
 def _is_down(sample: Sample, goal: int) -> bool:
-    """Whether no more than `goal` replicas are there or on their way, and none is going. -1 is not told."""
+    """Whether at most `goal` replicas exist or start, and none is draining. -1 is not reported."""
     coming = max(0, sample.starting) + max(0, sample.pending)
     return sample.ready >= 0 and sample.ready + coming <= goal and sample.draining <= 0

@@ -233,7 +233,8 @@ class Scenario(ScenarioPart):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-_TAGS = ARRIVALS_TAGS | DISTRIBUTION_TAGS
+TAGS = ARRIVALS_TAGS | DISTRIBUTION_TAGS
+"""Names of alternatives, which are no keys of the file; see `settings_error.located`."""
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -248,7 +249,7 @@ def read_scenario(path: Path) -> Scenario:
     try:
         return Scenario.model_validate(document.value)
     except ValidationError as error:
-        problems = located(error, _TAGS)
+        problems = located(error, TAGS)
         raise SettingsError(
             [f"{path}:{document.line(place)}: {problem}" for place, problem in problems]
         ) from None

@@ -45,7 +45,7 @@ _SLOWEST = 3
 
 
 def print_summary(summary: Summary, verdicts: Verdicts, run: Run, console: Console | None = None) -> None:
-    """The verdict, the bounds, the requests and their latencies, the replicas, and what went wrong."""
+    """Print the verdict, the bounds, the requests and their latencies, the replicas, and the errors."""
     console = console or default_console()
     narrow = console.width < WIDE
     console.print(Text(plain(verdicts.words, _LONGEST), style=_COLOURS[verdicts.overall]))
@@ -83,7 +83,7 @@ def _bounds(verdicts: Sequence[Verdict]) -> Table:
 
 
 def _unjudged(verdicts: Sequence[Verdict]) -> str:
-    """Bounds that nothing was measured for, with why; percentiles of one latency share their reason."""
+    """Bounds without a measured figure, with the reason; percentiles of one latency share it."""
     why = {one.name: one.words.partition(": ")[2] for one in verdicts if one.ok is None}
     grouped = dict.fromkeys(
         f"{name.removesuffix('.p50').removesuffix('.p95').removesuffix('.p99')}: {words}"
@@ -96,7 +96,7 @@ def _requests(summary: Summary, narrow: bool) -> Table:
     outcomes: Sequence[str] = _OUTCOMES
     if narrow:
         outcomes = [one for one in _OUTCOMES if one == "answered" or getattr(summary.counts, one)]
-    table = section("requests", "all", *("held" if one == "cold" else one for one in outcomes))
+    table = section("requests", "all", *outcomes)
     rows: list[tuple[str, Counts]] = [("all", summary.counts)]
     for groups in (summary.by_kind, summary.by_model):
         if len(groups) > 1:
@@ -166,7 +166,7 @@ def _conversations(found: Conversations | None) -> Table:
 
 
 def _fleets(fleets: Sequence[Fleet]) -> Table:
-    """One column a model, in rows that wrap where there are many."""
+    """One column per model."""
     table = section("replicas", *(plain(fleet.model, 24) for fleet in fleets))
     if not fleets:
         return table
@@ -181,11 +181,11 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield "ready at the start", f"{fleet.starts_at:,}"
     yield "most ready at once", f"{fleet.peak_ready:,}"
     if fleet.held_to_ready_s is not None:
-        yield "first held to first ready", seconds(fleet.held_to_ready_s)
+        yield "first queued request to first ready", seconds(fleet.held_to_ready_s)
     if fleet.returned_s is not None:
-        yield "last answer to back", seconds(fleet.returned_s)
+        yield "last answer to scaled down", seconds(fleet.returned_s)
     yield "changes of the target", f"{fleet.target_changes:,}"
-    yield "replicas come or gone", f"{fleet.scale_events:,}"
+    yield "replicas started or ended", f"{fleet.scale_events:,}"
     if fleet.broken_per_1000_events:
         yield "broken streams per 1,000 of these", f"{fleet.broken_per_1000_events:,.0f}"
     yield "GPU-seconds", f"{used.total:,.0f}"
@@ -198,7 +198,7 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 def _troubles(summary: Summary) -> Table:
     rest = sum(one.count for one in summary.troubles[_TROUBLES:])
-    table = _examples("errors", "count", "status", "the first of them said")
+    table = _examples("errors", "count", "status", "the first of them")
     for one in summary.troubles[:_TROUBLES]:
         first = f"request {one.first_index} at {seconds(one.first_s)}: {plain(one.words, 200)}"
         table.add_row(one.outcome, f"{one.count:,}", str(one.status or "-"), Text(first))
@@ -208,7 +208,7 @@ def _troubles(summary: Summary) -> Table:
 
 
 def _slowest(records: Sequence[Record]) -> Table:
-    table = _examples("longest TTFT", "at", "held", "")
+    table = _examples("longest TTFT", "at", "cold wait", "")
     for one in records[:_SLOWEST]:
         told = f"request {one.index}, {plain(one.kind, 40)}, {one.outcome}"
         held = seconds(one.cold_wait_s) if one.cold_wait_s > COLD_S else "-"
@@ -229,7 +229,7 @@ _WORD_COLOURS: dict[Word, str] = {"better": "green", "worse": "red", "no noise k
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """What differs from A to B, by how much, and whether that is more than noise."""
+    """Print the differences from A to B, and whether they are more than noise."""
     console = console or default_console()
     style = "bold" if comparison.invalid else ""
     console.print(Text(plain(comparison.words, _LONGEST), style=style))
@@ -271,7 +271,7 @@ def _row(metric: Metric) -> list[str | Text]:
 
 
 def _value(value: float | None, metric: Metric) -> str:
-    """The metric's name has the unit of GPU-seconds."""
+    """Without the unit where the metric's name has it."""
     return figure(value, metric.unit).removesuffix(" GPU-s")
 
 

@@ -1,4 +1,4 @@
-"""Figures of a load test in words; what never came is `never`."""
+"""Figures of a load test in words; a latency that never ended is `never`."""
 
 import math
 
@@ -11,8 +11,8 @@ Unit = str
 def figure(value: float | None, unit: Unit, digits: int = 3) -> str:
     """`value` with its unit: `182 ms`, `19.8 s`, `1.2 %`, `never`; `-` for None.
 
-    A latency has the unit it is read in, whatever `value` is in. `digits` are the significant ones; of what
-    is no latency, those before the point are all shown.
+    A latency is shown in the unit that suits its size. `digits` are the significant ones; figures other than
+    latencies keep all digits before the point.
     """
     if value is None or math.isnan(value):
         return "-"
@@ -34,7 +34,7 @@ def figure(value: float | None, unit: Unit, digits: int = 3) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A latency in the unit it is read in: `9.12 ms`, `182 ms`, `1.25 s`, `12 min`, `never`."""
+    """A latency in the unit that suits it: `9.12 ms`, `182 ms`, `1.25 s`, `12 min`, `never`."""
     return figure(value, "s")
 
 

@@ -1,4 +1,4 @@
-"""Whether a run met what its scenario demands, and whether its figures mean anything at all."""
+"""Whether a run met the demands of its scenario, and whether its figures are valid."""
 
 import math
 from collections.abc import Iterator
@@ -25,26 +25,26 @@ class Verdict:
     """One demand of a scenario."""
 
     name: str
-    """As the scenario's file has it: `slos.ttft_ms.p95`; with the model, where several have replicas."""
+    """The key in the scenario's file: `slos.ttft_ms.p95`; with the model, where several have replicas."""
     unit: str
     """The unit of `bound` and `value`; see `units.figure`."""
     bound: float
     value: float | None
-    """What was measured, infinity for what never came; None where nothing was."""
+    """The measured figure; infinity if it never came, None where nothing was measured."""
     ok: bool | None
-    """None: there was nothing to judge, which is no failure; `words` says why."""
+    """None: there was nothing to judge, which is no failure; `words` has the reason."""
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """All demands, and what they come to."""
+    """All demands of a scenario, and the overall verdict."""
 
     overall: Overall
-    """`invalid` wins: figures that mean nothing neither pass nor fail."""
+    """An invalid run neither passes nor fails."""
     verdicts: tuple[Verdict, ...]
     invalid: tuple[str, ...]
-    """Every reason why the figures mean nothing, in words; empty if they mean something."""
+    """Every reason why the figures are invalid, in words."""
 
     @property
     def exit_status(self) -> int:
@@ -55,7 +55,7 @@ class Verdicts:
     def words(self) -> str:
         """All of it in a sentence or two."""
         if self.invalid:
-            return f"Invalid, so nothing is judged by it: {'; '.join(self.invalid)}."
+            return f"Invalid, so it is not judged: {'; '.join(self.invalid)}."
         judged = [verdict for verdict in self.verdicts if verdict.ok is not None]
         missed = [verdict.words for verdict in judged if not verdict.ok]
         if missed:
@@ -63,9 +63,7 @@ class Verdicts:
             named = "; ".join(missed[:_MOST_NAMED])
             return f"Failed: {len(missed)} of {count(len(judged), 'bound')} missed. {named}{more}."
         if not judged:
-            return (
-                "Passed, but nothing was judged: the scenario sets no bound that anything was measured for."
-            )
+            return "Passed, but nothing was judged: no bound of the scenario has a measured figure."
         return f"Passed: {len(judged)} of {count(len(judged), 'bound')} kept."
 
 
@@ -87,8 +85,20 @@ def _latencies(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
     slos, measured = scenario.slos, summary.latencies
     for name, unit, bounds, latency, without in (
         ("ttft_ms", "ms", slos.ttft_ms, measured.ttft, "no request was sent"),
-        ("warm_ttft_ms", "ms", slos.warm_ttft_ms, measured.ttft_warm, "every request was held"),
-        ("cold_wait_s", "s", slos.cold_wait_s, measured.cold_wait, "no request was held for over 0.5 s"),
+        (
+            "warm_ttft_ms",
+            "ms",
+            slos.warm_ttft_ms,
+            measured.ttft_warm,
+            "every request was queued for a cold start",
+        ),
+        (
+            "cold_wait_s",
+            "s",
+            slos.cold_wait_s,
+            measured.cold_wait,
+            "no request was queued for a cold start for over 0.5 s",
+        ),
         ("itl_ms", "ms", slos.itl_ms, measured.itl, "no answer had two pieces"),
         (
             "hundred_tokens_s",
@@ -100,7 +110,7 @@ def _latencies(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
     ):
         if bounds is None:
             continue
-        # Where errors are why there is not one gap, nothing came in time: that is missed, and not excused.
+        # If errors are the reason for having no gap, the bound is missed.
         never = name == "itl_ms" and summary.counts.errors > 0
         yield from _percentiles(f"slos.{name}", unit, bounds, latency, without, never)
 
@@ -176,7 +186,7 @@ def _incomplete(run: Run) -> Iterator[str]:
 
 
 def _late(run: Run, client: Client) -> Iterator[str]:
-    """The client's own lag; a figure that is not known is as bad as one that is too large."""
+    """The client's own lag; an unknown figure is as bad as one that is too large."""
     kept = run.timekeeping
     for what, value, name, bound in (
         ("99 % of requests left within", kept.sent_p99_ms, "lag_p99_ms", client.lag_p99_ms),
@@ -195,7 +205,7 @@ def _late(run: Run, client: Client) -> Iterator[str]:
 
 
 def _unseen(scenario: Scenario, summary: Summary) -> Iterator[str]:
-    """Demands on replicas whose counts the server did not report, and a wrong number at the start."""
+    """Demands on replicas whose counts the server did not report, or that began with a wrong number."""
     asked = {
         name: value
         for name in ("starts_at", "reaches", "returns_to")

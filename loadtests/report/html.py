@@ -28,7 +28,7 @@ from serve_app.cli.formats import plain as one_line
 
 
 def story(run: Run, summary: Summary) -> str:
-    """Return `30 requests arrived before a replica was ready; the first token came after 17.2 s; …`"""
+    """`30 requests arrived before a replica was ready; the first token came after 17.2 s; …`"""
     parts = list(_parts(run, summary))
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
@@ -42,7 +42,10 @@ def _parts(run: Run, summary: Summary) -> Iterator[str]:
     woken = [fleet for fleet in summary.fleets if fleet.starts_at == 0]
     first = min((record.pieces_s[0] for record in run.records if record.pieces_s), default=None)
     if woken:
-        yield from _woken(run, woken)
+        ready = {fleet.model: fleet.first_ready_s for fleet in woken}
+        mine = [record for record in run.records if record.model in ready]
+        early = sum((at := ready[record.model]) is None or record.at_s < at for record in mine)
+        yield f"{count(early, 'request')} arrived before a replica was ready"
     else:
         yield f"{count(counts.requests, 'request')} in {seconds(summary.rates.span_s)}"
     if first is None:
@@ -56,17 +59,6 @@ def _parts(run: Run, summary: Summary) -> Iterator[str]:
     yield from (_fleet(fleet, len(summary.fleets) > 1, back_to) for fleet in summary.fleets)
     if counts.errors:
         yield f"{count(counts.errors, 'request')} ended in an error"
-
-
-def _woken(run: Run, woken: list[Fleet]) -> Iterator[str]:
-    """Tell how many requests were due before the first replica of their model was ready."""
-    ready = {fleet.model: fleet.first_ready_s for fleet in woken}
-    early = 0
-    for record in run.records:
-        if record.model in ready:
-            at = ready[record.model]
-            early += at is None or record.at_s < at
-    yield f"{count(early, 'request')} arrived before a replica was ready"
 
 
 def _fleet(fleet: Fleet, named: bool, back_to: int | None) -> str:
@@ -86,7 +78,7 @@ _COUNTS = ("requests", *OUTCOMES, "retried", "cold")
 
 
 def page_data(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, Any]:
-    """Return everything on the page but its head. Times are seconds unless a name says otherwise."""
+    """The data of the page. Times are seconds unless a name says otherwise."""
     scenario = Scenario.model_validate(run.scenario)
     columns = Columns.of(run.records)
     return {
@@ -140,7 +132,7 @@ def page_data(run: Run, summary: Summary, verdicts: Verdicts) -> dict[str, Any]:
 
 
 def bounds_s(bounds: Bounds | None, per_second: float) -> dict[str, float]:
-    """Return the bounds that are set, by percentile, in seconds."""
+    """The bounds that are set, by percentile, in seconds."""
     return {name: value / per_second for name, value in bounds or () if value is not None}
 
 
@@ -168,7 +160,7 @@ def _verdict(verdicts: Verdicts) -> dict[str, Any]:
 
 
 def _share(value: float | None, bound: float) -> float | None:
-    """Return `value / bound`; infinity above a bound of 0."""
+    """`value / bound`; infinity above a bound of 0."""
     if value is None:
         return None
     if bound:
@@ -198,7 +190,7 @@ def _figures(scenario: Scenario, summary: Summary) -> dict[str, Any]:
 
 
 def _decision(record: Mapping[str, Any], began: float) -> dict[str, Any]:
-    """Return the parts of a decision that the page shows; the document also has its signals and ages."""
+    """The parts of a decision that the page shows."""
 
     def text(key: str) -> str:
         return one_line(str(record.get(key) or ""), _LONGEST_TEXT)
@@ -281,17 +273,12 @@ Theme = Literal["light", "dark"]
 def write_html(
     path: str | Path, run: Run, summary: Summary, verdicts: Verdicts, theme: Theme | None = None
 ) -> Path:
-    """Write the page to `path`; return the path. See `page`.
-
-    Raises:
-        OSError: if the file cannot be written.
-        ValueError: `run.scenario` is not a scenario.
-    """
+    """Write the page to `path`. Raises OSError if the file cannot be written, and as `page`."""
     return write_page(path, page(run, summary, verdicts, theme))
 
 
 def page(run: Run, summary: Summary, verdicts: Verdicts, theme: Theme | None = None) -> str:
-    """Return the page as text. Without a `theme` it is light or dark as the reader's system is.
+    """The page as text. Without a `theme` it is light or dark as the reader's system is.
 
     Raises:
         ValueError: `run.scenario` is not a scenario.

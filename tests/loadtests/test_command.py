@@ -85,7 +85,7 @@ def test_an_overloaded_client_declares_its_run_invalid(
     assert run(path, stub, tmp_path / "out") == 4
 
     told = " ".join(capsys.readouterr().out.split())
-    assert told.startswith("Invalid, so nothing is judged by it: the client lagged")
+    assert told.startswith("Invalid, so it is not judged: the client lagged")
     assert "more than client.lag_p99_ms = 10" in told
 
 
@@ -97,7 +97,7 @@ def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
 
     assert run(path, stub, tmp_path / "out") == 4
 
-    assert "does not tell the replicas of stub at /ready" in " ".join(capsys.readouterr().out.split())
+    assert "does not report the replicas of stub at /ready" in " ".join(capsys.readouterr().out.split())
     assert json.loads((tmp_path / "out" / "run.json").read_text())["requests"] == []
 
 
@@ -238,7 +238,7 @@ def test_a_report_that_cannot_be_written_leaves_the_summary(
     def full(path: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("loadtests.report.write_json", full)
+    monkeypatch.setattr("loadtests.report.document.write_json", full)
 
     assert run(scenario(tmp_path), stub, tmp_path / "out") == 1
 

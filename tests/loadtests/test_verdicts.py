@@ -68,7 +68,7 @@ def test_what_was_not_measured_is_not_judged_and_says_why() -> None:
 
     assert verdicts.overall == "pass"
     assert [(one.ok, one.value) for one in verdicts.verdicts] == [(None, None)] * 2
-    assert "no request was held" in named(verdicts, "slos.cold_wait_s.p50").words
+    assert "no request was queued for a cold start" in named(verdicts, "slos.cold_wait_s.p50").words
     assert "nothing was judged" in verdicts.words
 
 

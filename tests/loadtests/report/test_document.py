@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadtests.record import Record, Run, Sample, Timekeeping
-from loadtests.report import read_run, run_document, write_json
+from loadtests.report.document import read_run, run_document, write_json
 from serve_app.settings.settings_error import SettingsError
 from tests.loadtests import samples
 from tests.loadtests.report.runs import reported, two_models

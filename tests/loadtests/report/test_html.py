@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.report import write_html
-from loadtests.report.html import page
+from loadtests.report.html import page, write_html
 from tests.loadtests import samples
 from tests.loadtests.drawing.elements import HOSTILE, Elements
 from tests.loadtests.report.runs import reported, two_models
