@@ -1,10 +1,8 @@
-import math
-
 import numpy as np
 import pytest
 
 from loadtests.columns import NEVER, Columns, applicable
-from loadtests.record import OUTCOMES, Outcome
+from loadtests.record import Outcome
 from tests.loadtests.samples import error, record
 
 
@@ -61,35 +59,10 @@ def test_who_left_on_purpose_later_counts_in_ttft_and_gaps_and_not_end_to_end() 
     assert not len(applicable(columns.hundred_s))
 
 
-def test_an_answer_without_a_piece_counts_to_its_end() -> None:
-    assert Columns.of([record(at_s=1.0, ended_s=3.0)]).ttft_s.tolist() == [2.0]
-
-
 def test_the_hundredth_token_is_the_hundredth_piece() -> None:
     pieces = [1.0 + 0.01 * at for at in range(120)]
 
     assert Columns.of([record(pieces_s=pieces)]).hundred_s == pytest.approx([1.99])
-
-
-@pytest.mark.parametrize(("tokens", "piece"), [(64, None), (128, 50), (200, 32), (640, 10), (100, 64)])
-def test_tokens_are_spread_evenly_over_pieces(tokens: int, piece: int | None) -> None:
-    pieces = [float(at) for at in range(1, 65)]
-    answer = record(pieces_s=pieces, output_tokens=tokens, planned_output_tokens=tokens)
-
-    came = applicable(Columns.of([answer]).hundred_s).tolist()
-
-    assert came == ([] if piece is None else [piece])
-
-
-def test_a_stream_that_broke_after_its_hundredth_token_has_it() -> None:
-    pieces = [float(at) for at in range(1, 111)]
-    broken = record(pieces_s=pieces, outcome="broken", output_tokens=None, planned_output_tokens=200)
-
-    assert Columns.of([broken]).hundred_s.tolist() == [100.0]
-
-
-def test_who_was_to_get_fewer_tokens_has_no_hundredth_even_in_error() -> None:
-    assert np.isnan(Columns.of([error("failed", 500, "x", planned_output_tokens=99)]).hundred_s).all()
 
 
 def test_tpot_is_by_tokens_and_not_by_pieces() -> None:
@@ -99,26 +72,8 @@ def test_tpot_is_by_tokens_and_not_by_pieces() -> None:
     assert np.isnan(Columns.of([record(pieces_s=(1.0,))]).tpot_s).all()
 
 
-def test_gaps_are_never_between_answers() -> None:
-    answers = [record(pieces_s=(1.0, 2.0)), record(), record(pieces_s=(5.0,)), record(pieces_s=(7.0, 10.0))]
-
-    assert Columns.of(answers).gap_s.tolist() == [1.0, 3.0]
-
-
 def test_cold_is_over_half_a_second_as_for_the_server() -> None:
     columns = Columns.of([record(pieces_s=(9.0,), cold_wait_s=waited) for waited in (0.0, 0.5, 0.51)])
 
     assert columns.cold.tolist() == [False, False, True]
     assert applicable(columns.cold_wait_s).tolist() == [0.51]
-
-
-def test_every_outcome_has_a_ttft() -> None:
-    columns = Columns.of([record(outcome=outcome) for outcome in OUTCOMES])
-
-    assert not any(math.isnan(one) for one in columns.ttft_s)
-
-
-def test_no_requests_are_no_columns() -> None:
-    columns = Columns.of([])
-
-    assert len(columns.ttft_s) == len(columns.gap_s) == len(columns.hundred_s) == 0

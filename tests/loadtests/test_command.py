@@ -42,11 +42,6 @@ def begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_LEAD_S", 0.2)
 
 
-@pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing them is a second of work, which only the first test looks at."""
-
-
 def run(path: Path, stub: Stub, out: Path, *more: str) -> int:
     return main(["loadtest", str(path), "--url", stub.url, "--out", str(out), *more])
 
@@ -74,7 +69,6 @@ def test_a_run_that_keeps_its_bounds_passes_and_leaves_a_report(
     assert "within the noise" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_an_overloaded_client_declares_its_run_invalid(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,7 +83,6 @@ def test_an_overloaded_client_declares_its_run_invalid(
     assert "more than client.lag_p99_ms = 10" in told
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,7 +94,6 @@ def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
     assert json.loads((tmp_path / "out" / "run.json").read_text())["requests"] == []
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_closed_loop_is_run_for_its_time_and_a_missed_bound_fails(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,7 +107,6 @@ def test_a_closed_loop_is_run_for_its_time_and_a_missed_bound_fails(
     assert 6 <= len(requests) <= 12  # 180 ms each
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_an_interrupted_run_closes_its_streams_and_is_invalid(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,14 +170,6 @@ def test_wrong_input_is_told_with_key_value_and_bound(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["loadtest", str(scenario(tmp_path)), "--url", "http://127.0.0.1:9", "--out", str(tmp_path)]
-
-    assert main(arguments) == 1
-
-    assert "nothing answers at http://127.0.0.1:9/v1/models" in capsys.readouterr().err
-
-
 def test_a_run_is_not_overwritten_unasked(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,16 +181,6 @@ def test_a_run_is_not_overwritten_unasked(
     assert (tmp_path / "run.json").read_text() == "precious"
 
 
-def test_a_model_that_is_not_served_is_told_before_anything_is_sent(
-    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = scenario(tmp_path, requests=[{"kind": "a", "model": "flow"}])
-
-    assert run(path, stub, tmp_path / "out") == 1
-
-    assert "kind 'a': model = 'flow' is not served; there are stub" in capsys.readouterr().err
-
-
 def test_a_header_replaces_the_key_of_the_environment_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "key\n")
 
@@ -215,21 +188,6 @@ def test_a_header_replaces_the_key_of_the_environment_in_any_case(monkeypatch: p
     assert loadtest._headers(["authorization: Basic x", "X-API-key: a:b"]) == {
         "Authorization": "Basic x", "X-Api-Key": "a:b",
     }  # fmt: skip
-
-
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_sent(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(**_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(loadtest, "TemporaryFile", refused)
-    served = len(stub.log.read_text().splitlines())
-
-    assert run(scenario(tmp_path), stub, tmp_path / "out") == 2
-
-    assert "out: Permission denied" in capsys.readouterr().err
-    assert len(stub.log.read_text().splitlines()) == served
 
 
 def test_a_report_that_cannot_be_written_leaves_the_summary(
@@ -247,38 +205,6 @@ def test_a_report_that_cannot_be_written_leaves_the_summary(
     assert "run.json: No space left on device" in told.err
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_replicas_that_nobody_tells_are_not_waited_for(stub: Stub, tmp_path: Path) -> None:
-    path = scenario(tmp_path, scaling={"returns_to": 0, "within_s": 3600})
-
-    assert run(path, stub, tmp_path / "out") == 4
-
-
-def test_every_kind_of_a_closed_loop_is_checked_before_anything_is_sent(
-    stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kinds = [{"kind": "a"}, {"kind": "b", "model": "flow"}]
-    path = scenario(tmp_path, arrivals=[], closed={"streams": 1, "for_s": 1}, requests=kinds)
-
-    assert run(path, stub, tmp_path / "out") == 1
-
-    assert "kind 'b': model = 'flow' is not served" in capsys.readouterr().err
-
-
-def test_an_interruption_before_the_run_is_told(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("loadtests.plan.plan", interrupted)
-
-    assert run(scenario(tmp_path), stub, tmp_path / "out") == 1
-
-    assert "interrupted before a report was written" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("without_pictures")
 def test_conversations_are_run_to_their_last_turns_and_reported(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,12 +79,6 @@ def test_an_answer_between_two_looks_dates_the_replica_it_came_from() -> None:
     assert (fleet.first_ready_s, fleet.held_to_ready_s) == (21.0, 18.5)
 
 
-def test_what_replicas_did_before_the_run_is_not_counted() -> None:
-    fleet = one_fleet([look(-9, 4, target=4), look(-3, 1, target=2), look(-1, 1, target=1), look(10, 2)])
-
-    assert (fleet.starts_at, fleet.peak_ready, fleet.scale_events, fleet.target_changes) == (1, 2, 1, 0)
-
-
 def test_the_way_back_counts_from_the_last_request_of_any_outcome() -> None:
     looks = [look(0, 2), look(30, 1), look(40, 0)]
     records = [record(ended_s=5.0), error("failed", 500, "x", ended_s=12.0)]
@@ -94,19 +88,3 @@ def test_the_way_back_counts_from_the_last_request_of_any_outcome() -> None:
     assert one_fleet(looks, records, scaling={"returns_to": 2}).returned_s == 0.0
     assert one_fleet(looks[:2], records, scaling={"returns_to": 0}).returned_s is None
     assert one_fleet(looks, records).returned_s is None
-
-
-def test_a_replica_that_comes_up_after_the_last_answer_has_still_to_go() -> None:
-    """Metrics are seconds behind: at the last answer they showed the replica that gave it as starting."""
-    looks = [look(0, 0), look(10, 0, starting=1), look(13, 1, starting=0), look(20, 0)]
-
-    assert one_fleet(looks, [record(ended_s=12.0)], scaling={"returns_to": 0}).returned_s == 8.0
-
-
-def test_a_cold_burst_is_told_as_it_was() -> None:
-    run = samples.cold_burst()
-    (fleet,) = fleets(run, Scenario.model_validate(run.scenario))
-
-    assert (fleet.starts_at, fleet.peak_ready, fleet.scale_events, fleet.longest_gap_s) == (0, 3, 6, 1.0)
-    assert fleet.first_ready_s == fleet.held_to_ready_s
-    assert 19 <= (fleet.held_to_ready_s or 0) <= 21

@@ -1,7 +1,6 @@
 """What a run looks like while it goes on."""
 
 import io
-from dataclasses import replace
 
 from rich.console import Console
 
@@ -40,13 +39,6 @@ def test_progress_counts_what_is_due_open_and_wrong() -> None:
     assert round(progress.worst_lag_s, 6) == 0.002
 
 
-def test_only_what_ended_within_ten_seconds_is_recent() -> None:
-    progress = running(at_s=20.0)
-    progress.add([record(0, ended_s=9.0), record(1, ended_s=11.0)])
-
-    assert [request.index for request in progress.recent()] == [1]
-
-
 def test_a_closed_loop_has_nothing_due_but_what_has_ended() -> None:
     progress = Progress(stage="running", at_s=10.0)
     progress.add([record(0)])
@@ -70,21 +62,6 @@ def test_the_panel_tells_requests_latencies_replicas_and_the_newest_decision() -
     assert "at most 2.0 ms late" in told
     assert "0 -> 3 replicas: queue: 24 wait" in told
     assert "cannot read the server's state: /metrics answers 503" in told
-
-
-def test_the_panel_tells_what_is_waited_for() -> None:
-    progress = running()
-    progress.stage, progress.waiting_for = "waiting", "0 replicas to begin with: tide has 1 of 1"
-    assert text_of(progress).strip() == "burst  waiting for 0 replicas to begin with: tide has 1 of 1"
-    progress.stage, progress.waiting_for = "scaling down", "0 replicas; 99 s are left"
-    assert "every request has ended; waiting for 0 replicas; 99 s are left" in text_of(progress)
-
-
-def test_a_server_that_tells_no_replicas_is_shown_all_the_same() -> None:
-    progress = running()
-    progress.samples = {"tide": Sample(9.0, "tide", running=3)}
-
-    assert "ready unknown" in text_of(progress)
 
 
 def test_lines_come_every_ten_seconds_and_at_each_decision() -> None:
@@ -118,15 +95,6 @@ def test_the_live_view_leaves_nothing_behind() -> None:
     assert text.getvalue().endswith("\x1b[2K")
 
 
-def test_a_decision_of_any_server_is_shown_on_one_line() -> None:
-    progress = running()
-    progress.decision = {**DECISION, "reason": "a\nb\x1b[31m"}
-    progress.samples = {model: replace(progress.samples["tide"], model=model) for model in ("a", "b")}
-
-    [line] = [line for line in text_of(progress).splitlines() if "0 -> 3" in line]
-    assert "\x1b" not in line
-
-
 def test_every_line_of_the_panel_fits_a_small_terminal() -> None:
     progress = running()
     progress.add([record(0)])
@@ -137,10 +105,3 @@ def test_every_line_of_the_panel_fits_a_small_terminal() -> None:
         line.startswith("requests   11 sent, 1 answered, 10 open, 0 errors")
         for line in text.getvalue().splitlines()
     )
-
-
-def test_the_rate_of_a_run_that_has_just_begun_is_of_its_own_time() -> None:
-    progress = running(at_s=2.0)
-    progress.add([record(index) for index in range(10)])
-
-    assert "10 tokens/s" in text_of(progress)

@@ -90,15 +90,6 @@ async def test_what_a_server_does_not_tell_is_left_out(application: Application,
     assert await observer.replicas("tide") is None
 
 
-async def test_a_server_that_is_loading_tells_its_replicas_all_the_same(
-    application: Application, observer: Observer
-) -> None:
-    application.answers["/ready"] = (503, application.answers["/ready"][1])
-
-    assert await observer.replicas("tide") == (2, 3)
-    assert await observer.replicas("other") is None
-
-
 @pytest.mark.parametrize("body", ["{", "[]", '{"models": {"tide": {"replicas": "many"}}}', '{"models": 3}'])
 async def test_an_answer_that_is_not_ours_is_no_readiness(
     application: Application, observer: Observer, body: str
@@ -132,31 +123,3 @@ async def test_each_decision_is_kept_once_in_the_order_of_time(
     assert [(record["seq"], record["at"]) for record in observer.decisions] == [
         (1, 10.0), (2, 11.0), (3, 12.0), (1, 13.0),
     ]  # fmt: skip
-
-
-async def test_a_decision_without_its_place_is_told(application: Application, observer: Observer) -> None:
-    application.answers["/autoscaling/decisions"] = (200, '{"decisions": [{"seq": 1}]}')
-
-    await observer.read_decisions()
-
-    assert observer.decisions == []
-    assert observer.problem == "/autoscaling/decisions has a record without 'deployment'"
-
-
-async def test_metrics_that_are_not_utf_8_are_read_all_the_same(
-    application: Application, observer: Observer
-) -> None:
-    application.answers["/metrics"] = (200, EXPOSITION + 'llm_held_requests{model="\udcff"} 1\n')
-
-    assert [sample.running for sample in await observer.look(1.0)] == [7]
-
-
-@pytest.mark.parametrize("body", ['{"decisions": 5}', "[]"])
-async def test_decisions_that_are_none_are_told(
-    application: Application, observer: Observer, body: str
-) -> None:
-    application.answers["/autoscaling/decisions"] = (200, body)
-
-    await observer.read_decisions()
-
-    assert observer.problem == "/autoscaling/decisions has no list of decisions"

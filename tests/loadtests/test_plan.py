@@ -69,14 +69,6 @@ def test_a_ramp_has_its_rate_at_each_moment() -> None:
     assert halves == pytest.approx(2500, rel=0.08)  # a quarter of a triangle
 
 
-def test_a_ramp_down_to_nothing_ends_within_its_time() -> None:
-    at = times({"shape": "ramp", "for_s": 100, "rate": 20, "to_rate": 0, "spacing": "even"})
-
-    assert len(at) == 1000
-    assert at == sorted(at)
-    assert at[-1] < 100
-
-
 def test_a_wave_begins_at_its_least_and_peaks_in_the_middle_of_its_period() -> None:
     at = np.array(times({"shape": "wave", "for_s": 300, "rate": 20, "swing": 1, "period_s": 300}))
 
@@ -166,11 +158,6 @@ def test_a_trace_that_is_not_there_is_told(tmp_path: Path) -> None:
         plan(scenario(recorded), tmp_path, str(tmp_path / "missing.csv"))
 
 
-def test_a_plan_without_a_request_is_refused() -> None:
-    with pytest.raises(SettingsError, match="arrivals: no request came of them"):
-        plan(scenario({"shape": "idle", "for_s": 5}), HERE)
-
-
 def test_a_plan_too_large_for_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match="at most 2,000,000 requests"):
         plan(scenario({"shape": "steady", "for_s": 600_000, "rate": 100_000}), HERE)
@@ -187,15 +174,6 @@ def test_a_closed_loop_never_runs_out_of_requests() -> None:
     source = endless(closed)
 
     assert [next(source).index for _ in range(1000)] == list(range(1000))
-
-
-def test_how_many_prefixes_there_are_changes_no_kinds() -> None:
-    def kinds(prefixes: int) -> list[str]:
-        stretch = {"shape": "steady", "for_s": 10, "rate": 5}
-        mixed = [{"kind": "a", "shared_prefix_tokens": 8, "prefixes": prefixes}, {"kind": "b"}]
-        return [request.kind for request in plan(scenario(stretch, stretch, requests=mixed), HERE)[0]]
-
-    assert kinds(1) == kinds(5)
 
 
 TALK = {"kind": "a", "api": "chat", "conversation": {"turns": 3, "think_s": 5}}
@@ -226,14 +204,6 @@ def test_every_turn_of_every_conversation_has_an_index_of_its_own() -> None:
     assert sorted(indexes) == list(range(len(indexes)))
 
 
-def test_equal_seeds_plan_equal_conversations_and_others_plan_others() -> None:
-    spread = {"median": 40, "sigma": 1, "most": 500}
-    drawn = {"conversation": {}, "prompt_tokens": spread, "output_tokens": spread}
-
-    assert talks(seed=1, for_s=50, **drawn) == talks(seed=1, for_s=50, **drawn)
-    assert talks(seed=1, for_s=50, **drawn) != talks(seed=2, for_s=50, **drawn)
-
-
 def test_turns_and_pauses_spread_by_the_published_laws_and_change_no_arrival() -> None:
     found = talks(conversation={})
     counts = [sum(1 for _ in first.turns()) for first in found]
@@ -243,15 +213,3 @@ def test_turns_and_pauses_spread_by_the_published_laws_and_change_no_arrival() -
     assert np.mean(np.array(counts) <= 4) == pytest.approx(0.74, abs=0.04)
     assert np.percentile(pauses, (25, 50, 75)) == pytest.approx([61, 120, 235], rel=0.1)
     assert [first.at_s for first in found] == [first.at_s for first in talks()]
-
-
-def test_a_conversation_of_one_turn_is_one_all_the_same() -> None:
-    first = talks(conversation={"turns": 1})[0]
-
-    assert (first.session, first.turn, first.following) == (first.index, 1, None)
-
-
-def test_turns_count_towards_the_bound_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "MOST_REQUESTS", 100)
-    with pytest.raises(SettingsError, match="at most 100 requests"):
-        talks(for_s=60)

@@ -38,15 +38,6 @@ def test_the_share_is_of_the_prompts_whose_cached_tokens_the_server_told() -> No
     assert found.infinite_cache_tokens is None  # Nothing is shared by plan.
 
 
-def test_a_server_that_tells_no_cached_tokens_has_its_prompts_counted_all_the_same() -> None:
-    found = prompt_cache([samples.record(0, prompt_tokens=100), samples.record(1, prompt_tokens=50)])
-
-    assert found is not None
-    assert (found.prompt_tokens, found.cached_tokens, found.cached_share) == (150, None, None)
-    assert prompt_cache([samples.record(prompt_tokens=None)]) is None
-    assert prompt_cache([]) is None
-
-
 def test_a_prefix_is_known_once_a_request_with_the_same_has_its_first_token() -> None:
     records = [
         asked(0, 0.0),
@@ -61,12 +52,6 @@ def test_a_prefix_is_known_once_a_request_with_the_same_has_its_first_token() ->
     assert known_tokens(records) == {0: 0, 1: 0, 2: 100, 3: 0, 4: 0, 5: 0, 6: 100}
 
 
-def test_a_prefix_whose_only_request_never_had_a_token_is_not_known() -> None:
-    lost = samples.error("failed", 500, "x", index=0, planned_prefix_tokens=100, planned_prompt_tokens=120)
-
-    assert known_tokens([lost, asked(1, 5.0)])[1] == 0
-
-
 def test_a_prefix_is_as_much_longer_than_planned_as_its_whole_prompt() -> None:
     records = [asked(0, 0.0), asked(1, 1.0, prompt_tokens=180)]
 
@@ -77,12 +62,6 @@ def test_a_later_turn_knows_the_prompt_and_the_answer_before_it() -> None:
     records = [turn(1, 1, 0.0), turn(1, 2, 5.0, prompt_tokens=200), turn(1, 3, 10.0, prompt_tokens=280)]
 
     assert list(known_tokens(records).values()) == [0, 170, 250]
-
-
-def test_no_more_is_known_than_the_prompt_has() -> None:
-    records = [turn(1, 1, 0.0), turn(1, 2, 5.0, prompt_tokens=160)]
-
-    assert known_tokens(records)[12] == 160
 
 
 def test_a_conversation_begins_with_the_prefix_of_another_of_its_group() -> None:
@@ -98,16 +77,3 @@ def test_a_conversation_begins_with_the_prefix_of_another_of_its_group() -> None
     assert found is not None
     assert found.infinite_cache_tokens == 100 + 170
     assert found.infinite_cache_share == 270 / 560
-
-
-def test_both_shares_are_of_the_same_requests() -> None:
-    records = [
-        turn(1, 1, 0.0, cached_tokens=0),
-        turn(1, 2, 5.0, prompt_tokens=200),
-        turn(2, 1, 9.0, cached_tokens=96),
-    ]
-
-    found = prompt_cache(records)
-
-    assert found is not None
-    assert (found.cached_share, found.infinite_cache_share) == (96 / 240, 100 / 240)

@@ -25,19 +25,6 @@ def test_every_scenario_that_comes_along_is_valid(path: Path) -> None:
     assert read_scenario(path).about
 
 
-def test_the_default_slos_are_those_of_a_gpu(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(HEAD)
-
-    slos = read_scenario(tmp_path / "s.yaml").slos
-
-    assert slos.model_dump(exclude_none=True) == {
-        "ttft_ms": {"p50": 100, "p95": 200, "p99": 500},
-        "itl_ms": {"p50": 15, "p95": 25, "p99": 40},
-        "hundred_tokens_s": {"p50": 2, "p95": 3, "p99": 5},
-        "error_rate": 0.01,
-    }
-
-
 def test_what_is_wrong_is_told_with_its_line_key_value_and_bound(tmp_path: Path) -> None:
     text = (
         HEAD + "    prompt_tokens: 0\n    leave: {share: 2, after_s: 1}\nslos:\n  ttft_ms: {p50: 3, p95: 2}\n"
@@ -67,13 +54,6 @@ def test_what_is_wrong_is_told_with_its_line_key_value_and_bound(tmp_path: Path)
 )
 def test_contradictions_are_told(tmp_path: Path, more: str, told: str) -> None:
     assert told in problems(tmp_path, HEAD + more)[0]
-
-
-def test_an_unknown_shape_is_told_with_those_there_are(tmp_path: Path) -> None:
-    [problem] = problems(tmp_path, HEAD.replace("steady", "walk"))
-
-    assert problem.startswith("s.yaml:3: arrivals[0] = ")
-    assert "'steady', 'ramp', 'wave', 'burst', 'idle', 'trace'" in problem
 
 
 def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:

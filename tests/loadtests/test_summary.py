@@ -1,4 +1,4 @@
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from loadtests.columns import NEVER, Columns
 from loadtests.record import OUTCOMES
-from loadtests.summary import MOST_WINDOWS, Latencies, summarize, width_s, windows
+from loadtests.summary import summarize, width_s, windows
 from tests.loadtests import samples
 from tests.loadtests.samples import error, record
 
@@ -53,20 +53,6 @@ def test_a_run_without_an_answer_says_never_and_measures_no_itl() -> None:
     assert summary.rates.tokens_per_piece is summary.prompt_cache is summary.conversations is None
 
 
-def test_a_run_without_a_request_is_summarized_too() -> None:
-    summary = summarize(samples.run(samples.scenario(), [], duration_s=0.0))
-
-    assert summary.counts.requests == summary.counts.error_rate == 0
-    assert all(getattr(summary.latencies, field.name) is None for field in fields(Latencies))
-    assert summary.rates.goodput is summary.gpu_seconds is summary.dollars is None
-    assert summary.windows == summary.troubles == summary.slowest == ()
-
-
-def test_what_is_not_a_scenario_is_refused() -> None:
-    with pytest.raises(ValueError, match="requests"):
-        summarize(replace(samples.steady(), scenario={"name": "x"}))
-
-
 def test_no_more_is_answered_a_second_than_was_offered() -> None:
     of = samples.scenario(arrivals=[{"shape": "steady", "for_s": 10, "rate": 1}], repeat=2)
     answers = [record(at_s=at, pieces_s=(at + 1.0, at + 2.0), ended_s=at + 2.0) for at in (1.0, 9.0)]
@@ -84,19 +70,6 @@ def test_what_was_answered_late_was_answered_more_slowly_than_it_was_offered() -
     rates = summarize(samples.run(of, answers, duration_s=60.0)).rates
 
     assert (rates.offered_rps, rates.answered_rps) == (1.0, 0.25)
-
-
-def test_a_run_that_ended_early_offered_what_it_had_time_for() -> None:
-    of = samples.scenario(arrivals=[{"shape": "idle", "for_s": 100}])
-    run = samples.run(of, [record()], duration_s=10.0, interrupted="stopped")
-
-    assert summarize(run).rates.offered_rps == 0.1
-
-
-def test_a_trace_takes_the_time_it_is_stretched_to() -> None:
-    of = samples.scenario(arrivals=[{"shape": "trace", "for_s": 100, "time": 0.1}])
-
-    assert summarize(samples.run(of, [record()])).rates.arrivals_s == pytest.approx(10.0)
 
 
 def goodput(*records: Any, **slos: Any) -> float | None:
@@ -139,16 +112,6 @@ def test_latencies_are_named_where_they_apply_and_warm_ones_only_beside_cold_one
     assert steady[:2] == ["TTFT", "ITL"]
 
 
-def test_tokens_sent_together_show() -> None:
-    merged = record(pieces_s=(0.1, 0.2), output_tokens=8)
-    uncounted = record(pieces_s=(0.1, 0.2), output_tokens=None)
-
-    rates = summarize(samples.run(samples.scenario(), [merged, uncounted])).rates
-
-    assert rates.tokens_per_piece == 4.0
-    assert rates.output_tokens == 10
-
-
 def test_messages_that_differ_in_ids_and_numbers_are_one_trouble() -> None:
     records = [
         error("failed", 500, f"request 7f{at}a failed after {at}.5 s", index=at, ended_s=9.0 - at)
@@ -163,27 +126,12 @@ def test_messages_that_differ_in_ids_and_numbers_are_one_trouble() -> None:
     assert (second.outcome, second.status, second.count) == ("rejected", 429, 1)
 
 
-def test_the_slowest_had_a_first_piece() -> None:
-    summary = summarize(samples.cold_burst())
-
-    waits = [one.ttft_s or 0.0 for one in summary.slowest]
-    assert len(waits) == 5
-    assert waits == sorted(waits, reverse=True)
-    assert waits[0] > 19
-
-
 @pytest.mark.parametrize(
     ("duration_s", "width"),
     [(0.5, 1), (120, 1), (121, 2), (600, 5), (1800, 15), (3600, 30), (10_800, 120), (36_000, 300)],
 )
 def test_the_width_is_the_narrowest_round_one(duration_s: float, width: float) -> None:
     assert width_s(duration_s) == width
-
-
-@pytest.mark.parametrize("duration_s", [36_001, 100_000, 604_800])
-def test_beyond_ten_hours_there_are_still_not_too_many(duration_s: float) -> None:
-    assert width_s(duration_s) % 300 == 0
-    assert duration_s / width_s(duration_s) <= MOST_WINDOWS
 
 
 def test_requests_count_by_intended_time_and_gaps_by_arrival() -> None:
@@ -197,15 +145,6 @@ def test_requests_count_by_intended_time_and_gaps_by_arrival() -> None:
     assert second.ttft_s is second.itl_s is first.itl_s is None
     assert third.itl_s is not None
     assert (third.itl_s.count, third.itl_s.max) == (2, 1.0)
-
-
-def test_errors_and_what_never_came_show_where_they_were_to_come() -> None:
-    refused = error("rejected", 429, "full", at_s=1.5, ended_s=2.9)
-    _, second, third = windows(Columns.of([refused]), 3.0)
-
-    assert (second.errors, third.errors) == (1, 0)
-    assert second.ttft_s is not None
-    assert second.ttft_s.p50 == NEVER
 
 
 def test_open_streams_are_an_average_over_the_window() -> None:
@@ -236,8 +175,3 @@ def test_a_remainder_is_no_window_of_its_own() -> None:
 
     assert [(one.start_s, one.end_s, one.arrivals) for one in told] == [(0, 1, 1), (1, 2.2, 2)]
     assert [one.end_s for one in windows(Columns.of(answers), 2.6)] == [1, 2, 2.6]
-
-
-def test_nothing_has_no_windows() -> None:
-    assert windows(Columns.of([]), 0.0) == ()
-    assert len(windows(Columns.of([]), 5.0)) == 5

@@ -95,13 +95,6 @@ def test_a_run_without_an_answer_says_never_and_not_nan() -> None:
     assert "inf" not in told
 
 
-def test_a_run_without_a_request_is_told() -> None:
-    told = "\n".join(printed(samples.run(samples.scenario(), [], duration_s=0.0)))
-
-    assert told.startswith("Invalid")
-    assert "no request was sent" in told
-
-
 def test_markup_and_terminal_codes_are_shown_and_not_obeyed() -> None:
     of = samples.scenario()
     bad = "[red]x[/red]\x1b[31m"
@@ -123,9 +116,3 @@ def test_a_comparison_fits_100_columns_with_the_verdict_whole_in_each_line() -> 
     assert row(told, "ITL P50")[-1] == "worse"
     assert row(told, "cold wait max")[-3:] == ["no", "noise", "known"]
     assert row(told, "error rate")[-3:] == ["within", "the", "noise"]
-
-
-def test_an_invalid_side_is_told_first() -> None:
-    told = compared(samples.hostile(), samples.empty())
-
-    assert told[0].startswith("These numbers cannot be trusted")

@@ -3,7 +3,6 @@ import math
 import pytest
 
 from loadtests.units import difference, figure, seconds
-from serve_app.cli.formats import count
 
 
 @pytest.mark.parametrize(
@@ -46,13 +45,3 @@ def test_latencies_have_the_unit_they_are_read_in(value: float, told: str) -> No
 def test_what_never_came_is_never() -> None:
     assert seconds(math.inf) == difference(math.inf, "s") == "never"
     assert seconds(None) == "-"
-
-
-def test_differences_have_a_sign_and_nothing_has_none() -> None:
-    assert difference(0.012, "s") == "+12 ms"
-    assert difference(-0.003, "share") == "-0.3 %"
-    assert difference(0.0, "s") == "0 s"
-
-
-def test_one_is_singular() -> None:
-    assert (count(1, "run"), count(1200, "run")) == ("1 run", "1,200 runs")

@@ -50,20 +50,6 @@ def test_the_logs_of_a_fleet_are_merged_by_arrival(tmp_path: Path, way: str) -> 
     )
 
 
-def test_the_window_counts_from_the_first_request_of_them_all(tmp_path: Path) -> None:
-    fleet(tmp_path)
-
-    assert requests(open_trace(tmp_path, start_s=8, duration_s=2)).inputs == [18, 19]
-
-
-def test_a_folder_of_empty_logs_has_nothing_to_replay(tmp_path: Path) -> None:
-    for name in ("a.jsonl", "b.jsonl"):
-        (tmp_path / name).touch()
-
-    with pytest.raises(TraceError, match="all 2 files are empty"):
-        open_trace(tmp_path)
-
-
 def test_only_request_logs_are_read_together(tmp_path: Path) -> None:
     log = written(tmp_path, json_lines([log_line(START)]), "a.jsonl")
     plain = written(tmp_path, PLAIN + "1,2,3\n", "b.csv")

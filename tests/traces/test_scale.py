@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.traces.files import PLAIN, Requests, json_lines, requests, written
 from traces import open_trace
@@ -29,16 +28,6 @@ def test_a_window_begins_at_zero(tmp_path: Path) -> None:
     assert (seen.arrivals, seen.inputs) == ([0.5, 1.5, 2.5], [102, 103, 104])
 
 
-def test_the_end_of_a_window_is_not_in_it(tmp_path: Path) -> None:
-    assert read(steady(tmp_path), start_s=10, duration_s=2).inputs == [11, 12]
-
-
-def test_a_window_may_begin_with_silence(tmp_path: Path) -> None:
-    path = written(tmp_path, PLAIN + "2400,1,1\n")
-
-    assert read(path, start_s=2000).arrivals == [400.0]
-
-
 def test_twice_the_time_is_half_the_arrivals_a_second(tmp_path: Path) -> None:
     seen = read(steady(tmp_path), time=2.0, start_s=10, duration_s=3)
 
@@ -59,16 +48,6 @@ def test_half_the_rate_leaves_out_about_half_and_moves_none(tmp_path: Path) -> N
 
     assert abs(len(seen.inputs) - SECONDS / 2) < 150  # four standard deviations
     assert seen.arrivals == [tokens - 1 for tokens in seen.inputs]
-
-
-@pytest.mark.parametrize("rate", [1.5, 3.25])
-def test_a_broken_rate_is_whole_copies_and_a_share(tmp_path: Path, rate: float) -> None:
-    seen = read(steady(tmp_path), rate=rate)
-
-    assert abs(len(seen.inputs) - rate * SECONDS) < 150
-    _, times = np.unique(seen.inputs, return_counts=True)
-    assert set(times.tolist()) == {int(rate), int(rate) + 1}
-    assert len(times) == SECONDS
 
 
 def test_copies_stay_within_the_window(tmp_path: Path) -> None:

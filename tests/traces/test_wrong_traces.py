@@ -198,10 +198,6 @@ def test_a_file_without_requests_is_refused(tmp_path: Path, content: str, says: 
     assert refusal(written(tmp_path, content)).endswith(f"trace: {says}")
 
 
-def test_an_empty_gzip_file_is_refused(tmp_path: Path) -> None:
-    assert refusal(written(tmp_path, "", zipped=True)).endswith("trace: has blank lines only")
-
-
 def test_a_damaged_gzip_file_is_refused(tmp_path: Path) -> None:
     whole = bytearray(gzip.compress((PLAIN + "1,1,1\n").encode()))
     whole[-6] ^= 0xFF  # the checksum
@@ -261,10 +257,6 @@ def test_a_window_without_requests_says_where_the_trace_ends(tmp_path: Path) -> 
         "trace: no request from start_s = 10 to its end, at rate = 1; it was read up to 9 s"
     )
     assert "no request from start_s = 2 to 3 s later" in refusal(path, start_s=2, duration_s=3)
-
-
-def test_a_rate_that_leaves_nothing_says_so(tmp_path: Path) -> None:
-    assert refusal(written(tmp_path, PLAIN + GOOD), rate=1e-9) == "trace: rate = 1e-09 leaves no request"
 
 
 def test_a_log_without_the_model_names_those_it_has(tmp_path: Path) -> None:

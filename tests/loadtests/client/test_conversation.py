@@ -141,12 +141,6 @@ async def test_a_history_that_would_exceed_the_context_ends_the_conversation() -
     assert len(goes_on) == 2
 
 
-async def test_no_turn_begins_after_the_time_of_the_scenario() -> None:
-    [record], _ = await driven([conversation(0, 3600.0)], answering(), until_s=60.0)
-
-    assert record.conversation_end == "time"
-
-
 async def test_an_interrupted_run_ends_conversations_whose_reader_thinks() -> None:
     plan = [conversation(0, 3600.0), conversation(10, 3600.0)]
 

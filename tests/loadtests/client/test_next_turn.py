@@ -4,10 +4,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from loadtests.client.request import TEMPLATE_TOKENS, expected_tokens, with_next_turn
-from loadtests.record import Outcome, Record
+from loadtests.record import Record
 from tests.loadtests import samples
 from tests.loadtests.client.driving import planned
 
@@ -23,27 +21,6 @@ def ended(**fields: Any) -> Record:
     return samples.record(
         pieces_s=(1.0, 2.0), ended_s=10.0, **({"prompt_tokens": 120, "output_tokens": 50} | fields)
     )
-
-
-def test_the_next_turn_is_intended_a_pause_after_the_answer() -> None:
-    record = with_next_turn(ended(), FIRST, 4096, math.inf)
-
-    assert (record.next_at_s, record.conversation_end) == (15.0, "")
-
-
-def test_the_last_turn_ends_its_conversation_whole() -> None:
-    assert with_next_turn(ended(), SECOND, 4096, math.inf).conversation_end == "whole"
-
-
-def test_a_request_that_stands_alone_stays_as_it_is() -> None:
-    assert with_next_turn(ended(), planned(0), 10, 0.0) == ended()
-
-
-@pytest.mark.parametrize("outcome", ["left", "abandoned", "rejected", "failed", "broken"])
-def test_a_turn_without_its_whole_answer_ends_it(outcome: Outcome) -> None:
-    record = with_next_turn(ended(outcome=outcome), FIRST, None, math.inf)
-
-    assert (record.next_at_s, record.conversation_end) == (None, "unanswered")
 
 
 def test_a_turn_at_the_end_of_the_scenarios_time_is_none() -> None:

@@ -37,30 +37,10 @@ def test_a_completion_asks_for_a_stream_of_exact_length() -> None:
     assert set(prompt) <= set(HERE.token_ids)
 
 
-def test_the_model_of_the_plan_wins() -> None:
-    assert document(planned(0, model="other"))["model"] == "other"
-
-
 @pytest.mark.parametrize("count", [1, 2, SLICE_TOKENS, SLICE_TOKENS + 1, 3 * SLICE_TOKENS])
 @pytest.mark.parametrize("shared", [0, 1, SLICE_TOKENS + 5, 10**6])
 def test_prompts_have_their_exact_length_however_they_are_sliced(count: int, shared: int) -> None:
     assert len(document(planned(0, prompt_tokens=count, prefix_tokens=shared))["prompt"]) == count
-
-
-def test_a_long_body_is_made_in_slices() -> None:
-    parts = list(Prompts(HERE).parts(planned(0, prompt_tokens=10 * SLICE_TOKENS)))
-    assert len(parts) >= 10
-    assert max(part.count(b",") for part in parts) <= SLICE_TOKENS + 5
-
-
-def test_bodies_are_the_same_for_the_same_seed_and_place() -> None:
-    one = planned(5, prompt_tokens=50)
-    assert body(one, HERE) == body(one, HERE)
-    assert body(one, HERE) != body(one, target("http://localhost", 2))
-    prompts = Prompts(HERE)
-    for _ in range(2):  # From the cache too.
-        shared = planned(5, prompt_tokens=50, prefix_tokens=20)
-        assert b"".join(prompts.parts(shared)) == body(shared, HERE)
 
 
 def test_what_is_drawn_does_not_change_with_versions() -> None:
@@ -99,11 +79,6 @@ def test_a_chat_comes_near_its_length_in_words() -> None:
     assert asked["max_tokens"] == 9
 
 
-def test_a_chat_has_at_least_one_word() -> None:
-    one = planned(0, api="chat", prompt_tokens=4, prefix_tokens=4)
-    assert document(one)["messages"][1]["content"]
-
-
 def test_a_later_turn_repeats_all_that_was_said_and_adds_its_message() -> None:
     prompts = Prompts(HERE)
     first = planned(0, api="chat", prompt_tokens=60, prefix_tokens=15, session=0, turn=1)
@@ -124,14 +99,6 @@ def test_nothing_to_draw_from_is_an_error(api: str, field: str) -> None:
     empty = dataclasses.replace(HERE, token_ids=(), words=())
     with pytest.raises(ValueError, match=f"{field} is empty"):
         body(planned(0, api=api), empty)
-
-
-def test_prefixes_beyond_the_cache_are_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadtests.client.prompts._CACHED_BYTES", 100)
-    prompts = Prompts(HERE)
-    for index in range(6):
-        one = planned(index, prefix=index % 3, prefix_tokens=12, prompt_tokens=14)
-        assert b"".join(prompts.parts(one)) == body(one, HERE)
 
 
 PINNED = [7540, 4518, 4034, 4705]
@@ -175,17 +142,6 @@ async def test_what_was_not_made_in_time_is_made_at_once_and_not_again() -> None
     await bodies.keep_ahead()
     assert prompts.made == [0, 1]
     assert await bodies.take(plan[1]) == body(plan[1], HERE)
-
-
-async def test_a_body_taken_while_it_is_made_is_not_kept() -> None:
-    prompts = Counted()
-    plan = [planned(0, prompt_tokens=50_000)]
-    bodies = Bodies(prompts, plan, time.monotonic())
-    making = asyncio.create_task(bodies.keep_ahead())
-    await turns(3)
-    assert await bodies.take(plan[0]) == body(plan[0], HERE)
-    await making
-    assert prompts.made == [0, 0]
 
 
 async def test_bodies_that_wait_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

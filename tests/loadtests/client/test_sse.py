@@ -64,10 +64,6 @@ def test_the_frame_that_opens_a_chat_is_none() -> None:
     assert list(scanner.pieces) == [2.0]
 
 
-def test_a_first_frame_with_role_and_text_is_a_piece() -> None:
-    assert len(scanned(frame(chat({"role": "assistant", "content": "Hi"})), "chat").pieces) == 1
-
-
 @pytest.mark.parametrize("delta", [{"reasoning": "so"}, {"content": None, "reasoning_content": "so"}])
 def test_reasoning_is_generated_text(delta: dict[str, Any]) -> None:
     assert len(scanned(frame(chat(delta)), "chat").pieces) == 1
@@ -111,11 +107,6 @@ def test_our_own_error_event_is_an_error_and_not_an_end() -> None:
     assert (len(scanner.pieces), scanner.done, scanner.over_s) == (1, False, 1.0)
 
 
-def test_an_error_without_an_event_name_is_an_error() -> None:
-    data = frame({"error": {"message": "out of memory", "type": "BadRequestError", "code": None}}) + DONE
-    assert scanned(data).error == "BadRequestError: out of memory"
-
-
 def test_our_own_comments_tell_phases_and_the_wait() -> None:
     scanner = Scanner("completions")
     for at, phase, waited in [(1.0, "imports", 5.2), (2.0, "imports", 10.2), (3.0, "warm_up", 15.2)]:
@@ -124,11 +115,6 @@ def test_our_own_comments_tell_phases_and_the_wait() -> None:
     assert scanner.phases == [(1.0, "imports"), (3.0, "warm_up")]
     assert scanner.waited_s == 15.0
     assert scanner.done
-
-
-def test_comments_without_a_phase_are_skipped() -> None:
-    scanner = scanned(b": ping\n\n:\n\n" + frame(completion("a")))
-    assert (scanner.phases, scanner.waited_s, len(scanner.pieces)) == ([], 0.0, 1)
 
 
 def test_a_comment_and_a_piece_in_one_frame() -> None:
@@ -172,7 +158,3 @@ def test_what_is_no_count_is_not_told(usage: str) -> None:
     """Each of these has ended a client, with all its open requests."""
     told = scanned(f"data: {usage}\n\n".encode() + DONE).usage()
     assert (told.prompt_tokens, told.output_tokens, told.cold_wait_s) == (None, None, None)
-
-
-def test_a_wait_that_no_server_can_have_seen_is_not_told() -> None:
-    assert scanned(b": phase=imports waited_s=" + b"9" * 400 + b"\n\n").waited_s == 0.0

@@ -104,14 +104,6 @@ def test_points_are_thinned_but_keep_every_error_and_the_extremes() -> None:
     assert found["at_s"] == sorted(found["at_s"])
 
 
-def test_more_errors_than_can_be_drawn_are_thinned_too() -> None:
-    records = [samples.error("failed", 500, "no", index=at, at_s=float(at)) for at in range(9000)]
-    found = points(records, Columns.of(records))
-
-    assert len(found["at_s"]) == 4000
-    assert (found["index"][0], found["index"][-1]) == (0, 8999)
-
-
 def test_a_hold_is_told_phase_by_phase_from_its_intended_time_on() -> None:
     held = samples.record(
         0, 10.0, (18.0, 18.1), cold_wait_s=7.5, phases=((11.0, "imports"), (15.0, "warm_up"), (17.9, "late"))

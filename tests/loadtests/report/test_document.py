@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.record import Record, Run, Sample, Timekeeping
+from loadtests.record import Record, Run
 from loadtests.report.document import read_run, run_document, write_json
 from serve_app.settings.settings_error import SettingsError
 from tests.loadtests import samples
@@ -89,33 +89,6 @@ def test_the_document_has_everything_and_says_never_for_what_never_came() -> Non
     json.dumps(document, allow_nan=False)
 
 
-def test_requests_are_compact_and_the_slowest_are_told_by_index() -> None:
-    run, summary, verdicts = reported(samples.cold_burst())
-    document = run_document(run, summary, verdicts)
-    request = document["requests"][40]
-
-    assert "error" not in request
-    assert "phases" not in request
-    assert all(isinstance(gap, int) and gap >= 0 for gap in request["pieces"])
-    assert document["summary"]["slowest"] == [record.index for record in summary.slowest]
-
-
-def test_a_time_that_is_not_known_is_null_and_comes_back_as_not_a_number(tmp_path: Path) -> None:
-    unknown = Timekeeping(math.nan, math.nan, 1.0, 2.0, math.nan)
-    path = written(tmp_path / "run.json", replace(samples.steady(), timekeeping=unknown))
-
-    assert json.loads(path.read_text())["timekeeping"]["sent_p99_ms"] is None
-    assert math.isnan(read_run(path).timekeeping.sent_p99_ms)
-    assert read_run(path).timekeeping.noticed_p99_ms == 1.0
-
-
-def test_numbers_in_decisions_that_json_has_no_word_for_are_null() -> None:
-    decision = {**samples.BURST_DECISIONS[0], "signals": {"eta_s": math.inf, "rate": math.nan}}
-    run, summary, verdicts = reported(replace(samples.cold_burst(), decisions=(decision,)))
-
-    assert run_document(run, summary, verdicts)["decisions"][0]["signals"] == {"eta_s": None, "rate": None}
-
-
 @pytest.mark.parametrize("at", [math.inf, math.nan])
 def test_a_request_without_a_time_is_refused(at: float) -> None:
     run, summary, verdicts = reported(samples.steady())
@@ -166,28 +139,6 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
             read_run(tmp_path / name)
     with pytest.raises(SettingsError, match=r"none\.json: No such file"):
         read_run(tmp_path / "none.json")
-
-
-def test_a_sample_keeps_what_was_told_and_what_was_not(tmp_path: Path) -> None:
-    look = Sample(at_s=1.0, model="m", ready=2)
-    run = replace(samples.steady(), samples=(look,))
-
-    assert read_run(written(tmp_path / "run.json", run)).samples == (look,)
-
-
-def test_a_turn_of_a_conversation_comes_back_and_the_summary_tells_of_its_cache(tmp_path: Path) -> None:
-    shared = {"session": 0, "planned_prefix_tokens": 32, "prefix": 3}
-    turn = samples.record(0, 1.0, (1.5,), turn=1, next_at_s=9.12345, cached_tokens=16, **shared)
-    end: dict[str, Any] = {"conversation_end": "time", "cached_tokens": 60}
-    last = samples.record(1, 9.125, (9.5,), sent_s=9.125, turn=2, **end, **shared)
-    path = written(tmp_path / "run.json", replace(samples.steady(), records=(turn, last), samples=()))
-    back = read_run(path).records
-    summary = json.loads(path.read_text())["summary"]
-
-    assert back == (replace(turn, next_at_s=9.1234), last)
-    assert summary["prompt_cache"]["cached_share"] == 76 / 128
-    assert summary["prompt_cache"]["infinite_cache_tokens"] == 64
-    assert summary["conversations"]["time"] == 1
 
 
 def test_text_that_no_file_can_hold_is_replaced(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from loadtests.report.html import page, write_html
 from tests.loadtests import samples
 from tests.loadtests.drawing.elements import HOSTILE, Elements
-from tests.loadtests.report.runs import reported, two_models
+from tests.loadtests.report.runs import reported
 
 
 def test_the_page_asks_nobody_for_anything() -> None:
@@ -65,32 +65,6 @@ def test_the_data_have_the_verdict_the_bounds_and_decisions_in_time_of_the_run()
     assert [decision["at"] for decision in data["decisions"]][:3] == [0.6, 1.6, 11.6]
     assert "signals" not in data["decisions"][0]
     assert data["costs"][0]["ready"] == pytest.approx(507, abs=5)
-
-
-def test_the_page_tells_the_prompt_tokens_and_what_was_cached() -> None:
-    prompts = Elements(page(*reported(samples.cold_burst()))).document()["figures"]["prompts"]
-
-    assert prompts["cached_share"] == prompts["cached_tokens"] / prompts["prompt_tokens"]
-    assert prompts["infinite_cache_share"] is None
-    assert Elements(page(*reported(samples.empty()))).document()["figures"]["prompts"] is None
-
-
-def test_what_the_client_may_not_have_is_told_beside_what_it_had() -> None:
-    kept = replace(samples.KEPT_TIME, sent_max_ms=900.0)
-    data = Elements(page(*reported(replace(samples.steady(), timekeeping=kept)))).document()
-
-    assert [row["ok"] for row in data["client"]["rows"]] == [True, False, True, True]
-    assert data["client"]["rows"][1]["value"] == "900 ms"
-    assert data["verdict"]["overall"] == "invalid"
-
-
-def test_each_model_has_its_replicas_and_its_cost() -> None:
-    data = Elements(page(*reported(two_models()))).document()
-
-    assert len(data["models"]) == 2
-    assert len(data["costs"]) == 2
-    assert data["models"][0]["wanted"][0] is None
-    assert set(data["counts"]["models"]) == {model["model"] for model in data["models"]}
 
 
 def test_a_page_is_written_where_asked_and_stays_small(tmp_path: Path) -> None:
