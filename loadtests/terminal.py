@@ -143,7 +143,7 @@ def _prompts(cache: PromptCache | None) -> Table:
         table.add_row("found in the prefix cache", f"{cache.cached_tokens:,}", share)
     if cache.infinite_cache_tokens is not None:
         share = figure(cache.infinite_cache_share, "share")
-        table.add_row("one infinite cache would have had", f"{cache.infinite_cache_tokens:,}", share)
+        table.add_row("one unlimited cache would have had", f"{cache.infinite_cache_tokens:,}", share)
     return table
 
 

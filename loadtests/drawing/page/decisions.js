@@ -33,7 +33,7 @@ function story(record) {
   const said = (kind, name, words) => h(`p.${kind}`, name && h("b", `${name}: `), words);
   return [
     record.counterfactual && said("counterfactual", "otherwise", record.counterfactual),
-    ...(record.clamps ?? []).map((clamp) => said("held-back", `held back by ${clamp.name}`, clamp.effect)),
+    ...(record.clamps ?? []).map((clamp) => said("held-back", `limited by ${clamp.name}`, clamp.effect)),
     termTable(record), ...(record.notes ?? []).map((note) => said("note", "", note)),
   ];
 }

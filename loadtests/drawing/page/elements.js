@@ -106,14 +106,14 @@ function costBars(states, rows) {
   const wide = 1000;
   const most = Math.max(...rows.map((row) => row.total));
   const bar = ({ name, total, parts }) => {
-    const told = parts.map((value, index) => [...states[index], value, percent(total ? value / total : 0)]);
+    const shown = parts.map((value, index) => [...states[index], value, percent(total ? value / total : 0)]);
     let right = 0;
-    const drawn = told.map(([kind, label, value, share]) => {
+    const drawn = shown.map(([kind, label, value, share]) => {
       const [x, width] = [pixel(right), Math.max(0, pixel((wide * value) / most - 2))];
       right += (wide * value) / most;
       return s("rect", { class: `part ${kind}`, x, width, height: 22 }, titled(`${label}: ${whole(value)} GPU-seconds, ${share}`));
     });
-    const words = `${name}: ${told.map(([, label, , share]) => `${label} ${share}`).join(", ")}`;
+    const words = `${name}: ${shown.map(([, label, , share]) => `${label} ${share}`).join(", ")}`;
     const svg = s("svg", { viewBox: `0 0 ${wide} 22`, preserveAspectRatio: "none", height: 22, ...image(words) }, drawn);
     return h("div.cost", h("span", h("b", shortened(name, 40)), h("span", whole(total))), svg);
   };

@@ -29,8 +29,8 @@ function replicaLayers(track, counts, states, others = []) {
 }
 
 function keysOf({ layers, keys = [] }) {
-  const told = layers.filter((each) => each.label && !each.keyless && (!each.seldom || greatest(each.values)));
-  return [...told.map(({ name, label }) => [name, label]), ...keys].map((each) => key(...each));
+  const texts = layers.filter((each) => each.label && !each.keyless && (!each.seldom || greatest(each.values)));
+  return [...texts.map(({ name, label }) => [name, label]), ...keys].map((each) => key(...each));
 }
 
 function countAxis(svg, view, { whole: counted, height, decided, ticks: count = 3 }, layers) {

@@ -196,8 +196,8 @@ function overview(root, store) {
     stretch(after, right, Math.max(right, x(duration)));
     stretch(opening, left, right);
     ends().forEach((at, index) => {
-      const told = { "aria-valuenow": Math.round(at), "aria-valuetext": clock(at, true), "aria-valuemax": Math.round(duration) };
-      setAll(grips[index], { ...told, style: `left: ${x(at) - GRIP / 2}px;` });
+      const words = { "aria-valuenow": Math.round(at), "aria-valuetext": clock(at, true), "aria-valuemax": Math.round(duration) };
+      setAll(grips[index], { ...words, style: `left: ${x(at) - GRIP / 2}px;` });
     });
   };
   const redraw = drawnToWidth(root, (width) => {

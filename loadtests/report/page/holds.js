@@ -14,13 +14,13 @@ function holds(root, data) {
   // In the order of a start, then others as they came.
   const present = new Set(bars.flatMap((bar) => bar.parts.map((part) => part.phase)));
   const phases = [...new Set([...PHASES, ...present])].filter((phase) => present.has(phase));
-  const told = phases.filter(Boolean);
-  const tone = (phase) => (phase ? `phase tone-${told.indexOf(phase) % 7}` : "phase untold");
+  const shown = phases.filter(Boolean);
+  const tone = (phase) => (phase ? `phase tone-${shown.indexOf(phase) % 7}` : "phase untold");
   const keys = phases.map((phase) => key(tone(phase), shortened(phaseWords(phase), 40)));
   keys.push(key("phase engine", "in the engine, to the first token"));
   if (!bars.every((bar) => bar.answered)) keys.push(key(h("b.no-token", "✕"), "ended without a token"));
-  const some = `${whole(bars.length)} of ${whole(of)} requests that were held, from the shortest to the longest wait`;
-  const words = `${bars.length < of ? some : `${whole(of)} requests were held`}. The bars are seconds from the intended time; the server's comments, which come every few seconds, name the phases.`;
+  const some = `${whole(bars.length)} of ${whole(of)} requests that were queued for a cold start, from the shortest to the longest wait`;
+  const words = `${bars.length < of ? some : `${whole(of)} requests were queued for a cold start`}. The bars are seconds from the intended time; the server's comments, which come every few seconds, name the phases.`;
   plainChart(root, keys, (full) => [drawHolds(full, bars, tone, Object.entries(data.bounds.hold))], help(words));
 }
 
@@ -39,7 +39,7 @@ function drawHolds(full, bars, tone, bounds) {
     const top = 15 + order * tall;
     const spans = parts.map((part) => `; ${phaseWords(part.phase)} ${seconds(part.to_s - part.from_s)}`).join("");
     const end = answered ? `first token after ${seconds(ended)}` : outcome;
-    const title = titled(`request ${index}, due at ${clock(at)}: held ${seconds(wait)}${spans}; ${end}`);
+    const title = titled(`request ${index}, due at ${clock(at)}: queued for a cold start for ${seconds(wait)}${spans}; ${end}`);
     const long = (from, to) => Math.max(0.5, pixel(x(to) - x(from) - 0.8));
     const drawn = (kind, from, to) => s("rect", { class: kind, x: pixel(x(from)), y: top, width: long(from, to), height: tall - 2 });
     const last = parts.at(-1)?.to_s ?? 0;

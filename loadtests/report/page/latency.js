@@ -78,8 +78,8 @@ function drawBounds(svg, view, height, bounds, y) {
 function boundsOf({ bounds: { warm, ...all } }, kind) {
   const ofWarm = kind === "ttft" && !Object.keys(all.ttft).length;
   const bounds = ofWarm ? warm : all[kind];
-  const told = Object.entries(bounds).map(([name, value]) => `${named(name)} < ${seconds(value)}`).join(", ");
-  return { bounds, keys: told ? [["bound", `bounds ${ofWarm ? "of warm requests " : ""}${told}`]] : [] };
+  const texts = Object.entries(bounds).map(([name, value]) => `${named(name)} < ${seconds(value)}`).join(", ");
+  return { bounds, keys: texts ? [["bound", `bounds ${ofWarm ? "of warm requests " : ""}${texts}`]] : [] };
 }
 
 // Cumulative distributions: the share of requests, or of gaps, that were at most so slow. The axis of shares widens

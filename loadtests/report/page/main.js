@@ -33,12 +33,12 @@ const PAGE = {
 function prepare(result) {
   let number = 0;
   const { models, windows, duration_s: end_s } = result;
-  const told = (record) => {
+  const shown = (record) => {
     const of = models.length > 1 ? shortened(record.model, 30) : null;
     return { ...record, of, number: moved(record) === "same" ? null : (number += 1) };
   };
   return {
-    ...result, numbered: true, decisions: result.decisions.map(told),
+    ...result, numbered: true, decisions: result.decisions.map(shown),
     track: { at_s: windows.start_s, end_s }, models: models.map((looks) => ({ ...looks, end_s })), queues: { ...result.queues, end_s },
   };
 }
@@ -51,7 +51,7 @@ function panels({ result }) {
   const rate = (name, label, values, shape) => ({ name, label, track, values, shape, read: (index) => `${digits(values[index])}/s` });
   const queue = (name, key, label, said) => ({ name: key, label, said, track: queues, values: queues[name], seldom: true });
   const held = [
-    queue("held", "held", "held, no replica is ready", "held"), queue("waiting", "queued", "waiting in engines", "waiting"),
+    queue("held", "held", "queued for a cold start", "held"), queue("waiting", "queued", "waiting in engines", "waiting"),
     queue("running", "running", "running"),
   ];
   const rates = [rate("arrivals", "offered", windows.offered_rps, "both"), rate("answered", "answered", windows.answered_rps, "line")];

@@ -6,7 +6,7 @@ const NEAR = 22; // pixels from the pointer to the point it tells of
 // Shapes around 0, 0; what is not filled is drawn as a line.
 const KINDS = [
   ["warm", "answered", "M-2.200 0a2.200 2.200 0 1 0 4.400 0a2.200 2.200 0 1 0-4.400 0Z"],
-  ["cold-answered", "answered after a hold", "M0-4.200l4.200 4.200l-4.200 4.200l-4.200-4.200Z"],
+  ["cold-answered", "answered after a cold start", "M0-4.200l4.200 4.200l-4.200 4.200l-4.200-4.200Z"],
   ["left", "client left, as planned", "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z"],
   ["rejected", "rejected", "M-3.500-3.500l7 7m0-7l-7 7"],
   ["failed", "failed", "M-3.200-3.200h6.400v6.400h-6.400Z"],
@@ -45,8 +45,8 @@ function requests(root, data) {
     svg.append(s("g", { transform: `translate(0 ${POINTS_HEIGHT})` }, [...timeAxis(view).childNodes]));
     return [h("div", svg), card];
   };
-  const told = help(`TTFT by intended time${count < points.of ? `: ${some}` : ""}.`);
-  const [chart] = plainChart(root, [...shapes, ...keys.map((each) => key(...each))], draw, told);
+  const shown = help(`TTFT by intended time${count < points.of ? `: ${some}` : ""}.`);
+  const [chart] = plainChart(root, [...shapes, ...keys.map((each) => key(...each))], draw, shown);
   chart.addEventListener("pointermove", (event) => {
     const { left, top } = chart.getBoundingClientRect();
     const away = places.map(([x, y]) => Math.hypot(x + left - event.clientX, y + top - event.clientY));

@@ -6,7 +6,7 @@ function latencies(root, data) {
     return tableRow(name, [whole(count), never ? whole(never) : NOTHING, ...values]);
   };
   const headings = ["", "count", "never", "mean", "P50", "P90", "P95", "P99", "max"];
-  const words = "Latencies count from the intended time and include errors: an answer that never came is longer than all others.";
+  const words = "Latencies count from the intended time and include errors: a missing answer counts as longer than all others.";
   root.append(
     table("Latencies", headings, data.latencies.map(line)),
     help(`${words} ITL is the time between two pieces of one answer. ${data.left_waiting}`),
@@ -24,8 +24,8 @@ function outcomes(root, { counts }) {
   const { all, kinds, models } = counts;
   const lines = [line(["all", all], "main"), ...group("by kind", kinds), ...group("by model", models)];
   root.append(
-    table("Outcomes of the requests", ["", ...names.slice(0, -1), "held"], lines),
-    help("Each request has one outcome; retried and held requests are counted there as well."),
+    table("Outcomes of the requests", ["", ...names.slice(0, -1), "cold"], lines),
+    help("Each request has one outcome; retried and cold requests are counted there as well."),
   );
 }
 

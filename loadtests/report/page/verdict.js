@@ -57,14 +57,14 @@ function headline(root, { figures: found, latencies, bounds, price_per_gpu_hour:
 }
 
 function cachedWords({ cached_share: cached, infinite_cache_share: infinite }) {
-  const told = known(cached) ? `${percent(cached)} found in the prefix cache` : "the server did not report how many were cached";
-  return known(infinite) ? `${told}; ${percent(infinite)} in one infinite cache` : told;
+  const shown = known(cached) ? `${percent(cached)} found in the prefix cache` : "the server did not report how many were cached";
+  return known(infinite) ? `${shown}; ${percent(infinite)} in one unlimited cache` : shown;
 }
 
 function readyWords({ peaks, held_to_ready_s: waits }) {
   if (!Math.max(...peaks)) return "no replica was ever ready";
   const longest = Math.max(...waits.filter(known));
-  return known(longest) ? `first ready ${seconds(longest)} after the first hold` : "no request had to wait for one";
+  return known(longest) ? `first ready ${seconds(longest)} after the first queued request` : "no request had to wait for one";
 }
 
 // A bar of a value against its bound, which is a line at half of the width; what is beyond twice the bound is cut.
