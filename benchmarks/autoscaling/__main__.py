@@ -1,125 +1,124 @@
 """`python -m benchmarks.autoscaling`: see README.md beside this file."""
 
+import argparse
 import json
+import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 
-from benchmarks.autoscaling.execute import execute, library_versions
-from benchmarks.autoscaling.options import Options, parse
+from benchmarks import REPOSITORY
 from benchmarks.autoscaling.page import Facts, page
-from benchmarks.autoscaling.plan import Job, plan
-from benchmarks.autoscaling.pool import Failure, Progress, run_all
-from benchmarks.autoscaling.store import Run, Store, as_rows
-from benchmarks.autoscaling.summary import Results
+from benchmarks.autoscaling.picture import write_picture
+from benchmarks.autoscaling.results import Results
+from benchmarks.autoscaling.runs import GRID, execute, plan
 from benchmarks.autoscaling.targets import Target, met, targets
 from benchmarks.autoscaling.windows import find_windows
-from loadtests.machine import machine
+from benchmarks.common.pool import run_all
+from benchmarks.peers.policies import PUBLISHED
+from loadtests.machine import machine, versions
+from replay.defaults import ORACLE, OURS, PROFILE, STATIC
+from replay.laws.registry import Engines, SpecError, make
+from replay.profile_files import load_profile
 
-_NOTES = Path(__file__).parent
-"""The folder of `tried.md`, written by hand, and of `known_needs.md`, which `known_needs` writes."""
+WINDOWS = "../shared/traces/windows"
+RESULTS = REPOSITORY / "benchmarks" / "results"
+PAGE = REPOSITORY / "docs" / "benchmarks" / "autoscaling.md"
+PICTURE = REPOSITORY / "docs" / "images" / "autoscaling-cost-versus-attainment.svg"
 _INTERRUPTED = 130
 
 
 def main(argv: list[str]) -> int:
     """0 when all targets are met, 1 when one is missed or a replay failed, 2 for a wrong command line."""
-    options = parse(argv)
-    facts, versions = machine(), library_versions()
+    given = parse(argv)
     try:
-        windows = find_windows(options.windows, options.cut_s, options.only)
-        store = Store(options.results / "autoscaling-runs.jsonl", Run)
-        finished = store.load()
+        windows = find_windows(given.windows, given.cut)
     except ValueError as error:
         print(f"python -m benchmarks.autoscaling: {error}", file=sys.stderr)
         return 2
-    jobs = plan(windows, options.seeds, options.policies, options.parts, thorough=options.thorough)
-    known = {
-        job: finished[job.key] for job in jobs if job.key in finished and not options.is_fresh(job.policy)
-    }
-    missing = [job for job in jobs if job not in known]
-    if store.other_versions:
-        print(f"{store.other_versions} finished runs are another version's and do not count", file=sys.stderr)
-    progress = Progress(missing, len(known), options.jobs, sys.stderr)
-    if options.dry_run:
-        print("\n".join(job.label for job in missing))
-        return 0
-    failures: dict[str, str] = {}
+    facts = machine()
     try:
-        known |= _run(missing, options.jobs, store, progress, failures)
+        runs, failures = run_all(plan(windows, given.seeds, given.policies), execute, given.jobs)
     except KeyboardInterrupt:
-        print(
-            "interrupted; finished runs are kept, and the same command goes on with the rest", file=sys.stderr
-        )
+        print("interrupted", file=sys.stderr)
         return _INTERRUPTED
-    results = Results(windows, [known[job] for job in jobs if job in known])
+    results = Results(windows, runs.values())
     found = targets(results)
     command = shlex.join(["python", "-m", "benchmarks.autoscaling", *argv])
-    about = Facts(
-        command,
-        facts,
-        versions,
-        options.seeds,
-        options.cut_s,
-        len({versions["code"], *(run.code for run in results.runs)}),
-        failures,
-        sum(run.wall_s for run in results.runs),
-    )
-    _write(options, results, found, about)
+    about = Facts(command, facts, _versions(), given.seeds, given.cut, failures)
+    _write(given, results, found, about)
     for target in found:
         mark = {True: "met", False: "MISSED", None: "not judged"}[target.met]
         print(f"{mark:>10}  {target.asked}: {target.shown}")
-    print(f"page: {options.page}\nresults: {options.results / 'autoscaling.json'}")
+    print(f"page: {given.page}")
     return 0 if met(found) and not failures else 1
 
 
-def _run(
-    jobs: Sequence[Job], workers: int, store: Store[Run], progress: Progress, failures: dict[str, str]
-) -> Mapping[Job, Run]:
-    """Run what is missing; each run is kept as soon as it is finished."""
-    runs: dict[Job, Run] = {}
-    with closing(run_all(jobs, execute, workers)) as finished:
-        for job, run in finished:
-            progress.finished(job, run)
-            if isinstance(run, Failure):
-                failures[job.label] = run.why
-                continue
-            store.add(job.key, run)
-            runs[job] = run
-    return runs
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the command line; a wrong one ends the process with status 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.autoscaling",
+        description="Every autoscaling policy on every recorded window: cost and attainment, by targets.",
+    )
+    add = parser.add_argument
+    add("--windows", default=WINDOWS, help=f"folders or files, separated by commas; by default {WINDOWS}")
+    add("--policies", metavar="SPECS", help="run only these; write + for a comma within one")
+    add("--seeds", default="0,1,2", help="seeds; by default 0,1,2")
+    add("--jobs", type=int, default=2, metavar="N", help="replays at a time; by default 2")
+    add("--cut", type=float, metavar="SECONDS", help="replay only this much of each window")
+    add("--out", type=Path, default=RESULTS, help="folder for autoscaling.json, and for the page of a part")
+    given = parser.parse_args(argv)
+    # The page of a part does not replace the page of the whole.
+    whole = given.windows == WINDOWS and given.policies is None and given.cut is None
+    given.page = PAGE if whole else given.out / "autoscaling-part.md"
+    given.picture = PICTURE if whole else given.out / "autoscaling-part.svg"
+    given.windows = [Path(part) for part in given.windows.split(",")]
+    if given.policies is not None:
+        given.policies = [part.strip().replace("+", ",") for part in given.policies.split(",")]
+        for policy in given.policies:
+            _check_policy(policy, parser)
+    try:
+        given.seeds = list(dict.fromkeys(int(part) for part in given.seeds.split(",")))
+    except ValueError:
+        parser.error(f"--seeds = {given.seeds!r}: must be whole numbers from 0, such as 0,1,2")
+    if min(given.seeds) < 0:
+        parser.error(f"--seeds = {given.seeds}: must be whole numbers from 0, such as 0,1,2")
+    if not 1 <= given.jobs <= 256:
+        parser.error(f"--jobs = {given.jobs}: must be from 1 to 256")
+    if given.cut is not None and not 60.0 <= given.cut < math.inf:
+        parser.error(f"--cut = {given.cut:g}: must be at least 60 seconds")
+    return given
 
 
-def _write(options: Options, results: Results, found: Sequence[Target], facts: Facts) -> None:
-    # matplotlib takes a second to import, and workers import this module.
-    from benchmarks.autoscaling.picture import write_picture  # noqa: PLC0415
+def _check_policy(policy: str, parser: argparse.ArgumentParser) -> None:
+    if policy not in (OURS, ORACLE, STATIC, *PUBLISHED, *GRID):
+        try:
+            make(policy, Engines(load_profile(PROFILE).step))
+        except SpecError as error:
+            parser.error(f"--policies: {error}, {OURS}, {ORACLE} and {STATIC}")
 
-    write_picture(results, options.picture)
-    text = page(results, found, facts, options.picture, options.page, _NOTES)
-    options.page.parent.mkdir(parents=True, exist_ok=True)
-    options.page.write_text(text, encoding="utf-8")
+
+def _versions() -> dict[str, str]:
+    """Python, the commit, and the libraries that compute."""
+    found = versions()
+    libraries = {name: metadata.version(name) for name in ("numpy", "numba")}
+    return {"python": found["python"], "commit": found["commit"], **libraries}
+
+
+def _write(given: argparse.Namespace, results: Results, found: Sequence[Target], facts: Facts) -> None:
+    for folder in (given.out, given.page.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_picture(results, given.picture)
+    given.page.write_text(page(results, found, facts, given.picture, given.page), encoding="utf-8")
     document = {
-        "command": facts.command,
-        "machine": dict(facts.machine),
-        "versions": dict(facts.versions),
-        "seeds": list(facts.seeds),
-        "cut_s": facts.cut_s,
-        "mixed_code": facts.codes > 1,
-        "failures": dict(facts.failures),
-        "verdict": {
-            "met": met(found) and not facts.failures,
-            "targets": [asdict(target) for target in found],
-        },
-        "windows": [
-            {**asdict(window), "path": window.path.name, "smooth": window.smooth}
-            for window in results.windows
-        ],
-        **as_rows(results.runs, Run),
+        **asdict(facts),
+        "targets": [asdict(target) for target in found],
+        "runs": [asdict(run) for run in results.runs],
     }
-    options.results.mkdir(parents=True, exist_ok=True)
-    path = options.results / "autoscaling.json"
-    path.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+    (given.out / "autoscaling.json").write_text(json.dumps(document) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page of results, made anew from the runs each time."""
+"""The page of results, written anew from the runs each time."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import REPOSITORY
-from benchmarks.autoscaling.plan import BASE, GRID, VARIANTS, Variant
-from benchmarks.autoscaling.summary import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, family
-from benchmarks.autoscaling.targets import Target, met, signed, strain
+from benchmarks.autoscaling.results import BURSTY_GOAL, BURSTY_TTFT_OK, SMOOTH_GOAL, Results, family
+from benchmarks.autoscaling.runs import BASE, GRID
+from benchmarks.autoscaling.targets import Target, met
 from benchmarks.autoscaling.windows import SMOOTH_PEAK_TO_MEAN, Window
 from benchmarks.common.markdown import table
 from replay.advice.score import Spread
 from replay.defaults import ORACLE, OURS, STATIC
 from serve_app.cli import formats
 
-_ROUTING = REPOSITORY / "docs/benchmarks/routing.md"
+_MEASUREMENTS = REPOSITORY / "docs/measurements.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,12 @@ class Facts:
     versions: Mapping[str, str]
     seeds: Sequence[int]
     cut_s: float | None
-    codes: int
-    """Different states of the sources, that of now and those of the runs: more than one if some were cached,
-    or the sources changed meanwhile."""
     failures: Mapping[str, str]
-    """Why, by the label of each replay that came to nothing."""
-    wall_s: float
-    """Seconds of all replays, summed."""
+    """Reasons, by the label of each replay that failed."""
 
 
-def page(
-    results: Results, found: Sequence[Target], facts: Facts, picture: Path, at: Path, notes: Path
-) -> str:
-    """The page as Markdown."""
+def page(results: Results, found: Sequence[Target], facts: Facts, picture: Path, at: Path) -> str:
+    """The page as Markdown, for the file `at`."""
 
     def link(target: Path) -> str:
         return Path(os.path.relpath(target, at.parent)).as_posix()
@@ -47,7 +40,7 @@ def page(
     parts = [
         "# Autoscaling policies on recorded traffic",
         _INTRODUCTION,
-        _facts(facts),
+        _facts(results, facts),
         f"![GPU-seconds over the oracle's and attainment of every policy on every window]({link(picture)})",
         "## Targets",
         _targets(found),
@@ -56,21 +49,17 @@ def page(
         _per_window(results),
         "## Peers tuned to each window",
         _tuned(results),
-        "## Robustness",
-        _robustness(results),
-        "## Routing",
-        "Prompts that share prefixes, on static fleets by every routing of `tideserve replay`, with "
-        f"the GPU-seconds to 99 % attainment: [routing.md]({link(_ROUTING)}).",
-        "## What was tried, and what could be known",
-        f"Ablations, and what did not help: [tried.md]({link(notes / 'tried.md')}). What a policy could do "
-        f"that knew the needs of every past minute: [known_needs.md]({link(notes / 'known_needs.md')}).",
+        "## Other measurements",
+        "Routings on prompts that share prefixes, changes of the policy that were tried, and how far the\n"
+        f"past can tell: [measurements]({link(_MEASUREMENTS)}).",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 _INTRODUCTION = f"""\
-Every policy decides over the same simulated fleet, under the same recorded requests, cold starts and our
-ingress's routing (`tideserve replay`). Ours is the production code; the peers' laws are written anew.
+Every policy decides over the same simulated fleet, with the same recorded requests and cold starts and our
+ingress's routing (`tideserve replay`). Ours is the production code. The peers' policies are written from what
+their authors publish.
 
 - **Attainment**: the share of requests in one-minute windows in which both P95 TTFT and P95 inter-token
   latency are within 200 ms and 25 ms. **GPU-seconds**: from a start asked for to the end of the drain.
@@ -81,21 +70,18 @@ ingress's routing (`tideserve replay`). Ours is the production code; the peers' 
   of requests with TTFT in time."""
 
 
-def _facts(facts: Facts) -> str:
+def _facts(results: Results, facts: Facts) -> str:
     seeds = ", ".join(map(str, facts.seeds))
+    minutes = sum(run.wall_s for run in results.runs) / 60
     lines = [
         f"- **Command:** `{facts.command}`",
         "- **Machine:** " + ", ".join(f"{key} {value}" for key, value in facts.machine.items()),
         "- **Versions:** " + ", ".join(f"{key} {value}" for key, value in facts.versions.items()),
         f"- **Seeds:** {seeds}; medians over them, with the lowest and highest in brackets where they differ",
-        f"- **Time:** {facts.wall_s / 60:.0f} minutes of one core",
+        f"- **Time:** {minutes:.0f} minutes of one core",
     ]
     if facts.cut_s is not None:
         lines.append(f"- **Cut:** only the first {facts.cut_s:g} s of each window")
-    if facts.codes > 1:
-        lines.append(
-            f"- **Mixed:** {facts.codes} states of the code are in these figures; `--fresh` runs all anew"
-        )
     lines += [f"- **Failed:** {label}: {why}" for label, why in facts.failures.items()]
     return "\n".join(lines)
 
@@ -108,7 +94,12 @@ def _targets(found: Sequence[Target]) -> str:
     if not text:
         text = f"{len(found) - missed - unknown} of {len(found)} targets are met"
         text += f"; {unknown} could not be judged." if unknown else "."
-    return "\n".join([text, "", table(["target", "measured", ""], rows)])
+    about = (
+        "The last ten targets replay our policy at the same settings in other circumstances. With another "
+        "prior, the cost is against the usual run. With other cold starts or another GPU, it is the ratio to "
+        "the oracle there, against the usual ratio."
+    )
+    return "\n".join([text, about, "", table(["target", "measured", ""], rows)])
 
 
 _MET: Mapping[bool | None, str] = {True: "met", False: "**missed**", None: "not judged"}
@@ -141,14 +132,14 @@ def _per_window(results: Results) -> str:
     for window in results.windows:
         names = [name for name in (ORACLE, OURS, STATIC) if results.of(window, name)]
         peers = [name for name in results.peers() if name not in GRID and results.of(window, name)]
-        names += sorted(peers, key=lambda name: results.cost(window, name))
+        names += sorted(peers, key=lambda name: results.cost([window], name))
         rows += [_row(results, window, name) for name in names]
     return table(_COLUMNS, rows)
 
 
 _COLUMNS = [
     "window", "policy", "GPU-seconds", "over oracle", "attainment %", "warm %", "TTFT in time %", "warm %",
-    "held cold", "their TTFT P95", "starts", "changes", "peak",
+    "waited for a start", "their TTFT P95", "starts", "changes", "peak",
 ]  # fmt: skip
 
 
@@ -158,7 +149,7 @@ def _row(results: Results, window: Window, name: str) -> list[str]:
 
     runs = results.of(window, name)
     shown = runs[0].name if name == STATIC else name
-    held = results.spread(window, name, "cold")
+    cold = results.spread(window, name, "cold")
     return [
         window.name,
         f"**{shown}**" if name == OURS else f"`{shown}`",
@@ -169,7 +160,7 @@ def _row(results: Results, window: Window, name: str) -> list[str]:
         of("ttft_ok", _points),
         of("ttft_ok_warm", _points),
         of("cold", formats.whole),
-        of("ttft_cold_p95_s", formats.seconds) if held is not None and held.high > 0 else "-",
+        of("ttft_cold_p95_s", formats.seconds) if cold is not None and cold.high > 0 else "-",
         of("starts", formats.whole),
         of("changes", formats.whole),
         of("peak", formats.whole),
@@ -190,14 +181,14 @@ def _with_range(spread: Spread | None, form: Callable[[float], str]) -> str:
 def _tuned(results: Results) -> str:
     rows = []
     for window in results.windows:
-        best = results.tuned_peer(window)
-        for law in dict.fromkeys(map(family, results.peers())):
-            settings = [p for p in results.peers() if family(p) == law and results.of(window, p)]
+        best = results.cheapest_peer([window])
+        for policy in dict.fromkeys(map(family, results.peers())):
+            settings = [p for p in results.peers() if family(p) == policy and results.of(window, p)]
             if not settings:
                 continue
             able = [p for p in settings if results.meets_goal(window, p)]
             chosen = (
-                min(able, key=lambda p: results.cost(window, p))
+                min(able, key=lambda p: results.cost([window], p))
                 if able
                 else max(settings, key=lambda p: _median(results, window, p, "attainment"))
             )
@@ -207,7 +198,7 @@ def _tuned(results: Results) -> str:
                     window.name,
                     f"**`{chosen}`**" if chosen == best else f"`{chosen}`",
                     str(len(settings)),
-                    formats.whole(results.cost(window, chosen)),
+                    formats.whole(results.cost([window], chosen)),
                     _with_range(results.ratio(window, chosen, ORACLE), "{:.2f}".format),
                     _points(_median(results, window, chosen, "attainment")),
                     _points(_median(results, window, chosen, "ttft_ok")),
@@ -220,43 +211,12 @@ def _tuned(results: Results) -> str:
     header = ["window", "peer at its best", "settings tried", "GPU-seconds", "over oracle"]
     header += ["attainment %", "TTFT in time %", "meets the goal", "ours over it"]
     return (
-        "Of each law the cheapest setting that meets the window's goal, or the one that attains most where "
-        "none does; in bold the cheapest of all that meet it. Settings beyond those published are run on the "
-        "first seed.\n\n" + table(header, rows)
+        "Each policy has its cheapest setting that meets the window's goal, or its setting that attains most "
+        "where none does. The cheapest peer that meets the goal is bold. Settings beyond the published ones "
+        "are run on the first seed.\n\n" + table(header, rows)
     )
 
 
 def _median(results: Results, window: Window, policy: str, figure: str) -> float:
     found = results.spread(window, policy, figure)
     return found.median if found else 0.0
-
-
-def _robustness(results: Results) -> str:
-    rows = []
-    for variant in VARIANTS:
-        cells = [_strained(results, window, variant) for window in results.windows]
-        if any(cells):
-            rows.append([variant.title, *(cell or "-" for cell in cells)])
-    if not rows:
-        return "Not run."
-    header = ["circumstances", *(window.name for window in results.windows)]
-    return (
-        "Ours, at the same settings, under other circumstances: GPU-seconds (cost), attainment % (points). "
-        "With another prior the cost is GPU-seconds against the usual run on the same seed; with other cold "
-        "starts or another GPU it is the ratio to the oracle under them, against the usual ratio. Points are "
-        "attainment gained or lost.\n\n" + table(header, rows)
-    )
-
-
-def _strained(results: Results, window: Window, variant: Variant) -> str:
-    found = strain(results, window, variant)
-    if found is None:
-        return ""
-    cost = "-" if found.extra_cost is None else f"{signed(100 * found.extra_cost)}%"
-    gpu_seconds = formats.whole(_of(results.spread(window, OURS, "gpu_seconds", variant.name)))
-    attained = _points(_of(results.spread(window, OURS, "attainment", variant.name)))
-    return f"{gpu_seconds} ({cost}), {attained} ({signed(-100 * found.lost_attainment)})"
-
-
-def _of(spread: Spread | None) -> float:
-    return spread.median if spread is not None else float("nan")

@@ -1,150 +1,120 @@
-"""Cost against attainment of all policies, one panel a window. Imports matplotlib."""
+"""Cost against attainment of all policies as SVG, one panel for each window."""
 
 import math
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
-import numpy as np
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-from benchmarks.autoscaling.summary import BURSTY_GOAL, SMOOTH_GOAL, Results, family
+from benchmarks.autoscaling.results import BURSTY_GOAL, SMOOTH_GOAL, Results, family
 from benchmarks.autoscaling.windows import Window
-from loadtests.drawing.palette import LIGHT
 from replay.defaults import ORACLE, OURS, STATIC
-from serve_app.cli import formats
 
 _COLUMNS = 3
-_PANEL_INCHES = (4.3, 3.2)
-_DPI = 150
+_WIDTH, _HEIGHT = 400, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 40, 45
 _ATTAINMENTS = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
 _RATIOS = (0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
-# Marker, colour of the palette, size. A law's settings are joined by a line.
-_STYLES = {
-    OURS: ("*", "held", 15.0),
-    ORACLE: ("D", "ink", 7.0),
-    STATIC: ("s", "ink", 6.5),
-    "ray": ("o", "ready", 6.0),
-    "kpa": ("^", "ok", 6.5),
-    "hpa:ongoing": ("v", "wanted", 6.5),
-    "hpa:waiting": ("<", "draining", 6.5),
-    "apa": ("P", "starting", 7.0),
-    "dynamo": ("X", "queued", 7.0),
-    "wva": ("h", "other", 7.0),
-}
-_OTHER = ("d", "soft", 6.0)
+_COLOURS = {
+    OURS: "#0a6b8f", ORACLE: "#1b2733", STATIC: "#7a8794", "ray": "#c2452d", "kpa": "#2f8f5b",
+    "hpa:ongoing": "#8a5fbf", "hpa:waiting": "#d08b1d", "apa": "#c75a9b", "dynamo": "#5b7f1f",
+    "wva": "#4a6fd0",
+}  # fmt: skip
 _NAMES = {OURS: "Tideserve", STATIC: "static, in hindsight"}
-_PEERS_ZORDER, _OWN_ZORDER = 3, 5
+_HOLLOW = (ORACLE, STATIC)
+_STYLE = (
+    "text{font:12px sans-serif;fill:#3e4c59}"
+    ".grid{stroke:#e4e8ec}.goal{stroke:#2f8f5b;stroke-dasharray:6 4}.line{fill:none;stroke-width:1}"
+)
+
+
+def draw(results: Results) -> str:
+    """The medians of all runs in the usual circumstances. The last panel is the key."""
+    panels = len(results.windows) + 1
+    columns = min(_COLUMNS, panels)
+    width, height = columns * _WIDTH, math.ceil(panels / columns) * _HEIGHT
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}"><style>{_STYLE}</style>'
+        '<rect width="100%" height="100%" fill="#fff"/>'
+    ]
+    drawn: dict[str, None] = {}
+    for number, window in enumerate(results.windows):
+        points = _points(results, window)
+        drawn |= dict.fromkeys(points)
+        parts += _at(number, columns, _panel(window, points))
+    parts += _at(panels - 1, columns, _key(sorted(drawn, key=list(_COLOURS).index)))
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def write_picture(results: Results, path: Path) -> None:
-    """Draw the medians of all runs under the usual circumstances.
-
-    Raises OSError if the file cannot be written.
-    """
-    cells = len(results.windows) + 1  # the last one is the key
-    columns = min(_COLUMNS, cells)
-    rows = math.ceil(cells / columns)
-    width, height = _PANEL_INCHES
-    with rc_context({"text.parse_math": False, "font.size": 9.0}):
-        figure = Figure(figsize=(width * columns, height * rows), dpi=_DPI, facecolor=LIGHT["panel"])
-        figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
-        panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-        seen: dict[str, None] = {}
-        for panel, window in zip(panels, results.windows, strict=False):
-            seen |= dict.fromkeys(_draw(panel, results, window))
-        for panel in panels[len(results.windows) :]:
-            panel.set_axis_off()
-        _key(panels[len(results.windows)], list(seen))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", metadata={"Software": "Tideserve"})
+    """Write the picture. Raises OSError if that fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(draw(results), encoding="utf-8")
 
 
-def _draw(panel: Axes, results: Results, window: Window) -> list[str]:
-    """One window; returns the laws it shows."""
-    over_oracle = bool(results.of(window, ORACLE))
-    _frame(panel, window, over_oracle)
-    laws: dict[str, list[tuple[float, float]]] = {}
+def _at(number: int, columns: int, parts: Sequence[str]) -> list[str]:
+    x, y = number % columns * _WIDTH, number // columns * _HEIGHT
+    return [f'<g transform="translate({x},{y})">', *parts, "</g>"]
+
+
+def _points(results: Results, window: Window) -> dict[str, list[tuple[float, float]]]:
+    """(GPU-seconds over the oracle's, attainment) of each setting, by policy; nothing without an oracle."""
+    found: dict[str, list[tuple[float, float]]] = {}
     for policy in (*results.peers(), STATIC, ORACLE, OURS):
-        cost = results.ratio(window, policy, ORACLE if over_oracle else policy)
-        attainment = results.spread(window, policy, "attainment")
-        total = results.spread(window, policy, "gpu_seconds")
-        if cost is None or attainment is None or total is None:
-            continue
-        point = (cost.median if over_oracle else total.median, attainment.median)
-        laws.setdefault(family(policy), []).append(point)
-    for law, points in laws.items():
-        marker, colour, size = _STYLES.get(law, _OTHER)
-        points.sort()
-        panel.plot(
-            [x for x, _ in points],
-            [y for _, y in points],
-            marker=marker,
-            markersize=size,
-            color=LIGHT[colour],
-            markerfacecolor=LIGHT["panel"] if law in (ORACLE, STATIC) else LIGHT[colour],
-            markeredgecolor=LIGHT[colour] if law in (ORACLE, STATIC) else LIGHT["panel"],
-            linewidth=0.8,
-            alpha=0.95,
-            zorder=_OWN_ZORDER if law in (OURS, ORACLE) else _PEERS_ZORDER,
-            clip_on=False,
-        )
-    if over_oracle:
-        _ratio_axis(panel, [x for points in laws.values() for x, _ in points])
-    return list(laws)
+        cost, attainment = results.ratio(window, policy, ORACLE), results.spread(window, policy, "attainment")
+        if cost is not None and attainment is not None and family(policy) in _COLOURS:
+            found.setdefault(family(policy), []).append((cost.median, attainment.median))
+    return {policy: sorted(points) for policy, points in found.items()}
 
 
-def _frame(panel: Axes, window: Window, over_oracle: bool) -> None:
-    """Attainment by nines: policies differ in the last percents."""
+def _panel(window: Window, points: dict[str, list[tuple[float, float]]]) -> list[str]:
+    ratios = [ratio for settings in points.values() for ratio, _ in settings]
+    low, high = min([*ratios, 0.9]) / 1.15, max([*ratios, 1.6]) * 1.15
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+
+    def x(ratio: float) -> float:
+        return _LEFT + math.log(ratio / low) / math.log(high / low) * (right - _LEFT)
+
+    def y(attainment: float) -> float:
+        # By nines: policies differ in the last percents.
+        return bottom - math.log10(1.002 - attainment) / math.log10(0.002) * (bottom - _TOP)
+
     goal = SMOOTH_GOAL if window.smooth else BURSTY_GOAL
-    panel.set_title(
-        f"{formats.plain(window.name, 40)}, {'smooth' if window.smooth else 'bursty'}",
-        loc="left", fontsize=10.5, fontweight="bold", color=LIGHT["ink"], pad=12,
-    )  # fmt: skip
-    panel.set_yscale(
-        "function",
-        functions=(lambda a: -np.log10(1.002 - np.clip(a, 0, 1)), lambda v: 1.002 - np.power(10.0, -v)),
-    )
-    panel.set_ylim(0.0, 1.0)
-    panel.yaxis.set_major_locator(FixedLocator(_ATTAINMENTS))
-    panel.yaxis.set_minor_locator(NullLocator())
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
-    panel.axhline(goal, color=LIGHT["ok"], linewidth=1.1, linestyle=(0, (6, 4)), zorder=1)
-    panel.set_ylabel("attainment", color=LIGHT["soft"])
-    panel.set_xlabel("GPU-seconds over the oracle's" if over_oracle else "GPU-seconds", color=LIGHT["soft"])
-    panel.tick_params(colors=LIGHT["soft"], length=0)
-    panel.grid(color=LIGHT["grid"], linewidth=0.8)
-    panel.set_axisbelow(True)
-    for spine in panel.spines.values():
-        spine.set_visible(False)
+    kind = "smooth" if window.smooth else "bursty"
+    parts = [_text(_LEFT, 22, f"{window.name}, {kind}", "start")]
+    for share in _ATTAINMENTS:
+        parts.append(f'<path class="grid" d="M{_LEFT} {y(share):.1f}H{right}"/>')
+        parts.append(_text(_LEFT - 6, y(share) + 4, f"{100 * share:g} %", "end"))
+    for ratio in _RATIOS:
+        if low <= ratio <= high:
+            parts.append(f'<path class="grid" d="M{x(ratio):.1f} {_TOP}V{bottom}"/>')
+            parts.append(_text(x(ratio), bottom + 18, f"{ratio:g}x", "middle"))
+    parts.append(f'<path class="goal" d="M{_LEFT} {y(goal):.1f}H{right}"/>')
+    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 8, "GPU-seconds over the oracle's", "middle"))
+    for policy, settings in points.items():
+        places = [(x(ratio), y(attainment)) for ratio, attainment in settings]
+        line = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
+        parts.append(f'<polyline class="line" stroke="{_COLOURS[policy]}" points="{line}"/>')
+        parts += [_mark(policy, left, top) for left, top in places]
+    return parts
 
 
-def _ratio_axis(panel: Axes, ratios: Sequence[float]) -> None:
-    panel.set_xscale("log")
-    low, high = min(*ratios, 0.9), max(*ratios, 1.6)
-    panel.set_xlim(low / 1.15, high * 1.15)
-    panel.xaxis.set_major_locator(
-        FixedLocator([ratio for ratio in _RATIOS if low / 1.15 <= ratio <= high * 1.15])
-    )
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
-    panel.axvline(1.0, color=LIGHT["soft"], linewidth=1.0, linestyle=":", zorder=1)
+def _mark(policy: str, x: float, y: float) -> str:
+    colour = _COLOURS[policy]
+    fill = "#fff" if policy in _HOLLOW else colour
+    place = f'cx="{x:.1f}" cy="{y:.1f}" r="{7 if policy == OURS else 4.5}"'
+    return f'<circle {place} fill="{fill}" stroke="{colour}" stroke-width="2"/>'
 
 
-def _key(panel: Axes, laws: Sequence[str]) -> None:
-    handles = []
-    for law in sorted(laws, key=lambda name: list(_STYLES).index(name) if name in _STYLES else len(_STYLES)):
-        marker, colour, size = _STYLES.get(law, _OTHER)
-        hollow = law in (ORACLE, STATIC)
-        handles.append(
-            Line2D(
-                [], [], linestyle="", marker=marker, markersize=size, label=_NAMES.get(law, law),
-                markerfacecolor=LIGHT["panel"] if hollow else LIGHT[colour],
-                markeredgecolor=LIGHT[colour],
-            )
-        )  # fmt: skip
-    handles.append(Line2D([], [], color=LIGHT["ok"], linestyle=(0, (6, 4)), linewidth=1.1, label="goal"))
-    panel.legend(handles=handles, loc="center left", frameon=False, labelcolor=LIGHT["ink"], fontsize=10)
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _key(policies: Sequence[str]) -> list[str]:
+    parts = []
+    for number, policy in enumerate(policies):
+        top = _TOP + 20 * number
+        parts += [_mark(policy, _LEFT, top), _text(_LEFT + 14, top + 4, _NAMES.get(policy, policy), "start")]
+    top = _TOP + 20 * len(policies)
+    goal = f'<path class="goal" d="M{_LEFT - 8} {top}h16"/>'
+    return [*parts, goal, _text(_LEFT + 14, top + 4, "goal", "start")]

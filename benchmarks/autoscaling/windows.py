@@ -1,6 +1,5 @@
-"""The recorded windows that policies are judged on, and what kind of traffic each is."""
+"""The recorded windows that policies are judged on, each of smooth or bursty traffic."""
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ class Window:
 
     name: str
     path: Path
-    digest: str
-    """A digest of the file's bytes, for which a finished run is valid."""
     cut_s: float | None
     """Only its first so many seconds are replayed; None: all of it."""
     requests: int
@@ -49,13 +46,11 @@ class Window:
         return open_trace(self.path, duration_s=self.cut_s)
 
 
-def find_windows(
-    places: Sequence[Path], cut_s: float | None = None, only: Sequence[str] | None = None
-) -> list[Window]:
-    """The windows in folders, or given as files, by name; of them those named in `only`.
+def find_windows(places: Sequence[Path], cut_s: float | None = None) -> list[Window]:
+    """The windows in folders, or given as files, by name.
 
-    Raises ValueError for a place that does not exist, no window at all, two of one name, or a name of none,
-    and TraceError for a file that is no trace.
+    Raises ValueError for a place that does not exist, no window at all, or two of one name, and TraceError
+    for a file that is no trace.
     """
     files: list[Path] = []
     for place in places:
@@ -71,14 +66,10 @@ def find_windows(
     if len(found) < len(files):
         twice = [file.name for file in files if file not in found.values()]
         raise ValueError(f"--windows: more than one window is named {', '.join(twice)}")
-    for name in only or ():
-        if name not in found:
-            raise ValueError(f"--only = {name!r}: no such window; there are {', '.join(sorted(found))}")
-    return [_read(name, file, cut_s) for name, file in sorted(found.items()) if only is None or name in only]
+    return [_read(name, file, cut_s) for name, file in sorted(found.items())]
 
 
 def _read(name: str, path: Path, cut_s: float | None) -> Window:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     arrivals = [chunk.arrival_s for chunk in open_trace(path, duration_s=cut_s).chunks()]
     requests, last = sum(map(len, arrivals)), float(arrivals[-1][-1])
     counts = np.zeros(int(last / MINUTE_S) + 1)
@@ -88,4 +79,4 @@ def _read(name: str, path: Path, cut_s: float | None) -> Window:
     whole = counts[: max(1, math.floor(last / MINUTE_S))]
     mean = float(whole.mean())
     ratio = float(whole.max()) / mean if mean > 0 else math.inf
-    return Window(name, path, digest, cut_s, requests, last, ratio, float((whole == 0).mean()))
+    return Window(name, path, cut_s, requests, last, ratio, float((whole == 0).mean()))

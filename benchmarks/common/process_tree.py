@@ -27,11 +27,6 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
     return float(sum(seconds))
 
 
-def resident_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Resident memory; what processes share is counted for each of them."""
-    return sum(_each(processes, lambda process: process.memory_info().rss))
-
-
 def pss_bytes(processes: Iterable[psutil.Process]) -> int:
     """Proportional set size: memory shared by n processes counts 1/n for each."""
     return sum(_each(processes, lambda process: process.memory_full_info().pss))

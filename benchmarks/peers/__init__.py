@@ -1,1 +1,1 @@
-"""Other systems' autoscaling laws as baselines, one a file, written from what they publish."""
+"""Other systems' scaling policies as baselines, written from what their authors publish."""

@@ -1,8 +1,8 @@
 """Knative's pod autoscaler."""
 
 import math
+from collections import deque
 
-from benchmarks.peers.sliding_windows import Buckets
 from replay.sample import Sample
 
 CONCURRENCY = 100.0
@@ -16,6 +16,7 @@ _DOWN_RATE = 2.0
 _GRACE_S = 30.0
 _TICK_S = 2.0
 _EPS_S = 1e-6
+_DIGITS = 1e6
 
 
 class KnativeKpa:
@@ -24,7 +25,7 @@ class KnativeKpa:
     Concurrency is noted once a second: in replicas, and in the activator, which holds requests while there
     are none. Every 2 s both windows, 60 s and 6 s, are divided by T = 70 % of the target, rounded up and kept
     within half and a thousand times the ready replicas. Where the short window asks for twice what is ready,
-    the law panics: until 60 s after the last such tick it takes the larger of the two and never goes down.
+    the policy panics: until 60 s after the last such tick it takes the larger of the two and never goes down.
     Zero: a revision idle for the stable window, and active for as long, is marked inactive; 30 s later its
     last replica goes. The first held request wakes it without waiting for the tick.
 
@@ -106,3 +107,52 @@ class KnativeKpa:
             return 1
         self._inactive_since = sample.at
         return sample.target
+
+
+class Buckets:
+    """The mean of one value a second over a window, as Knative's metrics keep it.
+
+    A window that began less than its length ago is averaged over the seconds since then; a second without a
+    value counts as 0; a whole window without values begins anew.
+
+    Source: Knative Serving, `pkg/autoscaler/aggregation`.
+    """
+
+    def __init__(self, length_s: int) -> None:
+        self._length = length_s
+        self._seconds: deque[tuple[int, float]] = deque()
+        self._total = 0.0
+        self._first = self._last = -length_s - 1
+
+    def record(self, at: float, value: float) -> None:
+        """Add `value` to the second of `at`; times never fall."""
+        second = math.floor(at)
+        if second - self._last >= self._length:
+            self._seconds.clear()
+            self._total = 0.0
+            self._first = second
+        self._last = second
+        self._seconds.append((second, value))
+        self._total += value
+        self._drop(second)
+
+    def mean(self, now: float) -> float:
+        """The mean as of `now`, cut to six digits as Knative does; 0 without values."""
+        second = math.floor(now)
+        silent = max(0, second - self._last)
+        if silent >= self._length:
+            return 0.0
+        self._drop(second)
+        count = min(self._last - self._first + 1, self._length - silent)
+        return math.floor(self._total / count * _DIGITS) / _DIGITS
+
+    def empty(self, now: float) -> bool:
+        """Whether nothing was recorded for longer than the window."""
+        return math.floor(now) - self._last > self._length
+
+    def _drop(self, second: int) -> None:
+        seconds = self._seconds
+        while seconds and seconds[0][0] <= second - self._length:
+            self._total -= seconds.popleft()[1]
+        if not seconds:
+            self._total = 0.0  # no rest of rounding outlives the values

@@ -1,1 +1,1 @@
-"""Routings of the ingress beside those of peers, on traces that tell which prompts share prefixes."""
+"""The ingress's routing beside those of peers."""

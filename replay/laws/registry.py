@@ -1,7 +1,7 @@
 """Scaling laws by the specification that a command line or a report gives: `static:4`, `hpa:waiting=1`.
 
-Other packages add laws by an entry point of the group `tideserve.laws`, which names a mapping of names to
-`Law`s. Those of peers are `benchmarks.peers.laws.LAWS`.
+Other packages add laws by an entry point of the group `tideserve.policies`, which names a mapping of names to
+`Law`s. Those of peers are `benchmarks.peers.policies.POLICIES`.
 """
 
 import math
@@ -114,5 +114,5 @@ _STATIC = Law("static:REPLICAS", ("",), lambda settings, _: Static(whole(setting
 @cache
 def _laws() -> Mapping[str, Law]:
     """Every law by its name: those of other packages, then static fleets."""
-    found = sorted(entry_points(group="tideserve.laws"), key=lambda entry: entry.name)
+    found = sorted(entry_points(group="tideserve.policies"), key=lambda entry: entry.name)
     return {name: law for entry in found for name, law in entry.load().items()} | {STATIC: _STATIC}

@@ -8,7 +8,7 @@ from serve_app.policy.inputs import Expected, Forecast
 
 DAILY_HORIZON_S = 300.0
 """On composed days the time of day told nothing of the next 75 s that 5 % more would not have covered; of the
-next 15 minutes, 17 to 22 % of what was expected too few: `benchmarks/days`."""
+next 15 minutes, 17 to 22 % of what was expected too few: `docs/measurements.md`."""
 
 
 def forecast(demand: Demand, level: float, quantile: float, horizon_s: float) -> Forecast:

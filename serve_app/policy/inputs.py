@@ -11,7 +11,7 @@ from serve_app.settings.knobs import Knobs
 _STARTS_HELD = 4.0
 _SHORTEST_HOLD_S = 10.0
 _LONGEST_HOLD_S = 60.0
-"""With starts of 75 s, holds of 90, 180 and 300 s were no better: `benchmarks/autoscaling/tried.md`."""
+"""With starts of 75 s, holds of 90, 180 and 300 s were no better: `docs/measurements.md`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
 import os
+import signal
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks.common.markdown import table
-from benchmarks.common.process_tree import cpu_s, machine_busy_s, pss_bytes, resident_bytes, tree
+from benchmarks.common.process_tree import cpu_s, machine_busy_s, pss_bytes, tree
 
 
 def test_a_table_lines_up_as_plain_text_with_numbers_to_the_right() -> None:
@@ -27,7 +30,30 @@ def test_a_tree_has_the_children_and_what_they_use() -> None:
         processes = tree(os.getpid())
         assert {os.getpid(), child.pid} <= {process.pid for process in processes}
         assert cpu_s(processes) > 0
-        assert 0 < pss_bytes(processes) <= resident_bytes(processes)
+        assert pss_bytes(processes) > 1 << 20
         child.communicate(b"\n")
     assert machine_busy_s() > 0
     assert tree(child.pid) == []
+
+
+SCRIPT = """
+import signal
+from benchmarks.common.interruption import end_on_signals
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+end_on_signals()
+try:
+    print("begun", flush=True)
+    signal.pause()
+except KeyboardInterrupt:
+    print("ended in order")
+"""
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_a_keyboard_interrupt(which: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(which)
+        assert running.communicate(timeout=60)[0].splitlines()[-1] == "ended in order"

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,9 @@ from tests.loadtests.client.driving import Stub
 @pytest.fixture(scope="session")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stub]:
     log = tmp_path_factory.mktemp("stub") / "served.jsonl"
-    command = [sys.executable, "-m", "benchmarks.load_clients.stub_server", "--log", str(log)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.loadtests.stub_server", "--log", str(log)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stdout is not None
         name, port = process.stdout.readline().split()
         assert name == "port"

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.laws import PUBLISHED
+from benchmarks.peers.policies import PUBLISHED
 from replay.laws.registry import SpecError
 from replay.result import Result
 from replay.run import check_policy, policy_names, replay

@@ -1,17 +1,21 @@
 """Knative's KPA, by hand. A target of 5 requests is T = 3.5 a replica."""
 
-from benchmarks.peers.knative_kpa import KnativeKpa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.peers.knative_kpa import Buckets, KnativeKpa
 from tests.benchmarks.peers.build import drive, sample
 
 
 def test_a_burst_makes_it_panic_and_panic_does_not_scale_down() -> None:
-    law = KnativeKpa(5)
+    policy = KnativeKpa(5)
     # ceil(28 / 3.5) = 8, at once: a window that just began is averaged over what there is. 8 / 1 >= 2: panic.
-    assert drive(law, 10.0, 28, target=1) == [(0.0, 8)]
+    assert drive(policy, 10.0, 28, target=1) == [(0.0, 8)]
     # 3 requests from 10 s on. The panic ends at the first tick past 0 + 60 s, 62. The stable window is then
     # 3..62: (7 * 28 + 53 * 3) / 60 = 5.92, so 2 replicas, but half of 8 at most go: 4. Two seconds later 2.
     # At 68 s one second of 28 is left, 9..68: (28 + 59 * 3) / 60 = 3.42, so 1.
-    assert drive(law, 80.0, 3, target=8, begin=10.0) == [(62.0, 4), (64.0, 2), (68.0, 1)]
+    assert drive(policy, 80.0, 3, target=8, begin=10.0) == [(62.0, 4), (64.0, 2), (68.0, 1)]
 
 
 def test_idle_for_the_stable_window_and_the_grace_period_it_goes_to_zero() -> None:
@@ -20,24 +24,24 @@ def test_idle_for_the_stable_window_and_the_grace_period_it_goes_to_zero() -> No
 
 
 def test_a_request_in_the_grace_period_keeps_the_replica() -> None:
-    law = KnativeKpa(5)
-    assert drive(law, 80.0, 0, target=1) == []
+    policy = KnativeKpa(5)
+    assert drive(policy, 80.0, 0, target=1) == []
     # At 80 s 3 requests: the mean of the stable window is 3/60, and above zero. It is idle again 60 s after
     # the last of them, and inactive at 82 + 60 = 142 s: 172 s.
-    assert drive(law, 2.0, 3, target=1, begin=80.0) == []
-    assert drive(law, 120.0, 0, target=1, begin=82.0) == [(172.0, 0)]
+    assert drive(policy, 2.0, 3, target=1, begin=80.0) == []
+    assert drive(policy, 120.0, 0, target=1, begin=82.0) == [(172.0, 0)]
 
 
 def test_the_activator_wakes_it_between_two_ticks() -> None:
-    law = KnativeKpa(5)
-    assert [law.decide(sample(at)) for at in range(7)] == [0] * 7
-    assert law.decide(sample(7.0, held=24)) == 7  # ceil(24 / 3.5)
+    policy = KnativeKpa(5)
+    assert [policy.decide(sample(at)) for at in range(7)] == [0] * 7
+    assert policy.decide(sample(7.0, held=24)) == 7  # ceil(24 / 3.5)
 
 
 def test_replicas_that_start_are_not_taken_back_for_want_of_metrics() -> None:
-    law = KnativeKpa(5)
-    asked = law.decide(sample(0.0, held=24))
-    assert {law.decide(sample(at, target=asked)) for at in range(1, 200)} == {7}
+    policy = KnativeKpa(5)
+    asked = policy.decide(sample(0.0, held=24))
+    assert {policy.decide(sample(at, target=asked)) for at in range(1, 200)} == {7}
 
 
 def test_a_fleet_found_at_the_start_is_kept_until_the_windows_are_full() -> None:
@@ -48,3 +52,21 @@ def test_the_target_is_knatives_default_where_none_is_given() -> None:
     assert (KnativeKpa().name, KnativeKpa(5).name) == ("kpa", "kpa:5")
     # 70 % of 100: 100 requests are 2 replicas.
     assert drive(KnativeKpa(), 10.0, 100, target=1) == [(0.0, 2)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), min_size=1, max_size=30))
+def test_buckets_average_the_seconds_of_their_window(steps: list[tuple[int, int]]) -> None:
+    buckets, at = Buckets(4), 0
+    seen: list[tuple[int, int]] = []
+    for gap, value in steps:
+        at += gap
+        # Four seconds of silence begin anew; a shorter silence counts as zeros.
+        seen = [*(seen if gap < 4 else ()), (at, value)]
+        buckets.record(at, value)
+
+        seconds = min(at - seen[0][0] + 1, 4)
+        expected = sum(value for second, value in seen if second > at - 4) / seconds
+        assert buckets.mean(at) == pytest.approx(expected, abs=1e-6)
+    assert buckets.mean(at + 4) == 0.0
+    assert not buckets.empty(at + 4)
+    assert buckets.empty(at + 5)

@@ -42,37 +42,37 @@ def test_one_more_where_room_is_scarce_and_one_fewer_where_the_rest_can_take_it(
 
 
 def test_it_decides_every_thirty_seconds_by_the_peaks_of_a_minute() -> None:
-    law = LlmdWva()
-    assert law.decide(fleet(0.0, kv=[0.5, 0.5])) == 2
+    policy = LlmdWva()
+    assert policy.decide(fleet(0.0, kv=[0.5, 0.5])) == 2
     # 4 waited at 15 s: (5 + 1) / 2 = 3 are spare at 30 s, enough; 5 at 30 s saturate, and 1 is spare.
-    assert law.decide(fleet(15.0, kv=[0.5, 0.5], waiting=[0, 4])) == 2
-    assert law.decide(fleet(30.0, kv=[0.5, 0.5])) == 2
-    assert law.decide(fleet(45.0, kv=[0.5, 0.5], waiting=[5, 0])) == 2
-    assert law.decide(fleet(60.0, kv=[0.5, 0.5])) == 3
-    assert law.decide(fleet(75.0, kv=[0.5, 0.5])) == 2
+    assert policy.decide(fleet(15.0, kv=[0.5, 0.5], waiting=[0, 4])) == 2
+    assert policy.decide(fleet(30.0, kv=[0.5, 0.5])) == 2
+    assert policy.decide(fleet(45.0, kv=[0.5, 0.5], waiting=[5, 0])) == 2
+    assert policy.decide(fleet(60.0, kv=[0.5, 0.5])) == 3
+    assert policy.decide(fleet(75.0, kv=[0.5, 0.5])) == 2
 
 
 def test_it_waits_while_replicas_start_or_drain_and_keeps_one() -> None:
-    law = LlmdWva()
-    assert law.decide(fleet(0.0, kv=[0.9, 0.9], target=3)) == 3
+    policy = LlmdWva()
+    assert policy.decide(fleet(0.0, kv=[0.9, 0.9], target=3)) == 3
     assert LlmdWva().decide(sample(0.0, held=9)) == 1
     assert LlmdWva().decide(fleet(0.0, kv=[0.0])) == 1
 
 
 def test_peaks_stay_with_their_replica() -> None:
-    law = LlmdWva()
-    law.decide(fleet(0.0, kv=[0.1, 0.9, 0.1], replicas=[0, 1, 2]))
-    law.decide(fleet(15.0, kv=[0.1, 0.1, 0.1], replicas=[0, 2, 3]))
+    policy = LlmdWva()
+    policy.decide(fleet(0.0, kv=[0.1, 0.9, 0.1], replicas=[0, 1, 2]))
+    policy.decide(fleet(15.0, kv=[0.1, 0.1, 0.1], replicas=[0, 2, 3]))
     # 1 is gone with its peak; 0, 2 and 3 had 0.1: on two of them 0.15.
-    assert law.decide(fleet(30.0, kv=[0.1, 0.1, 0.1], replicas=[0, 2, 3])) == 2
+    assert policy.decide(fleet(30.0, kv=[0.1, 0.1, 0.1], replicas=[0, 2, 3])) == 2
 
 
-def tokens(law: LlmdWvaTokens, kv: list[float], **rest: Any) -> int:
+def tokens(policy: LlmdWvaTokens, kv: list[float], **rest: Any) -> int:
     """The decision at 30 s, when ten requests of 512 and 128 tokens have ended."""
     ended = {"finished": 10.0, "finished_prompt_tokens": 5_120.0, "finished_output_tokens": 1_280.0}
-    law.decide(fleet(0.0, kv=[0.0] * len(kv)))
-    law.decide(fleet(15.0, kv=[0.0] * len(kv)))
-    return law.decide(fleet(30.0, kv=kv, **ended, **rest))
+    policy.decide(fleet(0.0, kv=[0.0] * len(kv)))
+    policy.decide(fleet(15.0, kv=[0.0] * len(kv)))
+    return policy.decide(fleet(30.0, kv=kv, **ended, **rest))
 
 
 def test_replicas_are_added_for_demand_beyond_the_supply_of_all() -> None:
@@ -93,20 +93,19 @@ def test_replicas_are_taken_for_what_the_ready_supply_beyond_demand() -> None:
 
 
 def test_a_queue_shows_what_a_replica_can_compute() -> None:
-    law = LlmdWvaTokens()
+    policy = LlmdWvaTokens()
     # 5 wait at 30,000 tokens: c = 30,000. D = 30,000 + 5 * 512 = 32,560; / 0.85 - 30,000 = 8,306: one more.
-    assert tokens(law, [0.3], waiting=[5]) == 2
+    assert tokens(policy, [0.3], waiting=[5]) == 2
     # It is remembered when the peak of the queue is over: D = 24,000 / 0.85 < 30,000.
     ended = {"finished": 10.0, "finished_prompt_tokens": 5_120.0, "finished_output_tokens": 1_280.0}
     for at in (45.0, 60.0, 75.0):
-        law.decide(fleet(at, kv=[0.24], **ended))
-    assert law.decide(fleet(90.0, kv=[0.24], **ended)) == 1
-    assert law._capacity == 30_000
+        policy.decide(fleet(at, kv=[0.24], **ended))
+    assert policy.decide(fleet(90.0, kv=[0.24], **ended)) == 1
 
 
 def test_without_requests_or_replicas_it_keeps_one() -> None:
-    law = LlmdWvaTokens()
-    assert law.decide(sample(0.0, held=5)) == 1
-    assert [law.decide(sample(15.0 * n, target=1, held=5)) for n in range(1, 5)] == [1] * 4
-    assert law.decide(fleet(75.0, kv=[0.0])) == 1
-    assert law.name == "wva:2"
+    policy = LlmdWvaTokens()
+    assert policy.decide(sample(0.0, held=5)) == 1
+    assert [policy.decide(sample(15.0 * n, target=1, held=5)) for n in range(1, 5)] == [1] * 4
+    assert policy.decide(fleet(75.0, kv=[0.0])) == 1
+    assert policy.name == "wva:2"

@@ -1,1 +1,0 @@
-"""What a scaling decision costs Ray Serve's controller. See README.md."""

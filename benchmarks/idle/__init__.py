@@ -1,1 +1,0 @@
-"""What an application costs while nobody asks anything of it."""

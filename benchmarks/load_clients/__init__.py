@@ -1,1 +1,0 @@
-"""Load generators compared on a server whose delays are known."""
