@@ -1,1 +1,1 @@
-"""What several benchmarks need: servers as processes, their resources, and tables."""
+"""Tools that several benchmarks share: server processes, their resources, replays in parallel, tables."""

@@ -1,4 +1,4 @@
-"""A benchmark that a signal ends is ended as by Ctrl-C, with everything it has started."""
+"""SIGTERM and a hang-up end a benchmark as Ctrl-C does, with everything it has started."""
 
 import signal
 from types import FrameType
@@ -8,9 +8,9 @@ from serve_app.cli.ray_processes import adopt_orphans
 
 
 def end_on_signals() -> None:
-    """Have SIGTERM and a hang-up raise KeyboardInterrupt too, and orphans come back to this process.
+    """Make SIGTERM and a hang-up raise KeyboardInterrupt, and adopt orphans.
 
-    `stop_descendants` then reaches all of them, also the server of a supervisor that was killed.
+    `stop_descendants` then reaches every process, also the server of a supervisor that was killed.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
     for which in (signal.SIGTERM, signal.SIGHUP):
@@ -19,6 +19,6 @@ def end_on_signals() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Stop as on Ctrl-C, which asyncio knows how to pass on to what is running."""
+    """Stop as on Ctrl-C, which asyncio turns into a cancellation of its tasks."""
     say(f"received {signal.Signals(number).name}")
     signal.raise_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ def tree(root: int) -> list[psutil.Process]:
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """User and system time of `processes` and of the children that they have reaped."""
+    """User and system time of `processes` and of the children they have reaped."""
     seconds = (
         times.user + times.system + times.children_user + times.children_system
         for times in _each(processes, lambda process: process.cpu_times())
@@ -33,7 +33,7 @@ def pss_bytes(processes: Iterable[psutil.Process]) -> int:
 
 
 def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
-    """What Python's multiprocessing made in /dev/shm and these processes map."""
+    """The files of Python's multiprocessing in /dev/shm that these processes map."""
     mapped: set[int] = set()
     for process in processes:
         with contextlib.suppress(OSError):
@@ -57,13 +57,13 @@ def waited_s() -> float:
 
 
 def machine_busy_s() -> float:
-    """CPU seconds all cores have spent on anything, time stolen by a hypervisor included."""
+    """CPU seconds that all cores have spent, time stolen by a hypervisor included."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def _each(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], Any]) -> Iterator[Any]:
-    """What can be read of the processes that have not ended meanwhile."""
+    """Read each process, except those that have ended meanwhile."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             yield read(process)

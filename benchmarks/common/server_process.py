@@ -1,4 +1,4 @@
-"""A server started for the benchmark: ready, measured, stopped, with everything below it."""
+"""A server that a benchmark starts, measures and stops, with every process below it."""
 
 import contextlib
 import http.client
@@ -24,7 +24,7 @@ class ServerError(Exception):
 
 
 class ServerProcess:
-    """One server under its supervisor; `cpu_seconds` counts all of it."""
+    """One server under its supervisor."""
 
     def __init__(
         self, name: str, command: Sequence[str], env: Mapping[str, str], port: int, log: Path
@@ -46,7 +46,7 @@ class ServerProcess:
             )
 
     def wait_ready(self, path: str, timeout_s: float) -> float:
-        """Wait until GET `path` answers 200; seconds it took. ServerError with the log's end if not."""
+        """Return the seconds until GET `path` answers 200. Raises ServerError with the end of the log."""
         started = time.monotonic()
         answer = "no answer"
         while (waited := time.monotonic() - started) < timeout_s:
@@ -71,27 +71,27 @@ class ServerProcess:
             connection.close()
 
     def cpu_seconds(self) -> float:
-        """CPU the whole tree has used so far, user and system, ended and reaped processes included."""
+        """CPU of the whole tree so far, user and system, ended processes included."""
         return process_tree.cpu_s(self.processes())
 
     def memory_bytes(self) -> int:
-        """Proportional set size of the tree: memory shared between its processes is counted once."""
+        """Proportional set size of the tree: shared memory counts once."""
         tree = self.processes()
         self._shared_memory |= process_tree.shared_memory(tree)
         return process_tree.pss_bytes(tree)
 
     def processes(self) -> list[psutil.Process]:
-        """The supervisor, and every process below it; ServerError if the server has ended."""
+        """The supervisor and every process below it. Raises ServerError if the server has ended."""
         self.check_alive()
         return process_tree.tree(self._supervisor.pid)
 
     def check_alive(self) -> None:
-        """ServerError with the log's end if the server has ended."""
+        """Raise ServerError with the end of the log if the server has ended."""
         if self._supervisor.poll() is not None:
             raise ServerError(f"{self.name} died; {self.log_tail()}")
 
     def stop(self) -> None:
-        """End the server and everything it started; ServerError if something stays alive."""
+        """End the server and every process below it. Raises ServerError if one stays alive."""
         try:
             self._stop()
         finally:

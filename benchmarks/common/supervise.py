@@ -1,11 +1,10 @@
-"""Run one server so that nothing of it can outlive the benchmark.
+"""Run one server so that no process of it outlives the benchmark.
 
     python -m benchmarks.common.supervise PARENT_PID COMMAND [ARG ...]
 
-Ray and vLLM start processes that leave their parents (setsid, double forks). This small parent is a
-child subreaper: every orphan below it comes back to it, so its process tree is the whole server,
-for counting CPU as well as for stopping. When it is told to stop, when the server exits, or when
-the benchmark itself dies (PR_SET_PDEATHSIG, even after `kill -9`), it ends the whole tree.
+Ray and vLLM start processes that leave their parents (setsid, double forks). This small parent is a child
+subreaper: every orphan below it becomes its child, so its process tree is the whole server. It ends the whole
+tree on a signal, when the server exits, and when the benchmark dies (PR_SET_PDEATHSIG, even after `kill -9`).
 """
 
 import contextlib
@@ -19,35 +18,27 @@ from types import FrameType
 from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
 
 _PR_SET_PDEATHSIG = 1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 POLITE_S = 15.0
 """How long the server's first process may take to stop on SIGTERM."""
 TERM_S = 5.0
-"""How long what is left may take to stop on its own SIGTERM before SIGKILL."""
+"""How long the other processes may take to stop on a SIGTERM of their own before SIGKILL."""
 
 
 class _StopError(Exception):
     """A signal asked this supervisor to stop."""
 
 
-class _StopOnce:
-    """Signal handler: the first signal raises, later ones cannot interrupt the cleaning up."""
-
-    def __init__(self) -> None:
-        self.armed = True
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.armed:
-            self.armed = False
-            raise _StopError(signal.Signals(signum).name)
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _StopError(signal.Signals(number).name)
 
 
 def main(argv: list[str]) -> int:
-    """Start the command, wait for its end or a signal, leave nothing behind."""
+    """Start the command, wait for its end or a signal, and end every process below."""
     parent, command = int(argv[0]), argv[1:]
-    stop = _StopOnce()
-    for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(which, stop)
+    for which in _SIGNALS:
+        signal.signal(which, _stop)
     child: subprocess.Popen[bytes] | None = None
     code = 0
     try:
@@ -61,7 +52,8 @@ def main(argv: list[str]) -> int:
         child = None
     except _StopError as asked:
         print(f"supervise: received {asked}", flush=True)
-    stop.armed = False
+    for which in _SIGNALS:  # Another signal must not interrupt the cleaning up.
+        signal.signal(which, signal.SIG_IGN)
     if child is not None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -71,7 +63,7 @@ def main(argv: list[str]) -> int:
 
 
 def _wait_for(pid: int) -> int:
-    """Reap children, orphans among them, until `pid` ends; its exit code."""
+    """Reap children, orphans among them, until `pid` ends; return its exit code."""
     while True:
         ended, status = os.wait()
         if ended == pid:

@@ -101,20 +101,21 @@ class _Traffic:
 class DynamoPlanner:
     """The planner with throughput-based and load-based scaling both on, as its guide advises.
 
-    Throughput, every 180 s: the request rate and mean lengths of the last interval are taken for the next
-    (the "constant" predictor); the largest batch with ITL and TTFT within the targets gives a rate an engine,
-    bs / (OSL * iteration); demand over it, rounded up, is a floor. The correction factors of measured over
-    expected latency, at the concurrency that was, lower the ITL target (itl / correction) and the work of
-    prefill (min(1, correction)). Without traffic nothing is changed. Load, every 5 s unless replicas asked
-    for and ready differ: one more where every engine's expected TTFT, or every one's ITL, is above its
-    target; one fewer where the load spread over N - 1 keeps ITL under 80 % of its target, the cache from
-    filling and the queue's part of TTFT under 80 % of what the target leaves. One replica is the least: it
-    has no scaling to zero.
+    Throughput, every 180 s: the request rate and mean lengths of the last interval are expected for the next
+    (the "constant" predictor). The largest batch with ITL and TTFT within the targets gives the rate of one
+    engine, batch / (output * iteration). Demand over that rate, rounded up, is a floor. Correction factors,
+    measured over expected latency at the past concurrency, lower the ITL target (itl / correction) and the
+    work of prefill (min(1, correction)). Without traffic nothing changes.
+
+    Load, every 5 s unless target and ready replicas differ: one more if each engine's expected TTFT, or each
+    engine's ITL, is above its target. One fewer if N - 1 engines keep ITL under 80 % of its target, their
+    caches from filling, and the queue's part of TTFT under 80 % of the rest of the target. The least is one
+    replica.
 
     Source: NVIDIA Dynamo, planner design and planner guide; `core/throughput_scaling.py`,
     `core/load_scaling.py` and `config/defaults.py`; correction factors as in the planner design of its 1.0.
-    Its default predictor is ARIMA, which is not reproduced; its live regression is, in effect: it is given
-    the true coefficients, because Dynamo profiles before deployment.
+    Its default predictor, ARIMA, is not reproduced. Its live regression gets the true coefficients here,
+    because Dynamo profiles before deployment.
     """
 
     interval_s = _LOAD_INTERVAL_S

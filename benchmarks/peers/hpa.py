@@ -38,12 +38,12 @@ class Recent:
 class HpaKeda:
     """HPA v2 on an average value a replica, as a KEDA `ScaledObject` sets it up, with both's defaults.
 
-    Every 15 s: ceil(metric / target), unless metric / (target * replicas) is within 10 % of 1. Up at most to
-    the double or by 4 a step, whichever is more; down to the highest wish of 300 s. HPA alone never goes to
-    zero; KEDA does, from any number once nothing has been active for its cooldown of 300 s, and back to one
-    at the first of its polls, every 30 s, that finds something. Active means a request that runs, waits or
-    is held, or arrived since the last poll: the keep-alive triggers of vLLM production-stack's tutorial,
-    without which a queue that is empty while requests run would end them.
+    Every 15 s: ceil(metric / target), unless metric / (target * replicas) is within 10 % of 1. One step up
+    is at most to the double or by 4 replicas, whichever is more. Down goes to the highest wish of 300 s. HPA
+    alone never goes to zero. KEDA does, from any number, after 300 s without activity. KEDA polls every 30 s
+    and goes back to one replica at the first poll that finds activity. Activity is a request that runs, waits
+    or queues for a cold start, or that arrived since the last poll. These are the keep-alive triggers of vLLM
+    production-stack's tutorial; without them, an empty queue would end requests that run.
 
     Source: kubernetes, `pkg/controller/podautoscaler` (replica calculator, default behavior); KEDA's
     `ScaledObject` specification; vLLM production-stack, "Autoscaling with KEDA".
@@ -102,15 +102,15 @@ class HpaKeda:
 class AibrixApa:
     """AIBrix's APA on ongoing requests a pod, with its defaults.
 
-    Every 10 s, with u the mean number of requests of 180 s over the pods ready now, and T the target:
-    above u/T = 1.1, ceil(n u/T) but at most 2n; below 0.9, ceil(n u/T) but at least n/2; in between n. Pods
-    that start count as idle on the way up and as fully used on the way down. Up at once; down to the highest
-    recommendation of its cooldown of 300 s. It does not scale to zero by default
-    (it reads metrics of pods, and takes a scale of zero for "switched off"), so one replica is its least.
+    Every 10 s, with n pods, u the mean requests of 180 s per ready pod, and T the target: above u/T = 1.1,
+    ceil(n u/T) but at most 2n; below 0.9, ceil(n u/T) but at least n/2; in between n. Pods that start count
+    as idle on the way up and as fully used on the way down. Up goes at once. Down goes to the highest
+    recommendation of 300 s. The least is one replica: AIBrix reads metrics of pods, and takes a scale of zero
+    for "switched off".
 
     Source: AIBrix, `pkg/controller/podautoscaler`: `algorithm/apa.go`, defaults in `context/context.go`, pods
-    that start in `autoscaler.go`, sync in `podautoscaler_controller.go`. There the cooldown takes the lowest
-    recommendation where its documentation has it guard against going down too soon; this does as documented.
+    that start in `autoscaler.go`, sync in `podautoscaler_controller.go`. AIBrix's code takes the lowest
+    recommendation of the cooldown; this follows its documentation, by which the cooldown delays going down.
     """
 
     interval_s = 10.0

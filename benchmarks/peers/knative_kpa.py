@@ -22,12 +22,12 @@ _DIGITS = 1e6
 class KnativeKpa:
     """Knative Serving's KPA on concurrency, with the defaults of `config-autoscaler`.
 
-    Concurrency is noted once a second: in replicas, and in the activator, which holds requests while there
-    are none. Every 2 s both windows, 60 s and 6 s, are divided by T = 70 % of the target, rounded up and kept
-    within half and a thousand times the ready replicas. Where the short window asks for twice what is ready,
-    the policy panics: until 60 s after the last such tick it takes the larger of the two and never goes down.
-    Zero: a revision idle for the stable window, and active for as long, is marked inactive; 30 s later its
-    last replica goes. The first held request wakes it without waiting for the tick.
+    Concurrency is recorded once a second, in replicas and in the activator, which queues requests while no
+    replica is ready. Every 2 s the means of two windows, 60 s and 6 s, are divided by T = 70 % of the target,
+    rounded up, and kept within half and a thousand times the ready replicas. Where the short window asks for
+    twice the ready replicas, the policy panics: until 60 s after the last such tick it takes the larger of
+    both and never goes down. A revision that was active and then idle for 60 s each is marked inactive, and
+    its last replica goes 30 s later. The first queued request wakes it without waiting for the tick.
 
     Source: Knative Serving, `pkg/autoscaler/scaling/autoscaler.go`, `pkg/autoscaler/aggregation`,
     `pkg/reconciler/autoscaling/kpa/scaler.go` and `resources/target.go`.

@@ -72,12 +72,12 @@ class _Metrics:
 class LlmdWva:
     """llm-d WVA's first saturation analyzer, with its defaults, one variant.
 
-    Every 30 s, by each replica's peaks of a minute: it is saturated with 80 % of its KV cache in use or 5
-    requests waiting. Over those that are not, the spare room to these thresholds is averaged; one replica is
-    added where it is below 10 % or 3 requests, or nothing is left unsaturated. One is taken where two or more
-    are unsaturated and their load spread over one fewer still leaves that room. Nothing is decided while
-    replicas asked for and ready differ. Scaling to zero is off by default, so one replica is the least. What
-    it decides is acted on at once here; it hands its number to an HPA, which can only be later.
+    The policy decides every 30 s by each replica's peaks of a minute. A replica is saturated with 80 % of its
+    KV cache in use or 5 requests waiting. The spare room to these thresholds is averaged over the unsaturated
+    replicas. One replica is added if that room is below 10 % or 3 requests, or if all are saturated. One is
+    removed if two or more are unsaturated and one fewer would still leave that room. The policy waits while
+    target and ready replicas differ. The least is one replica. WVA passes its number to an HPA, which acts
+    later; here the fleet acts at once.
 
     Source: llm-d workload-variant-autoscaler, `internal/saturation` and
     `config/samples/saturation-scaling-config.yaml`.
@@ -124,13 +124,13 @@ class LlmdWva:
 class LlmdWvaTokens:
     """llm-d WVA's second saturation analyzer, with its defaults, one variant.
 
-    Every 30 s, by each replica's peaks of a minute: demand D is the tokens in KV caches, plus mean prompt
-    tokens for each request waiting in an engine, plus prompt and generated tokens for each one held. A
-    replica's capacity c is the lower of 80 % of its KV cache and what it can compute: the tokens in use when
-    5 requests wait; else the mean of such observations at like output lengths; else N (I + O/2) with
-    N = min(B O / (I + O), S) for prompts I, outputs O, B batched tokens and S sequences. Replicas are added
-    for D / 0.85 beyond the supply of all that were asked for, rounded up; taken for what the ready ones
-    supply beyond D / 0.70, rounded down. One replica is the least; acted on at once, as in `LlmdWva`.
+    The policy decides every 30 s by each replica's peaks of a minute. Demand D is the tokens in KV caches,
+    plus the mean prompt tokens of each request that waits in an engine, plus prompt and output tokens of each
+    request that queues for a cold start. A replica's capacity c is the lower of 80 % of its KV cache and the
+    tokens it can compute. Those are the tokens in use when 5 requests wait; else the mean of such
+    observations at similar output lengths; else N (I + O/2) with N = min(B O / (I + O), S) for prompts I,
+    outputs O, B batched tokens and S sequences. Replicas are added for D / 0.85 beyond the supply of the
+    target, rounded up. They are removed for the supply of the ready ones beyond D / 0.70, rounded down.
 
     Source: llm-d workload-variant-autoscaler, `internal/engines/analyzers/saturation_v2` and
     `internal/engines/pipeline`.

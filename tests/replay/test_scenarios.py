@@ -1,7 +1,7 @@
 """Traffic and reports that the policy may not expect, with bounds on attainment and cost.
 
-Each scenario is one that a small static fleet serves. The bounds leave a few points to what was measured when
-they were set (in the comments), because every change of the policy or the fleet model moves the figures.
+A small static fleet serves each scenario. The comments have attainment, cost and changes as measured when the
+bounds were set. The bounds are wider, because changes of the policy or the fleet model move the figures.
 """
 
 from dataclasses import dataclass
@@ -43,21 +43,26 @@ class Case:
 
 
 CASES = (
-    # Reports come 1 to 5 s late, and one replica falls silent for good.
+    # Reports come 1 to 5 s late, and one replica falls silent for good. Measured: 100 %, 1.24, 1 change.
     Case(
         "steady-with-bad-reports", ((12.0, 600.0),), static=4, attainment=GOAL, cost=1.4, most_changes=4,
         reporting=Reporting(late_s=(1.0, 5.0), mute_s=(200.0, inf)),
     ),
-    Case("square-wave", WAVE * 2, static=10, attainment=0.7, cost=1.7, most_changes=40),
+    # 100 %, 1.26, 10 changes.
+    Case("square-wave", WAVE * 2, static=10, attainment=0.95, cost=1.45, most_changes=20),
     # A rise in the busy time is no reason to keep replicas in the quiet time.
+    # 100 %, 0.89, 11 changes, 4 replicas at the end.
     Case(
-        "busy-then-quiet", (*WAVE, (1.0, 900.0)), static=10, attainment=0.6, cost=1.3, most_changes=50,
-        most_at_end=3,
+        "busy-then-quiet", (*WAVE, (1.0, 900.0)), static=10, attainment=0.95, cost=1.05, most_changes=20,
+        most_at_end=5,
     ),
-    # A start of 75 s at five times the rate makes 17 % of its requests late, whatever the policy.
-    Case("fivefold-step", ((6.0, 450.0), (30.0, 450.0)), static=9, attainment=0.7, cost=1.1, most_changes=20),
+    # Until replicas have started, 12 % of all requests come too fast. 84 %, 0.86, 15 changes.
     Case(
-        "growing-prompts", ((12.0, 600.0),), static=4, attainment=0.75, cost=1.2, most_changes=12,
+        "fivefold-step", ((6.0, 600.0), (30.0, 600.0)), static=9, attainment=0.75, cost=1.05, most_changes=25,
+    ),
+    # 87 %, 1.09, 5 changes.
+    Case(
+        "growing-prompts", ((12.0, 900.0),), static=4, attainment=0.8, cost=1.25, most_changes=12,
         prompts_grow=True,
     ),
 )  # fmt: skip
@@ -92,11 +97,10 @@ def test_policy_attains_its_share_at_a_bounded_cost(case: Case) -> None:
 
     found = f"{ours.attainment:.1%}, {ours.gpu_seconds.total:.0f} and {static.gpu_seconds.total:.0f} GPU-s, "
     found += f"{ours.changes} changes, {ours.starts} starts; static {static.attainment:.1%}, "
-    found += f"{ours.timeline.target[-1]} at the end"
+    found += f"{ours.timeline.target[-1]:.0f} at the end"
     assert ours.policy_errors == 0
     assert static.attainment >= GOAL, found
     assert ours.attainment >= case.attainment, found
     assert ours.gpu_seconds.total <= case.cost * static.gpu_seconds.total, found
     assert ours.changes <= case.most_changes, found
     assert ours.timeline.target[-1] <= case.most_at_end, found
-    print(found)
