@@ -1,6 +1,6 @@
 """The targets, set before the policy was tuned, and whether they are met."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import mean
 
@@ -11,7 +11,7 @@ from benchmarks.autoscaling.results import (
     Results,
     by_window,
 )
-from benchmarks.autoscaling.runs import VARIANTS, Variant
+from benchmarks.autoscaling.runs import VARIANTS, Run, Variant
 from benchmarks.autoscaling.windows import Window
 from benchmarks.peers.policies import PUBLISHED
 from replay.defaults import ORACLE, OURS, STATIC
@@ -136,52 +136,47 @@ def _tuned_peer(results: Results) -> Target:
     return Target(asked, value, value <= TUNED_PEER_RATIO + _HAIR, shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Strain:
-    """The cost of a variant on one window."""
-
-    extra_cost: float | None
-    """GPU-seconds above the usual, as a share; with another fleet, of the ratio to the oracle."""
-    lost_attainment: float
-
-
-def strain(results: Results, window: Window, variant: Variant) -> Strain | None:
-    """The cost of `variant` for our policy on `window`, over the seeds of both; None if it was not run."""
-    usual = {run.seed: run for run in results.of(window, OURS)}
-    runs = [run for run in results.of(window, OURS, variant.name) if run.seed in usual]
-    if not runs:
-        return None
-    lost = mean(usual[run.seed].attainment - run.attainment for run in runs)
-    cost: float | None = mean(run.gpu_seconds / usual[run.seed].gpu_seconds for run in runs)
-    if variant.against_oracle:
-        before, after = results.of(window, ORACLE), results.of(window, ORACLE, variant.name)
-        cost = None
-        if before and after:
-            own = mean(run.gpu_seconds for run in runs) / mean(run.gpu_seconds for run in after)
-            base = mean(usual[run.seed].gpu_seconds for run in runs) / mean(run.gpu_seconds for run in before)
-            cost = own / base
-    return Strain(None if cost is None else cost - 1.0, lost)
-
-
-def _robustness(results: Results, variant: Variant) -> Sequence[Target]:
-    found = {window.name: strain(results, window, variant) for window in results.windows}
-    costs = by_window(results.windows, lambda w: None if (s := found[w.name]) is None else s.extra_cost)
-    lost = by_window(results.windows, lambda w: None if (s := found[w.name]) is None else s.lost_attainment)
+def _robustness(results: Results, variant: Variant) -> list[Target]:
+    costs = by_window(results.windows, lambda window: _extra_cost(results, window, variant))
+    lost = by_window(results.windows, lambda window: _lost_attainment(results, window, variant))
     measure = "GPU-seconds over the oracle's" if variant.against_oracle else "GPU-seconds"
     title = f"{variant.title[0].upper()}{variant.title[1:]}"
     return [
         _at_most(
             f"{title}: at most {MOST_EXTRA_COST:.0%} more {measure} on any window",
-            MOST_EXTRA_COST, costs, form=lambda value: f"{signed(100 * value)}%",
+            MOST_EXTRA_COST, costs, form=lambda value: f"{_signed(100 * value)}%",
         ),
         _at_most(
             f"{title}: at most {100 * MOST_LOST_POINTS:.0f} points of attainment lost on any window",
-            MOST_LOST_POINTS, lost, form=lambda value: signed(-100 * value),
+            MOST_LOST_POINTS, lost, form=lambda value: _signed(-100 * value),
         ),
     ]  # fmt: skip
 
 
-def signed(value: float) -> str:
+def _pairs(results: Results, window: Window, variant: Variant, policy: str = OURS) -> list[tuple[Run, Run]]:
+    """The runs of a policy under `variant`, each with its usual run of the same seed."""
+    usual = {run.seed: run for run in results.of(window, policy)}
+    return [(run, usual[run.seed]) for run in results.of(window, policy, variant.name) if run.seed in usual]
+
+
+def _lost_attainment(results: Results, window: Window, variant: Variant) -> float | None:
+    pairs = _pairs(results, window, variant)
+    return mean(usual.attainment - run.attainment for run, usual in pairs) if pairs else None
+
+
+def _extra_cost(results: Results, window: Window, variant: Variant) -> float | None:
+    """GPU-seconds above the usual, as a share; with another fleet, of the ratio to the oracle."""
+    pairs = _pairs(results, window, variant)
+    oracles = _pairs(results, window, variant, ORACLE)
+    if not pairs or (variant.against_oracle and not oracles):
+        return None
+    cost = mean(run.gpu_seconds / usual.gpu_seconds for run, usual in pairs)
+    if variant.against_oracle:
+        cost /= mean(run.gpu_seconds / usual.gpu_seconds for run, usual in oracles)
+    return cost - 1.0
+
+
+def _signed(value: float) -> str:
     """`value` with its sign and one decimal; zero has no sign."""
     return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
 

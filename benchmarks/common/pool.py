@@ -18,22 +18,8 @@ class Work(Protocol):
         ...
 
 
-class Figures(Protocol):
-    """The figures that a line of progress shows."""
-
-    @property
-    def gpu_seconds(self) -> float:
-        """The cost."""
-        ...
-
-    @property
-    def attainment(self) -> float:
-        """From 0 to 1."""
-        ...
-
-
 W = TypeVar("W", bound=Work)
-F = TypeVar("F", bound=Figures)
+F = TypeVar("F")
 
 
 def run_all(
@@ -47,12 +33,11 @@ def run_all(
     failures: dict[str, str] = {}
     for number, (job, run, why) in enumerate(_finished(jobs, execute, workers), 1):
         if run is None:
-            failures[job.label] = shown = why
+            failures[job.label] = why
         else:
             runs[job] = run
-            shown = f"{run.gpu_seconds:,.0f} GPU-s, {100 * run.attainment:.1f} %"
-        say(f"{number}/{len(jobs)} {job.label}: {shown}")
-    return {job: runs[job] for job in jobs if job in runs}, failures
+        say(f"{number}/{len(jobs)} {job.label}: {why}")
+    return runs, failures
 
 
 def _finished(
@@ -78,7 +63,7 @@ def _finished(
 
 def _attempt(execute: Callable[[W], F], job: W) -> tuple[F | None, str]:
     try:
-        return execute(job), ""
+        return execute(job), "done"
     except Exception as error:
         return None, f"failed: {type(error).__name__}: {error}"
 
