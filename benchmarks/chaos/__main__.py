@@ -1,5 +1,6 @@
 """`python -m benchmarks.chaos`: see README.md beside this file."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -10,22 +11,17 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
-from benchmarks.chaos import continuity, losses, losses_results
-from benchmarks.chaos.attack import Conductor, Server
-from benchmarks.chaos.continuity import judge
-from benchmarks.chaos.greedy import Heard
+from benchmarks.chaos import continuity, verdicts
+from benchmarks.chaos.attack import Attack, Conductor, Timing
 from benchmarks.chaos.load import Job
-from benchmarks.chaos.memory import Growth, memory_table
-from benchmarks.chaos.observed import Trace
+from benchmarks.chaos.losses import LossesInARow
 from benchmarks.chaos.observer import observing
-from benchmarks.chaos.options import Options, parse
 from benchmarks.chaos.processes import Processes
-from benchmarks.chaos.results import document, goals, notes, read_results, table
-from benchmarks.chaos.servers import ChaosError, Given, OneNode, read, with_engines
-from benchmarks.chaos.three_nodes import WORKERS, Front, ThreeNodes
-from benchmarks.chaos.verdicts import Row
+from benchmarks.chaos.roles import ENGINE_CORE, ENGINE_REPLICA, ROLES, Signal
+from benchmarks.chaos.server import ChaosError, OwnServer, read_config
+from benchmarks.chaos.trace import Trace
 from benchmarks.common.progress import say
 from loadtests.machine import machine, versions
 from serve_app.cli.http_client import authorization
@@ -35,139 +31,121 @@ from serve_app.settings.settings_error import SettingsError
 
 _PAUSE_S = (5.0, 20.0)
 """Between two attacks at random."""
+_ENGINES_IN_A_ROW = 3
+_MOST_MINUTES = 1440.0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Exits with status 2 and a sentence for a wrong command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos",
+        description="Kill and stop each process of an application under load, and count what clients see.",
+    )
+    names = [role.name for role in ROLES]
+    add = parser.add_argument
+    add("--only", metavar="ROLE,…", help=f"attack only these: {', '.join(names)}")
+    add("--signal", choices=(*get_args(Signal), "both"), default="both",
+        help="SIGKILL, SIGSTOP, or first one and then the other (default)")  # fmt: skip
+    add("--minutes", type=float, help="attack at random for so long; with --losses the most it may take")
+    add("--losses", type=int, help="lose engines so many times in a row, and compare every stream's text")
+    add("--every", type=float, default=6.0, metavar="S",
+        help="with --losses: mean seconds between two (default: 6)")  # fmt: skip
+    add("--seed", type=int, default=0, help="of random draws (default: 0)")
+    add("--config", type=Path, default=Path(__file__).with_name("serve.yaml"),
+        help="the Serve configuration, with one model")  # fmt: skip
+    add("--streams", type=int, help="open at each attack (default: 16; with --losses 12)")
+    add("--tokens", type=int, help="of each stream (default: 1000; with --losses 600)")
+    add("--out", type=Path, default=Path("benchmarks/results/chaos"), help="folder of the results")
+    options = parser.parse_args(argv)
+    in_a_row = options.losses is not None
+    allowed = [ENGINE_REPLICA, ENGINE_CORE] if in_a_row else names
+    options.roles = options.only.split(",") if options.only else allowed
+    for name in options.roles:
+        if name not in allowed:
+            parser.error(f"--only = {name!r}: must be of {', '.join(allowed)}")
+    options.signals = get_args(Signal) if options.signal == "both" else (options.signal,)
+    options.streams = options.streams or (12 if in_a_row else 16)
+    options.tokens = options.tokens or (600 if in_a_row else 1000)
+    bounds = {
+        "minutes": (1 / 60, _MOST_MINUTES), "losses": (1, 100_000), "every": (0.2, 600),
+        "streams": (1, 1000), "tokens": (1, 1_000_000),
+    }  # fmt: skip
+    for name, (least, most) in bounds.items():
+        value = getattr(options, name)
+        if value is not None and not least <= value <= most:
+            parser.error(f"--{name} = {value:g}: must be from {least:g} to {most:g}")
+    return options
 
 
 def main(argv: Sequence[str]) -> int:
     """0 when every goal holds, 3 when one is missed, 1 on failure, 2 for a wrong command line."""
     options = parse(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    trace = Trace(facts={"machine": machine(), "versions": versions(), "command": list(argv)})
+    failure = ""
     try:
-        if options.show and all(path.name == losses_results.FILE for path in options.show):
-            return max(_print_losses(losses_results.read_rows(path)) for path in options.show)
-        if options.show:
-            return _print(*_shown(options.show))
-        headers = authorization()
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        if options.losses is not None:
-            return _lose_in_a_row(options, headers, list(argv))
-        trace, facts = Trace(), {"machine": machine(), "versions": versions(), "command": list(argv)}
-        failure = ""
-        try:
-            asyncio.run(_attack(options, headers, trace))
-        except KeyboardInterrupt:
-            failure = "interrupted"
-        except (ChaosError, TimeoutError) as error:  # What was seen until then is worth its table.
-            failure = str(error)
-        trace.interrupt()
-        if not trace.ends_s:
-            raise ChaosError(failure or "nothing was attacked")
-        found = document(trace, facts)
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / "chaos.json"
-        path.write_text(json.dumps(found), encoding="utf-8")
-        status = _print(*_shown([path]))
-        print(f"result: {path}")
-        if failure:
-            raise ChaosError(failure)
-        return status
-    except (ChaosError, SettingsError, ValueError) as error:
-        print(f"python -m benchmarks.chaos: {error}", file=sys.stderr)
-        return 1
-
-
-def _lose_in_a_row(options: Options, headers: dict[str, str], command: list[str]) -> int:
-    about = {"machine": machine(), "versions": versions(), "command": command}
-    trace, heard, failure = Trace(), list[Heard](), ""
-    try:
-        asyncio.run(_attack(options, headers, trace, heard))
+        asyncio.run(_attack(options, trace))
     except KeyboardInterrupt:
         failure = "interrupted"
-    except (ChaosError, TimeoutError) as error:
+    except (ChaosError, SettingsError, TimeoutError) as error:
         failure = str(error)
-    if not trace.events:
-        raise ChaosError(failure or "nothing was lost")
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / losses_results.FILE
-    path.write_text(json.dumps(losses_results.document(trace.events, heard, about)), encoding="utf-8")
-    for note in losses_results.notes(trace.events, heard):
-        print(f"- {note}")
-    status = _print_losses(judge(trace.events, heard))
-    print(f"result: {path}")
+    held = False
+    if trace.events:  # Worth its table, whatever ended the run.
+        trace.interrupt()
+        held = _report(options, trace)
     if failure:
-        raise ChaosError(failure)
-    return status
+        print(f"python -m benchmarks.chaos: {failure}", file=sys.stderr)
+        return 1
+    return 0 if held else 3
 
 
-def _print_losses(rows: Sequence[continuity.Row]) -> int:
-    print(f"\n{continuity.table(rows)}\n\n{continuity.goals_table(rows)}\n")
-    return 0 if all(continuity.goals(rows).values()) else 3
+def _report(options: argparse.Namespace, trace: Trace) -> bool:
+    """Print the tables and write them beside the whole trace; whether every goal holds."""
+    in_a_row: bool = options.losses is not None
+    text, held = continuity.report(trace) if in_a_row else verdicts.report(trace)
+    path = options.out / f"{'losses' if in_a_row else 'chaos'}.md"
+    options.out.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+    path.with_suffix(".json").write_text(json.dumps(trace.document()), encoding="utf-8")
+    print(f"\n{text}\n\nresult: {path}, and {path.with_suffix('.json').name} with everything seen")
+    return held
 
 
-def _shown(paths: Sequence[Path]) -> tuple[list[Row], list[Growth]]:
-    results = [read_results(path) for path in paths]
-    return [row for rows, _ in results for row in rows], results[-1][1]
-
-
-def _print(rows: Sequence[Row], memory: Sequence[Growth]) -> int:
-    print(f"\n{table(rows)}\n")
-    for note in notes(rows):
-        print(f"- {note}")
-    print(f"\n{goals(rows)}\n\n{memory_table(memory)}\n")
-    missed = any(row.missed for row in rows) or any(one.flat is False for one in memory)
-    return 3 if missed else 0
-
-
-async def _attack(
-    options: Options, headers: dict[str, str], trace: Trace, heard: list[Heard] | None = None
-) -> None:
-    """What is done and seen is in `trace`, and what greedy streams said in `heard`, at any end."""
+async def _attack(options: argparse.Namespace, trace: Trace) -> None:
+    """Whatever ends the run, `trace` has everything done and seen until then."""
+    adopt_orphans()  # The children of a killed process come to us, so that they can be ended.
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))  # Short: Ray's sockets have long names.
-    server, url, model, processes, nodes = _server(options, folder)
+    in_a_row = options.losses is not None
+    processes = Processes(os.getpid())
+    served = read_config(options.config, _ENGINES_IN_A_ROW if in_a_row else None)
+    server = OwnServer(served, free_port(), folder, processes)
     try:
         say("starting the server")
         await server.start()
-        job = Job(url, headers, model, options.streams, options.tokens)
-        load = "benchmarks.chaos.load" if heard is None else "benchmarks.chaos.greedy_load"
-        async with observing(processes, job, trace, load, heard) as observer:
+        job = Job(server.url, authorization(), served.model, options.streams, options.tokens)
+        attacks = [Attack(role, one) for one in options.signals for role in options.roles]
+        async with observing(processes, job, trace) as observer:
             chance = random.Random(options.seed)
-            conductor = Conductor(server, observer, options.timing, chance, say)
-            attacks = options.attacks(nodes)
-            if options.losses is not None:
-                drawn = losses.attacks(options.roles, options.signals, WORKERS)
-                plan = losses.Plan(options.losses, options.every, 60 * (options.minutes or 1440))
-                await losses.LossesInARow(conductor, server, observer, chance, say).run(drawn, plan)
+            conductor = Conductor(server, observer, Timing(), chance)
+            if in_a_row:
+                most_s = 60 * (options.minutes or _MOST_MINUTES)
+                losses = LossesInARow(conductor, server, observer, chance)
+                await losses.run(attacks, options.losses, options.every, most_s)
             elif options.minutes is None:
-                await conductor.sequence(attacks)
+                await conductor.attack_in_sequence(attacks)
             else:
-                await conductor.at_random(attacks, options.minutes, _PAUSE_S)
+                await conductor.attack_at_random(attacks, options.minutes, _PAUSE_S)
     except BaseException:
         say(f"the server's logs are in {folder}")
         raise
     else:
-        await server.stop()
-        if all(one.whole for one in heard or ()):
+        if all(one.whole for one in trace.streams) or not in_a_row:
+            await server.stop()
             shutil.rmtree(folder, ignore_errors=True)
         else:
             say(f"the server's logs are in {folder}")
     finally:
         await server.stop()
-
-
-def _server(options: Options, folder: Path) -> tuple[Any, str, str, Processes, tuple[str, ...]]:
-    if options.url:
-        processes = Processes(options.pids)
-        given = Given(options.url, options.model, processes)
-        return given, options.url, given.model, processes, ()
-    adopt_orphans()  # What a killed process leaves behind comes to us, so that it can be ended.
-    served, port = read(options.config), free_port()
-    if options.engines is not None:
-        served = with_engines(served, options.engines)
-    processes = Processes([os.getpid()])
-    if options.nodes == 1:
-        server: Server = OneNode(served, port, folder, processes)
-        return server, f"http://127.0.0.1:{port}", served.model, processes, ()
-    front: Front = "workers" if options.losses is None else "head"
-    three = ThreeNodes(served, port, folder, processes, front)
-    return three, f"http://127.0.0.1:{port}", served.model, processes, three.names
 
 
 if __name__ == "__main__":

@@ -9,19 +9,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks.chaos.engines import pairs
-from benchmarks.chaos.observed import Event, Look, Process
 from benchmarks.chaos.observer import Observer
-from benchmarks.chaos.processes import go_on, send, strength
-from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HAPROXY, NODE, Signal
+from benchmarks.chaos.processes import resume, send_signal
+from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HAPROXY, Signal
+from benchmarks.chaos.trace import Event, Process, Snapshot
+from benchmarks.common.progress import say
 
-_POLL_S = 0.1
-_RECENT_S = 1.0
+POLL_S = 0.1
 STREAM_S = 40.0
-"""Streams under way when an event is over end within this, or hang."""
+"""Streams under way when an event is over end within this time, or are given up."""
 _FULL_S = 300.0
-"""A server is at full strength after its start within this."""
+"""A server reaches full strength after its start within this time."""
 _OPEN_S = 30.0
+_RECENT_S = 1.0
 
 
 class Server(Protocol):
@@ -34,28 +34,18 @@ class Server(Protocol):
         """How it ended, in words; None while it runs."""
 
     async def start(self) -> None:
-        """A new one, at the same address."""
+        """Start a new one at the same address."""
 
     async def stop(self) -> None:
         """End every process of it."""
 
-    async def restore(self, event: Event) -> None:
-        """Do what whoever runs it would do after this event: start a node in place of a lost one."""
-
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What is to be done."""
+    """The role to attack, and how."""
 
     role: str
     signal: Signal
-    node: str = ""
-    """Empty: on whichever node has a process of the role."""
-
-    @property
-    def name(self) -> str:
-        """For a line of progress."""
-        return f"{self.role} {self.node}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,125 +53,99 @@ class Timing:
     """Seconds."""
 
     load_s: float = 15.0
-    """For so long after an event, streams that end are replaced; then the cores are left to the recovery."""
+    """Streams that end this soon after an event are replaced. Later the cores are left to the recovery."""
     watch_s: float = 15.0
-    """An event is watched for no less."""
+    """The shortest watch over an event."""
     recovery_s: float = 180.0
-    """And for no longer; a server that has not recovered by then is replaced."""
+    """The longest watch over an event. A server that has not recovered by then is replaced."""
     stop_s: float = 10.0
-    """A stopped process is continued after this."""
+    """A stopped process is continued after this time."""
     steady_s: float = 2.0
-    """So long is it at full strength before it counts as recovered."""
+    """A server has recovered once it has been at full strength for this time."""
     baseline_s: float = 1.0
-    """Before an event, all streams are open for so long."""
+    """Before an event, all streams are open for this time."""
 
 
 class Conductor:
     """Carries attacks out on a server that is watched."""
 
-    def __init__(
-        self,
-        server: Server,
-        observer: Observer,
-        timing: Timing,
-        chance: random.Random,
-        say: Callable[[str], None],
-    ) -> None:
-        self._server, self._observer, self._timing = server, observer, timing
-        self._chance, self._say = chance, say
-        self._full: frozenset[tuple[str, str]] = frozenset()
-        """The roles that have a process at full strength, with its node."""
+    def __init__(self, server: Server, observer: Observer, timing: Timing, chance: random.Random) -> None:
+        self._server, self._observer = server, observer
+        self._timing, self._chance = timing, chance
+        self._full: set[str] = set()
+        """The roles that have a process at full strength."""
         self._lost = False
 
-    async def sequence(self, attacks: Sequence[Attack]) -> None:
-        """One after the other, each on an application at full strength with all its streams open."""
+    async def attack_in_sequence(self, attacks: Sequence[Attack]) -> None:
+        """Attack an application at full strength with all its streams open, again and again."""
         for attack in attacks:
-            await self.full_strength()
+            await self.reach_full_strength()
             self._observer.open()
-            await self.until(lambda: self._observer.streaming >= self._observer.job.streams, _OPEN_S)
+            await until(lambda: self._observer.streaming >= self._observer.job.streams, _OPEN_S)
             await asyncio.sleep(self._timing.baseline_s)
             event = self._attack(attack)
             if event is None:
-                self._say(f"no process of role {attack.role}: skipped")
+                say(f"no process of role {attack.role}: skipped")
                 await self._observer.close(STREAM_S)
                 continue
-            async with self.continued(event):
-                back_s = await self._recovered(event)
+            async with self.resuming(event):
+                event.back_s = await self._recover(event)
             watched_s = time.monotonic() - event.at_s
             await self._observer.close(STREAM_S)
-            self._end(event, back_s, watched_s)
+            if self._server.ended() is None and event.back_s is None:
+                event.note = f"not at full strength within {self._timing.recovery_s:g} s"
+                self._lost = True
+            self._end(event, watched_s)
 
-    async def at_random(
+    async def attack_at_random(
         self, attacks: Sequence[Attack], minutes: float, pause_s: tuple[float, float]
     ) -> None:
-        """Drawn from `attacks` with pauses between these two, whether it has recovered or not."""
+        """Draw from `attacks`, with pauses between these two, whether the server has recovered or not."""
         end = time.monotonic() + 60 * minutes
-        await self.full_strength()
+        await self.reach_full_strength()
         self._observer.open()
-        async with AsyncExitStack() as continued:
+        before: Event | None = None
+        async with AsyncExitStack() as resuming:
             while time.monotonic() < end:
                 await self._replace_lost()
                 await asyncio.sleep(self._chance.uniform(*pause_s))
                 event = self._attack(self._chance.choice(attacks))
                 if event is None:
                     continue
-                await continued.enter_async_context(self.continued(event))
-                await self._server.restore(event)
-                await self.until(lambda: self._server.ended() is not None, pause_s[0])
-                self._end(event, None, time.monotonic() - event.at_s, final=False)
+                if before is not None:
+                    before.end_s = event.at_s
+                before = event
+                await resuming.enter_async_context(self.resuming(event))
+                await until(lambda: self._server.ended() is not None, pause_s[0])
+                self._end(event, time.monotonic() - event.at_s)
         await self._observer.close(STREAM_S)
-        await self.full_strength()
-        trace = self._observer.trace
-        trace.ends_s = [*(event.at_s for event in trace.events[1:]), time.monotonic()][: len(trace.events)]
+        await self.reach_full_strength()
+        if before is not None:
+            before.end_s = time.monotonic()
 
-    async def full_strength(self) -> None:
+    async def reach_full_strength(self) -> None:
         """Wait until everything runs and answers, on a new server if the last one is lost.
 
         Raises TimeoutError if that does not come.
         """
         await self._replace_lost()
-        if not await self.until(self._steady(), _FULL_S):
+        if not await until(self._steadily_well(), _FULL_S):
             raise TimeoutError(f"the application is not at full strength after {_FULL_S:g} s")
-        self._full = self._full or _present(self._observer.look)
+        self._full = self._full or _roles_that_return(self._observer.latest)
 
-    async def _replace_lost(self) -> None:
-        if self._lost:
-            self._say("starting a new server")
-            await self._server.stop()
-            await self._server.start()
-            self._lost, self._full = False, frozenset()
-
-    def _attack(self, attack: Attack) -> Event | None:
-        pids = self._victims(self._observer.look_now(), attack)
-        return self.carry_out(attack, pids) if pids else None
-
-    def carry_out(self, attack: Attack, pids: tuple[int, ...]) -> Event:
-        """Kill or stop these processes, and note it."""
-        send(pids, attack.signal)
-        event = Event(time.monotonic(), attack.role, attack.signal, pids, attack.node)
+    def carry_out(self, attack: Attack, pid: int) -> Event:
+        """Kill or stop a process, and note the event."""
+        send_signal(pid, attack.signal)
+        event = Event(time.monotonic(), attack.role, attack.signal, pid)
         self._observer.trace.events.append(event)
-        self._observer.look_now()
-        self._say(f"{attack.name}: {'killed' if attack.signal == 'kill' else 'stopped'}")
+        self._observer.take_snapshot()
+        say(event.name)
         return event
 
-    def _victims(self, look: Look, attack: Attack) -> tuple[int, ...]:
-        if attack.role == "node":
-            return self._observer.processes.everything(attack.node)
-        found = [
-            one
-            for one in look.processes
-            if one.role == attack.role and one.runs and attack.node in ("", one.node)
-        ]
-        if not found:
-            return ()
-        if attack.role == HAPROXY:  # One that was replaced lives on with its streams; the newest listens.
-            return (max(found, key=_age).pid,)
-        return (self._chance.choice(sorted(found, key=_age)).pid,)
-
     @asynccontextmanager
-    async def continued(self, event: Event) -> AsyncIterator[None]:
-        """Continue what was stopped after its time, and no later than the block's end."""
-        task = asyncio.create_task(self._continue_later(event))
+    async def resuming(self, event: Event) -> AsyncIterator[None]:
+        """Continue a stopped process after its time, and no later than the end of the block."""
+        task = asyncio.create_task(self._resume_later(event))
         try:
             yield
         finally:
@@ -189,88 +153,100 @@ class Conductor:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             if event.signal == "stop":
-                go_on(event.pids)
+                resume(event.pid)
 
-    async def _continue_later(self, event: Event) -> None:
+    async def _resume_later(self, event: Event) -> None:
         if event.signal == "stop":
             await asyncio.sleep(self._timing.stop_s)
-            go_on(event.pids)
+            resume(event.pid)
 
-    async def _recovered(self, event: Event) -> float | None:
-        """Until it is at full strength again; when that was, after the event. None: it will not be."""
-        await self._server.restore(event)
-        least = self._timing.watch_s + (self._timing.stop_s if event.signal == "stop" else 0.0)
-        steady, closed = self._steady(), False
+    async def _replace_lost(self) -> None:
+        if self._lost:
+            say("starting a new server")
+            await self._server.stop()
+            await self._server.start()
+            self._lost, self._full = False, set()
+
+    def _attack(self, attack: Attack) -> Event | None:
+        snapshot = self._observer.take_snapshot()
+        found = [one for one in snapshot.processes if one.role == attack.role and one.runs]
+        if not found:
+            return None
+        found.sort(key=_age)
+        # An HAProxy that was replaced lives on with its streams; the newest one listens.
+        chosen = found[-1] if attack.role == HAPROXY else self._chance.choice(found)
+        return self.carry_out(attack, chosen.pid)
+
+    async def _recover(self, event: Event) -> float | None:
+        """When the server was at full strength again, in seconds after the event; None if it never was."""
+        timing, closed = self._timing, False
+        least = timing.watch_s + (timing.stop_s if event.signal == "stop" else 0.0)
+        steadily_well = self._steadily_well()
         since: float | None = None
-        while (passed := time.monotonic() - event.at_s) < self._timing.recovery_s:
+        while (passed := time.monotonic() - event.at_s) < timing.recovery_s:
             if self._server.ended() is not None:
                 return None
-            if passed > self._timing.load_s and not closed and not self._holds_on(event):
+            if passed > timing.load_s and not closed and not self._needs_load(event):
                 closed = True
                 self._observer.open_no_more()
             if not self._well():
                 since = None
             elif since is None:
                 since = passed
-            if steady() and passed > least:
+            if steadily_well() and passed > least:
                 return since
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(POLL_S)
         return None
 
-    def _holds_on(self, event: Event) -> bool:
-        """Whether what was attacked is still missing, and is none of those whose loading needs the cores."""
-        role = BY_NAME[event.role]
-        loads = (ENGINE_CORE, ENGINE_REPLICA, NODE.name)
-        return role.comes_back and role.name not in loads and role.name not in strength(self._observer.look)
+    def _needs_load(self, event: Event) -> bool:
+        """Whether the attacked role is still missing, and is none whose loading needs the cores."""
+        if event.role in (ENGINE_CORE, ENGINE_REPLICA) or not BY_NAME[event.role].comes_back:
+            return False
+        return event.role not in self._observer.latest.running()
 
-    def _end(self, event: Event, back_s: float | None, watched_s: float, *, final: bool = True) -> None:
-        trace = self._observer.trace
+    def _end(self, event: Event, watched_s: float) -> None:
         ended = self._server.ended()
-        note = "" if ended is None else f"{ended} after {watched_s:.1f} s"
-        lost = ended is not None or (final and back_s is None)
-        if lost and not note:
-            note = f"not at full strength within {self._timing.recovery_s:g} s"
-        trace.ends_s.append(time.monotonic())
-        trace.notes.append(note)
-        trace.back_s.append(back_s)
-        self._say(f"{event.role}: " + (note or ("" if back_s is None else f"back after {back_s:.1f} s")))
-        self._lost = self._lost or lost
+        if ended is not None:
+            event.note, self._lost = f"{ended} after {watched_s:.1f} s", True
+        event.end_s = time.monotonic()
+        back = "" if event.back_s is None else f"back after {event.back_s:.1f} s"
+        say(f"{event.role}: {event.note or back}")
 
     def _well(self) -> bool:
-        look, trace = self._observer.look, self._observer.trace
-        if len(pairs(look)) < self._server.engines or not self._full <= _present(look):
+        snapshot, trace = self._observer.latest, self._observer.trace
+        engines = self._server.engines
+        if len(snapshot.engines()) < engines or not self._full <= _roles_that_return(snapshot):
             return False
         if not trace.readies or not trace.answers:
             return False
         ready, answer = trace.readies[-1], trace.answers[-1]
         fresh = time.monotonic() - min(ready.ended_s, answer.ended_s) < _RECENT_S
-        return fresh and answer.ok and ready.said == "up" and ready.replicas >= self._server.engines
+        return fresh and answer.ok and ready.up and ready.replicas >= engines
 
-    def _steady(self) -> Callable[[], bool]:
-        """Whether it has been well for some seconds at a stretch."""
+    def _steadily_well(self) -> Callable[[], bool]:
+        """A condition that is true once the server has been well for some seconds at a stretch."""
         since: float | None = None
 
-        def steady() -> bool:
+        def steadily_well() -> bool:
             nonlocal since
             since = (since or time.monotonic()) if self._well() else None
             return since is not None and time.monotonic() - since >= self._timing.steady_s
 
-        return steady
-
-    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Whether `condition` comes true within so long."""
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                return False
-            await asyncio.sleep(_POLL_S)
-        return True
+        return steadily_well
 
 
-def _present(look: Look) -> frozenset[tuple[str, str]]:
-    return frozenset(
-        (one.role, one.node) for one in look.processes if one.runs and BY_NAME[one.role].comes_back
-    )
+async def until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether `condition` becomes true within `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True
+
+
+def _roles_that_return(snapshot: Snapshot) -> set[str]:
+    return {role for role in snapshot.running() if BY_NAME[role].comes_back}
 
 
 def _age(process: Process) -> float:

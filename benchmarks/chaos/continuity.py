@@ -1,124 +1,140 @@
-"""What losses in a row did to greedy streams, by kind of loss. Pure: what was done and heard in, rows out."""
+"""The effect of losses in a row on greedy streams, by kind of loss. Pure: a trace in, rows out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 
-from benchmarks.chaos.greedy import Heard, differences
-from benchmarks.chaos.observed import Event
+from benchmarks.chaos.greedy_chat import differences
 from benchmarks.chaos.roles import ENGINE_CORE, ENGINE_REPLICA
+from benchmarks.chaos.trace import Event, Stream, Trace
+from benchmarks.chaos.verdicts import percentile
 from benchmarks.common import markdown
 
-DETECTION_S = {(ENGINE_REPLICA, "stop"): 2.0, (ENGINE_CORE, "stop"): 3.5}
-"""A replica that says nothing counts as lost after this, and an engine that takes no step after that
-(`serve_app/ingress/replica_heartbeats.py`, `serve_app/engine/stall.py`); what was killed counts at once."""
-PAUSE_P50_S, PAUSE_P99_S = 0.5, 5.0
-"""Of what a client waits beyond that."""
-NO_LOSS = "no loss"
-TOTAL = "all"
+_DETECTION_S = {(ENGINE_REPLICA, "stop"): 2.0, (ENGINE_CORE, "stop"): 3.5}
+"""A replica without a heartbeat counts as lost after 2 s, and an engine that takes no step after 3.5 s
+(`serve_app/ingress/replica_heartbeats.py`, `serve_app/engine/stall.py`). A killed process counts at once."""
+_PAUSE_P50_S, _PAUSE_P99_S = 0.5, 5.0
+NO_LOSS, TOTAL = "no loss", "all"
+_SHOWN = 40
 
 
 @dataclass(slots=True)
 class Row:
-    """Losses of one kind. What befell a stream is put down to the loss nearest in time."""
+    """Losses of one kind. Each effect on a stream is put down to the loss nearest in time."""
 
     kind: str
     losses: int = 0
     streams: int = 0
-    """Streams that were open at a loss, summed over the losses; in the row of all, different streams."""
-    moved: int = 0
+    """Streams open at a loss, summed over the losses. The row of all counts each stream once."""
+    moves: int = 0
     """Moves of streams to another replica."""
     broken: int = 0
     """Streams whose client did not get a whole answer."""
     differing: int = 0
-    """Whole answers that are not what an undisturbed run gives."""
+    """Whole answers that are not equal to the undisturbed one."""
     pauses_s: list[float] = field(default_factory=list)
-    """Of each move, from the last piece before it to the first behind it, less the time of detection."""
+    """For each move, the time from the last piece before to the first after, less the time of detection."""
 
 
-def judge(events: Sequence[Event], heard: Sequence[Heard]) -> list[Row]:
+def judge(trace: Trace) -> list[Row]:
     """A row for each kind of loss, one for streams that met none, and one for all."""
-    found = {kind_of(event): Row(kind_of(event)) for event in events}
-    total = Row(TOTAL, losses=len(events), streams=len(heard))
+    events, streams = trace.events, trace.streams
+    found = {event.name: Row(event.name) for event in events}
     found[NO_LOSS] = Row(NO_LOSS)
-    undisturbed = references(events, heard)
+    total = Row(TOTAL, losses=len(events), streams=len(streams))
+    undisturbed = references(trace)
     for event in events:
-        row = found[kind_of(event)]
+        row = found[event.name]
         row.losses += 1
-        row.streams += sum(one.opened_s <= event.at_s < one.ended_s for one in heard)
-    for one in heard:
-        met = [event for event in events if one.opened_s <= event.at_s < one.ended_s]
-        found[NO_LOSS].streams += not met
-        before = [event for event in events if event.at_s < one.ended_s]
-        for row in (total, found[_cause(met, before, one)]):
-            row.broken += not one.whole
-            row.differing += one.whole and bool(differences(one, undisturbed[one.subject]))
-        for last_s, first_s in one.moves:
-            event = min(events, key=lambda event: abs(event.at_s - last_s))
-            pause_s = first_s - last_s - DETECTION_S.get((event.role, event.signal), 0.0)
-            for row in (total, found[kind_of(event)]):
-                row.moved += 1
+        row.streams += sum(one.opened_s <= event.at_s < one.ended_s for one in streams)
+    for stream in streams:
+        found[NO_LOSS].streams += not _met(events, stream)
+        for row in (total, found[_cause(events, stream)]):
+            row.broken += not stream.whole
+            row.differing += stream.whole and bool(differences(stream, undisturbed[stream.subject]))
+        for last_s, first_s in stream.moves:
+            event = _nearest(events, last_s)
+            pause_s = first_s - last_s - _DETECTION_S.get((event.role, event.signal), 0.0)
+            for row in (total, found[event.name]):
+                row.moves += 1
                 row.pauses_s.append(max(0.0, pause_s))
     return [*found.values(), total]
 
 
-def references(events: Sequence[Event], heard: Sequence[Heard]) -> Mapping[str, Heard]:
-    """The first whole answer about each subject, all of them from before the first loss."""
-    begin_s = min((event.at_s for event in events), default=float("inf"))
-    found: dict[str, Heard] = {}
-    for one in heard:
-        if one.whole and one.ended_s < begin_s:
-            found.setdefault(one.subject, one)
+def references(trace: Trace) -> Mapping[str, Stream]:
+    """The first whole answer about each subject, all from before the first loss."""
+    begin_s = min((event.at_s for event in trace.events), default=float("inf"))
+    found: dict[str, Stream] = {}
+    for stream in trace.streams:
+        if stream.whole and stream.ended_s < begin_s:
+            found.setdefault(stream.subject, stream)
     return found
 
 
-def kind_of(event: Event) -> str:
-    """`engine-core killed`, for example."""
-    return f"{event.role} {'killed' if event.signal == 'kill' else 'stopped'}"
+def _met(events: Sequence[Event], stream: Stream) -> list[Event]:
+    return [event for event in events if stream.opened_s <= event.at_s < stream.ended_s]
 
 
-def _cause(met: Sequence[Event], before: Sequence[Event], one: Heard) -> str:
-    """What a broken or differing stream is put down to: the loss of its first move, or the last one."""
-    if not one.whole:
-        return kind_of(before[-1]) if before else NO_LOSS
-    if not met:
-        return NO_LOSS
-    if one.moves:
-        return kind_of(min(met, key=lambda event: abs(event.at_s - one.moves[0][0])))
-    return kind_of(met[-1])
+def _nearest(events: Sequence[Event], at_s: float) -> Event:
+    return min(events, key=lambda event: abs(event.at_s - at_s))
 
 
-def table(rows: Sequence[Row]) -> str:
-    """A line for each kind of loss."""
-    header = ("lost", "losses", "streams", "moved", "broken", "differing", "pause P50/P95/P99, s")
-    return markdown.table(header, [_cells(row) for row in rows])
+def _cause(events: Sequence[Event], stream: Stream) -> str:
+    """The loss that a broken or differing stream is put down to: that of its first move, or the last one."""
+    met = _met(events, stream)
+    if stream.whole and met and stream.moves:
+        return _nearest(met, stream.moves[0][0]).name
+    before = met if stream.whole else [event for event in events if event.at_s < stream.ended_s]
+    return before[-1].name if before else NO_LOSS
 
 
 def goals(rows: Sequence[Row]) -> dict[str, bool]:
     """Each goal, and whether it holds."""
     total = rows[-1]
+    p50_s, p99_s = (percentile(total.pauses_s, share) for share in (0.5, 0.99))
     return {
         f"0 broken of {total.streams} streams": not total.broken,
-        "each whole stream is what an undisturbed run gives": not total.differing,
-        f"pause beyond detection: P50 within {PAUSE_P50_S:g} s": percentile(total.pauses_s, 0.5)
-        <= PAUSE_P50_S,
-        f"pause beyond detection: P99 within {PAUSE_P99_S:g} s": percentile(total.pauses_s, 0.99)
-        <= PAUSE_P99_S,
+        "each whole stream equals the undisturbed one": not total.differing,
+        f"pause beyond detection: P50 within {_PAUSE_P50_S:g} s": p50_s <= _PAUSE_P50_S,
+        f"pause beyond detection: P99 within {_PAUSE_P99_S:g} s": p99_s <= _PAUSE_P99_S,
     }
 
 
-def goals_table(rows: Sequence[Row]) -> str:
-    """The goals, with a verdict for each."""
-    lines = [[goal, "PASS" if held else "MISS"] for goal, held in goals(rows).items()]
-    return markdown.table(("goal", "held"), lines, numbers=False)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest rank; 0 of nothing."""
-    return sorted(values)[ceil(share * len(values)) - 1] if values else 0.0
+def report(trace: Trace) -> tuple[str, bool]:
+    """Tables in Markdown, with a line for each stream that missed a goal; and whether every goal holds."""
+    rows = judge(trace)
+    header = ("lost", "losses", "streams", "moves", "broken", "differing", "pause P50/P95/P99, s")
+    held = goals(rows)
+    lines = [[goal, "PASS" if one else "MISS"] for goal, one in held.items()]
+    parts = [markdown.table(header, [_cells(row) for row in rows]), *_notes(trace)]
+    parts.append(markdown.table(("goal", "verdict"), lines, numbers=False))
+    return "\n\n".join(parts), all(held.values())
 
 
 def _cells(row: Row) -> list[str]:
     pauses = [f"{percentile(row.pauses_s, share):.2f}" for share in (0.5, 0.95, 0.99)]
-    counts = (row.losses, row.streams, row.moved, row.broken, row.differing)
+    counts = (row.losses, row.streams, row.moves, row.broken, row.differing)
     return [row.kind, *map(str, counts), " / ".join(pauses) if row.pauses_s else ""]
+
+
+def _notes(trace: Trace) -> list[str]:
+    begin_s = min((event.at_s for event in trace.events), default=0.0)
+    undisturbed, found = references(trace), []
+    for one in trace.streams:
+        name = f"- {one.subject}, {one.opened_s - begin_s:.1f} to {one.ended_s - begin_s:.1f} s"
+        name += f", {len(one.moves)} moves"
+        if not one.whole:
+            found.append(f"{name}: {one.outcome} after {len(one.text)} characters: {one.error}")
+        elif names := differences(one, undisturbed[one.subject]):
+            found.append(f"{name}: differs in {', '.join(names)}" + _seam(one, undisturbed[one.subject]))
+    return found
+
+
+def _seam(stream: Stream, undisturbed: Stream) -> str:
+    """Where two texts part, and how each goes on."""
+    texts = stream.text, undisturbed.text
+    if texts[0] == texts[1]:
+        return ""
+    pairs = enumerate(zip(*texts, strict=False))
+    same = next((at for at, (one, other) in pairs if one != other), min(map(len, texts)))
+    ours, theirs = (repr(text[same : same + _SHOWN]) for text in texts)
+    return f" after {same} of {len(texts[1])} characters: {ours} and not {theirs}"

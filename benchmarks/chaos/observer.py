@@ -1,4 +1,4 @@
-"""Watches an application from outside: its load, the probes that ask it, and its processes."""
+"""Watches an application from outside: its streams, the probes that ask it, and its processes."""
 
 import asyncio
 import contextlib
@@ -12,35 +12,37 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.chaos.greedy import Heard
 from benchmarks.chaos.load import CLOSE, DROP, OPEN, Job
-from benchmarks.chaos.observed import INTERVAL_S, Look, Probe, Ready, Stream, Trace
 from benchmarks.chaos.processes import Processes
+from benchmarks.chaos.trace import INTERVAL_S, Probe, Ready, Snapshot, Stream, Trace
 
 _ANSWER_TIMEOUT_S = 120.0
 """A client that waits for a cold start waits long."""
 _STATE_TIMEOUT_S = 10.0
 _MOST_OPEN = 1000
 _SHOWN = 200
+_MEMORY_S = 5.0
+_LINE_BYTES = 1 << 24
+"""The record of one stream is one line, with its text and log-probabilities."""
 
 
 class Prober:
-    """Writes what it finds into a trace."""
+    """Asks an application five times a second, and writes the answers into a trace."""
 
     def __init__(self, url: str, model: str, headers: Mapping[str, str], trace: Trace) -> None:
         self._url, self._model, self._trace = url, model, trace
-        # `force_close`: a client that comes anew, and no connection of one that was there before.
+        # `force_close`: every probe is a client that has no connection yet.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         self._session = aiohttp.ClientSession(connector=connector, headers=headers)
         self._open: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Ask until cancelled; requests under way are then recorded as unanswered."""
+        """Ask until cancelled. Requests under way are then recorded as unanswered."""
         began, number = time.monotonic(), 0
         try:
             while True:
                 if len(self._open) < _MOST_OPEN:
-                    for ask in (self._answer, self._ready, self._health):
+                    for ask in (self._ask_answer, self._ask_ready, self._ask_health):
                         self._start(ask)
                 number += 1
                 await asyncio.sleep(began + number * INTERVAL_S - time.monotonic())
@@ -55,156 +57,125 @@ class Prober:
         self._open.add(task)
         task.add_done_callback(self._open.discard)
 
-    async def _answer(self) -> None:
+    async def _ask_answer(self) -> None:
         body = {"model": self._model, "prompt": "x", "max_tokens": 1, "temperature": 0}
-        request = self._session.post(
-            f"{self._url}/v1/completions", json=body, timeout=aiohttp.ClientTimeout(_ANSWER_TIMEOUT_S)
-        )
-        self._trace.answers.append(await _probe(request))
+        probe, _ = await self._ask("/v1/completions", _ANSWER_TIMEOUT_S, body)
+        self._trace.answers.append(probe)
 
-    async def _health(self) -> None:
-        request = self._session.get(f"{self._url}/health", timeout=aiohttp.ClientTimeout(_STATE_TIMEOUT_S))
-        self._trace.healths.append(await _probe(request))
+    async def _ask_health(self) -> None:
+        self._trace.healths.append((await self._ask("/health", _STATE_TIMEOUT_S))[0])
 
-    async def _ready(self) -> None:
-        request = self._session.get(f"{self._url}/ready", timeout=aiohttp.ClientTimeout(_STATE_TIMEOUT_S))
-        sent_s = time.monotonic()
-        status, text, error = await _exchange(request)
-        self._trace.readies.append(ready_answer(sent_s, time.monotonic(), status, text, self._model, error))
+    async def _ask_ready(self) -> None:
+        probe, text = await self._ask("/ready", _STATE_TIMEOUT_S)
+        self._trace.readies.append(read_ready(probe, text, self._model))
+
+    async def _ask(self, path: str, timeout_s: float, body: Any = None) -> tuple[Probe, str]:
+        """The probe, and the text of its answer whatever its status."""
+        sent_s, text, ok, error = time.monotonic(), "", False, ""
+        method, timeout = ("GET" if body is None else "POST"), aiohttp.ClientTimeout(timeout_s)
+        try:
+            call = self._session.request(method, self._url + path, json=body, timeout=timeout)
+            async with call as response:
+                text, ok = await response.text(), response.status == 200
+                error = "" if ok else f"HTTP {response.status}: {text[:_SHOWN]}"
+        except asyncio.CancelledError:
+            error = "unanswered when the run ended"
+        except (aiohttp.ClientError, OSError, TimeoutError) as failure:
+            error = f"{type(failure).__name__}: {failure}"[:_SHOWN]
+        return Probe(sent_s, time.monotonic(), ok, error), text
 
 
-def ready_answer(sent_s: float, ended_s: float, status: int, text: str, model: str, error: str = "") -> Ready:
-    """What an answer of `/ready` says of a model. One that is not of its shape says nothing."""
-    if error:
-        return Ready(sent_s, ended_s, "nothing", error=error)
+def read_ready(probe: Probe, text: str, model: str) -> Ready:
+    """The state of a model in an answer of `/ready`. An answer of another shape has none."""
     try:
-        told: dict[str, Any] = json.loads(text)["models"][model]
-        up = status == 200 and told["state"] == "up"
-        return Ready(sent_s, ended_s, "up" if up else "down", int(told["replicas"]))
+        state: dict[str, Any] = json.loads(text)["models"][model]
+        up = probe.ok and state["state"] == "up"
+        return Ready(probe.sent_s, probe.ended_s, True, "", up, int(state["replicas"]))
     except (ValueError, KeyError, TypeError):
-        return Ready(sent_s, ended_s, "nothing", error=f"HTTP {status}: {text[:_SHOWN]}")
-
-
-async def _probe(request: Any) -> Probe:
-    sent_s = time.monotonic()
-    status, text, error = await _exchange(request)
-    if not error and status != 200:
-        error = f"HTTP {status}: {text[:_SHOWN]}"
-    return Probe(sent_s, time.monotonic(), not error, error)
-
-
-async def _exchange(request: Any) -> tuple[int, str, str]:
-    """Status, body and, if there was no answer, why."""
-    try:
-        async with request as response:
-            return response.status, await response.text(), ""
-    except asyncio.CancelledError:
-        return 0, "", "unanswered when the run ended"
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        return 0, "", f"{type(error).__name__}: {error}"[:_SHOWN]
-
-
-_LOOK_S = 0.2
-_MEMORY_S = 5.0
-_LINE_BYTES = 1 << 20
+        return Ready(probe.sent_s, probe.ended_s, False, probe.error or f"unexpected: {text[:_SHOWN]}")
 
 
 class Observer:
-    """What is seen now, and a trace of what has been."""
+    """The application as it is now, and a trace of what has been."""
 
     def __init__(
-        self,
-        processes: Processes,
-        job: Job,
-        trace: Trace,
-        child: asyncio.subprocess.Process,
-        heard: list[Heard] | None = None,
+        self, processes: Processes, job: Job, trace: Trace, child: asyncio.subprocess.Process
     ) -> None:
-        self.processes, self.job, self.trace = processes, job, trace
+        self.job, self.trace = job, trace
         self.streaming = 0
         """Streams that receive tokens now."""
-        self.heard = [] if heard is None else heard
-        """Streams of the greedy load that are over."""
-        self._child = child
+        self._processes, self._child = processes, child
 
     @property
-    def look(self) -> Look:
-        """The latest look at the processes."""
-        return self.trace.looks[-1]
+    def latest(self) -> Snapshot:
+        """The latest snapshot of the processes."""
+        return self.trace.snapshots[-1]
 
-    def look_now(self) -> Look:
-        """A new one."""
-        look = self.processes.look()
-        self.trace.looks.append(look)
-        return look
+    def take_snapshot(self) -> Snapshot:
+        """A new snapshot."""
+        self.trace.snapshots.append(self._processes.snapshot())
+        return self.latest
 
     def open(self) -> None:
         """Open the streams, and another for each that ends."""
         self._order(OPEN)
 
     def open_no_more(self) -> None:
-        """Let those that are open run to their end."""
+        """Let the open streams run to their end."""
         self._order(CLOSE)
 
     async def close(self, seconds: float) -> None:
-        """Open no more, wait so long for those that are open, and count the rest as hung."""
+        """Open no more, wait `seconds` for the streams that are open, and give up the rest."""
         self.open_no_more()
         end = time.monotonic() + seconds
         while self.streaming and time.monotonic() < end:  # noqa: ASYNC110 two conditions
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(INTERVAL_S)
         if self.streaming:
             self._order(DROP)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(INTERVAL_S)
 
     def _order(self, order: str) -> None:
         assert self._child.stdin is not None
         self._child.stdin.write(f"{order}\n".encode())
 
-    async def follow(self) -> None:
-        """Take what the load tells."""
+    async def follow_load(self) -> None:
+        """Read the documents of the load's process."""
         assert self._child.stdout is not None
         while line := await self._child.stdout.readline():
-            told = json.loads(line)
-            if "streaming" in told:
-                self.streaming = told["streaming"]
-            elif "heard" in told:
-                self.heard.append(Heard(**told["heard"]))
+            document = json.loads(line)
+            if "streaming" in document:
+                self.streaming = document["streaming"]
             else:
-                self.trace.streams.append(Stream(**told["stream"]))
+                self.trace.streams.append(Stream(**document["stream"]))
 
-    async def look_around(self) -> None:
-        """Look at the processes until cancelled."""
+    async def follow_processes(self) -> None:
+        """Take snapshots until cancelled."""
         measured = float("-inf")
         while True:
-            look = await asyncio.to_thread(self.processes.look)
-            self.trace.looks.append(look)
-            if look.at_s - measured > _MEMORY_S:
-                measured = look.at_s
-                self.trace.memory.append(await asyncio.to_thread(self.processes.memory, look))
-            await asyncio.sleep(_LOOK_S)
+            snapshot = await asyncio.to_thread(self._processes.snapshot)
+            self.trace.snapshots.append(snapshot)
+            if snapshot.at_s - measured > _MEMORY_S:
+                measured = snapshot.at_s
+                self.trace.memory.append(await asyncio.to_thread(self._processes.memory, snapshot))
+            await asyncio.sleep(INTERVAL_S)
 
 
 @asynccontextmanager
-async def observing(
-    processes: Processes,
-    job: Job,
-    trace: Trace,
-    load: str = "benchmarks.chaos.load",
-    heard: list[Heard] | None = None,
-) -> AsyncIterator[Observer]:
-    """Observe while the block runs, and write what is seen into `trace`. `load` is the module of the load,
-    and what its streams say goes to `heard`, if it tells that.
+async def observing(processes: Processes, job: Job, trace: Trace) -> AsyncIterator[Observer]:
+    """Observe while the block runs, and write what is seen into `trace`.
 
     Raises RuntimeError if the process of the load ended before the block did.
     """
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", load, json.dumps(asdict(job)),
+        sys.executable, "-m", "benchmarks.chaos.load", json.dumps(asdict(job)),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES,
     )  # fmt: skip
-    observer = Observer(processes, job, trace, child, heard)
-    observer.look_now()
-    prober = Prober(job.url, job.model, job.headers, observer.trace)
-    tasks = [asyncio.create_task(work) for work in (observer.follow(), observer.look_around(), prober.run())]
+    processes.excluded.add(child.pid)
+    observer = Observer(processes, job, trace, child)
+    observer.take_snapshot()
+    prober = Prober(job.url, job.model, job.headers, trace)
+    works = (observer.follow_load(), observer.follow_processes(), prober.run())
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         yield observer
     finally:

@@ -1,134 +1,183 @@
-"""What each event cost its clients, and whether the goals hold. Pure: a trace in, rows out."""
+"""The cost of each event for clients, and whether the goals hold. Pure: a trace in, rows and tables out."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
+from statistics import median
+from typing import TypeVar, get_args
 
-from benchmarks.chaos.engines import Engines
-from benchmarks.chaos.observed import INTERVAL_S, Event, Look, Probe, Ready, Trace
-from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HEALTH_P99_S, Bounds
+from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HEALTH_P99_S, ROLES
+from benchmarks.chaos.trace import INTERVAL_S, Event, Memory, Outcome, Probe, Ready, Snapshot, Trace
+from benchmarks.common import markdown
 
 _PROMPT_S = 1.0
-"""What was answered within this shows that the server served when it was asked."""
-GOALS = ("cut", "answers", "ready", "health", "engines")
+"""A request answered within this time shows that the server served when it was asked."""
+_SETTLED_S = 3.0
+"""An engine takes longer to start, so `/ready` does not count one that is younger."""
+_JUDGED_S = 3600.0
+"""Memory is judged in runs of an hour or more: in its first minutes a process grows in any case."""
+_FLAT_SHARE, _FLAT_BYTES = 0.05, 16 << 20
+"""Memory has grown if it has grown by more than both."""
+P = TypeVar("P", bound=Probe)
+
+GOALS = {
+    "cut": "streams are cut only where the client's own connection was to the dead process",
+    "answers": "no new request waits more than 2 s (5 s: a hung engine or ingress) while an engine lives",
+    "ready": "/ready says no state that is older than 2 s (5 s: hung), and answers within 1 s (5 s: hung)",
+    "health": "/health answers within 50 ms at P99",
+    "engines": "no engine is started anew but the one attacked",
+}
+
+
+class Engines:
+    """How many engines could serve, over time.
+
+    A process that is still loading serves no request, and nothing outside shows when it has loaded. So an
+    engine counts once `/ready` counts as many as there are, or once a request is answered and no other
+    engine could have answered it. From then on it counts while its replica and core live and run.
+    """
+
+    def __init__(
+        self, snapshots: Sequence[Snapshot], readies: Sequence[Ready], answers: Sequence[Probe]
+    ) -> None:
+        self._at: list[float] = []
+        self._able: list[int] = []
+        able: set[tuple[int, int]] = set()
+        began: dict[tuple[int, int], float] = {}
+        readies, answers = _by_end(readies), _by_end([one for one in answers if one.ok])
+        for number, snapshot in enumerate(sorted(snapshots, key=lambda one: one.at_s)):
+            at_s, whole = snapshot.at_s, set(snapshot.engines())
+            for pair in whole:
+                began.setdefault(pair, at_s if number else float("-inf"))
+            settled = {pair for pair in whole if at_s - began[pair] > _SETTLED_S}
+            ready, answer = _latest(readies, at_s), _latest(answers, at_s)
+            if ready is not None and ready.up and ready.replicas >= len(whole):
+                able |= settled
+            only = len(settled) == 1 and not whole & able
+            if only and answer is not None and answer.sent_s > began[min(settled)] + _SETTLED_S:
+                able |= settled
+            self._at.append(at_s)
+            self._able.append(len(whole & able))
+
+    def between(self, begin_s: float, end_s: float) -> Iterator[int]:
+        """Every count that was true at some time between these."""
+        first = max(0, bisect_left(self._at, begin_s) - 1)
+        for index in range(first, len(self._at)):
+            if index > first and self._at[index] > end_s:
+                break
+            yield self._able[index]
+
+    def seconds_without(self, begin_s: float, end_s: float) -> float:
+        """How long no engine could serve, between these."""
+        untils = [*self._at[1:], max(end_s, self._at[-1])] if self._at else []
+        spans = zip(self._at, untils, self._able, strict=True)
+        return sum(max(0.0, min(until, end_s) - max(at, begin_s)) for at, until, able in spans if not able)
+
+
+def _by_end(probes: Sequence[P]) -> list[P]:
+    return sorted(probes, key=_ended)
+
+
+def _ended(probe: Probe) -> float:
+    return probe.ended_s
+
+
+def _latest(probes: Sequence[P], at_s: float) -> P | None:
+    """The last probe that had ended by then."""
+    index = bisect_right(probes, at_s, key=_ended)
+    return probes[index - 1] if index else None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table. Times in seconds."""
 
-    role: str
-    signal: str
-    node: str
-    at_s: float
-    """Since the start of the run."""
+    event: Event
     streams: Mapping[str, int]
-    """By outcome: those that ended while the event was watched."""
+    """Streams that ended while the event was watched, by outcome."""
     longest_pause_s: float
-    """The longest pause of a stream that was not cut."""
+    """Of a stream that was not cut."""
     unanswered_s: float
-    """The longest time without a new answer, less what no engine was there to give."""
+    """The longest time without an answer to a new request, less the time without an engine."""
     unanswered_all_s: float
-    """The same, engines or not."""
+    """The same, with the time without an engine."""
     slowest_s: float
-    """The longest that one new request waited until it was answered, less the time without an engine."""
+    """The longest wait of one new request, less the time without an engine."""
     failed: int
     """New requests that were refused or answered with an error."""
     ready_wrong_s: float
-    """The longest stretch in which `/ready` said, every time, what was not so."""
+    """The longest stretch in which every answer of `/ready` was wrong."""
     ready_slowest_s: float
-    health_p50_s: float
-    health_p99_s: float
-    health_max_s: float
-    health_failed: int
+    health_s: tuple[float, float, float]
+    """P50, P99 and maximum of the answers of `/health`."""
     engines_restarted: int
-    """Engine replicas started anew, beside the one in place of that attacked."""
-    back_s: float | None
-    """Until every role and every engine ran again and answers came; None: they did not."""
-    note: str
-    goals: Mapping[str, bool]
+    """Engine replicas started anew, beside the one in place of the attacked."""
 
     @property
     def missed(self) -> tuple[str, ...]:
         """The goals that do not hold."""
-        return tuple(goal for goal in GOALS if not self.goals.get(goal, True))
+        role, bounds = BY_NAME[self.event.role], BY_NAME[self.event.role].bounds(self.event.signal)
+        waited_s = max(self.unanswered_s, self.slowest_s)
+        held = {
+            "cut": role.serves_connection or not self.streams.get("cut", 0) + self.streams.get("hung", 0),
+            "answers": waited_s <= bounds.unanswered_s,
+            "ready": self.ready_wrong_s <= bounds.ready_age_s
+            and self.ready_slowest_s <= bounds.ready_answer_s,
+            "health": self.health_s[1] <= HEALTH_P99_S,
+            "engines": role.ends_node or not self.engines_restarted,
+        }
+        return tuple(goal for goal in GOALS if not held[goal])
 
 
 def rows(trace: Trace) -> list[Row]:
-    """A row for each event: what ended, was sent, or was said before the next event."""
-    looks = sorted(trace.looks, key=lambda look: look.at_s)
-    engines = Engines(trace.looks, trace.readies, trace.answers)
-    begin_s = looks[0].at_s if looks else 0.0
-    return [
-        _row(trace, engines, number, trace.events[number], end_s, begin_s)
-        for number, end_s in enumerate(trace.ends_s)
-    ]
+    """A row for each event: the streams that ended, and the probes that were sent, before the next one."""
+    engines = Engines(trace.snapshots, trace.readies, trace.answers)
+    return [_row(trace, engines, event, event.end_s) for event in trace.events if event.end_s is not None]
 
 
-def _row(trace: Trace, engines: Engines, number: int, event: Event, end_s: float, begin_s: float) -> Row:
-    bounds = BY_NAME[event.role].bounds(event.signal)
+def _row(trace: Trace, engines: Engines, event: Event, end_s: float) -> Row:
     streams = [one for one in trace.streams if event.at_s <= one.ended_s < end_s]
-    outcomes: Counter[str] = Counter(one.outcome for one in streams)
     answers = [one for one in trace.answers if event.at_s <= one.ended_s and one.sent_s < end_s]
     readies = [one for one in trace.readies if event.at_s <= one.sent_s < end_s]
-    healths = [one for one in trace.healths if event.at_s <= one.sent_s < end_s]
-    gap, gap_all = longest_gap(trace.answers, engines, event.at_s, end_s)
-    took = sorted(one.took_s for one in healths if one.ok)
-    row = Row(
-        role=event.role,
-        signal=event.signal,
-        node=event.node,
-        at_s=event.at_s - begin_s,
-        streams=dict(outcomes),
+    healths = [one.took_s for one in trace.healths if event.at_s <= one.sent_s < end_s and one.ok]
+    gap_s, gap_all_s = longest_gap(trace.answers, engines, event.at_s, end_s)
+    return Row(
+        event,
+        streams=Counter(one.outcome for one in streams),
         longest_pause_s=max((one.longest_pause_s for one in streams if one.outcome != "cut"), default=0.0),
-        unanswered_s=gap,
-        unanswered_all_s=gap_all,
+        unanswered_s=gap_s,
+        unanswered_all_s=gap_all_s,
         slowest_s=max((_waited_s(one, engines, end_s) for one in answers), default=0.0),
         failed=sum(not one.ok for one in answers),
-        ready_wrong_s=longest_lie(readies, trace.answers, engines),
+        ready_wrong_s=longest_wrong_ready(readies, trace.answers, engines),
         ready_slowest_s=max((one.took_s for one in readies), default=0.0),
-        health_p50_s=_percentile(took, 0.5),
-        health_p99_s=_percentile(took, 0.99),
-        health_max_s=took[-1] if took else 0.0,
-        health_failed=sum(not one.ok for one in healths),
-        engines_restarted=engines_restarted(trace.looks, event, end_s),
-        back_s=trace.back_s[number],
-        note=trace.notes[number],
-        goals={},
+        health_s=(percentile(healths, 0.5), percentile(healths, 0.99), percentile(healths, 1.0)),
+        engines_restarted=engines_restarted(trace.snapshots, event, end_s),
     )
-    return _judged(row, bounds, ends_node=BY_NAME[event.role].ends_node or event.role == "node")
-
-
-def _judged(row: Row, bounds: Bounds, *, ends_node: bool) -> Row:
-    gone = row.streams.get("cut", 0) + row.streams.get("hung", 0)
-    goals = {
-        "cut": bounds.cut or not gone,
-        "answers": max(row.unanswered_s, row.slowest_s) <= bounds.unanswered_s,
-        "ready": row.ready_wrong_s <= bounds.state_s and row.ready_slowest_s <= bounds.ready_answer_s,
-        "health": row.health_p99_s <= HEALTH_P99_S,
-        "engines": ends_node or not row.engines_restarted,
-    }
-    return replace(row, goals=goals)
 
 
 def longest_gap(
     answers: Sequence[Probe], engines: Engines, begin_s: float, end_s: float
 ) -> tuple[float, float]:
-    """The longest time between two answers within these times, without and with that without an engine."""
+    """The longest time between two answers, without and with the time in which no engine could serve."""
     ended = sorted(one.ended_s for one in answers if one.ok)
-    first = max(0, bisect_right(ended, begin_s) - 1)
-    times = [max(begin_s, at) for at in ended[first : bisect_left(ended, end_s)]]
-    times = [begin_s, *times, end_s]
-    gaps = [(after - before, before, after) for before, after in pairwise(times)]
-    longest = max(gap - engines.seconds_without(before, after) for gap, before, after in gaps)
-    return max(0.0, longest), max(gap for gap, _, _ in gaps)
+    inside = [at for at in ended if begin_s <= at < end_s]
+    gaps = list(pairwise([begin_s, *inside, end_s]))
+    longest = max(after - before - engines.seconds_without(before, after) for before, after in gaps)
+    return max(0.0, longest), max(after - before for before, after in gaps)
 
 
-def longest_lie(readies: Sequence[Ready], answers: Sequence[Probe], engines: Engines) -> float:
-    """The longest stretch in which `/ready` said, every time, what was not so."""
+def _waited_s(probe: Probe, engines: Engines, end_s: float) -> float:
+    """How long a request went without an answer while an engine could have given it."""
+    until = min(probe.ended_s, end_s)
+    return max(0.0, until - probe.sent_s - engines.seconds_without(probe.sent_s, until))
+
+
+def longest_wrong_ready(readies: Sequence[Ready], answers: Sequence[Probe], engines: Engines) -> float:
+    """The longest stretch in which every answer of `/ready` was wrong."""
     served = sorted(one.sent_s for one in answers if one.ok and one.took_s <= _PROMPT_S)
     longest = 0.0
     since: float | None = None
@@ -142,45 +191,106 @@ def longest_lie(readies: Sequence[Ready], answers: Sequence[Probe], engines: Eng
 
 
 def _is_true(ready: Ready, served: Sequence[float], engines: Engines) -> bool:
-    """Whether what it said was so at some time from when it was asked until it answered."""
+    """Whether the answer was true at some time between its request and its end."""
     counts = list(engines.between(ready.sent_s, ready.ended_s))
     if not counts:
         return True
-    if ready.said == "up":
+    if ready.up:
         return max(counts) >= max(1, ready.replicas)
     if min(counts) == 0:
         return True
-    # "down", or nothing at all, while an engine was whole: wrong if requests of that time were answered.
+    # Down, or no answer, while an engine was whole: wrong if requests of that time were answered.
     last = bisect_right(served, ready.ended_s + INTERVAL_S)
     return last == bisect_left(served, ready.sent_s)
 
 
-def engines_restarted(looks: Sequence[Look], event: Event, end_s: float) -> int:
-    """Engine replicas begun from the event until `end_s`, less one for an engine that was attacked.
+def engines_restarted(snapshots: Sequence[Snapshot], event: Event, end_s: float) -> int:
+    """Engine replicas begun from the event until `end_s`, less one if an engine was attacked.
 
-    Counted by what begins, because what is thrown away may still drain for long; and by process groups,
-    because what a replica forks has its title at first.
+    Beginnings are counted, because a replica that is thrown away may drain for long; and process groups,
+    because a fork of a replica has the replica's title at first.
     """
     before: set[int] = set()
     since: set[int] = set()
-    for look in looks:
-        replicas = {one.group for one in look.processes if one.role == ENGINE_REPLICA}
-        if look.at_s <= event.at_s:
+    for snapshot in snapshots:
+        replicas = {one.group for one in snapshot.processes if one.role == ENGINE_REPLICA}
+        if snapshot.at_s <= event.at_s:
             before |= replicas
-        elif look.at_s <= end_s:
+        elif snapshot.at_s <= end_s:
             since |= replicas
-    attacked = event.role in (ENGINE_REPLICA, ENGINE_CORE)
-    return max(0, len(since - before) - attacked)
+    return max(0, len(since - before) - (event.role in (ENGINE_REPLICA, ENGINE_CORE)))
 
 
-def _waited_s(probe: Probe, engines: Engines, end_s: float) -> float:
-    """How long a request went without an answer while an engine could have given it."""
-    until = min(probe.ended_s, end_s)
-    return max(0.0, until - probe.sent_s - engines.seconds_without(probe.sent_s, until))
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest rank; 0 of no values."""
+    return sorted(values)[ceil(share * len(values)) - 1] if values else 0.0
 
 
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest rank of an ordered sample."""
-    if not ordered:
-        return 0.0
-    return ordered[ceil(share * len(ordered)) - 1]
+def memory_growth(samples: Sequence[Memory]) -> dict[str, tuple[float, float, bool | None]]:
+    """For each role, its bytes per process early and late in the run, and whether they are flat.
+
+    Early is the median of the run's second tenth, since the first belongs to the start; late is the median
+    of its last tenth. The verdict is None for a run that is too short.
+    """
+    if len(samples) < 2:
+        return {}
+    tenth = max(1, len(samples) // 10)
+    ends = samples[tenth : 2 * tenth] or samples[:1], samples[-tenth:]
+    long = samples[-1].at_s - samples[0].at_s >= _JUDGED_S
+    found = {}
+    for role in (one.name for one in ROLES):
+        first, last = ([one.bytes_by_role[role] for one in end if role in one.bytes_by_role] for end in ends)
+        if first and last:
+            early, late = median(first), median(last)
+            flat = late - early <= max(_FLAT_SHARE * early, _FLAT_BYTES) if long else None
+            found[role] = early, late, flat
+    return found
+
+
+_HEADER = (
+    "", *get_args(Outcome), "longest pause, s", "no answer, s", "slowest, s", "failed", "/ready wrong, s",
+    "/ready slowest, s", "/health P50/P99/max, ms", "engines restarted", "back after, s", "goals",
+)  # fmt: skip
+
+
+def report(trace: Trace) -> tuple[str, bool]:
+    """Tables in Markdown, and whether every goal holds."""
+    found, memory = rows(trace), memory_growth(trace.memory)
+    parts = [markdown.table(_HEADER, [_cells(row) for row in found], numbers=False)]
+    parts += [f"- {row.event.name}: {row.event.note}" for row in found if row.event.note]
+    lines = []
+    for goal, words in GOALS.items():
+        missed = [row.event.name for row in found if goal in row.missed]
+        text = f"MISS in {len(missed)} of {len(found)}: {', '.join(missed)}" if missed else "PASS"
+        lines.append([words, text])
+    parts.append(markdown.table(("goal", "verdict"), lines, numbers=False))
+    words_of = {True: "PASS", False: "MISS", None: "not judged: under an hour"}
+    cells = [
+        [role, f"{early / 2**20:.0f}", f"{late / 2**20:.0f}", words_of[flat]]
+        for role, (early, late, flat) in memory.items()
+    ]
+    parts.append(markdown.table(("a process of", "early, MiB", "late, MiB", "flat"), cells, numbers=False))
+    held = not any(row.missed for row in found) and all(flat is not False for *_, flat in memory.values())
+    return "\n\n".join(parts), held
+
+
+def _cells(row: Row) -> list[str]:
+    extra_s = row.unanswered_all_s - row.unanswered_s
+    with_all = "" if extra_s < 0.05 else f" ({row.unanswered_all_s:.1f} in all)"
+    # At random the next attack does not wait for the recovery.
+    missing = "no" if row.event.note else "-"
+    back = missing if row.event.back_s is None else f"{row.event.back_s:.1f}"
+    return [
+        row.event.name,
+        *(str(row.streams.get(outcome, 0)) for outcome in get_args(Outcome)),
+        f"{row.longest_pause_s:.1f}",
+        f"{row.unanswered_s:.1f}{with_all}",
+        f"{row.slowest_s:.1f}",
+        str(row.failed),
+        f"{row.ready_wrong_s:.1f}",
+        f"{row.ready_slowest_s:.1f}",
+        "/".join(f"{seconds * 1e3:.0f}" for seconds in row.health_s),
+        str(row.engines_restarted),
+        back,
+        f"MISS: {', '.join(row.missed)}" if row.missed else "PASS",
+    ]

@@ -1,81 +1,89 @@
 """`python -m benchmarks.cold_start`: see README.md beside this file."""
 
+import argparse
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from benchmarks.cold_start.measure import Measured, measure
-from benchmarks.cold_start.options import Options, parse
-from benchmarks.cold_start.picture import timeline
-from benchmarks.cold_start.report import Report, to_markdown, write
-from benchmarks.cold_start.systems import SYSTEMS, Start
+import httpx
+
+from benchmarks import REPOSITORY
+from benchmarks.cold_start.measure import SYSTEMS, Case, Measured, measure
+from benchmarks.cold_start.report import to_markdown
 from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError
 from benchmarks.common.supervise import TERM_S
-from loadtests.drawing.pictures import write_pictures
+from benchmarks.serving_overhead.__main__ import add_engine, numbers, take_engine
 from loadtests.machine import machine, versions
 from serve_app.cli.ray_processes import stop_descendants
 
-
-def benchmark(options: Options, work: Path) -> Report:
-    """Make every start, one after the other, and summarise."""
-    facts = machine()
-    starts = []
-    with (options.out / "starts.jsonl").open("w", encoding="utf-8") as lines:
-        for number, (system, replicas, at, traced) in enumerate(_plan(options), start=1):
-            folder = work / str(number)
-            folder.mkdir()
-            log = options.out / "logs" / f"{number:02}-{system}"
-            start = Start(
-                SYSTEMS[system],
-                options.engine,
-                options.kv_cache_mib << 20,
-                replicas,
-                options.burst,
-                folder,
-                log,
-            )
-            starts.append(measure(start, at, traced, options.timeout_s))
-            print(json.dumps(asdict(starts[-1])), file=lines, flush=True)
-            say(_told(starts[-1]))
-    return Report(options.systems, _settings(options), facts, versions(), starts)
+_KV_CACHE_BYTES = 256 << 20
+_TIMEOUT_S = 240.0
 
 
-def _plan(options: Options) -> Iterator[tuple[str, int, int, bool]]:
-    """Yield system, replicas, round and whether it is traced: alternating, from another system each round."""
-    rounds = [(at, True) for at in range(1, options.traced + 1)]
-    rounds += [(at, False) for at in range(1, options.rounds + 1)]
-    for replicas in options.replicas:
-        for at, traced in rounds:
-            first = (at - 1) % len(options.systems)
-            for system in (*options.systems[first:], *options.systems[:first]):
-                yield system, replicas, at, traced
-
-
-def _told(one: Measured) -> str:
-    return (
-        f"{'traced' if one.traced else 'round'} {one.round}  {one.system:12} {one.replicas} at once: "
-        f"first token {one.first_token_s:.2f} s, all {one.all_answered_s:.2f} s, "
-        f"CPU {sum(one.cpu_s.values()):.1f} s, {sum(one.pss_bytes.values()) / 2**30:.2f} GiB, "
-        f"others {one.other_cores:.2f} cores"
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Parse and check; argparse prints what is wrong and exits with 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cold_start",
+        description="From zero replicas to the first token, beside bare `vllm serve`.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    add = parser.add_argument
+    add("--systems", default="tideserve,vllm", help=f"of {', '.join(SYSTEMS)}; ratios to the first")
+    add("--fresh", action="store_const", dest="systems", const="fresh,vllm", default=argparse.SUPPRESS,
+        help="short for --systems fresh,vllm")  # fmt: skip
+    add("--replicas", default="1,3", help="how many start at once; a list")
+    add("--burst", type=int, default=24, help="requests at once to more than one replica")
+    add("--rounds", type=int, default=3, help="starts of each system")
+    add("--out", type=Path, default=REPOSITORY / "benchmarks" / "results" / "cold_start")
+    add_engine(parser)
+    options = parser.parse_args(argv)
+    options.systems = options.systems.split(",")
+    for name in options.systems:
+        if name not in SYSTEMS or options.systems.count(name) > 1:
+            parser.error(f"--systems: {name!r} must be one of {', '.join(SYSTEMS)}, and given once")
+    options.replicas = list(dict.fromkeys(numbers(parser, "--replicas", options.replicas)))
+    if options.rounds < 1:
+        parser.error(f"--rounds = {options.rounds}: must be at least 1")
+    if options.burst < max(options.replicas):
+        most = max(options.replicas)
+        parser.error(f"--burst: {options.burst} requests cannot be answered by {most} replicas")
+    options.engine = replace(take_engine(parser, options), kv_cache_bytes=_KV_CACHE_BYTES)
+    return options
 
 
-def _settings(options: Options) -> dict[str, str]:
-    return {
-        "model": str(options.engine.model),
-        "engine": " ".join(options.engine.cli()[4:]),
-        "KV cache": f"{options.kv_cache_mib} MiB" if options.engine.device == "cpu" else "as vLLM finds it",
-        "rounds": str(options.rounds),
-        "traced starts": str(options.traced),
-        "burst": f"{options.burst} requests to more than one replica",
-    }
+def plan(systems: Sequence[str], replicas: Sequence[int], rounds: int) -> Iterator[tuple[str, int, int]]:
+    """Yield system, replicas and round: alternating, from another system each round."""
+    for count in replicas:
+        for at in range(rounds):
+            first = at % len(systems)
+            for system in (*systems[first:], *systems[:first]):
+                yield system, count, at + 1
+
+
+def _benchmark(options: argparse.Namespace, work: Path) -> str:
+    """Make every start, one after the other, and return the tables."""
+    facts = {"Machine": machine(), "Versions": versions(), "Engine": {"": " ".join(options.engine.cli())}}
+    starts: list[Measured] = []
+    with (options.out / "starts.jsonl").open("w", encoding="utf-8") as lines:
+        for system, replicas, at in plan(options.systems, options.replicas, options.rounds):
+            name = f"{len(starts) + 1:02}-{system}"
+            folder = work / str(len(starts) + 1)
+            case = Case(system, options.engine, replicas, options.burst, folder, options.out / "logs" / name)
+            starts.append(measure(case, at, _TIMEOUT_S))
+            print(json.dumps(asdict(starts[-1])), file=lines, flush=True)
+            one = starts[-1]
+            say(
+                f"round {at}  {system:12} {replicas} at once: first token {one.first_token_s:.2f} s, "
+                f"all {one.all_answered_s:.2f} s, CPU {sum(one.cpu_s.values()):.1f} s, "
+                f"{sum(one.pss_bytes.values()) / 2**30:.2f} GiB, others {one.other_cores:.2f} cores"
+            )
+    return to_markdown(starts, facts)
 
 
 def main(argv: list[str]) -> int:
@@ -83,10 +91,10 @@ def main(argv: list[str]) -> int:
     options = parse(argv)
     end_on_signals()
     options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="cs-", dir="/tmp"))  # Short: Ray puts unix sockets below it.
+    work = Path(tempfile.mkdtemp(prefix="cs-", dir="/tmp"))  # Short: see `Case.work`.
     try:
-        report = benchmark(options, work)
-    except (ServerError, TimeoutError) as error:
+        text = _benchmark(options, work)
+    except (ServerError, httpx.HTTPError) as error:
         say(f"FAILED: {error or type(error).__name__}")
         say(f"server logs: {options.out / 'logs'}; Ray's own logs: {work}")
         return 1
@@ -97,12 +105,9 @@ def main(argv: list[str]) -> int:
     finally:
         stop_descendants(TERM_S)
     shutil.rmtree(work, ignore_errors=True)
-    write(report, options.out)
-    print(to_markdown(report))
-    if options.traced:
-        drawn = {f"timeline-{count}": partial(timeline, report, count) for count in report.replicas()}
-        write_pictures(options.out, drawn)
-    say(f"results: {options.out}: results.md, results.json, timeline-*.png")
+    (options.out / "results.md").write_text(text, encoding="utf-8")
+    print(text)
+    say(f"results: {options.out / 'results.md'} and starts.jsonl")
     return 0
 
 

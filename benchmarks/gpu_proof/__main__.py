@@ -1,6 +1,7 @@
 """`python -m benchmarks.gpu_proof`: see README.md beside this file."""
 
 import sys
+from typing import Any
 
 from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
@@ -8,10 +9,9 @@ from benchmarks.common.supervise import TERM_S
 from benchmarks.gpu_proof.bench import Bench
 from benchmarks.gpu_proof.hardware import look
 from benchmarks.gpu_proof.options import Options, parse
-from benchmarks.gpu_proof.outcome import RefusedError
-from benchmarks.gpu_proof.page import write_page
+from benchmarks.gpu_proof.page import PAGE, to_markdown
 from benchmarks.gpu_proof.proof import SMOKE, STAGES, prove, titles
-from benchmarks.gpu_proof.store import Store
+from benchmarks.gpu_proof.store import RefusedError, Store
 from serve_app.cli.ray_processes import stop_descendants
 
 _INTERRUPTED = 130
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     options = parse(argv, tuple(stage.name for stage in STAGES), SMOKE)
     end_on_signals()
     try:
-        bench = _begin(options)
+        bench = begin(options, look(options.device))
     except RefusedError as error:
         for reason in error.reasons:
             print(f"gpu-proof: {reason}", file=sys.stderr)
@@ -35,13 +35,13 @@ def main(argv: list[str]) -> int:
     finally:
         stop_descendants(TERM_S)
         document = bench.store.write_document(titles())
-        say(f"{write_page(document, options.out)}: written")
+        (options.out / PAGE).write_text(to_markdown(document), encoding="utf-8")
+        say(f"{options.out / PAGE}: written")
     return 0 if well else 1
 
 
-def _begin(options: Options) -> Bench:
-    """Look at the machine and open the folder. Raises RefusedError."""
-    machine = look(options.device)
+def begin(options: Options, machine: dict[str, Any]) -> Bench:
+    """Open the folder of the results. Raises RefusedError."""
     if options.device == "cpu":
         say("a rehearsal on the CPU: none of its figures is a GPU's")
     gpus = [gpu["name"] for gpu in machine["gpus"]]
@@ -59,7 +59,7 @@ def _begin(options: Options) -> Bench:
         store.write_machine(machine)
     except OSError as error:
         raise RefusedError(f"{options.out} cannot be written: {error.strerror}; give another --out") from None
-    return Bench(options, store, machine, say)
+    return Bench(options, store, machine)
 
 
 if __name__ == "__main__":

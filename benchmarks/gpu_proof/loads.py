@@ -1,18 +1,19 @@
-"""Loads on the server of a stage, and what came of them."""
+"""Loads on the server of a stage, and the client's figures."""
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_proof.bench import NAME, plain
+from benchmarks.gpu_proof.bench import NAME, Bench, plain
 from loadtests.client import drive as client
 from loadtests.client.prompts import Target
-from loadtests.columns import Columns, Percentiles
+from loadtests.columns import Columns
 from loadtests.plan import Planned
 from loadtests.record import Record, Run, Timekeeping
 from loadtests.scenario import Scenario
@@ -21,6 +22,43 @@ from loadtests.verdicts import judge
 
 _LEAD_S = 0.5
 """From planning a load to its first request, in which the client draws prompts and opens its session."""
+
+
+def load(bench: Bench, url: str, rate: float, for_s: float, seed: int, together: int = 1,
+         prompt_tokens: int = 0, shared_tokens: int = 0) -> dict[str, Any]:  # fmt: skip
+    """Send requests at random times, and return rate, percentiles in seconds, errors and the SLO verdict.
+
+    Args:
+        bench: The proof.
+        url: Of its server.
+        rate: Requests a second.
+        for_s: Seconds.
+        seed: Of the times.
+        together: Requests that come at the same moment.
+        prompt_tokens: By default those of the bench.
+        shared_tokens: Tokens at the beginning that all prompts share.
+    """
+    prompt, output = bench.tokens
+    times = poisson(rate, for_s, seed, together)
+    done = drive(url, at_times(times, prompt_tokens or prompt, output, shared_tokens), for_s)
+    summary = summarize(done)
+    gaps = Columns.of(done.records).gap_s
+    late = float(np.mean(gaps > bench.targets["itl_target_s"])) if len(gaps) else 0.0
+    return {
+        "rps": plain(rate),
+        "late_tokens": plain(late),
+        "requests": summary.counts.requests,
+        "errors": summary.counts.errors,
+        "latencies_s": {name: plain(asdict(found)) for name, found in summary.latencies.named()},
+        "meets_slos": judge(done, summary).overall == "pass",
+    }
+
+
+def poisson(rate: float, for_s: float, seed: int, together: int = 1) -> list[float]:
+    """Return the times of `rate` requests a second that come in groups of `together`, groups at random."""
+    draw = random.Random(seed)
+    groups = max(1, round(rate * for_s / together))
+    return [at for _ in range(groups) for at in [draw.uniform(0.0, for_s)] * together]
 
 
 def at_times(
@@ -33,22 +71,15 @@ def at_times(
     )
 
 
-def poisson(rate: float, for_s: float, seed: int, together: int = 1) -> list[float]:
-    """Return the times of `rate` requests a second that come in groups of `together`, groups at random."""
-    draw = random.Random(seed)
-    groups = max(1, round(rate * for_s / together))
-    return [at for _ in range(groups) for at in [draw.uniform(0.0, for_s)] * together]
-
-
 def drive(url: str, planned: Sequence[Planned], for_s: float) -> Run:
-    """Send requests at their times to the proof's model, and return what came of each."""
+    """Send requests at their times to the proof's model, and return the record of each."""
     document = {
         "name": NAME,
         "arrivals": [{"shape": "steady", "for_s": for_s, "rate": max(len(planned) / for_s, 1e-3)}],
         "requests": [{"kind": NAME}],
     }
     scenario = Scenario.model_validate(document)
-    # Of a seed that came twice, the replica would find the prompts in its prefix cache.
+    # With a seed that came twice, the replica would find the prompts in its prefix cache.
     target = Target(url=url, headers={}, model=NAME, seed=time.time_ns())
     records: list[Record] = []
     began = time.time() + _LEAD_S
@@ -71,25 +102,23 @@ def drive(url: str, planned: Sequence[Planned], for_s: float) -> Run:
     )
 
 
-def figures(done: Run) -> dict[str, Any]:
-    """Return percentiles in seconds, errors, and the verdict by the SLOs of a GPU."""
-    summary = summarize(done)
-    verdicts = judge(done, summary)
-    return {
-        "requests": summary.counts.requests,
-        "errors": summary.counts.errors,
-        "latencies_s": {name: _percentiles(found) for name, found in summary.latencies.named()},
-        "meets_slos": verdicts.overall == "pass",
-        "verdict": verdicts.words,
-        "missed": [verdict.words for verdict in verdicts.verdicts if verdict.ok is False],
-    }
+def largest_rate(holds: Callable[[float], bool], first: float, tries: int) -> float | None:
+    """Return the largest rate tried at which `holds` is true; None if it never is.
 
-
-def late_share(done: Run, target_s: float) -> float:
-    """Return the share of tokens that came more than `target_s` after the one before."""
-    gaps = Columns.of(done.records).gap_s
-    return float(np.mean(gaps > target_s)) if len(gaps) else 0.0
-
-
-def _percentiles(found: Percentiles) -> Any:
-    return plain(asdict(found))
+    The search begins with `first`, doubles or halves until a rate that holds and one that does not are known,
+    and then tries the geometric mean of the two.
+    """
+    held, missed = 0.0, math.inf
+    rate = first
+    for _ in range(tries):
+        if holds(rate):
+            held = rate
+        else:
+            missed = rate
+        if held == 0.0:
+            rate = missed / 2.0
+        elif missed == math.inf:
+            rate = held * 2.0
+        else:
+            rate = math.sqrt(held * missed)
+    return held or None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks import REPOSITORY
-from benchmarks.gpu_proof.random_weights import SHAPES
+from benchmarks.gpu_proof.shapes import SHAPES
 
 Device = Literal["gpu", "cpu"]
 _USUAL_MINUTES = 25.0
@@ -44,36 +44,21 @@ def parse(argv: list[str], stages: tuple[str, ...], smoke: tuple[str, ...]) -> O
     """Parse and check; argparse prints what is wrong and exits with 2."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_proof",
-        description="Measures Tideserve with one model on one machine, stage by stage. What is measured is "
-        "kept at once; the next run goes on from there.",
+        description="Measures Tideserve with one model on one machine, stage by stage. Each stage is kept "
+        "at once; the next run goes on from there.",
     )
     add = parser.add_argument
     add("--device", choices=("gpu", "cpu"), default="gpu", help="cpu is a rehearsal; by default gpu")
     add("--model", help="a folder or a Hugging Face id; by default random weights, and on the CPU `embedded`")
-    add("--random-weights", metavar="SHAPE", help=f"make up the weights of one of {', '.join(SHAPES)}")
-    add(
-        "--checkpoint", action="store_true", help="write the random weights to disk, and load them from there"
-    )
+    add("--random-weights", choices=tuple(SHAPES), help="make up the weights of this model")
+    add("--checkpoint", action="store_true", help="write random weights to disk, and load them from there")
     add("--minutes", type=float, default=_USUAL_MINUTES, help="about how long to measure; by default 25")
     add("--stages", default="all", help=f"all, smoke ({','.join(smoke)}), or some of {','.join(stages)}")
     add("--again", default="", metavar="STAGES", help="measure these again, by commas, or all")
-    add(
-        "--price",
-        type=float,
-        default=0.0,
-        metavar="DOLLARS",
-        help="price of one GPU for an hour; 0 if unknown",
-    )
-    add(
-        "--windows", type=Path, default=REPOSITORY.parent / "shared" / "traces" / "windows",
-        help="a folder of recorded traffic to replay with the measured fleet file",
-    )  # fmt: skip
-    add(
-        "--out",
-        type=Path,
-        default=REPOSITORY / "benchmarks" / "results" / "gpu_proof",
-        help="folder of the results",
-    )
+    add("--price", type=float, default=0.0, help="US dollars of one GPU for an hour; 0 if unknown")
+    add("--windows", type=Path, default=REPOSITORY.parent / "shared" / "traces" / "windows",
+        help="a folder of recorded traffic to replay with the measured fleet file")  # fmt: skip
+    add("--out", type=Path, default=REPOSITORY / "benchmarks" / "results" / "gpu_proof")
     given = parser.parse_args(argv)
     least, most = _MINUTES
     if not least <= given.minutes <= most:
@@ -82,29 +67,16 @@ def parse(argv: list[str], stages: tuple[str, ...], smoke: tuple[str, ...]) -> O
         parser.error(f"--price = {given.price:g}: must be from 0 to 10,000")
     if given.model and given.random_weights:
         parser.error("--model and --random-weights: one or the other")
-    if given.random_weights is not None and given.random_weights not in SHAPES:
-        parser.error(f"--random-weights = {given.random_weights!r}: must be one of {', '.join(SHAPES)}")
     if given.checkpoint and (given.model or (given.device == "cpu" and not given.random_weights)):
         parser.error("--checkpoint: only with --random-weights")
     named = {"all": stages, "smoke": smoke, "": ()}
-    wanted = named.get(given.stages) or tuple(given.stages.split(","))
-    again = tuple(given.again.split(",")) if given.again not in named else named[given.again]
-    for option, names in (("--stages", wanted), ("--again", again)):
+    chosen = {}
+    for option, text in (("stages", given.stages), ("again", given.again)):
+        names = named[text] if text in named else tuple(text.split(","))
         for name in names:
             if name not in stages:
-                parser.error(f"{option}: {name!r} is none of {', '.join(stages)}")
-    made_up = given.random_weights
-    if given.device == "gpu" and not given.model and made_up is None:
-        made_up = next(iter(SHAPES))
-    return Options(
-        device=given.device,
-        model=given.model,
-        random_weights=made_up,
-        checkpoint=given.checkpoint,
-        minutes=given.minutes,
-        stages=tuple(name for name in stages if name in wanted),
-        again=again,
-        price=given.price,
-        windows=given.windows,
-        out=given.out,
-    )
+                parser.error(f"--{option}: {name!r} is none of {', '.join(stages)}")
+        chosen[option] = tuple(name for name in stages if name in names)
+    if given.device == "gpu" and not given.model and given.random_weights is None:
+        given.random_weights = next(iter(SHAPES))
+    return Options(**vars(given) | chosen)

@@ -4,29 +4,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from subprocess import SubprocessError
 from typing import Any
 
 from httpx import HTTPError
 
+from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError as ProcessError
-from benchmarks.gpu_proof.bench import Bench
-from benchmarks.gpu_proof.capacity import capacity
-from benchmarks.gpu_proof.cold_start import cold_start
-from benchmarks.gpu_proof.model import find_model
-from benchmarks.gpu_proof.outcome import CannotError, NeedError, Outcome, State
-from benchmarks.gpu_proof.overhead import overhead
-from benchmarks.gpu_proof.prefill_groups import prefill_groups
-from benchmarks.gpu_proof.prefix_cache import prefix_cache
-from benchmarks.gpu_proof.replayed import replayed
-from benchmarks.gpu_proof.slo import slo
-from benchmarks.gpu_proof.step_time import step_time
-from benchmarks.gpu_proof.variants import quantization, tensor_parallel
+from benchmarks.gpu_proof.bench import Bench, plain
+from benchmarks.gpu_proof.beside_vllm import cold_start, overhead
+from benchmarks.gpu_proof.random_weights import find_model
+from benchmarks.gpu_proof.step_time import quantization, step_time, tensor_parallel
+from benchmarks.gpu_proof.store import CannotError, NeedError, Outcome, State
+from benchmarks.gpu_proof.under_load import capacity, prefill_groups, prefix_cache, slo
+from benchmarks.serving_overhead.client import LoadError
 from loadtests.client.request import SpoiledError
 from loadtests.server import ServerError
+from traces import TraceError, open_trace
 from replay.capacity.server import MeasurementError
 from replay.fit import FitError
+from replay.profile import Profile
+from replay.run import replay
 from serve_app.cli.command_error import CommandError
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
 
 
@@ -46,26 +45,52 @@ class Stage:
     """Stages whose figures it reads."""
 
 
+def replay_windows(bench: Bench) -> dict[str, Any]:
+    """Replay the beginning of every window of the folder `--windows`, ours beside Ray's policy."""
+    folder = bench.options.windows
+    files = sorted(folder.glob("*.csv*")) if folder.is_dir() else []
+    if not files:
+        raise CannotError(f"there is no recorded traffic in {folder}; --windows names another folder")
+    profile = Profile.model_validate(bench.figures("capacity")["profile"])
+    knobs = Knobs.model_validate({"min_replicas": 0, "max_replicas": 64, **bench.targets})
+    for_s = bench.seconds(1800.0, 300.0)
+    rows = []
+    left_out: dict[str, str] = {}
+    for file in files:
+        for policy in ("ours", "ray:5"):
+            say(f"{file.name}: {policy}")
+            try:
+                trace = open_trace(file, duration_s=for_s)
+                result = replay(trace, policy=policy, knobs=knobs, profile=profile)
+            except TraceError as error:
+                left_out[file.name] = str(error)
+                break
+            cost = {"gpu_seconds": result.gpu_seconds.total, "attainment": result.attainment}
+            rows.append({"window": file.name.partition(".")[0], "policy": policy, **plain(cost)})
+    figures: dict[str, Any] = {"replayed_s": for_s, "rows": rows}
+    return figures | ({"left out": "; ".join(left_out.values())} if left_out else {})
+
+
 STAGES = (
     Stage("model", "The model", find_model),
     Stage("step-time", "The time of an engine step", step_time, ("model",)),
     Stage("capacity", "The capacity of one replica", capacity, ("model", "step-time")),
     Stage("slo", "The SLO table", slo, ("model", "capacity")),
     Stage("prefix-cache", "Shared prompts", prefix_cache, ("model", "capacity")),
-    Stage("prefill-groups", "Prompts alone and in groups", prefill_groups, ("model", "capacity")),
+    Stage("prefill-groups", "Prompts one by one and in groups", prefill_groups, ("model", "capacity")),
     Stage("cold-start", "Cold start", cold_start, ("model",)),
     Stage("overhead", "Overhead on top of vLLM", overhead, ("model",)),
     Stage("quantization", "Quantization", quantization, ("model", "step-time")),
     Stage("tensor-parallel", "Several GPUs for one replica", tensor_parallel, ("model", "step-time")),
-    Stage("replay", "Recorded traffic on the measured fleet", replayed, ("capacity",)),
+    Stage("replay", "Recorded traffic on the measured fleet", replay_windows, ("capacity",)),
 )
-"""Those that use the same server follow each other; what says most comes first."""
+"""Stages that use the same server follow each other; the most telling come first."""
 SMOKE = ("model", "step-time")
 _FAILURES = (
-    NeedError, CommandError, MeasurementError, FitError, SettingsError, ServerError, ProcessError,
-    SpoiledError, HTTPError, SubprocessError, RuntimeError, OSError,
+    NeedError, CommandError, MeasurementError, FitError, SettingsError, ServerError, ProcessError, LoadError,
+    SpoiledError, HTTPError, RuntimeError, OSError,
 )  # fmt: skip
-"""What the measuring parts raise: a stage that fails does not end the proof."""
+"""The errors of the measuring parts: a stage that fails does not end the proof."""
 
 
 def titles() -> dict[str, str]:
@@ -78,7 +103,7 @@ def prove(
 ) -> bool:
     """Measure each asked stage that has not been, and return whether none failed.
 
-    A stage that failed is measured again by the next run, as is one that a signal cut off.
+    A stage that failed is measured again by the next run, as is one that a signal interrupted.
     """
     well = True
     try:
@@ -89,22 +114,22 @@ def prove(
                 bench.store.forget(stage.name)
             known = bench.store.outcome(stage.name)
             if known is not None and known.state != "failed":
-                bench.say(f"{stage.name}: measured on {known.began}")
+                say(f"{stage.name}: measured on {known.began}")
                 continue
-            outcome = _measured(bench, stage, clock)
+            outcome = _measure(bench, stage, clock)
             bench.store.keep(outcome)
             bench.store.write_document(titles())
             well = well and outcome.state != "failed"
-            told = f"{outcome.state}: {outcome.why}" if outcome.why else outcome.state
-            bench.say(f"{stage.name}: {told} (after {outcome.took_s:.0f} s)")
+            ended = f"{outcome.state}: {outcome.why}" if outcome.why else outcome.state
+            say(f"{stage.name}: {ended} (after {outcome.took_s:.0f} s)")
     finally:
         bench.stop()
     return well
 
 
-def _measured(bench: Bench, stage: Stage, clock: Callable[[], float]) -> Outcome:
+def _measure(bench: Bench, stage: Stage, clock: Callable[[], float]) -> Outcome:
     began, start = datetime.now(UTC).isoformat(timespec="seconds"), clock()
-    bench.say(f"{stage.name}: {stage.title}")
+    say(f"{stage.name}: {stage.title}")
     state: State = "done"
     why, found = "", {}
     try:

@@ -1,4 +1,4 @@
-"""Take a proof into the documentation, the profiles that come along, and the README.
+"""Publish a proof in the documentation, the shipped profiles and the README.
 
 python -m benchmarks.gpu_proof.publish benchmarks/results/gpu_proof/proof.json
 """
@@ -13,10 +13,8 @@ from typing import Any
 
 from benchmarks import REPOSITORY
 from benchmarks.common.markdown import table
-from benchmarks.gpu_proof.outcome import RefusedError
-from benchmarks.gpu_proof.pictures import pictures
-from benchmarks.gpu_proof.sections import Section, sections
-from benchmarks.gpu_proof.store import read_document
+from benchmarks.gpu_proof.page import to_markdown
+from benchmarks.gpu_proof.store import RefusedError, read_document
 from replay.capacity.fleet_file import write_profile
 from replay.profile import Profile
 
@@ -26,7 +24,7 @@ _HEADER = ("GPU, model, date", "requests/s held", "TTFT P95", "ITL P95", "cold s
 
 
 def publish(document: Mapping[str, Any], repository: Path = REPOSITORY) -> list[Path]:
-    """Write a proof's page, pictures, figures and profile, and the table of all proofs in the README.
+    """Write a proof's page, figures and profile, and the table of all proofs in the README.
 
     Returns:
         The files written.
@@ -45,31 +43,12 @@ def publish(document: Mapping[str, Any], repository: Path = REPOSITORY) -> list[
     profile = profile.model_copy(update={"name": name})
     folder = repository / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    written = [_write(repository / "replay" / "profiles" / f"{name}.yaml", write_profile(profile))]
-    images = {}
-    for stage, figure in pictures(document).items():
-        images[stage] = f"{name}-{stage}.png"
-        figure.savefig(folder / images[stage], format="png", metadata={"Software": "Tideserve"})
-        written.append(folder / images[stage])
-    written.append(_write(folder / f"{name}.json", json.dumps(document, indent=1) + "\n"))
-    written.append(_write(folder / f"{name}.md", _page(document, images)))
-    written.append(_readme(repository / "README.md", folder))
-    return written
-
-
-def _page(document: Mapping[str, Any], images: Mapping[str, str]) -> str:
-    identity = document["identity"]
-    facts = [f"- {name}: {value}" for name, value in identity.items() if name != "device"]
-    parts = [f"# Tideserve on {identity['gpu']}", "\n".join(facts)]
-    for section in sections(document):
-        parts += _section(section, images.get(section.stage))
-    return "\n\n".join(parts) + "\n"
-
-
-def _section(section: Section, image: str | None) -> list[str]:
-    picture = [f"![{section.title}]({image})"] if image else []
-    tables = [table(one.header, one.rows) for one in section.tables]
-    return [f"## {section.title}", f"*{section.when}*", *section.text, *picture, *tables]
+    return [
+        _write(repository / "replay" / "profiles" / f"{name}.yaml", write_profile(profile)),
+        _write(folder / f"{name}.json", json.dumps(document, indent=1) + "\n"),
+        _write(folder / f"{name}.md", to_markdown(document)),
+        _readme(repository / "README.md", folder),
+    ]
 
 
 def _readme(readme: Path, folder: Path) -> Path:

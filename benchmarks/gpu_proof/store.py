@@ -1,18 +1,45 @@
-"""What has been measured, on disk: a file for each stage as soon as it ends, and one document of all."""
+"""The results on disk: a file for each stage as soon as it ends, and one document of all."""
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from benchmarks.gpu_proof.outcome import Outcome, RefusedError
-
-IDENTITY = "identity.json"
 DOCUMENT = "proof.json"
-MACHINE = "machine.json"
-_FIELDS = frozenset(field.name for field in fields(Outcome))
+_IDENTITY, _MACHINE = "identity.json", "machine.json"
+State = Literal["done", "cannot", "failed"]
+
+
+class RefusedError(Exception):
+    """The proof cannot begin, or go on: one sentence for the user for each reason."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+class CannotError(Exception):
+    """A stage cannot be measured on this machine; the message says why."""
+
+
+class NeedError(Exception):
+    """A stage needs the figures of another one, which are still to be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a stage ended."""
+
+    stage: str
+    state: State
+    why: str
+    """Why it could not be measured or failed; empty if it is done."""
+    began: str
+    """UTC, ISO 8601."""
+    took_s: float
+    figures: dict[str, Any]
 
 
 class Store:
@@ -25,16 +52,19 @@ class Store:
     def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
         self.folder = folder
         self.identity = dict(identity)
-        self._stages = folder / "stages"
-        self._stages.mkdir(parents=True, exist_ok=True)
-        file = folder / IDENTITY
-        if file.exists():
-            differences = _differences(_read(file), self.identity)
-            if differences:
-                told = ", ".join(differences)
-                raise RefusedError(f"{folder} has the figures of another proof ({told}); give another --out")
-        else:
+        (folder / "stages").mkdir(parents=True, exist_ok=True)
+        file = folder / _IDENTITY
+        if not file.exists():
             _write(file, self.identity)
+        found = _read(file)
+        differences = [
+            f"{name}: {found.get(name, 'none')}, now {self.identity.get(name, 'none')}"
+            for name in sorted({*found, *self.identity})
+            if found.get(name) != self.identity.get(name)
+        ]
+        if differences:
+            told = ", ".join(differences)
+            raise RefusedError(f"{folder} has the figures of another proof ({told}); give another --out")
 
     def outcome(self, stage: str) -> Outcome | None:
         """How a stage ended; None if it has not yet."""
@@ -42,36 +72,51 @@ class Store:
         if not file.exists():
             return None
         found = _read(file)
-        if set(found) != _FIELDS:
+        if set(found) != {field.name for field in fields(Outcome)}:
             raise RefusedError(f"{file} is not of this version: remove it, and the stage is measured again")
         return Outcome(**found)
+
+    def figures(self, stage: str) -> dict[str, Any]:
+        """The figures of a stage that is done.
+
+        Raises:
+            NeedError: if it has not been measured yet, or failed.
+            CannotError: if it cannot be measured here.
+        """
+        outcome = self.outcome(stage)
+        if outcome is None:
+            raise NeedError(f"it needs the stage {stage}, which has not been measured")
+        if outcome.state == "done":
+            return outcome.figures
+        error = CannotError if outcome.state == "cannot" else NeedError
+        raise error(f"it needs the stage {stage}, which ended with: {outcome.why}")
 
     def keep(self, outcome: Outcome) -> None:
         """Write how a stage ended, whole or not at all."""
         _write(self._file(outcome.stage), asdict(outcome))
 
     def write_machine(self, machine: Mapping[str, Any]) -> None:
-        """Keep what the machine is, as this run found it."""
-        _write(self.folder / MACHINE, machine)
+        """Write the description of the machine, as this run found it."""
+        _write(self.folder / _MACHINE, machine)
 
     def forget(self, stage: str) -> None:
         """Have a stage measured again."""
         self._file(stage).unlink(missing_ok=True)
 
-    def write_document(self, stages: Mapping[str, str]) -> dict[str, Any]:
-        """Write and return the document of the stages that have ended; `stages` are titles by name."""
-        ended = [(name, title, self.outcome(name)) for name, title in stages.items()]
+    def write_document(self, titles: Mapping[str, str]) -> dict[str, Any]:
+        """Write and return the document of the stages that have ended; `titles` are by name of stage."""
+        ended = {name: self.outcome(name) for name in titles}
         document = {
             "identity": self.identity,
-            "machine": _read(self.folder / MACHINE),
-            "stages": [{"title": title, **asdict(outcome)} for _, title, outcome in ended if outcome],
-            "not measured": [name for name, _, outcome in ended if outcome is None],
+            "machine": _read(self.folder / _MACHINE),
+            "stages": [{"title": titles[name], **asdict(one)} for name, one in ended.items() if one],
+            "not measured": [name for name, one in ended.items() if one is None],
         }
         _write(self.folder / DOCUMENT, document)
         return document
 
     def _file(self, stage: str) -> Path:
-        return self._stages / f"{stage}.json"
+        return self.folder / "stages" / f"{stage}.json"
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -80,15 +125,6 @@ def read_document(path: Path) -> dict[str, Any]:
     if not {"identity", "stages"} <= set(document):
         raise RefusedError(f"{path} is not the document of a proof: it has no identity and stages")
     return document
-
-
-def _differences(found: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
-    names = sorted({*found, *wanted})
-    return [
-        f"{name}: {found.get(name, 'none')}, now {wanted.get(name, 'none')}"
-        for name in names
-        if found.get(name) != wanted.get(name)
-    ]
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -104,7 +140,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:
-    """Write `document` so that whoever reads it, at any time, finds the old file or the new one."""
+    """Write `document` so that a reader, at any time, finds the old file or the new one."""
     part = file.with_suffix(".part")
     with part.open("w", encoding="utf-8") as out:
         json.dump(document, out, indent=1, allow_nan=False)

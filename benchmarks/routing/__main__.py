@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.common.markdown import table
 from benchmarks.common.pool import run_all
-from loadtests.traces.file_trace import open_trace
+from traces import open_trace
 from replay.defaults import GOAL
 from replay.fleet.conditions import ROUTINGS
 from replay.profile_files import load_profile

@@ -1,113 +1,123 @@
 """`python -m benchmarks.serving_overhead`: see README.md beside this file."""
 
+import argparse
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
+from benchmarks import REPOSITORY
 from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError
 from benchmarks.common.supervise import TERM_S
-from benchmarks.serving_overhead import ray_llm
 from benchmarks.serving_overhead.client import LoadError
-from benchmarks.serving_overhead.load import Level, Load, Measured, can_raise
-from benchmarks.serving_overhead.options import Options, parse
-from benchmarks.serving_overhead.report import Report, draw, to_markdown, write
-from benchmarks.serving_overhead.rounds import Outcome, Plan, Rounds
-from benchmarks.serving_overhead.servers import KINDS, Engine, Kind, Setup
+from benchmarks.serving_overhead.load import Level, real_time
+from benchmarks.serving_overhead.report import to_markdown
+from benchmarks.serving_overhead.rounds import Plan, run
+from benchmarks.serving_overhead.servers import TITLES, Engine, Start
 from loadtests.machine import machine, versions
 from serve_app.cli.ray_processes import stop_descendants
+from serve_app.weights import embedded_model_path
 
 
-def choose(names: tuple[str, ...], setup: Setup) -> tuple[tuple[Kind, ...], dict[str, str]]:
-    """The servers that can run here, and why the others cannot."""
-    chosen, skipped = [], {}
-    for name in names:
-        reason = KINDS[name].why_not(setup)
-        if reason is None:
-            chosen.append(KINDS[name])
-        else:
-            skipped[name] = reason
+def parse(argv: list[str]) -> tuple[Plan, Path]:
+    """The plan and the folder for results; argparse prints what is wrong and exits with 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.serving_overhead",
+        description="The same streamed chat load against several servers, in alternating rounds.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--servers", default=",".join(TITLES), help="ratios are to the first")
+    add("--concurrency", default="1,8,32", help="concurrent requests")
+    add("--requests", default="32,16,8", help="per worker and round: one number, or one for each concurrency")
+    add("--rounds", type=int, default=5)
+    add("--warmup", type=int, default=4, help="requests per worker before each level, not counted")
+    add("--settle", type=float, default=10.0, help="seconds between a server's first reply and its load")
+    add("--out", type=Path, default=REPOSITORY / "benchmarks" / "results" / "serving_overhead")
+    add_engine(parser)
+    given = parser.parse_args(argv)
+    servers = given.servers.split(",")
+    for name in servers:
+        if name not in TITLES or servers.count(name) > 1:
+            parser.error(f"--servers: {name!r} must be one of {', '.join(TITLES)}, and given once")
+    concurrency = numbers(parser, "--concurrency", given.concurrency)
+    requests = numbers(parser, "--requests", given.requests)
+    requests = requests * len(concurrency) if len(requests) == 1 else requests
+    if len(requests) != len(concurrency) or len(set(concurrency)) != len(concurrency):
+        parser.error("--requests: one number, or one for each of the distinct numbers of --concurrency")
+    if given.rounds < 1 or given.warmup < 0 or given.settle <= 0:
+        parser.error("--rounds must be at least 1, --warmup at least 0, --settle above 0")
+    pairs = zip(concurrency, requests, strict=True)
+    levels = [Level(at_once, each, given.warmup) for at_once, each in pairs]
+    return Plan(servers, take_engine(parser, given), levels, given.rounds, given.settle), given.out
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add the engine arguments that several benchmarks have."""
+    engine = parser.add_argument_group("engine arguments, the same for every server").add_argument
+    engine("--model", default=str(embedded_model_path()), help="a folder, or a Hugging Face id")
+    engine("--max-model-len", type=int, default=2048)
+    engine("--max-num-seqs", type=int, default=64)
+    engine("--dtype", default="bfloat16")
+    engine("--enforce-eager", action=argparse.BooleanOptionalAction, default=True)
+    engine("--device", choices=("cpu", "gpu"), default="cpu")
+    engine("--load-format", default="auto", help="of vLLM; `dummy` makes weights up")
+
+
+def take_engine(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Engine:
+    """Check the engine arguments of a command line."""
+    folder = Path(given.model)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        parser.error(f"--model: no config.json in {folder}")
+    if not folder.is_dir() and (folder.is_absolute() or given.model.count("/") != 1):
+        parser.error(f"--model: {folder} is neither a folder nor a Hugging Face id")
+    values = {one.name: getattr(given, one.name) for one in fields(Engine) if hasattr(given, one.name)}
+    return Engine(**values | {"model": folder.resolve() if folder.is_dir() else given.model})
+
+
+def numbers(parser: argparse.ArgumentParser, option: str, text: str) -> list[int]:
+    """Return the whole numbers of a list such as `1,8,32`, all at least 1."""
+    if not all(part.isdigit() and int(part) for part in text.split(",")):
+        parser.error(f"{option}: {text!r} is not a list of whole numbers of at least 1")
+    return [int(part) for part in text.split(",")]
+
+
+def _benchmark(plan: Plan, work: Path, out: Path) -> str:
+    """Measure the servers that can run here, and return the tables."""
+    facts = {"Machine": machine(), "Versions": versions(), "Skipped": dict[str, str]()}
+    for name in plan.servers:
+        if reason := Start(name, plan.engine, work / "check").why_not():
+            facts["Skipped"][name] = reason
             say(f"SKIPPED {name}: {reason}")
-    return tuple(chosen), skipped
-
-
-def benchmark(options: Options, work: Path) -> Report:
-    """Choose, run, summarise."""
-    setup = Setup(options.engine, work, options.tideserve_config, options.extra_env)
-    facts = machine()
-    kinds, skipped = choose(options.servers, setup)
-    if not kinds:
+    servers = [name for name in plan.servers if name not in facts["Skipped"]]
+    if not servers:
         raise ServerError("none of the servers can run here")
-    notes = _notes(kinds, work)
-    for note in notes:
-        say(f"NOTE {note}")
-    outcome = _run(options, kinds, setup)
-    titles = {kind.name: kind.title for kind in kinds}
-    return Report(
-        titles, skipped, notes, _settings(options), facts, versions(), outcome.starts, outcome.measurements
-    )
-
-
-def _notes(kinds: tuple[Kind, ...], work: Path) -> list[str]:
-    notes = []
-    if any(kind.name.startswith("ray-llm") for kind in kinds):
-        notes += [f"Ray Serve LLM: {note}" for note in ray_llm.shims(work / "shims").notes]
-    if not can_raise():
-        notes.append(
-            "the client runs at normal priority (no CAP_SYS_NICE): its waits for a core look like latency"
-        )
-    return notes
-
-
-def _run(options: Options, kinds: tuple[Kind, ...], setup: Setup) -> Outcome:
-    levels = tuple(
-        Level(concurrency, requests, options.warmup)
-        for concurrency, requests in zip(options.concurrency, options.requests, strict=True)
-    )
-    load = Load(options.engine.served_model_name, options.max_tokens, levels, options.level_timeout_s)
-    plan = Plan(kinds, load, options.rounds, options.exclusive, options.settle_s, options.start_timeout_s)
-    with (options.out / "measurements.jsonl").open("w", encoding="utf-8") as lines:
-
-        def record(result: Measured) -> None:
-            print(json.dumps(asdict(result)), file=lines, flush=True)
-
-        return Rounds(plan, setup, options.out / "logs", record, say).run()
-
-
-def _settings(options: Options) -> Mapping[str, str]:
-    engine: Engine = options.engine
-    return {
-        "model": str(engine.model),
-        "engine": " ".join(engine.cli()[4:]),
-        "KV cache": f"{engine.kv_cache_gib} GiB",
-        "rounds": str(options.rounds),
-        "servers up": "one at a time" if options.exclusive else "all together",
-        "requests per worker": "/".join(map(str, options.requests)),
-        "warm-up requests per worker": str(options.warmup),
-        "tokens per reply": str(options.max_tokens),
-        **{
-            f"env {name or 'all'}": " ".join(f"{k}={v}" for k, v in e.items())
-            for name, e in options.extra_env.items()
-        },
-    }
+    with real_time() as allowed:
+        if not allowed:
+            say("NOTE normal priority (no CAP_SYS_NICE): the client's waits for a core look like latency")
+    plan = Plan(servers, plan.engine, plan.levels, plan.rounds, plan.settle_s)
+    results = run(plan, work, out)
+    facts["Settings"] = {"engine": " ".join(plan.engine.cli()), "rounds": str(plan.rounds)}
+    document = json.dumps({**facts, **asdict(results)}, indent=1)
+    (out / "results.json").write_text(document + "\n", encoding="utf-8")
+    return to_markdown(results, facts)
 
 
 def main(argv: list[str]) -> int:
     """0 when all went well, 1 on any failed reply or server, 130 when interrupted."""
-    options = parse(argv)
+    plan, out = parse(argv)
     end_on_signals()
-    options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="so-", dir="/tmp"))  # Short: see Setup.work.
+    out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="so-", dir="/tmp"))  # Short: see `Start.work`.
     try:
-        report = benchmark(options, work)
+        text = _benchmark(plan, work, out)
     except (LoadError, ServerError) as error:
         say(f"FAILED: {error}")
-        say(f"server logs: {options.out / 'logs'}; Ray's own logs: {work}")
+        say(f"server logs: {out / 'logs'}; Ray's own logs: {work}")
         return 1
     except KeyboardInterrupt:
         shutil.rmtree(work, ignore_errors=True)
@@ -116,10 +126,9 @@ def main(argv: list[str]) -> int:
     finally:
         stop_descendants(TERM_S)
     shutil.rmtree(work, ignore_errors=True)
-    write(report, options.out)
-    print(to_markdown(report))
-    say(draw(report, options.out))
-    say(f"results: {options.out / 'results.md'} and results.json")
+    (out / "results.md").write_text(text, encoding="utf-8")
+    print(text)
+    say(f"results: {out / 'results.md'} and results.json")
     return 0
 
 

@@ -1,7 +1,7 @@
 """One keep-alive HTTP/1.1 connection that sends chat requests and times their streamed replies.
 
-A raw asyncio protocol with httptools underneath: the client runs on the same cores as the servers,
-and every microsecond it takes is missing there.
+A raw asyncio protocol with httptools underneath: the client runs on the same cores as the servers, and
+every microsecond it takes is missing there.
 """
 
 import asyncio
@@ -26,17 +26,12 @@ class Reply:
 
     ttft_s: float
     """From writing the request to the first frame with text."""
-    token_span_s: float
-    """From the first frame with text to the last token."""
+    itl_s: float
+    """Mean time between tokens. Frames may carry several, so it is the time of all of them / (tokens - 1)."""
     longest_gap_s: float
     tokens: int
     arrivals: int
     """Distinct moments at which text arrived."""
-
-    @property
-    def itl_s(self) -> float:
-        """Mean inter-token latency: frames may carry several tokens, so this is span / (tokens - 1)."""
-        return self.token_span_s / (self.tokens - 1)
 
 
 def chat_request(host: str, port: int, model: str, prompt: str, max_tokens: int) -> bytes:
@@ -70,7 +65,6 @@ class ChatConnection(asyncio.Protocol):
         self._now = 0.0
         self._status = 0
         self._refusal = b""
-        self._received = 0
         self.reusable = False
         """Whether the server keeps the connection open for another request."""
 
@@ -80,29 +74,22 @@ class ChatConnection(asyncio.Protocol):
             raise LoadError("the connection is not free")
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         scanner = self._scanner = Scanner("chat")
-        self._status, self._refusal, self._received = 0, b"", 0
+        self._status, self._refusal = 0, b""
         sent_at = time.perf_counter()
         self._transport.write(request)
         await waiter
+        tokens, pieces = scanner.usage().output_tokens, scanner.pieces
         if self._status != 200:
             raise LoadError(f"HTTP {self._status}: {self._refusal[:1000]!r}")
         if scanner.error:
             raise LoadError(f"an error in the stream: {scanner.error}")
-        if not scanner.done:
-            raise LoadError(f"the stream ended without [DONE], after {len(scanner.pieces)} pieces")
-        tokens = scanner.usage().output_tokens
-        if tokens is None:
-            raise LoadError("no usage.completion_tokens in the last frame before [DONE]")
+        if not scanner.done or not pieces:
+            raise LoadError(f"the stream ended with [DONE]: {scanner.done}, after {len(pieces)} pieces")
         if tokens != expected_tokens:
-            raise LoadError(
-                f"a short reply: {tokens} completion tokens where {expected_tokens} were asked for"
-            )
-        pieces = scanner.pieces
-        if not pieces:
-            raise LoadError(f"{tokens} completion tokens but not one frame with text")
+            raise LoadError(f"a short reply: {tokens} completion tokens of {expected_tokens}")
         return Reply(
             ttft_s=pieces[0] - sent_at,
-            token_span_s=pieces[-1] - pieces[0],
+            itl_s=(pieces[-1] - pieces[0]) / (tokens - 1),
             longest_gap_s=max((after - before for before, after in pairwise(pieces)), default=0.0),
             tokens=tokens,
             arrivals=len(set(pieces)),
@@ -121,29 +108,28 @@ class ChatConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes arrived; this is when their frames arrived."""
         self._now = time.perf_counter()
-        self._received += len(data)
         if self._waiter is None:
-            self.reusable = False  # Unasked-for bytes: nothing later on this connection can be trusted.
+            self.reusable = False  # Bytes nobody asked for: nothing later on this connection can be trusted.
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(f"not HTTP: {error!r} in {data[:1000]!r}")
+            self._end(LoadError(f"not HTTP: {error!r} in {data[:1000]!r}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is closed, which fails a reply that is not complete."""
         self._transport = None
-        self.reusable = False
-        self._fail(
-            f"the connection was lost ({exc!r}) after {self._received} bytes of a reply with status "
-            f"{self._status or 'not received'}, {len(self._scanner.pieces)} pieces of text"
-        )
+        after = f"a reply with status {self._status or 'not received'}, {len(self._scanner.pieces)} pieces"
+        self._end(LoadError(f"the connection was lost ({exc!r}) in {after}"))
 
-    def _fail(self, message: str) -> None:
+    def _end(self, error: LoadError | None) -> None:
+        self.reusable = self.reusable and error is None and bool(self._parser.should_keep_alive())
         waiter, self._waiter = self._waiter, None
-        self.reusable = False
         if waiter is not None and not waiter.done():
-            waiter.set_exception(LoadError(message))
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
 
     def on_headers_complete(self) -> None:
         """httptools: the status is known."""
@@ -158,7 +144,4 @@ class ChatConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """httptools: the reply is complete."""
-        self.reusable = self.reusable and self._parser.should_keep_alive()
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self._end(None)

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from benchmarks.serving_overhead.client import ChatConnection, LoadError, chat_request
+from benchmarks.serving_overhead.client import ChatConnection, LoadError
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -48,17 +48,6 @@ async def asking(connection: ChatConnection, tokens: int) -> asyncio.Task[object
     return cast("asyncio.Task[object]", task)
 
 
-def test_a_request_asks_for_a_fixed_number_of_tokens_and_for_usage() -> None:
-    head, _, body = chat_request("127.0.0.1", 8000, "tiny", "hi", 64).partition(b"\r\n\r\n")
-
-    asked = json.loads(body)
-
-    assert f"Content-Length: {len(body)}".encode() in head
-    assert asked["max_tokens"] == 64
-    assert asked["ignore_eos"] is True
-    assert asked["stream_options"] == {"include_usage": True}
-
-
 async def test_two_replies_on_one_connection_are_timed_one_after_the_other() -> None:
     connection, wire = connected()
     for _ in range(2):
@@ -69,7 +58,7 @@ async def test_two_replies_on_one_connection_are_timed_one_after_the_other() -> 
         answered = await task
         assert answered.tokens == 3
         assert answered.arrivals == 3
-        assert 0 < answered.itl_s * 2 <= answered.ttft_s + answered.token_span_s
+        assert 0 < answered.longest_gap_s <= answered.itl_s * 2
         assert connection.reusable
     assert wire.written == b"requestrequest"
 
@@ -80,7 +69,7 @@ async def test_a_short_reply_is_an_error() -> None:
 
     connection.data_received(reply(3))
 
-    with pytest.raises(LoadError, match="3 completion tokens where 64"):
+    with pytest.raises(LoadError, match="3 completion tokens of 64"):
         await task
 
 

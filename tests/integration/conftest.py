@@ -20,6 +20,7 @@ ORDER = [
     "",  # the others that ask `app`
     "test_supervision",
     "test_chaos",
+    "test_node_loss",
     "test_autoscaling",
     "test_kubernetes",
     "test_loadtest",

@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from loadtests.traces import ArrayTrace
+from traces import ArrayTrace
 from replay.defaults import GOAL, KNOBS
 from replay.production import Production
 from replay.reports import Reporting
