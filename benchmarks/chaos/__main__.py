@@ -20,18 +20,16 @@ from benchmarks.chaos.losses import LossesInARow
 from benchmarks.chaos.observer import observing
 from benchmarks.chaos.processes import Processes
 from benchmarks.chaos.roles import ENGINE_CORE, ENGINE_REPLICA, ROLES, Signal
-from benchmarks.chaos.server import ChaosError, OwnServer, read_config
+from benchmarks.chaos.server import MODEL, ChaosError, OwnServer
 from benchmarks.chaos.trace import Trace
 from benchmarks.common.progress import say
 from loadtests.machine import machine, versions
-from serve_app.cli.http_client import authorization
 from serve_app.cli.listening import free_port
 from serve_app.cli.ray_processes import adopt_orphans
-from serve_app.settings.settings_error import SettingsError
 
 _PAUSE_S = (5.0, 20.0)
 """Between two attacks at random."""
-_ENGINES_IN_A_ROW = 3
+_ENGINES, _ENGINES_IN_A_ROW = 2, 3
 _MOST_MINUTES = 1440.0
 
 
@@ -51,8 +49,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--every", type=float, default=6.0, metavar="S",
         help="with --losses: mean seconds between two (default: 6)")  # fmt: skip
     add("--seed", type=int, default=0, help="of random draws (default: 0)")
-    add("--config", type=Path, default=Path(__file__).with_name("serve.yaml"),
-        help="the Serve configuration, with one model")  # fmt: skip
     add("--streams", type=int, help="open at each attack (default: 16; with --losses 12)")
     add("--tokens", type=int, help="of each stream (default: 1000; with --losses 600)")
     add("--out", type=Path, default=Path("benchmarks/results/chaos"), help="folder of the results")
@@ -87,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
         asyncio.run(_attack(options, trace))
     except KeyboardInterrupt:
         failure = "interrupted"
-    except (ChaosError, SettingsError, TimeoutError) as error:
+    except (ChaosError, TimeoutError) as error:
         failure = str(error)
     held = False
     if trace.events:  # Worth its table, whatever ended the run.
@@ -117,12 +113,11 @@ async def _attack(options: argparse.Namespace, trace: Trace) -> None:
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))  # Short: Ray's sockets have long names.
     in_a_row = options.losses is not None
     processes = Processes(os.getpid())
-    served = read_config(options.config, _ENGINES_IN_A_ROW if in_a_row else None)
-    server = OwnServer(served, free_port(), folder, processes)
+    server = OwnServer(_ENGINES_IN_A_ROW if in_a_row else _ENGINES, free_port(), folder, processes)
     try:
         say("starting the server")
         await server.start()
-        job = Job(server.url, authorization(), served.model, options.streams, options.tokens)
+        job = Job(server.url, MODEL, options.streams, options.tokens)
         attacks = [Attack(role, one) for one in options.signals for role in options.roles]
         async with observing(processes, job, trace) as observer:
             chance = random.Random(options.seed)

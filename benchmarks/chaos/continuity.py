@@ -14,7 +14,6 @@ _DETECTION_S = {(ENGINE_REPLICA, "stop"): 2.0, (ENGINE_CORE, "stop"): 3.5}
 (`serve_app/ingress/replica_heartbeats.py`, `serve_app/engine/stall.py`). A killed process counts at once."""
 _PAUSE_P50_S, _PAUSE_P99_S = 0.5, 5.0
 NO_LOSS, TOTAL = "no loss", "all"
-_SHOWN = 40
 
 
 @dataclass(slots=True)
@@ -125,16 +124,5 @@ def _notes(trace: Trace) -> list[str]:
         if not one.whole:
             found.append(f"{name}: {one.outcome} after {len(one.text)} characters: {one.error}")
         elif names := differences(one, undisturbed[one.subject]):
-            found.append(f"{name}: differs in {', '.join(names)}" + _seam(one, undisturbed[one.subject]))
+            found.append(f"{name}: differs in {', '.join(names)}")
     return found
-
-
-def _seam(stream: Stream, undisturbed: Stream) -> str:
-    """Where two texts part, and how each goes on."""
-    texts = stream.text, undisturbed.text
-    if texts[0] == texts[1]:
-        return ""
-    pairs = enumerate(zip(*texts, strict=False))
-    same = next((at for at, (one, other) in pairs if one != other), min(map(len, texts)))
-    ours, theirs = (repr(text[same : same + _SHOWN]) for text in texts)
-    return f" after {same} of {len(texts[1])} characters: {ours} and not {theirs}"

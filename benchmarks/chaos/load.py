@@ -34,7 +34,6 @@ class Job:
     """The server to ask, and the streams."""
 
     url: str
-    headers: Mapping[str, str]
     model: str
     streams: int
     tokens: int
@@ -117,7 +116,7 @@ async def run(job: Job) -> None:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=60)
     # A connection for each stream: the fate of one stream does not fail the next.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=job.headers) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         load = Load(job, session)
         workers = [asyncio.create_task(load.work()) for _ in range(job.streams)]
         while line := await reader.readline():

@@ -5,7 +5,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
@@ -21,7 +21,6 @@ _ANSWER_TIMEOUT_S = 120.0
 _STATE_TIMEOUT_S = 10.0
 _MOST_OPEN = 1000
 _SHOWN = 200
-_MEMORY_S = 5.0
 _LINE_BYTES = 1 << 24
 """The record of one stream is one line, with its text and log-probabilities."""
 
@@ -29,11 +28,11 @@ _LINE_BYTES = 1 << 24
 class Prober:
     """Asks an application five times a second, and writes the answers into a trace."""
 
-    def __init__(self, url: str, model: str, headers: Mapping[str, str], trace: Trace) -> None:
+    def __init__(self, url: str, model: str, trace: Trace) -> None:
         self._url, self._model, self._trace = url, model, trace
         # `force_close`: every probe is a client that has no connection yet.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        self._session = aiohttp.ClientSession(connector=connector, headers=headers)
+        self._session = aiohttp.ClientSession(connector=connector)
         self._open: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -150,13 +149,8 @@ class Observer:
 
     async def follow_processes(self) -> None:
         """Take snapshots until cancelled."""
-        measured = float("-inf")
         while True:
-            snapshot = await asyncio.to_thread(self._processes.snapshot)
-            self.trace.snapshots.append(snapshot)
-            if snapshot.at_s - measured > _MEMORY_S:
-                measured = snapshot.at_s
-                self.trace.memory.append(await asyncio.to_thread(self._processes.memory, snapshot))
+            self.trace.snapshots.append(await asyncio.to_thread(self._processes.snapshot))
             await asyncio.sleep(INTERVAL_S)
 
 
@@ -173,7 +167,7 @@ async def observing(processes: Processes, job: Job, trace: Trace) -> AsyncIterat
     processes.excluded.add(child.pid)
     observer = Observer(processes, job, trace, child)
     observer.take_snapshot()
-    prober = Prober(job.url, job.model, job.headers, trace)
+    prober = Prober(job.url, job.model, trace)
     works = (observer.follow_load(), observer.follow_processes(), prober.run())
     tasks = [asyncio.create_task(work) for work in works]
     try:

@@ -4,14 +4,12 @@ import contextlib
 import os
 import signal
 import time
-from collections import defaultdict
 from collections.abc import Iterator
-from statistics import mean
 
 import psutil
 
 from benchmarks.chaos.roles import ENGINE_REPLICA, ZYGOTE, Signal, role_of
-from benchmarks.chaos.trace import Memory, Process, Snapshot
+from benchmarks.chaos.trace import Process, Snapshot
 
 _NUMBERS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -40,14 +38,6 @@ class Processes:
         if tuple(found) != self._latest:  # An hour has 18,000 snapshots, most of them alike.
             self._latest = tuple(found)
         return Snapshot(time.monotonic(), self._latest)
-
-    def memory(self, snapshot: Snapshot) -> Memory:
-        """The memory of the processes in `snapshot`."""
-        sizes = defaultdict(list)
-        for process in snapshot.processes:
-            with contextlib.suppress(psutil.Error):
-                sizes[process.role].append(psutil.Process(process.pid).memory_info().rss)
-        return Memory(time.monotonic(), {role: mean(found) for role, found in sizes.items()})
 
     def pids(self) -> list[int]:
         """Every process of the application, with a role or without."""

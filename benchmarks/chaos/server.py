@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ import yaml
 
 from benchmarks.chaos.processes import Processes
 from serve_app.cli.progress import ask_ready
-from serve_app.settings.document import parse_yaml
-from serve_app.wire.names import INGRESS
 
+MODEL = "tideserve-tiny"
 _START_S = 300.0
 _POLL_S = 0.25
 _TAIL = 2000
@@ -29,50 +27,23 @@ class ChaosError(Exception):
     """A run cannot be carried out: one sentence for the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A configuration of one model."""
-
-    document: dict[str, Any]
-    model: str
-    engines: int
-    """Replicas that the knobs keep up."""
-
-
-def read_config(path: Path, engines: int | None = None) -> Served:
-    """A configuration with one model that always has replicas: `engines` of them, if given.
-
-    Raises ChaosError if it cannot be read, or its model may be at zero, where nothing could be attacked.
-    """
-    try:
-        document = parse_yaml(path.read_text(encoding="utf-8"), "--config").value
-        application = document["applications"][0]
-        (model,) = application["args"]["models"]
-        (ingress,) = (one for one in application["deployments"] if one["name"] == INGRESS)
-        knobs = ingress["user_config"]["autoscaling"][model["name"]]
-        if engines is not None:
-            knobs |= {"min_replicas": engines, "max_replicas": engines}
-        least = int(knobs["min_replicas"])
-    except OSError as error:
-        raise ChaosError(f"--config = {path}: {error.strerror}") from None
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ChaosError(
-            f"--config = {path}: needs one application with one model and its min_replicas ({error!r})"
-        ) from None
-    if least < 1:
-        raise ChaosError(f"--config = {path}: min_replicas = {least}; must be at least 1")
-    return Served(document, str(model["name"]), least)
+def read_config(engines: int) -> dict[str, Any]:
+    """The configuration beside this file, with `engines` replicas kept up."""
+    document: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("serve.yaml").read_text("utf-8"))
+    (ingress,) = document["applications"][0]["deployments"]
+    ingress["user_config"]["autoscaling"][MODEL] |= {"min_replicas": engines, "max_replicas": engines}
+    return document
 
 
 class OwnServer:
     """`tideserve run --restart`, started anew where it has ended all the same."""
 
-    def __init__(self, served: Served, port: int, folder: Path, processes: Processes) -> None:
-        self.engines = served.engines
+    def __init__(self, engines: int, port: int, folder: Path, processes: Processes) -> None:
+        self.engines = engines
         self.url = f"http://127.0.0.1:{port}"
         self._port, self._folder, self._processes = port, folder, processes
         self._config = folder / "serve.yaml"
-        self._config.write_text(yaml.safe_dump(served.document, sort_keys=False), encoding="utf-8")
+        self._config.write_text(yaml.safe_dump(read_config(engines)), encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
 

@@ -106,14 +106,6 @@ class Snapshot:
         return {one.role for one in self.processes if one.runs}
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Resident bytes per process, averaged for each role."""
-
-    at_s: float
-    bytes_by_role: dict[str, float]
-
-
 @dataclass(slots=True)
 class Event:
     """One process killed or stopped."""
@@ -145,7 +137,6 @@ class Trace:
     healths: list[Probe] = field(default_factory=list)
     readies: list[Ready] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
-    memory: list[Memory] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """Machine, versions and command line."""
 

@@ -6,21 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
-from statistics import median
 from typing import TypeVar, get_args
 
-from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HEALTH_P99_S, ROLES
-from benchmarks.chaos.trace import INTERVAL_S, Event, Memory, Outcome, Probe, Ready, Snapshot, Trace
+from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HEALTH_P99_S
+from benchmarks.chaos.trace import INTERVAL_S, Event, Outcome, Probe, Ready, Snapshot, Trace
 from benchmarks.common import markdown
 
 _PROMPT_S = 1.0
 """A request answered within this time shows that the server served when it was asked."""
 _SETTLED_S = 3.0
 """An engine takes longer to start, so `/ready` does not count one that is younger."""
-_JUDGED_S = 3600.0
-"""Memory is judged in runs of an hour or more: in its first minutes a process grows in any case."""
-_FLAT_SHARE, _FLAT_BYTES = 0.05, 16 << 20
-"""Memory has grown if it has grown by more than both."""
 P = TypeVar("P", bound=Probe)
 
 GOALS = {
@@ -226,27 +221,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[ceil(share * len(values)) - 1] if values else 0.0
 
 
-def memory_growth(samples: Sequence[Memory]) -> dict[str, tuple[float, float, bool | None]]:
-    """For each role, its bytes per process early and late in the run, and whether they are flat.
-
-    Early is the median of the run's second tenth, since the first belongs to the start; late is the median
-    of its last tenth. The verdict is None for a run that is too short.
-    """
-    if len(samples) < 2:
-        return {}
-    tenth = max(1, len(samples) // 10)
-    ends = samples[tenth : 2 * tenth] or samples[:1], samples[-tenth:]
-    long = samples[-1].at_s - samples[0].at_s >= _JUDGED_S
-    found = {}
-    for role in (one.name for one in ROLES):
-        first, last = ([one.bytes_by_role[role] for one in end if role in one.bytes_by_role] for end in ends)
-        if first and last:
-            early, late = median(first), median(last)
-            flat = late - early <= max(_FLAT_SHARE * early, _FLAT_BYTES) if long else None
-            found[role] = early, late, flat
-    return found
-
-
 _HEADER = (
     "", *get_args(Outcome), "longest pause, s", "no answer, s", "slowest, s", "failed", "/ready wrong, s",
     "/ready slowest, s", "/health P50/P99/max, ms", "engines restarted", "back after, s", "goals",
@@ -255,7 +229,7 @@ _HEADER = (
 
 def report(trace: Trace) -> tuple[str, bool]:
     """Tables in Markdown, and whether every goal holds."""
-    found, memory = rows(trace), memory_growth(trace.memory)
+    found = rows(trace)
     parts = [markdown.table(_HEADER, [_cells(row) for row in found], numbers=False)]
     parts += [f"- {row.event.name}: {row.event.note}" for row in found if row.event.note]
     lines = []
@@ -264,14 +238,7 @@ def report(trace: Trace) -> tuple[str, bool]:
         text = f"MISS in {len(missed)} of {len(found)}: {', '.join(missed)}" if missed else "PASS"
         lines.append([words, text])
     parts.append(markdown.table(("goal", "verdict"), lines, numbers=False))
-    words_of = {True: "PASS", False: "MISS", None: "not judged: under an hour"}
-    cells = [
-        [role, f"{early / 2**20:.0f}", f"{late / 2**20:.0f}", words_of[flat]]
-        for role, (early, late, flat) in memory.items()
-    ]
-    parts.append(markdown.table(("a process of", "early, MiB", "late, MiB", "flat"), cells, numbers=False))
-    held = not any(row.missed for row in found) and all(flat is not False for *_, flat in memory.values())
-    return "\n\n".join(parts), held
+    return "\n\n".join(parts), not any(row.missed for row in found)
 
 
 def _cells(row: Row) -> list[str]:

@@ -3,7 +3,7 @@
     python -m benchmarks.serving_overhead.ray_llm --model PATH --served-model-name NAME ... --port PORT
 
 Environment variables, read when Ray starts, decide its mode: none for the default, DIRECT_STREAMING for
-direct streaming. `--check` only imports and configures.
+direct streaming.
 """
 
 import argparse
@@ -62,15 +62,14 @@ def _parse(argv: list[str]) -> dict[str, Any]:
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--kv-cache-memory-bytes", type=int)
     parser.add_argument("--enforce-eager", action="store_true")
-    parser.add_argument("--check", action="store_true")
     return vars(parser.parse_args(argv))
 
 
 def main(argv: list[str]) -> int:
-    """Configure one replica, and unless only checking, serve. The rest is as Ray Serve LLM has it."""
+    """Serve one replica until a signal. The rest is as Ray Serve LLM has it."""
     engine = _parse(argv)
-    check, port = engine.pop("check"), engine.pop("port")
-    from ray.serve.llm import LLMConfig  # noqa: PLC0415 - takes seconds, and may be impossible
+    port = engine.pop("port")
+    from ray.serve.llm import LLMConfig  # noqa: PLC0415 - takes seconds
 
     loading = {"model_id": engine.pop("served_model_name"), "model_source": engine.pop("model")}
     document = {
@@ -79,9 +78,7 @@ def main(argv: list[str]) -> int:
         "engine_kwargs": engine,
         "deployment_config": {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1}},
     }
-    config = LLMConfig.model_validate(document)
-    if not check:
-        _serve_until_signal(config, port)
+    _serve_until_signal(LLMConfig.model_validate(document), port)
     return 0
 
 

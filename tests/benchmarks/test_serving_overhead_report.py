@@ -31,16 +31,17 @@ def cells(text: str, first: str) -> list[list[str]]:
 
 
 def test_medians_have_ratios_round_by_round_whatever_the_order() -> None:
-    text = to_markdown(Results(STARTS, ROUNDS), {"Skipped": {"ray-llm": "not installed"}})
-    assert cells(text, "Tideserve")[0][0] == "1,300 (0.85); 800-1,800 (0.80-0.90)"
+    text = to_markdown(Results(STARTS, ROUNDS), {"Settings": {"rounds": "2"}})
+    assert cells(text, "Tideserve")[0][0] == "1,300; 800-1,800"
+    assert cells(text, "ratio of Tideserve")[0][0] == "0.85; 0.80-0.90"
     assert cells(text, "bare vLLM")[0][0] == "1,500; 1,000-2,000"
-    assert "ray-llm not installed" in text
+    assert "Settings: rounds 2" in text
     assert "Doubtful" not in text
 
 
 def test_a_base_of_zero_has_no_ratio() -> None:
     nothing = Results(STARTS, (replace(BARE, itl_p50_s=0.0), OURS))
-    assert cells(to_markdown(nothing, {}), "Tideserve")[0][3] == "2.00; 2.00-2.00"
+    assert cells(to_markdown(nothing, {}), "ratio of Tideserve")[0][3] == "-"
 
 
 def test_each_process_has_its_cost_of_a_token() -> None:

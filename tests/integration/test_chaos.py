@@ -71,7 +71,7 @@ async def attacked() -> AsyncIterator[tuple[Running, dict[tuple[str, str], Row],
     with Running(application(engine_settings(MODEL), knobs={MODEL: two})).serving(two_up) as running:
         assert running.process is not None
         processes, trace = Processes(running.process.pid), Trace()
-        async with observing(processes, Job(running.url, {}, MODEL, STREAMS, 600), trace) as observer:
+        async with observing(processes, Job(running.url, MODEL, STREAMS, 600), trace) as observer:
             conductor = Conductor(Given(running), observer, TIMING, random.Random(0))
             await conductor.attack_in_sequence(ATTACKS)
         print(report(trace)[0])
