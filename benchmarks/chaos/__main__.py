@@ -85,30 +85,30 @@ def main(argv: Sequence[str]) -> int:
         failure = "interrupted"
     except (ChaosError, TimeoutError) as error:
         failure = str(error)
-    held = False
-    if trace.events:  # Worth its table, whatever ended the run.
+    passed = False
+    if trace.events:  # They are worth a table however the run ended.
         trace.interrupt()
-        held = _report(options, trace)
+        passed = _report(options, trace)
     if failure:
         print(f"python -m benchmarks.chaos: {failure}", file=sys.stderr)
         return 1
-    return 0 if held else 3
+    return 0 if passed else 3
 
 
 def _report(options: argparse.Namespace, trace: Trace) -> bool:
     """Print the tables and write them beside the whole trace; whether every goal holds."""
     in_a_row: bool = options.losses is not None
-    text, held = continuity.report(trace) if in_a_row else verdicts.report(trace)
+    text, passed = continuity.report(trace) if in_a_row else verdicts.report(trace)
     path = options.out / f"{'losses' if in_a_row else 'chaos'}.md"
     options.out.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="utf-8")
     path.with_suffix(".json").write_text(json.dumps(trace.document()), encoding="utf-8")
     print(f"\n{text}\n\nresult: {path}, and {path.with_suffix('.json').name} with everything seen")
-    return held
+    return passed
 
 
 async def _attack(options: argparse.Namespace, trace: Trace) -> None:
-    """Whatever ends the run, `trace` has everything done and seen until then."""
+    """Carry the attacks out. `trace` is up to date however the run ends."""
     adopt_orphans()  # The children of a killed process come to us, so that they can be ended.
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))  # Short: Ray's sockets have long names.
     in_a_row = options.losses is not None

@@ -102,11 +102,11 @@ def report(trace: Trace) -> tuple[str, bool]:
     """Tables in Markdown, with a line for each stream that missed a goal; and whether every goal holds."""
     rows = judge(trace)
     header = ("lost", "losses", "streams", "moves", "broken", "differing", "pause P50/P95/P99, s")
-    held = goals(rows)
-    lines = [[goal, "PASS" if one else "MISS"] for goal, one in held.items()]
+    verdicts = goals(rows)
+    lines = [[goal, "PASS" if one else "MISS"] for goal, one in verdicts.items()]
     parts = [markdown.table(header, [_cells(row) for row in rows]), *_notes(trace)]
     parts.append(markdown.table(("goal", "verdict"), lines, numbers=False))
-    return "\n\n".join(parts), all(held.values())
+    return "\n\n".join(parts), all(verdicts.values())
 
 
 def _cells(row: Row) -> list[str]:

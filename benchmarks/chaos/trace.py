@@ -1,4 +1,7 @@
-"""What was done and what was seen. Times are seconds of `time.monotonic`, which all processes here share."""
+"""The events of a run, and everything seen around them.
+
+Times are seconds of `time.monotonic`, which all processes here share.
+"""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -147,7 +150,7 @@ class Trace:
             event.end_s, event.note = end_s, f"interrupted after {end_s - event.at_s:.1f} s"
 
     def document(self) -> dict[str, Any]:
-        """Everything as plain data, with only those snapshots that differ from the one before."""
+        """Everything as plain data, with without snapshots equal to the one before."""
         changed: list[Snapshot] = []
         for snapshot in self.snapshots:
             if not changed or snapshot.processes != changed[-1].processes:

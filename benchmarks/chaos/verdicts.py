@@ -94,7 +94,7 @@ class Row:
     streams: Mapping[str, int]
     """Streams that ended while the event was watched, by outcome."""
     longest_pause_s: float
-    """Of a stream that was not cut."""
+    """The longest pause of a stream that was not cut."""
     unanswered_s: float
     """The longest time without an answer to a new request, less the time without an engine."""
     unanswered_all_s: float
@@ -116,7 +116,7 @@ class Row:
         """The goals that do not hold."""
         role, bounds = BY_NAME[self.event.role], BY_NAME[self.event.role].bounds(self.event.signal)
         waited_s = max(self.unanswered_s, self.slowest_s)
-        held = {
+        kept = {
             "cut": role.serves_connection or not self.streams.get("cut", 0) + self.streams.get("hung", 0),
             "answers": waited_s <= bounds.unanswered_s,
             "ready": self.ready_wrong_s <= bounds.ready_age_s
@@ -124,7 +124,7 @@ class Row:
             "health": self.health_s[1] <= HEALTH_P99_S,
             "engines": role.ends_node or not self.engines_restarted,
         }
-        return tuple(goal for goal in GOALS if not held[goal])
+        return tuple(goal for goal in GOALS if not kept[goal])
 
 
 def rows(trace: Trace) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What the stages of one proof share: options, the machine, the model, finished figures, and a server."""
+"""The shared state of a proof's stages: options, the machine, the model, finished figures, a server."""
 
 import json
 import math
@@ -23,8 +23,8 @@ _TARGETS = {
 }
 """The GPU's are the product's defaults. With the CPU's, a rehearsal on two cores finds a capacity."""
 _TOKENS = {"gpu": (512, 128), "cpu": (32, 8)}
-"""Of a prompt and an answer. The policy assumes the GPU's before it has seen any; with the CPU's a rehearsal
-has a hundred requests in some seconds."""
+"""Tokens of a prompt and an answer. The policy assumes the GPU's before it has seen any. With the CPU's, a
+rehearsal has a hundred requests in some seconds."""
 
 
 @dataclass(slots=True)

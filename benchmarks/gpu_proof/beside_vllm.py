@@ -23,7 +23,7 @@ _ZYGOTE_S = 120.0
 _LOOK_S = 1.0
 _LEVELS = {"gpu": (1, 32, 128, 256), "cpu": (1, 8)}
 _REQUESTS = {1: 16, 8: 4, 32: 6, 128: 4, 256: 4}
-"""Of one worker in a round, at the usual pace."""
+"""Requests of one worker in a round, at the usual pace."""
 
 
 def cold_start(bench: Bench) -> dict[str, Any]:

@@ -108,17 +108,17 @@ def largest_rate(holds: Callable[[float], bool], first: float, tries: int) -> fl
     The search begins with `first`, doubles or halves until a rate that holds and one that does not are known,
     and then tries the geometric mean of the two.
     """
-    held, missed = 0.0, math.inf
+    kept, missed = 0.0, math.inf
     rate = first
     for _ in range(tries):
         if holds(rate):
-            held = rate
+            kept = rate
         else:
             missed = rate
-        if held == 0.0:
+        if kept == 0.0:
             rate = missed / 2.0
         elif missed == math.inf:
-            rate = held * 2.0
+            rate = kept * 2.0
         else:
-            rate = math.sqrt(held * missed)
-    return held or None
+            rate = math.sqrt(kept * missed)
+    return kept or None

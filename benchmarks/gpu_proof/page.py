@@ -78,14 +78,13 @@ def _capacity(found: Figures) -> Blocks:
     if knee is None:
         text = f"An empty replica misses both targets ({asked})."
     elif not knee["rps"]:
-        text = f"No rate was held; the lowest missed {knee['bound']} ({asked})."
+        text = f"No rate kept them; the lowest missed {knee['bound']} ({asked})."
     else:
-        text = (
-            f"One replica holds {knee['rps']:.3g} requests/s ({asked}). The next rate missed {knee['bound']}."
-        )
+        text = f"One replica serves {knee['rps']:.3g} requests/s ({asked})."
+        text += f" The next rate missed {knee['bound']}."
     rows = [
         [f"{rate['rps']:.3g}", _ms(rate["ttft_s"]), _ms(rate["itl_s"]), f"{rate['attained']:.1%}",
-         rate["miss"] or "held"]
+         rate["miss"] or "none"]
         for rate in found["rates"]
     ]  # fmt: skip
     return [
@@ -102,8 +101,10 @@ def _slo(found: Figures) -> Blocks:
         for one in found["tried"]
     ]
     header = ("requests/s", "TTFT P50/P95/P99", "ITL P50/P95/P99", "100 tokens P50/P95/P99", "meets it")
-    held = f"The largest rate tried that meets the table ({goal}): {rate:.3g} requests/s." if rate else ""
-    return [held or f"No rate tried meets the table ({goal}).", table(header, rows)]
+    found_rate = (
+        f"The largest rate tried that meets the table ({goal}): {rate:.3g} requests/s." if rate else ""
+    )
+    return [found_rate or f"No rate tried meets the table ({goal}).", table(header, rows)]
 
 
 def _slo_cells(one: Figures) -> list[str]:
@@ -156,8 +157,8 @@ def _cold_start(found: Figures) -> Blocks:
             for which, one in starts.items():
                 rows.append([f"{system}, {way}, {which}", f"{one['first_token_s']:.1f} s"])
                 if one.get("phases_s"):
-                    told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in one["phases_s"].items())
-                    phases.append(f"{way}, {which}, seconds: {told}.")
+                    listed = ", ".join(f"{name} {seconds:.1f}" for name, seconds in one["phases_s"].items())
+                    phases.append(f"{way}, {which}, seconds: {listed}.")
     text = (
         "Tideserve: from a request at zero replicas to its first token. `vllm serve`: from the start of its "
         "process. The first start has an empty compile cache."
@@ -186,8 +187,8 @@ def _variants(found: Figures) -> Blocks:
             text.append(f"{name}: vLLM refused it: {one['refused']}")
             continue
         rows.append(_fit_row(name, one["fit"]["coefficients"], one["fit"]))
-        told = ", ".join(f"{key} {value:.2f}" for key, value in one["ratios"].items())
-        text.append(f"{name}, as a multiple of the plain model: {told}.")
+        listed = ", ".join(f"{key} {value:.2f}" for key, value in one["ratios"].items())
+        text.append(f"{name}, as a multiple of the plain model: {listed}.")
     return [*text, table(_FIT_HEADER, rows)] if rows else text
 
 

@@ -20,7 +20,7 @@ from replay.profile import Profile
 
 _BEGIN, _END = "<!-- GPU proofs -->", "<!-- end of GPU proofs -->"
 _FOLDER = Path("docs/benchmarks/gpu")
-_HEADER = ("GPU, model, date", "requests/s held", "TTFT P95", "ITL P95", "cold start", "second start")
+_HEADER = ("GPU, model, date", "capacity, requests/s", "TTFT P95", "ITL P95", "cold start", "second start")
 
 
 def publish(document: Mapping[str, Any], repository: Path = REPOSITORY) -> list[Path]:

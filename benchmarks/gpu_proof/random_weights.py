@@ -19,7 +19,7 @@ from serve_app.settings.tree import EMBEDDED
 from serve_app.weights import embedded_model_path
 
 _BYTES = 2
-"""Of one weight in bfloat16."""
+"""Bytes of one weight in bfloat16."""
 _SHARD = 4 << 30
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 """The `quantization_config` of checkpoints with weights of four bits, as AutoAWQ writes it."""

@@ -97,7 +97,7 @@ def shipped_profile(gpu: str) -> Profile:
 
 
 def _learned(url: str, samples: Sequence[StepSample]) -> dict[str, Any] | None:
-    """What the policy has learned of the same traffic meanwhile; None if it says nothing of it."""
+    """The model that the policy has learned from the same traffic; None if it reports none."""
     document = httpx.get(f"{url}/autoscaling/decisions?limit=1", timeout=30).json()
     found = _first_with(document, _LEARNED)
     if found is None:

@@ -63,8 +63,8 @@ class Store:
             if found.get(name) != self.identity.get(name)
         ]
         if differences:
-            told = ", ".join(differences)
-            raise RefusedError(f"{folder} has the figures of another proof ({told}); give another --out")
+            listed = ", ".join(differences)
+            raise RefusedError(f"{folder} has the figures of another proof ({listed}); give another --out")
 
     def outcome(self, stage: str) -> Outcome | None:
         """How a stage ended; None if it has not yet."""

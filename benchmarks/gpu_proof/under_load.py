@@ -25,11 +25,11 @@ _SLO_TRIES = 6
 _SHARED = 0.94
 """The share of a prompt's tokens that is the same in all."""
 _CACHE_LOAD = 0.25
-"""Of the capacity for prompts half as long, so that no request waits in a queue."""
+"""A share of the capacity for prompts half as long, so that no request waits in a queue."""
 _GROUP_LOAD = 0.8
-"""Of the capacity: the load at which prefill groups are compared."""
+"""The load at which prefill groups are compared, as a share of the capacity."""
 _LATE_SHARE = 0.05
-"""Of the tokens that may be late at the capacity, as the policy sizes fleets: P95 within the ITL target."""
+"""The share of tokens that may be late at the capacity. The policy sizes fleets for it: ITL P95."""
 _GROUP_TRIES = 4
 _MOST_REPLICAS = 4
 
@@ -73,7 +73,7 @@ async def _find_knee(bench: Bench, url: str, profile: Profile) -> tuple[Any, lis
 
 
 def known_rate(bench: Bench) -> float:
-    """Return the measured capacity in requests/s, or the formula's where no rate was held."""
+    """Return the measured capacity in requests/s, or the formula's where no rate kept the targets."""
     figures = bench.figures("capacity")
     knee = figures["knee"]
     return float(knee["rps"] if knee and knee["rps"] else figures["formula_rps"])
@@ -89,8 +89,8 @@ def slo(bench: Bench) -> dict[str, Any]:
         tried.append(load(bench, url, rate, for_s, seed=len(tried)))
         return bool(tried[-1]["meets_slos"])
 
-    held = largest_rate(meets, known_rate(bench), _SLO_TRIES)
-    return {"largest_rate_that_meets_it": plain(held), "tried": tried}
+    largest = largest_rate(meets, known_rate(bench), _SLO_TRIES)
+    return {"largest_rate_that_meets_it": plain(largest), "tried": tried}
 
 
 def prefix_cache(bench: Bench) -> dict[str, Any]:
@@ -139,6 +139,6 @@ def prefill_groups(bench: Bench) -> dict[str, Any]:
             row = measure(how, url, rate)
             return bool(row["late_tokens"] <= _LATE_SHARE and not row["errors"])
 
-        held = largest_rate(holds, replicas * known_rate(bench), _GROUP_TRIES)
-        found["capacity_rps"][name] = plain(held)
+        largest = largest_rate(holds, replicas * known_rate(bench), _GROUP_TRIES)
+        found["capacity_rps"][name] = plain(largest)
     return found

@@ -17,7 +17,7 @@ from benchmarks.serving_overhead.client import ChatConnection, LoadError, Reply,
 from benchmarks.serving_overhead.usage import Usage, read_usage
 
 _MAX_TOKENS = 64
-"""Of every reply."""
+"""The length of every reply."""
 _LEVEL_TIMEOUT_S = 600.0
 _TOPICS = ("the tide", "a lighthouse", "small boats", "the moon", "salt", "a harbour", "gulls", "the weather")
 

@@ -62,8 +62,8 @@ def test_one_broken_stream_or_a_long_pause_misses_a_goal() -> None:
 
 
 def test_the_report_names_each_stream_that_missed() -> None:
-    text, held = report(Trace(events=EVENTS, streams=STREAMS))
-    assert not held
+    text, passed = report(Trace(events=EVENTS, streams=STREAMS))
+    assert not passed
     assert "0.40 / 0.40 / 0.40" in text
     assert "differs in text" in text
     assert "- sea, 12.0 to 21.0 s, 0 moves: error after 2 characters: replica_lost" in text

@@ -182,8 +182,8 @@ def test_the_report_says_which_event_missed_which_goal() -> None:
     first = Event(0.0, "controller", "kill", 5, end_s=4.0, back_s=1.0)
     found = trace(events=[first, late])
     found.answers.append(Probe(5.0, 9.0, True))
-    text, held = report(found)
-    assert not held
+    text, passed = report(found)
+    assert not passed
     assert "MISS in 1 of 2: gcs stopped" in text
     assert text.count("PASS") == 5
     assert "- gcs stopped: ended after 3 s" in text

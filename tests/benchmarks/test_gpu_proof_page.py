@@ -120,7 +120,7 @@ def test_the_page_has_sentences_and_tables_of_the_figures(tmp_path: Path) -> Non
     text = to_markdown(proof(tmp_path))
     for part in (
         "50/150/never ms", "Left out: the pick.", "12.5 requests/s with prefill groups, none without.",
-        "2: vLLM refused it: heads do not divide", "One replica holds 6.2 requests/s",
+        "2: vLLM refused it: heads do not divide", "One replica serves 6.2 requests/s",
     ):  # fmt: skip
         assert part in text
 
