@@ -15,8 +15,6 @@ _TOTALS: Sequence[tuple[str, Callable[[Measured], float | None], str]] = (
     ("memory GiB (PSS)", lambda m: sum(m.pss_bytes.values()) / 2**30, ".2f"),
     ("`tideserve run` up s", lambda m: m.up_s, ".1f"),
 )
-_LEAST_CPU_S, _LEAST_BYTES = 0.05, 20 << 20
-"""A process with less of both is one of the others."""
 
 
 def to_markdown(starts: Sequence[Measured], facts: Mapping[str, Mapping[str, str]]) -> str:
@@ -35,7 +33,7 @@ def to_markdown(starts: Sequence[Measured], facts: Mapping[str, Mapping[str, str
                 by_system.setdefault(start.system, []).append(start)
         by_system = {name: by_system[name] for name in SYSTEMS if name in by_system}
         parts.append(f"## {replicas} replica{'s at once' if replicas > 1 else ''}")
-        parts += [_totals(by_system), _usage(by_system)]
+        parts.append(_totals(by_system))
         if any(start.phases_s for mine in by_system.values() for start in mine):
             parts.append(_phases(by_system))
     parts += [
@@ -69,37 +67,6 @@ def _cell(
     # Round by round: slow drifts of the machine cancel out.
     ratio = median(one / other for one, other in zip(values, bases, strict=True))
     return f"{median(values):{form}}{spread}, ratio {ratio:.2f}"
-
-
-def _usage(by_system: Mapping[str, Sequence[Measured]]) -> str:
-    """CPU seconds and MiB of each process, those with the most memory first."""
-    found = {
-        system: {
-            name: (
-                median(one.cpu_s.get(name, 0.0) for one in mine),
-                median(one.pss_bytes.get(name, 0) for one in mine),
-            )
-            for name in {name for one in mine for name in (*one.cpu_s, *one.pss_bytes)}
-        }
-        for system, mine in by_system.items()
-    }
-    names = {
-        name
-        for costs in found.values()
-        for name, (cpu_s, pss) in costs.items()
-        if cpu_s >= _LEAST_CPU_S or pss >= _LEAST_BYTES
-    }
-    ordered = sorted(names, key=lambda name: -max(costs.get(name, (0, 0))[1] for costs in found.values()))
-    rows = []
-    for name in [*ordered, "others"]:
-        cells = []
-        for costs in found.values():
-            mine = [costs[one] for one in costs if one == name or (name == "others" and one not in names)]
-            cells.append(
-                f"{sum(cpu_s for cpu_s, _ in mine):.2f} s, {sum(pss for _, pss in mine) / 2**20:.0f} MiB"
-            )
-        rows.append([name, *cells])
-    return table(["CPU, memory (PSS)", *(SYSTEMS[system].title for system in found)], rows)
 
 
 def _phases(by_system: Mapping[str, Sequence[Measured]]) -> str:

@@ -28,14 +28,8 @@ def test_totals_have_medians_spreads_and_ratios_round_by_round() -> None:
     assert cells(text, "Tideserve, from zero")[0][:2] == ["2", "2.00 (1.00-3.00)"]
     assert cells(text, "vllm serve")[0][:2] == ["2", "25.00 (20.00-30.00), ratio 15.00"]
     assert cells(text, "vllm serve")[0][-1] == "-"
-    assert "Doubtful" not in text
-
-
-def test_small_processes_are_summed_as_others() -> None:
-    text = to_markdown([OURS, VLLM], {})
-    assert cells(text, "engine-core") == [["0.50 s, 1024 MiB", "0.50 s, 1024 MiB"]]
-    assert cells(text, "others") == [["0.01 s, 1 MiB", "0.01 s, 1 MiB"]]
     assert cells(text, "process") == [["0.50"]]
+    assert "Doubtful" not in text
 
 
 def test_a_start_beside_others_is_doubtful() -> None:
