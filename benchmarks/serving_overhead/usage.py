@@ -65,4 +65,4 @@ def read_usage(processes: Iterable[psutil.Process], *, memory: bool = False) -> 
                 cpu_s[name] += sum(process.cpu_times()[:4])
                 if memory:
                     pss_bytes[name] += process.memory_full_info().pss
-    return Usage(cpu_s, pss_bytes)
+    return Usage(dict(cpu_s), dict(pss_bytes))  # `asdict` cannot copy a Counter
