@@ -19,7 +19,6 @@ from benchmarks.gpu_proof.under_load import capacity, prefill_groups, prefix_cac
 from benchmarks.serving_overhead.client import LoadError
 from loadtests.client.request import SpoiledError
 from loadtests.server import ServerError
-from traces import TraceError, open_trace
 from replay.capacity.server import MeasurementError
 from replay.fit import FitError
 from replay.profile import Profile
@@ -27,6 +26,7 @@ from replay.run import replay
 from serve_app.cli.command_error import CommandError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
+from traces import TraceError, open_trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from benchmarks.common.markdown import table
 from benchmarks.common.pool import run_all
-from traces import open_trace
 from replay.defaults import GOAL
 from replay.fleet.conditions import ROUTINGS
 from replay.profile_files import load_profile
 from replay.result import Result
 from replay.run import replay
 from serve_app.settings.knobs import Knobs
+from traces import open_trace
 
 KNOBS = Knobs(max_replicas=32, ttft_target_s=3.0, itl_target_s=0.1)
 """Prompts have 12,000 tokens on average, and 0.6 s of prefill on the slower of the two GPUs."""

@@ -4,7 +4,6 @@ import sys
 
 import psutil
 import pytest
-
 from benchmarks.chaos.cpu_by_process import name_of, read
 
 

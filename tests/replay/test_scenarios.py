@@ -10,12 +10,12 @@ from math import inf
 import numpy as np
 import pytest
 
-from traces import ArrayTrace
 from replay.defaults import GOAL, KNOBS
 from replay.production import Production
 from replay.reports import Reporting
 from replay.run import run
 from replay.scenario import scenario
+from traces import ArrayTrace
 
 ON_TIME = Reporting()
 WAVE = ((15.0, 240.0), (35.0, 240.0))
