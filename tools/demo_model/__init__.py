@@ -1,1 +1,0 @@
-"""Trains the embedded demonstration model from scratch on text from its own generator."""
