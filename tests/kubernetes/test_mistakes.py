@@ -74,6 +74,7 @@ TOGETHER = (
     (r"(models\.llama-8b\.(gpuProfile|tensor_parallel_size)|gpuProfiles\.a100-80gb)\b", "the GPU profile"),
     (r"models\.(tiny|e)\b", "models.tiny"),
     (r"serviceAccount\b", "models.accounts"),
+    (r"(podSecurityContext|securityContext)$", "the user of containers"),
     (r"modelCache\b", "models.cache"),
     (r"tests\.gpuProof\b", "tests.gpuProof"),
 )

@@ -4,10 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from serve_app.settings.document import parse_yaml
-from serve_app.settings.load import OWNED, known_arguments
 from tools.chart.manifests import FOLDER, manifests
 from tools.chart.readme import readme
 from tools.chart.schema import ValuesSchema
@@ -26,22 +23,7 @@ def generated() -> dict[Path, str]:
     return {
         CHART / "values.schema.json": schema + "\n",
         CHART / "README.md": readme(introduction, values, comments),
-        CHART / "files/engine-arguments.yaml": _engine_arguments(),
     }
-
-
-def _engine_arguments() -> str:
-    """What `engine_args` of a model may and may not name, for the chart's checks.
-
-    Raises RuntimeError without vLLM, whose source has the names.
-    """
-    known = known_arguments()
-    if known is None:
-        raise RuntimeError("vLLM is not installed: its source has the names of its arguments")
-    names = {"settings": sorted(OWNED), "known": sorted(known)}
-    return "# Written by `make chart`: settings of Tideserve's own, and vLLM's arguments.\n" + yaml.safe_dump(
-        names
-    )
 
 
 def main() -> None:

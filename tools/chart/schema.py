@@ -1,19 +1,18 @@
 """`values.schema.json`: every value of the chart, closed, with its bounds.
 
-Settings and knobs take their bounds from the application, Kubernetes's types from its API, descriptions
-from the comments in values.yaml; what is left is written down here. Patterns of single values are in
-`files/values-rules.yaml` of the chart: Helm tells of a pattern without the value that breaks it.
+Settings and knobs take their bounds from the application, Kubernetes types from its API, descriptions from
+the comments in values.yaml. The rest is written down here, with the values of a section that go together.
+Patterns are in `files/values-rules.yaml` of the chart: Helm reports a pattern without the value.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from tools.chart.conditions import Schema, choice, when
 from tools.chart.kubernetes_types import KubernetesTypes
 from tools.chart.settings_schema import SettingsTypes, require
 from tools.chart.values_comments import Comments
-
-Schema = dict[str, Any]
 
 _CORE = "io.k8s.api.core.v1."
 _NETWORKING = "io.k8s.api.networking.v1."
@@ -26,11 +25,6 @@ PROOF_SHAPES = ("llama-3.1-8b", "llama-3.2-3b", "llama-3.2-1b", "tiny")
 def text(*, empty: bool = True) -> Schema:
     """A string."""
     return {"type": "string"} if empty else {"type": "string", "minLength": 1}
-
-
-def one_of(*values: str) -> Schema:
-    """A string out of these."""
-    return {"type": "string", "enum": list(values)}
 
 
 def whole(least: int, most: int) -> Schema:
@@ -58,10 +52,19 @@ def pairs() -> Schema:
     return {"type": "object", "additionalProperties": {"type": "string"}}
 
 
-def closed(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
-    """A mapping with these keys and no others."""
+def closed(properties: Schema, required: tuple[str, ...] = (), *conditions: Schema) -> Schema:
+    """A mapping with these keys and no others, which meets the conditions."""
     schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
-    return {**schema, "required": list(required)} if required else schema
+    if required:
+        schema["required"] = list(required)
+    if len(conditions) == 1:
+        return schema | conditions[0]
+    return schema | ({"allOf": list(conditions)} if conditions else {})
+
+
+ON: Schema = {"const": True}
+GIVEN: Schema = {"minLength": 1}
+SOME: Schema = {"minItems": 1}
 
 
 class ValuesSchema:
@@ -101,7 +104,7 @@ class ValuesSchema:
                     "repository": text(),
                     "tag": text(),
                     "digest": text(),
-                    "pullPolicy": one_of("Always", "IfNotPresent", "Never"),
+                    "pullPolicy": choice("Always", "IfNotPresent", "Never"),
                     "pullSecrets": texts(),
                 }
             ),
@@ -117,8 +120,19 @@ class ValuesSchema:
             "extraVolumes": self._kubernetes.list_of(f"{_CORE}Volume"),
             "extraVolumeMounts": self._kubernetes.list_of(f"{_CORE}VolumeMount"),
             "extraEnv": self._env(),
-            # Anything at all: they are objects of any kind, or templates of such.
-            "extraObjects": {"type": "array", "items": {"type": ["object", "string"]}},
+            # Objects of any kind, or templates of objects.
+            "extraObjects": {
+                "type": "array",
+                "items": {
+                    "type": ["object", "string"],
+                    "required": ["apiVersion", "kind", "metadata"],
+                    "properties": {
+                        "apiVersion": GIVEN,
+                        "kind": GIVEN,
+                        "metadata": {"type": "object", "properties": {"name": GIVEN}, "required": ["name"]},
+                    },
+                },
+            },
         }
 
     def _application(self) -> Schema:
@@ -129,7 +143,7 @@ class ValuesSchema:
             "additionalProperties": settings.model(),
         }
         app = {
-            "profile": one_of("", "lowest-latency", "balanced", "lowest-cost"),
+            "profile": choice("", "lowest-latency", "balanced", "lowest-cost"),
             "drain_timeout_s": {"type": "number", "minimum": 0, "maximum": _DAY_S},
             "http": settings.http(),
             "ingress": settings.ingress(),
@@ -154,33 +168,40 @@ class ValuesSchema:
         size = {"memory": text(empty=False)}
         size |= {"shm": size["memory"], "cpu": {"type": ["string", "integer"], "minLength": 1}}
         of_gpus = {
-            "device": one_of("gpu"),
             "accelerator_type": text(empty=False),
             "gpuResource": text(empty=False),
             "gpusPerNode": whole(1, 64),
             "perGpu": closed(size, ("cpu", "memory", "shm")),
         }
-        of_cpus = {"device": one_of("cpu"), "perPod": closed(size, ("cpu", "memory", "shm"))}
-        # What belongs to the other kind of device is refused by the templates, in a sentence: Helm tells of
-        # `if` and `else` as well where a schema has them.
+        of_cpus = {"perPod": closed(size, ("cpu", "memory", "shm"))}
+        absent = {"type": "null"}
+        of_device = {
+            "if": {"properties": {"device": {"const": "gpu"}}},
+            "then": {"required": [*of_gpus], "properties": dict.fromkeys(of_cpus, absent)},
+            "else": {"required": [*of_cpus], "properties": dict.fromkeys(of_gpus, absent)},
+        }
         profiles = {
             "type": "object",
             "propertyNames": {"pattern": _LABEL, "maxLength": 40},
             "additionalProperties": closed(
-                of_gpus | of_cpus | profile | {"device": one_of("gpu", "cpu")}, ("device", *bounds)
+                of_gpus | of_cpus | profile | {"device": choice("gpu", "cpu")}, ("device", *bounds), of_device
             ),
         }
         head = scheduling | pods | {"resources": self._core("ResourceRequirements"), "env": self._env()}
         spread = self._kubernetes.list_of(f"{_CORE}TopologySpreadConstraint")
         ingress = head | bounds | {"minWorkers": whole(1, 1000)}
+        # KubeRay tells Ray the requested CPUs before there is a pod.
+        cpu = {"properties": {"cpu": GIVEN}, "required": ["cpu"]}
+        requests = {"properties": {"requests": cpu}, "required": ["requests"]}
+        with_cpu = {"allOf": [{"properties": {"resources": requests}, "required": ["resources"]}]}
         ingress["topologySpreadConstraints"] = spread | {"type": ["array", "null"]}
         autoscaler = {
-            "upscalingMode": one_of("Default", "Aggressive", "Conservative"),
+            "upscalingMode": choice("Default", "Aggressive", "Conservative"),
             "idleTimeoutSeconds": whole(0, _DAY_S),
             "resources": self._core("ResourceRequirements"),
         }
         upgrade = {
-            "type": one_of("NewCluster", "NewClusterWithIncrementalUpgrade", "None"),
+            "type": choice("NewCluster", "NewClusterWithIncrementalUpgrade", "None"),
             "stepSizePercent": whole(1, 100),
             "intervalSeconds": whole(1, _DAY_S),
             "maxSurgePercent": whole(0, 100),
@@ -189,10 +210,14 @@ class ValuesSchema:
         return {
             "gpuProfiles": profiles,
             "head": closed(head | {"terminationGracePeriodSeconds": whole(30, 3600)}),
-            "ingressWorkers": closed(ingress),
+            "ingressWorkers": closed(ingress) | with_cpu,
             "engineWorkers": closed(pods | {"topologySpreadConstraints": spread}),
             "autoscaler": closed(autoscaler),
-            "upgradeStrategy": closed(upgrade),
+            "upgradeStrategy": closed(
+                upgrade,
+                (),
+                when({"type": {"const": "NewClusterWithIncrementalUpgrade"}}, {"gatewayClassName": GIVEN}),
+            ),
         }
 
     def _parts(self) -> Schema:
@@ -210,13 +235,13 @@ class ValuesSchema:
         }
         claim = {
             "existingClaim": text(),
-            "accessMode": one_of("ReadWriteMany", "ReadWriteOnce"),
+            "accessMode": choice("ReadWriteMany", "ReadWriteOnce"),
             "storageClassName": text(),
             "size": quantity(),
             "keep": flag(),
         }
         cache = {
-            "type": one_of("none", "pvc", "hostPath"),
+            "type": choice("none", "pvc", "hostPath"),
             "mountPath": text(empty=False),
             "compiled": flag(),
             "pvc": closed(claim),
@@ -246,7 +271,7 @@ class ValuesSchema:
             "image": closed({"repository": text(), "tag": text(), "digest": text()}),
             "gpuProfile": text(),
             "model": text(),
-            "randomWeights": one_of("", *PROOF_SHAPES),
+            "randomWeights": choice("", *PROOF_SHAPES),
             "minutes": {"type": "number", "minimum": 2, "maximum": 240},
             "timeoutSeconds": whole(60, _DAY_S),
         }
@@ -256,26 +281,58 @@ class ValuesSchema:
             "huggingFaceToken": closed(secret),
             "modelCache": closed(cache),
             "service": closed(
-                {"type": one_of("ClusterIP", "NodePort", "LoadBalancer"), "annotations": pairs()}
+                {"type": choice("ClusterIP", "NodePort", "LoadBalancer"), "annotations": pairs()}
             ),
             "ingress": closed(
                 route | {"className": text(), "hosts": texts(), "tls": listed(f"{_NETWORKING}IngressTLS")}
             ),
-            "gateway": closed(route | {"parentRefs": parents, "hostnames": texts()}),
-            "networkPolicy": closed(policy),
-            "podDisruptionBudget": closed({"enabled": flag(), "maxUnavailable": whole(0, 1000)}),
-            "serviceAccount": closed({"create": flag(), "name": text(), "annotations": pairs()}),
+            "gateway": closed(
+                route | {"parentRefs": parents, "hostnames": texts()},
+                (),
+                when({"enabled": ON}, {"parentRefs": SOME}),
+            ),
+            "networkPolicy": closed(
+                policy,
+                (),
+                when({"enabled": ON}, {"operator": SOME}),
+                when(
+                    {"enabled": ON, "egress": {"properties": {"enabled": ON}, "required": ["enabled"]}},
+                    {"egress": {"properties": {"to": SOME}, "required": ["to"]}},
+                ),
+            ),
+            "podDisruptionBudget": closed(
+                {"enabled": flag(), "maxUnavailable": whole(0, 1000)},
+                (),
+                when({"enabled": ON}, {"maxUnavailable": {"minimum": 1}}),
+            ),
+            # Without one the operator would give the rights of the head to every pod of the namespace.
+            "serviceAccount": closed(
+                {"create": flag(), "name": text(), "annotations": pairs()},
+                (),
+                when({"create": {"const": False}}, {"name": GIVEN}),
+            ),
             "rbac": closed({"nodeAwareness": flag()}),
             "priorityClass": closed(
                 {
                     "create": flag(),
                     "value": whole(-2_147_483_648, 1_000_000_000),
-                    "preemptionPolicy": one_of("PreemptLowerPriority", "Never"),
+                    "preemptionPolicy": choice("PreemptLowerPriority", "Never"),
                 }
             ),
-            "gcsFaultTolerance": closed(redis),
+            "gcsFaultTolerance": closed(
+                redis,
+                (),
+                when({"enabled": ON}, {"redisAddress": GIVEN}),
+                when({"enabled": ON, "usernameKey": GIVEN}, {"existingSecret": GIVEN}),
+            ),
             "tests": closed(
-                {"timeoutSeconds": whole(10, _DAY_S), "model": text(), "gpuProof": closed(proof)}
+                {
+                    "timeoutSeconds": whole(10, _DAY_S),
+                    "model": text(),
+                    "gpuProof": closed(
+                        proof, (), when({"model": GIVEN}, {"randomWeights": {"const": ""}}, required=False)
+                    ),
+                }
             ),
         }
 

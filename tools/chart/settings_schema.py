@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.load import OWNED, known_arguments
 from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
 
 Schema = dict[str, Any]
@@ -78,7 +79,12 @@ class SettingsTypes:
         """An entry of `models`: the settings, and the two keys of the chart's own."""
         schema = self._of(ModelSettings, without=FROM_PROFILE)
         schema["required"] = ["gpuProfile"]
-        schema["properties"] |= {"gpuProfile": {"type": "string"}, "autoscaling": self.knobs()}
+        own = {
+            "gpuProfile": {"type": "string"},
+            "engine_args": engine_arguments(),
+            "autoscaling": self.knobs(),
+        }
+        schema["properties"] |= own
         self.definitions["Schedule"]["properties"]["timezone"] = {"type": "string", "enum": timezones()}
         return schema
 
@@ -91,6 +97,21 @@ class SettingsTypes:
             schema["properties"].pop(name, None)
         schema.pop("description", None)
         return schema
+
+
+def engine_arguments() -> dict[str, Any]:
+    """`engine_args` of a model: vLLM's arguments, except those that a setting of Tideserve decides.
+
+    Raises RuntimeError without vLLM, whose source has the names.
+    """
+    known = known_arguments()
+    if known is None:
+        raise RuntimeError("vLLM is not installed: its source has the names of its arguments")
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {name: {} for name in sorted(known - set(OWNED))},
+    }
 
 
 def timezones() -> list[str]:

@@ -1,71 +1,57 @@
 {{/*
-Named objects that the cluster does not have, as a YAML list of sentences: pods that name them do not start. Helm asks
-the cluster at install and upgrade only, and a question that may not be asked would fail the release: so it begins with a
-ConfigMap that every namespace has, and `rbac.nodeAwareness: false` leaves out what belongs to no namespace.
+Named objects that the cluster does not have, one a line: pods that name them do not start. Helm asks the cluster only
+at install and upgrade. A question that the user may not ask would fail the release. So the first question is for a
+ConfigMap that every namespace has, and `rbac.nodeAwareness: false` leaves out objects that belong to no namespace.
 */}}
 {{- define "tideserve.missing" -}}
-{{- $missing := list -}}
 {{- $namespace := .Release.Namespace -}}
 {{- if lookup "v1" "ConfigMap" $namespace "kube-root-ca.crt" -}}
+{{- $redis := .Values.gcsFaultTolerance -}}
 {{- $secrets := list
       (list "apiKeys.existingSecret" .Values.apiKeys.existingSecret .Values.apiKeys.key)
       (list "rayAuth.existingSecret" .Values.rayAuth.existingSecret "auth_token")
-      (list "huggingFaceToken.existingSecret" .Values.huggingFaceToken.existingSecret .Values.huggingFaceToken.key) -}}
-{{- with .Values.gcsFaultTolerance -}}
-{{- if and .enabled .existingSecret -}}
-{{- $secrets = append $secrets (list "gcsFaultTolerance.existingSecret" .existingSecret .passwordKey) -}}
-{{- end -}}
-{{- end -}}
-{{- range $index, $name := default list .Values.image.pullSecrets -}}
+      (list "huggingFaceToken.existingSecret" .Values.huggingFaceToken.existingSecret .Values.huggingFaceToken.key)
+      (list "gcsFaultTolerance.existingSecret" (ternary $redis.existingSecret "" $redis.enabled) $redis.passwordKey) -}}
+{{- range $index, $name := .Values.image.pullSecrets -}}
 {{- $secrets = append $secrets (list (printf "image.pullSecrets[%d]" $index) $name "") -}}
 {{- end -}}
 {{- range $secret := $secrets -}}
-{{- $name := index $secret 1 -}}
+{{- $at := index $secret 0 -}}
 {{- $key := index $secret 2 -}}
-{{- if $name -}}
-{{- $found := lookup "v1" "Secret" $namespace $name -}}
-{{- if not $found -}}
-{{- $missing = append $missing (printf "%s = %q: namespace %s has no such Secret" (index $secret 0) $name $namespace) -}}
-{{- else if and $key (not (hasKey (default dict $found.data) $key)) -}}
-{{- $missing = append $missing (printf "%s = %q: that Secret has no key %q; it has %s" (index $secret 0) $name $key (keys (default dict $found.data) | sortAlpha | join ", ")) -}}
+{{- with index $secret 1 -}}
+{{- $found := lookup "v1" "Secret" $namespace . -}}
+{{- $data := default dict $found.data -}}
+{{- if not $found }}
+{{ $at }} = {{ quote . }}: namespace {{ $namespace }} has no such Secret
+{{- else if and $key (not (hasKey $data $key)) }}
+{{ $at }} = {{ quote . }}: that Secret has no key {{ quote $key }}; it has {{ keys $data | sortAlpha | join ", " }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- with .Values.modelCache -}}
-{{- if and (eq .type "pvc") .pvc.existingClaim -}}
-{{- if not (lookup "v1" "PersistentVolumeClaim" $namespace .pvc.existingClaim) -}}
-{{- $missing = append $missing (printf "modelCache.pvc.existingClaim = %q: namespace %s has no such claim" .pvc.existingClaim $namespace) -}}
+{{- $cache := .Values.modelCache -}}
+{{- $claimed := eq $cache.type "pvc" -}}
+{{- with ternary $cache.pvc.existingClaim "" $claimed -}}
+{{- if not (lookup "v1" "PersistentVolumeClaim" $namespace .) }}
+modelCache.pvc.existingClaim = {{ quote . }}: namespace {{ $namespace }} has no such claim
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- if .Values.rbac.nodeAwareness -}}
-{{- $classes := list -}}
-{{- range $place := list "head" "ingressWorkers" "engineWorkers" -}}
-{{- if not (and (eq $place "engineWorkers") $.Values.priorityClass.create) -}}
-{{- $classes = append $classes (list "scheduling.k8s.io/v1" "PriorityClass" (printf "%s.priorityClassName" $place) (get $.Values $place).priorityClassName) -}}
-{{- end -}}
-{{- end -}}
+{{- $storage := ternary $cache.pvc.storageClassName "" (and $claimed (not $cache.pvc.existingClaim)) -}}
+{{- $classes := list
+      (list "scheduling.k8s.io/v1" "PriorityClass" "head.priorityClassName" .Values.head.priorityClassName)
+      (list "scheduling.k8s.io/v1" "PriorityClass" "ingressWorkers.priorityClassName" .Values.ingressWorkers.priorityClassName)
+      (list "scheduling.k8s.io/v1" "PriorityClass" "engineWorkers.priorityClassName" (ternary "" .Values.engineWorkers.priorityClassName .Values.priorityClass.create))
+      (list "storage.k8s.io/v1" "StorageClass" "modelCache.pvc.storageClassName" $storage)
+      (list "networking.k8s.io/v1" "IngressClass" "ingress.className" (ternary .Values.ingress.className "" .Values.ingress.enabled)) -}}
 {{- range $group := fromYaml (include "tideserve.groups" .) -}}
-{{- $profile := get $.Values.gpuProfiles $group.profile -}}
-{{- $classes = append $classes (list "node.k8s.io/v1" "RuntimeClass" (printf "gpuProfiles.%s.runtimeClassName" $group.profile) $profile.runtimeClassName) -}}
+{{- $classes = append $classes (list "node.k8s.io/v1" "RuntimeClass" (printf "gpuProfiles.%s.runtimeClassName" $group.profile) (get $.Values.gpuProfiles $group.profile).runtimeClassName) -}}
 {{- end -}}
-{{- with .Values.modelCache -}}
-{{- if and (eq .type "pvc") (not .pvc.existingClaim) -}}
-{{- $classes = append $classes (list "storage.k8s.io/v1" "StorageClass" "modelCache.pvc.storageClassName" .pvc.storageClassName) -}}
-{{- end -}}
-{{- end -}}
-{{- if .Values.ingress.enabled -}}
-{{- $classes = append $classes (list "networking.k8s.io/v1" "IngressClass" "ingress.className" .Values.ingress.className) -}}
-{{- end -}}
-{{- range $class := $classes | uniq -}}
-{{- $name := index $class 3 -}}
-{{- if $name -}}
-{{- if not (lookup (index $class 0) (index $class 1) "" $name) -}}
-{{- $missing = append $missing (printf "%s = %q: the cluster has no such %s" (index $class 2) $name (index $class 1)) -}}
+{{- range $class := ternary (uniq $classes) list .Values.rbac.nodeAwareness -}}
+{{- $kind := index $class 1 -}}
+{{- with index $class 3 -}}
+{{- if not (lookup (index $class 0) $kind "" .) }}
+{{ index $class 2 }} = {{ quote . }}: the cluster has no such {{ $kind }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- toYaml $missing -}}
 {{- end -}}
