@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 _SERVING = "vllm.entrypoints."
-ENGINE = Path(__file__).parents[1] / "serve_app/engine"
+APPLICATION = Path(__file__).parents[1] / "serve_app"
 
 # By class or function: as the engine imports it, or with its module where the engine only gets to hold it.
 CALLED = {
@@ -175,9 +175,9 @@ _Node = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def places() -> dict[str, tuple[str, ...]]:
-    """Return the modules in which the engine looks for each name of vLLM's."""
+    """Return the modules from which the application imports each name of vLLM."""
     found: dict[str, tuple[str, ...]] = {}
-    for path in sorted(ENGINE.rglob("*.py")):
+    for path in sorted(APPLICATION.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
                 found |= {alias.name: (node.module or "",) for alias in node.names}

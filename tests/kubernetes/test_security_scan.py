@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from tests.kubernetes.scan import Failed, needs_checkov, scan, with_pods
 from tests.kubernetes.tools import CHART, PROJECT, helm
-from tools.supply_chain.dockerfile import Dockerfile
+from tools.supply_chain.locks import IMAGES
+from tools.supply_chain.sbom import read_dockerfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,9 @@ def test_every_failed_check_has_a_reason_and_every_reason_is_needed() -> None:
         assert done.returncode == 0, done.stderr
         manifests[values.stem] = done.stdout
     dockerfiles = {"worst": WORST_DOCKERFILE}
-    for path in (PROJECT / "k8s/images").glob("*.Dockerfile"):
-        text = path.read_text()
-        dockerfiles[path.stem] = Dockerfile.read(text).resolved(text)
+    for image in IMAGES:
+        text = (PROJECT / f"k8s/images/{image}.Dockerfile").read_text()
+        dockerfiles[image] = text.replace("${BASE_IMAGE}", read_dockerfile(image)[0])
 
     failures = scan(manifests, dockerfiles)
 

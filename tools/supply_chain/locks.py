@@ -1,23 +1,21 @@
 """The lock files in `requirements/` as data."""
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from pip_requirements_parser import RequirementsFile  # type: ignore[import-untyped]
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 LOCKS = ("cpu", "gpu", "lab", "dev", "checkov", "pip", "uv")
 """Every lock file, without its ending."""
 IMAGES = ("cpu", "gpu")
-"""Those that images are made of, by the name of the Dockerfile too."""
+"""Lock files of images, by the names of their Dockerfiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One package of a lock file; `hashes` are those of every file of the release, SHA-256 in hexadecimal."""
+    """A package of a lock file, with the SHA-256 of every file of its release, in hexadecimal."""
 
     name: str
     version: str
@@ -25,29 +23,16 @@ class Locked:
 
 
 def lock_file(lock: str) -> Path:
-    """Where the lock file of that name is."""
+    """Return where the lock file of that name is."""
     return REQUIREMENTS / f"{lock}.txt"
 
 
-def read_lock(lock: str) -> list[Locked]:
-    """The packages of one lock file. Raises what `parse_lock` does."""
-    return list(parse_lock(lock_file(lock).read_text("utf-8")))
-
-
-def parse_lock(text: str) -> Iterator[Locked]:
-    """The packages of a lock file's text.
-
-    Raises ValueError for a line that names no exact version or has no hash, which pip would refuse too.
-    """
-    for line in text.replace("\\\n", " ").splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        wanted, *options = re.split(r"\s+--hash=", line.strip())
-        requirement = Requirement(wanted)
-        pins = list(requirement.specifier)
-        if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version:
-            raise ValueError(f"{wanted}: a lock names one exact version")
-        hashes = frozenset(option.removeprefix("sha256:") for option in options)
-        if not hashes or not all(re.fullmatch(r"[0-9a-f]{64}", each) for each in hashes):
-            raise ValueError(f"{wanted}: a lock has SHA-256 hashes")
-        yield Locked(canonicalize_name(requirement.name), pins[0].version, hashes)
+def read_lock(path: Path) -> list[Locked]:
+    """Return the packages of a lock file. Raises ValueError for one without exact version and SHA-256."""
+    found = []
+    for line in RequirementsFile.from_file(str(path), include_nested=False).requirements:
+        hashes = [text.partition("sha256:")[2] for text in line.hash_options]
+        if not line.name or not line.is_pinned or not hashes or not all(len(each) == 64 for each in hashes):
+            raise ValueError(f"{path.name}: {line.line} names no exact version and its SHA-256")
+        found.append(Locked(canonicalize_name(line.name), str(line.get_pinned_version), frozenset(hashes)))
+    return found
