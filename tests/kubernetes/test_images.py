@@ -1,4 +1,4 @@
-"""The images as their Dockerfiles describe them: pinned, without root, and with what the chart and KubeRay need.
+"""The images as their Dockerfiles describe them: pinned, without root, ready for the chart and KubeRay.
 
 No image is built here; docs/kubernetes-images.md describes how to try one.
 """
@@ -50,7 +50,7 @@ def copies(image: str, stage: str = r".*?") -> list[tuple[str, list[str]]]:
 
 
 def ignored(path: str) -> bool:
-    """Whether `.dockerignore` keeps `path` out: the last pattern that matches it or a folder above decides."""
+    """Whether `.dockerignore` keeps `path` out. The last pattern that matches it or its folder decides."""
     parts = Path(path).parts
     out = False
     for pattern in PATTERNS:
@@ -145,7 +145,7 @@ def test_the_proof_begins_with_the_packages_of_its_image(tmp_path: Path) -> None
 
     assert "gpu-proof: nvidia-smi is not found" in done.stderr, done.stderr
     assert done.returncode == 2
-    files = {name: file for name, file in json.loads(done.stdout.splitlines()[-1]).items()}
+    files: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     tops = {name: name.split(".")[0] for name in files}
     assert [files[name] for name, top in tops.items() if top in ours and str(site) not in files[name]] == []
     makers = importlib.metadata.packages_distributions()
