@@ -1,3 +1,4 @@
+import math
 from typing import Annotated, Any
 
 import pytest
@@ -7,7 +8,12 @@ from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.knobs import IngressKnobs, Knobs, Schedule, StartingValues
 from serve_app.settings.settings_error import from_pydantic
-from serve_app.settings.tree import HttpSettings, IngressSettings, RequestLogSettings
+from serve_app.settings.tree import (
+    HttpSettings,
+    IngressSettings,
+    RequestLogSettings,
+    StructuredOutputSettings,
+)
 
 
 class Part(ClosedModel):
@@ -48,32 +54,65 @@ def problems(model: type[ClosedModel], **given: Any) -> list[str]:
         ({"name": True}, "name = True: input should be a valid string"),
     ],
 )
-def test_a_boolean_in_the_place_of_a_number_is_refused_with_its_key_and_the_bounds(
-    given: dict[str, Any], problem: str
-) -> None:
+def test_a_boolean_for_a_number_is_refused_with_key_and_bounds(given: dict[str, Any], problem: str) -> None:
     assert problems(Thing, **given) == [problem]
 
 
-def test_booleans_are_taken_where_they_belong() -> None:
+def test_booleans_are_accepted_where_they_belong() -> None:
     thing = Thing.model_validate({"on": False, "parts": [{"on": True}], "anything": {"deep": [True]}})
 
     assert (thing.on, thing.parts, thing.anything) == (False, (Part(on=True),), {"deep": [True]})
 
 
-def test_what_is_no_field_and_what_is_not_finite_is_refused() -> None:
+def test_unknown_fields_and_infinite_numbers_are_refused() -> None:
     assert problems(Thing, cuont=1) == ["cuont = 1: no such setting"]
     assert "finite" in problems(Thing, share=float("inf"))[0]
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        Knobs, IngressKnobs, Schedule, StartingValues,
-        AppSettings, ModelSettings, HttpSettings, IngressSettings, RequestLogSettings,
-    ],
-)  # fmt: skip
-def test_of_all_settings_and_knobs_only_the_boolean_ones_take_a_boolean(model: type[ClosedModel]) -> None:
-    """Those of a list, such as `ttft_percentile`, have no 0 and no 1 in it."""
+MODELS = [
+    Knobs, IngressKnobs, Schedule, StartingValues,
+    AppSettings, ModelSettings, HttpSettings, IngressSettings, RequestLogSettings, StructuredOutputSettings,
+]  # fmt: skip
+each_model = pytest.mark.parametrize("model", MODELS)
+
+
+@each_model
+def test_every_number_has_a_least_value(model: type[ClosedModel]) -> None:
+    for name, schema in model.model_json_schema()["properties"].items():
+        for kind in (schema, *schema.get("anyOf", ())):
+            if kind.get("type") in ("integer", "number"):
+                assert kind.keys() & {"minimum", "exclusiveMinimum", "enum"}, name
+
+
+@each_model
+def test_a_number_beyond_its_bounds_is_refused_by_name(model: type[ClosedModel]) -> None:
+    for name, schema in model.model_json_schema()["properties"].items():
+        for kind in (schema, *schema.get("anyOf", ())):
+            beyond = [
+                kind[bound] + step
+                for bound, step in {
+                    "minimum": -1,
+                    "exclusiveMinimum": 0,
+                    "maximum": 1,
+                    "exclusiveMaximum": 0,
+                }.items()
+                if bound in kind
+            ]
+            for value in [*beyond, math.nan, math.inf] if beyond else []:
+                with pytest.raises(ValidationError) as caught:
+                    model.model_validate({name: value})
+                assert name in {error["loc"][0] for error in caught.value.errors()}, (name, value)
+
+
+@each_model
+def test_no_setting_changes_once_it_is_checked(model: type[ClosedModel]) -> None:
+    assert model.model_config["frozen"]
+    assert model.model_config["extra"] == "forbid"
+
+
+@each_model
+def test_only_boolean_settings_take_a_boolean(model: type[ClosedModel]) -> None:
+    """A choice such as `ttft_percentile` has no 0 and no 1."""
     taking = []
     for name in model.model_fields:
         with pytest.raises(ValidationError) as caught:
@@ -82,4 +121,5 @@ def test_of_all_settings_and_knobs_only_the_boolean_ones_take_a_boolean(model: t
         if all(error["loc"][0] != name for error in caught.value.errors()):
             taking.append(name)
 
-    assert taking == [name for name, field in model.model_fields.items() if field.annotation is bool]
+    boolean = (bool, bool | None)
+    assert taking == [name for name, field in model.model_fields.items() if field.annotation in boolean]

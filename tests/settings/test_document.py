@@ -22,13 +22,13 @@ def problems(text: str) -> list[str]:
     return caught.value.problems
 
 
-def test_a_key_given_twice_is_told_with_path_and_both_lines() -> None:
+def test_a_repeated_key_is_refused_with_path_and_lines() -> None:
     text = "models:\n- name: a\n  knobs:\n    max_replicas: 3\n    # later\n    max_replicas: 1\n- name: b\n"
 
     assert problems(text) == ["f.yaml:6: models[0].knobs.max_replicas: given twice; line 4 has it first"]
 
 
-def test_every_key_given_twice_is_told() -> None:
+def test_every_repeated_key_is_refused() -> None:
     assert problems("a: 1\nb: {c: 1, c: 2}\na: 2\na: 3\n") == [
         "f.yaml:2: b.c: given twice",
         "f.yaml:3: a: given twice; line 1 has it first",
@@ -39,13 +39,13 @@ def test_every_key_given_twice_is_told() -> None:
 @pytest.mark.parametrize(
     "text", ["yes: 1\ntrue: 2", "1: a\n0x1: b", "a: 1\n'a': 2", "1: a\n1.0: b", "=: 1\n=: 2"]
 )
-def test_keys_that_are_equal_once_read_are_one_key(text: str) -> None:
+def test_keys_that_read_as_equal_are_one_key(text: str) -> None:
     (line,) = problems(text)
 
     assert line.endswith("given twice; line 1 has it first")
 
 
-def test_twice_in_an_anchor_is_told_once() -> None:
+def test_a_repeated_key_in_an_anchor_is_reported_once() -> None:
     assert problems("x: &x {a: 1, a: 2}\ny: *x\nz: {<<: *x}\n") == ["f.yaml:1: x.a: given twice"]
 
 
@@ -59,7 +59,7 @@ def test_twice_in_an_anchor_is_told_once() -> None:
         "1: number\n'1': text\n",
     ],
 )
-def test_merges_and_anchors_work_as_before(text: str) -> None:
+def test_merges_and_anchors_work_as_in_pyyaml(text: str) -> None:
     assert parse_yaml(text, "f").value == yaml.safe_load(text)
 
 
@@ -69,7 +69,7 @@ def test_two_merges_in_a_mapping_are_refused() -> None:
     ]
 
 
-def test_a_line_is_that_of_the_value_in_force() -> None:
+def test_a_line_is_that_of_the_effective_value() -> None:
     document = parse_yaml("b: &b\n  a: 1\n  c: 2\none:\n  <<: *b\n  a: 5\n", "f")
 
     assert document.line(["one", "a"]) == 6
@@ -89,14 +89,14 @@ def test_a_line_is_that_of_the_value_in_force() -> None:
         ("a: !!python/name:os.system", "f.yaml:1: not YAML: could not determine a constructor"),
     ],
 )
-def test_what_cannot_be_read_is_told(text: str, told: str) -> None:
+def test_text_that_is_not_yaml_is_refused(text: str, told: str) -> None:
     (line,) = problems(text)
 
     assert line.startswith(told)
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(PROJECT)))
-def test_no_file_of_ours_has_a_key_twice(path: Path) -> None:
+def test_no_file_of_the_project_repeats_a_key(path: Path) -> None:
     text = read_text(path)
 
     for document in text.split("\n---\n"):

@@ -31,7 +31,7 @@ def model(**settings: Any) -> ModelSettings:
         ),
     ],
 )
-def test_it_tells_the_weights_the_hardware_and_what_is_not_the_default(
+def test_the_identity_has_weights_hardware_and_changed_settings(
     settings: dict[str, Any], identity: str
 ) -> None:
     assert engine_identity(model(**settings)) == identity
@@ -52,7 +52,7 @@ def test_it_tells_the_weights_the_hardware_and_what_is_not_the_default(
         {"engine_args": {"speculative_config": {"method": "ngram"}}},
     ],
 )
-def test_replicas_that_differ_in_what_decides_their_speed_have_different_identities(
+def test_settings_that_decide_speed_change_the_identity(
     settings: dict[str, Any],
 ) -> None:
     assert engine_identity(model(**settings)) != engine_identity(model())
@@ -70,20 +70,20 @@ def test_replicas_that_differ_in_what_decides_their_speed_have_different_identit
         {"env": {"HTTPS_PROXY": "http://proxy"}},
     ],
 )
-def test_what_changes_no_step_changes_no_identity(settings: dict[str, Any]) -> None:
+def test_other_settings_do_not_change_the_identity(settings: dict[str, Any]) -> None:
     assert engine_identity(model(**settings)) == engine_identity(model())
 
 
-def test_it_depends_on_no_knob() -> None:
+def test_no_knob_is_a_setting() -> None:
     assert not set(Knobs.model_fields) & set(ModelSettings.model_fields)
 
 
-def test_secrets_are_not_told() -> None:
+def test_the_identity_has_no_secrets() -> None:
     secret = {"hf_token": "s3cret", "speculative_config": {"model": "org/draft", "api_key": "s3cret"}}
     told = engine_identity(model(engine_args=secret, env={"VLLM_API_KEY": "s3cret"}))
 
     assert told == 'org/llama-7b on 1 x A100, speculative_config={"model": "org/draft"}'
 
 
-def test_its_number_is_the_same_in_every_process() -> None:
+def test_the_number_is_the_same_in_every_process() -> None:
     assert identity_number("org/llama-7b on 1 x A100") == 454414189.0

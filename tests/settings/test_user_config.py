@@ -1,6 +1,9 @@
+import json
+
 import pytest
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.user_config import read_user_config
 
@@ -43,3 +46,36 @@ def test_every_problem_is_named_with_its_key_and_its_bound() -> None:
 def test_a_key_of_another_place_is_named_too() -> None:
     assert problems({"models": {}}) == ["models = {}: no such setting"]
     assert problems({"ingress": {"max_replicas": 0}})[0].startswith("ingress.max_replicas = 0")
+
+
+def test_invalid_knobs_change_nothing() -> None:
+    live = LiveKnobs(DEFAULTS)
+    live.apply({"autoscaling": {"a": {"max_replicas": 6}}})
+
+    with pytest.raises(SettingsError):
+        live.apply({"autoscaling": {"a": {"max_replicas": 7}, "b": {"max_replicas": 0}}})
+
+    assert live.of("a").max_replicas == 6
+
+
+def test_removed_knobs_fall_back_to_the_defaults() -> None:
+    live = LiveKnobs(DEFAULTS)
+    live.apply({"autoscaling": {"a": {"max_replicas": 6}}, "ingress": {"max_replicas": 9}})
+    live.apply({})
+
+    assert live.of("a") == DEFAULTS["a"]
+    assert live.ingress == IngressKnobs()
+
+
+def test_knobs_checked_elsewhere_are_adopted() -> None:
+    live = LiveKnobs(DEFAULTS)
+    live.adopt({"a": Knobs(max_replicas=9), "b": DEFAULTS["b"]}, IngressKnobs(max_replicas=3))
+
+    assert (live.of("a").max_replicas, live.ingress.max_replicas) == (9, 3)
+
+
+def test_the_knobs_in_force_are_plain_json() -> None:
+    document = json.loads(json.dumps(LiveKnobs(DEFAULTS).document()))
+
+    assert Knobs.model_validate(document["models"]["b"]) == DEFAULTS["b"]
+    assert IngressKnobs.model_validate(document["ingress"]) == IngressKnobs()
