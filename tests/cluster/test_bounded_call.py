@@ -52,9 +52,7 @@ async def source(clock: Clock) -> AsyncIterator[Source]:
         await asyncio.to_thread(thread.join, LIMIT_S)
 
 
-async def test_the_first_who_asks_waits_for_an_answer_and_the_next_gets_the_same_while_it_is_fresh(
-    source: Source, clock: Clock
-) -> None:
+async def test_an_answer_is_reused_while_it_is_fresh(source: Source, clock: Clock) -> None:
     assert source.read.age_s() is None
     assert await source.read.get(LIMIT_S) == Answer(1, 100.0)
 
@@ -66,7 +64,7 @@ async def test_the_first_who_asks_waits_for_an_answer_and_the_next_gets_the_same
     assert await source.read.get(LIMIT_S) == Answer(2, 100.75)
 
 
-async def test_all_who_ask_at_once_share_one_call_off_the_event_loop(source: Source) -> None:
+async def test_concurrent_callers_share_one_call_off_the_event_loop(source: Source) -> None:
     answers = await asyncio.gather(*(source.read.get(LIMIT_S) for _ in range(100)))
 
     assert set(answers) == {Answer(1, 100.0)}
@@ -74,9 +72,7 @@ async def test_all_who_ask_at_once_share_one_call_off_the_event_loop(source: Sou
     assert threading.current_thread() not in source.threads
 
 
-async def test_a_call_that_hangs_is_waited_for_once_and_the_last_answer_has_to_do(
-    source: Source, clock: Clock
-) -> None:
+async def test_a_hanging_call_is_waited_for_once(source: Source, clock: Clock) -> None:
     await source.read.get(LIMIT_S)
     source.answers.clear()
     clock.now += 10.0
@@ -91,9 +87,7 @@ async def test_a_call_that_hangs_is_waited_for_once_and_the_last_answer_has_to_d
     assert source.calls == 2
 
 
-async def test_a_call_that_returns_after_all_counts_from_when_it_was_asked_and_is_followed_by_a_fresh_one(
-    source: Source, clock: Clock
-) -> None:
+async def test_a_late_answer_has_the_age_of_its_call(source: Source, clock: Clock) -> None:
     source.answers.clear()
     assert await source.read.get(0.01) is None
     clock.now += 30.0
@@ -106,9 +100,7 @@ async def test_a_call_that_returns_after_all_counts_from_when_it_was_asked_and_i
     assert await source.read.get(LIMIT_S) == Answer(2, 130.0)
 
 
-async def test_who_needs_an_answer_from_now_on_does_not_get_one_that_was_asked_for_before(
-    source: Source, clock: Clock
-) -> None:
+async def test_a_caller_can_require_a_call_that_begins_now(source: Source, clock: Clock) -> None:
     source.answers.clear()
     early = asyncio.create_task(source.read.get(LIMIT_S))
     await asyncio.sleep(0)
@@ -121,7 +113,7 @@ async def test_who_needs_an_answer_from_now_on_does_not_get_one_that_was_asked_f
     assert await late == Answer(2, 100.1)
 
 
-async def test_a_failure_is_logged_once_and_leaves_the_last_answer(
+async def test_a_failure_is_logged_once_and_keeps_the_last_answer(
     source: Source, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await source.read.get(LIMIT_S)
@@ -137,7 +129,7 @@ async def test_a_failure_is_logged_once_and_leaves_the_last_answer(
     assert caplog.messages == ["the source: failed: RuntimeError: GCS is gone"]
 
 
-async def test_who_stops_waiting_takes_nothing_from_the_others(source: Source) -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_others(source: Source) -> None:
     source.answers.clear()
     leaving, staying = (asyncio.create_task(source.read.get(LIMIT_S)) for _ in range(2))
     await asyncio.sleep(0)

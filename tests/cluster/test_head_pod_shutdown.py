@@ -23,23 +23,23 @@ class Cluster:
         return self.at - 100.0, said
 
 
-def test_a_head_that_stops_alone_waits_for_no_longer_than_workers_need_to_report() -> None:
+def test_a_head_that_stops_alone_waits_for_the_notice() -> None:
     assert Cluster(0).wait() == (5.0, "no worker drains, 5 s after the head was told to stop")
 
 
-def test_it_stays_until_the_last_worker_has_drained() -> None:
+def test_the_head_waits_until_the_last_worker_has_drained() -> None:
     seconds, said = Cluster(*[0] * 3, *[2] * 10, *[1] * 10, 0).wait()
 
     assert (seconds, said) == (23.0, "all workers had drained after 23 s")
 
 
-def test_workers_that_drain_for_longer_are_left_to_themselves() -> None:
+def test_the_wait_ends_after_its_timeout() -> None:
     seconds, said = Cluster(0, 3).wait()
 
     assert seconds == 40.0
     assert said == "workers still draining after 40 s: 3; they end by themselves"
 
 
-def test_a_worker_that_reports_late_is_waited_for_if_it_is_in_time() -> None:
+def test_a_worker_that_reports_within_the_notice_is_waited_for() -> None:
     assert Cluster(*[0] * 4, 1, 1, 0).wait()[0] == 6.0
     assert Cluster(*[0] * 6, 1, 1, 0).wait()[0] == 5.0

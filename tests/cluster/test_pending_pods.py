@@ -39,26 +39,18 @@ def pulling() -> dict[str, Any]:
     }
 
 
-def test_the_scheduler_s_reason_of_the_first_pod_that_asks_for_a_gpu_is_told() -> None:
-    assert (
-        why_pods_wait([pod("head", 0), pod("worker-a", 1), pod("worker-b", 4)]) == f"pod worker-a: {NO_ROOM}"
-    )
-
-
-def test_a_pod_without_a_node_speaks_before_one_that_pulls_its_image() -> None:
-    assert why_pods_wait([pod("a", 1, pulling()), pod("b", 1)]) == f"pod b: {NO_ROOM}"
-
-
-def test_a_pod_that_cannot_pull_its_image_says_so() -> None:
-    assert why_pods_wait([pod("a", 1, pulling())]) == "pod a: ErrImagePull: not found"
-
-
-def test_a_pod_nobody_has_looked_at_yet_gives_no_reason() -> None:
-    assert why_pods_wait([pod("a", 1, {"conditions": []})]) == ""
-
-
-def test_without_a_pod_that_waits_there_is_no_reason() -> None:
-    assert why_pods_wait([]) == ""
+@pytest.mark.parametrize(
+    ("pods", "reason"),
+    [
+        ([pod("head", 0), pod("worker-a", 1), pod("worker-b", 4)], f"pod worker-a: {NO_ROOM}"),
+        ([pod("a", 1, pulling()), pod("b", 1)], f"pod b: {NO_ROOM}"),  # a pod without a node comes first
+        ([pod("a", 1, pulling())], "pod a: ErrImagePull: not found"),
+        ([pod("a", 1, {"conditions": []})], ""),  # the scheduler has not looked at it
+        ([], ""),
+    ],
+)
+def test_the_first_gpu_pod_says_why_it_waits(pods: list[dict[str, Any]], reason: str) -> None:
+    assert why_pods_wait(pods) == reason
 
 
 @pytest.mark.parametrize("containers", ["containers", "initContainers"])
@@ -103,9 +95,7 @@ def test_pending_pods_of_the_namespace_are_read(server: ApiServer) -> None:
     assert server.asked == ["/api/v1/namespaces/tide/pods?fieldSelector=status.phase%3DPending"]
 
 
-def test_what_the_role_does_not_allow_is_told_once_and_never_raised(
-    server: ApiServer, logged: pytest.LogCaptureFixture
-) -> None:
+def test_a_forbidden_list_is_reported_once(server: ApiServer, logged: pytest.LogCaptureFixture) -> None:
     server.reply = (403, {"kind": "Status", "reason": "Forbidden", "message": "pods is forbidden"})
     pods = reader(server.url)
 
@@ -118,20 +108,20 @@ def test_what_the_role_does_not_allow_is_told_once_and_never_raised(
 @pytest.mark.parametrize(
     "answer", [(500, {"message": "etcd is gone"}), (200, b"<html>"), (200, {"kind": "Status"})]
 )
-def test_an_answer_that_is_no_list_is_told_and_not_raised(server: ApiServer, answer: tuple[int, Any]) -> None:
+def test_an_answer_that_is_no_list_is_reported(server: ApiServer, answer: tuple[int, Any]) -> None:
     server.reply = answer
 
     assert reader(server.url).read().startswith("cannot list pods in namespace tide: ")
 
 
-def test_a_server_that_is_not_there_is_told_and_not_raised() -> None:
+def test_a_server_that_is_down_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     assert reader(url).read().startswith("cannot list pods in namespace tide: NewConnectionError")
 
 
-def test_a_server_that_does_not_answer_is_waited_for_only_so_long() -> None:
+def test_a_silent_server_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert "ReadTimeoutError" in reader(url, timeout_s=0.05).read()

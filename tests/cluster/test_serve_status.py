@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     return questions
 
 
-def test_the_deployments_that_ray_serve_knows_are_told_with_their_replicas_by_state(
+def test_known_deployments_have_their_replicas_by_state(
     asked: list[tuple[str, ...]],
 ) -> None:
     found = deployment_statuses("shop", ["Engine-tide", "Engine-new"])
@@ -65,7 +65,7 @@ def test_without_ray_serve_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> 
     assert deployment_statuses("shop", ["Engine-tide"]) == {}
 
 
-def test_the_controller_has_the_method_and_takes_what_it_is_given() -> None:
+def test_the_controller_has_the_method_with_its_parameters() -> None:
     """Ray keeps it for its own tests."""
     method = ServeController.get_deployment_details  # type: ignore[attr-defined]
 

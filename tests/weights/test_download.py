@@ -1,4 +1,4 @@
-"""Loading models before replicas need them, from a hub in this process."""
+"""Models are downloaded before replicas need them, here from a hub in this process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -54,13 +54,13 @@ def _found(cache: Path, repository: str) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_what_an_engine_needs_is_there_afterwards_and_nothing_else(tmp_path: Path, load: Load) -> None:
+def test_exactly_the_files_that_an_engine_needs_are_downloaded(tmp_path: Path, load: Load) -> None:
     assert load(FakeHub({"org/model": WHOLE}), "org/model") == 0
     assert _found(tmp_path, "org/model") == set(WHOLE) - {"pytorch_model.bin"}
     assert (tmp_path / "models--org--model/refs/main").read_text() == COMMIT
 
 
-def test_a_second_run_loads_nothing_again(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_downloads_nothing(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeHub({"org/model": WHOLE})
     load(fake, "org/model")
     fake.sent.clear()
@@ -69,36 +69,20 @@ def test_a_second_run_loads_nothing_again(load: Load, capsys: pytest.CaptureFixt
     assert "org/model: downloading 0.00 GB of 0.00 GB" in capsys.readouterr().out
 
 
-def test_an_index_of_weights_that_are_not_there_is_no_download(
-    load: Load, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {name: WHOLE[name] for name in ("config.json", INDEX, "pytorch_model.bin")}
-
-    assert load(FakeHub({"org/model": files}), "org/model") == 2
-    assert "NothingToLoadError: the repository has no weights" in capsys.readouterr().err
-
-
-def test_a_repository_without_a_tokenizer_has_none_to_load(
-    load: Load, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert load(FakeHub({"org/model": {"weights.bin": b"1"}}), "--tokenizer=org/model") == 2
-    assert "NothingToLoadError: the repository has no tokenizer" in capsys.readouterr().err
-
-
-def test_a_damaged_index_may_be_whole_at_the_next_try(load: Load) -> None:
+def test_a_damaged_index_has_exit_status_1(load: Load) -> None:
     files = {**WHOLE, INDEX: b"<html>a proxy's page</html>"}
 
     assert load(FakeHub({"org/model": files}), "org/model") == 1
 
 
-def test_of_a_tokenizer_no_weights_are_loaded(tmp_path: Path, load: Load) -> None:
+def test_a_tokenizer_comes_without_weights(tmp_path: Path, load: Load) -> None:
     assert load(FakeHub({"org/model": WHOLE}), "--tokenizer=org/model") == 0
     assert _found(tmp_path, "org/model") == {
         "config.json", INDEX, "tokenizer.json",
     }  # fmt: skip
 
 
-def test_a_gated_model_says_what_to_do_and_the_others_are_loaded(
+def test_a_gated_model_does_not_stop_the_others(
     tmp_path: Path, load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = FakeHub({"org/gated": WHOLE, "org/open": WHOLE}, gated=frozenset({"org/gated"}))
@@ -109,29 +93,36 @@ def test_a_gated_model_says_what_to_do_and_the_others_are_loaded(
     assert "model-2.safetensors" in _found(tmp_path, "org/open")
 
 
+NO_WEIGHTS = "NothingToLoadError: the repository has no weights that vLLM can load"
+
+
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
         ("org/none", "org/none: RepositoryNotFoundError: 404 Client Error. "),
         ("org/model@v9", "org/model@v9: RevisionNotFoundError: 404 Client Error. Revision Not Found "),
         ("org/model:Q4", "org/model:Q4: HFValidationError: Repo id must use alphanumeric chars"),
-        ("org/bare", "org/bare: NothingToLoadError: the repository has no weights that vLLM can load"),
+        ("org/bare", f"org/bare: {NO_WEIGHTS}"),
+        ("org/index", f"org/index: {NO_WEIGHTS}"),
+        ("--tokenizer=org/weights", "NothingToLoadError: the repository has no tokenizer"),
     ],
 )
-def test_what_no_retry_mends_has_exit_status_2(
+def test_a_permanent_failure_has_exit_status_2(
     load: Load, capsys: pytest.CaptureFixture[str], wanted: str, words: str
 ) -> None:
-    assert load(FakeHub({"org/model": WHOLE, "org/bare": {"config.json": b"{}"}}), wanted) == 2
+    index = {name: WHOLE[name] for name in ("config.json", INDEX, "pytorch_model.bin")}
+    others = {"org/bare": {"config.json": b"{}"}, "org/index": index, "org/weights": {"weights.bin": b"1"}}
+    assert load(FakeHub({"org/model": WHOLE, **others}), wanted) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_hub_that_fails_is_worth_another_try(load: Load) -> None:
+def test_a_failing_hub_has_exit_status_1(load: Load) -> None:
     fake = FakeHub({"org/model": WHOLE})
     fake.broken = True
     assert load(fake, "org/model") == 1
 
 
-def test_a_hub_that_fails_after_its_list_does_not_pass_for_a_load(
+def test_a_hub_that_fails_after_its_list_is_a_failure(
     tmp_path: Path, load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its client then returns the folder of what is there, which is the index of the weights."""
@@ -146,18 +137,18 @@ def test_a_hub_that_fails_after_its_list_does_not_pass_for_a_load(
     assert "org/model: OSError: 4 of 5 files were not downloaded, such as " in capsys.readouterr().err
 
 
-def test_what_is_wanted_twice_needs_room_once(load: Load) -> None:
+def test_a_model_named_twice_needs_space_once(load: Load) -> None:
     assert load(FakeHub({"org/model": WHOLE}), "org/model", "org/model@main", free=300) == 0
 
 
-def test_nothing_is_loaded_where_not_all_has_room(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_downloaded_without_space_for_all(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeHub({"org/model": WHOLE})
     assert load(fake, "org/model", free=100) == 2
     assert "0.00 GB to download, 0.00 GB free; nothing was downloaded" in capsys.readouterr().err
     assert "model-1.safetensors" not in fake.sent
 
 
-def test_a_folder_that_cannot_be_made_is_told(
+def test_a_folder_that_cannot_be_made_is_reported(
     tmp_path: Path, load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -165,7 +156,7 @@ def test_a_folder_that_cannot_be_made_is_told(
     assert "file/hub: NotADirectoryError: " in capsys.readouterr().err
 
 
-def test_what_killed_downloads_left_makes_room(tmp_path: Path, load: Load) -> None:
+def test_leftovers_of_killed_downloads_are_removed(tmp_path: Path, load: Load) -> None:
     blobs = tmp_path / "models--org--model" / "blobs"
     blobs.mkdir(parents=True)
     old, new = blobs / "a.1.incomplete", blobs / "a.2.incomplete"
@@ -177,7 +168,7 @@ def test_what_killed_downloads_left_makes_room(tmp_path: Path, load: Load) -> No
     assert new.exists()
 
 
-def test_progress_is_a_line_of_a_log_every_half_minute(
+def test_progress_is_logged_every_half_minute(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = 100.0
@@ -191,17 +182,12 @@ def test_progress_is_a_line_of_a_log_every_half_minute(
     assert [line.partition(",")[0] for line in lines] == ["3.00 GB downloaded", "12.0 GB downloaded"]
 
 
-def test_a_real_download_tells_its_progress(
+def test_a_download_logs_its_progress(
     load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(download, "_REPORT_S", 0.0)
     load(FakeHub({"org/model": WHOLE}), "org/model")
     assert "0.00 GB downloaded, " in capsys.readouterr().out
-
-
-def test_a_revision_follows_an_at_sign() -> None:
-    assert download.Wanted.parse("org/model@refs/pr/1") == ("org/model", "refs/pr/1", False)
-    assert str(download.Wanted.parse("org/model")) == "org/model"
 
 
 def test_a_command_line_without_a_model_is_refused() -> None:
@@ -220,15 +206,13 @@ def test_a_command_line_without_a_model_is_refused() -> None:
         (["original/consolidated.00.pth", "model.onnx", "config.json"], [], None),
     ],
 )  # fmt: skip
-def test_the_weights_that_vllm_would_load_are_chosen_once(
+def test_the_weights_that_vllm_loads_are_chosen(
     files: list[str], indexed: list[str], chosen: str | None
 ) -> None:
     assert download.weight_patterns(files, indexed) == ([] if chosen is None else [chosen])
 
 
-def test_configurations_tokenizers_templates_and_code_are_loaded_beside_the_weights(
-    tmp_path: Path, load: Load
-) -> None:
+def test_configurations_tokenizers_templates_and_code_are_downloaded(tmp_path: Path, load: Load) -> None:
     wanted = [
         "config.json", "tokenizer.model.v3", "merges.txt", "q.tiktoken", "chat_template.jinja", "modeling.py",
     ]  # fmt: skip

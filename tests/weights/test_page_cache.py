@@ -37,7 +37,7 @@ def resident(path: Path) -> int:
         return PAGE * sum(page & 1 for page in pages)
 
 
-def test_weights_come_into_memory_and_what_lies_beside_them_does_not(tmp_path: Path) -> None:
+def test_only_weights_come_into_memory(tmp_path: Path) -> None:
     weights, other = written(tmp_path / "a.safetensors"), written(tmp_path / "a.bin")
     if resident(weights):
         pytest.skip("this file system keeps files in memory")
@@ -50,9 +50,7 @@ def test_weights_come_into_memory_and_what_lies_beside_them_does_not(tmp_path: P
     assert resident(other) == 0
 
 
-def test_weights_that_would_push_out_programs_are_left_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_too_large_for_memory_stay_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "a.safetensors")
     available = psutil.virtual_memory()._replace(available=2 * SIZE - 1)
     monkeypatch.setattr(page_cache.psutil, "virtual_memory", lambda: available)
@@ -60,8 +58,6 @@ def test_weights_that_would_push_out_programs_are_left_on_the_disk(
 
 
 @pytest.mark.parametrize("model", ["org/never-downloaded", "/nowhere/at-all"])
-def test_a_model_that_is_not_here_is_nothing_to_read(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_model_is_not_read(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert prefetch(model) == 0
