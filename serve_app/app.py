@@ -86,7 +86,6 @@ def engine_deployment(
         engine_class,
         name=model.deployment_name,
         max_ongoing_requests=model.max_ongoing_requests,
-        max_queued_requests=model.max_queued_requests,
         graceful_shutdown_timeout_s=model.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.5,
         **_HEALTH_CHECKS,

@@ -157,15 +157,15 @@ def test_a_lost_engine_core_is_noticed_within_seconds() -> None:
     assert engine()._deployment_config.health_check_period_s == 1
 
 
-def test_bounds_on_open_and_on_waiting_requests_are_the_settings() -> None:
+def test_bounds_on_open_requests_are_the_settings() -> None:
     ingress, (only,) = built(
         {
-            "models": [{"name": "a", "max_ongoing_requests": 12, "max_queued_requests": 56}],
+            "models": [{"name": "a", "max_ongoing_requests": 12}],
             "ingress": {"max_ongoing_requests": 34},
         }
     )
 
-    assert (only.max_ongoing_requests, only.max_queued_requests) == (12, 56)
+    assert only.max_ongoing_requests == 12
     assert ingress.max_ongoing_requests == 34
 
 

@@ -6,21 +6,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import msgspec
 import ray
 from ray import serve
 
 from serve_app import env
-from serve_app.api.errors import ApiError
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
-from serve_app.engine.ingress_connection import engine_request
 from serve_app.engine.launch import launch
 from serve_app.engine.niceness import giving_way
 from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
@@ -31,7 +28,6 @@ from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.log_segments import request_log_segments
 from serve_app.telemetry.request_log import RequestLog
-from serve_app.wire.data_plane import Call
 from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
 from serve_app.wire.signals import ENGINE_IDENTITY
 from serve_app.zygote.start import own_zygote
@@ -43,10 +39,6 @@ _GAUGE_INTERVAL_S = 1.0
 _RAY_WAIT_S = 1.0
 _PHASE = "the phase of this replica"
 _SPARE = "the spare process of the next replica"
-_call = msgspec.msgpack.Decoder(Call)
-ACCEPTED = "accepted"
-"""The first item of every call through Ray's handle: the wait for a replica is over, and that for the answer
-begins."""
 
 
 class Engine:
@@ -135,30 +127,6 @@ class Engine:
         signals = self._engine.report.take(self._data_plane.open_requests)
         self._metrics.count_steps(signals)
         return {**asdict(signals), ENGINE_IDENTITY: identity_number(self._startup.identity)}
-
-    async def call(self, message: bytes) -> AsyncIterator[Any]:
-        """Yield `ACCEPTED`, `(status, content type, headers, cached tokens)`, then bytes of the answer.
-
-        The cached tokens of a stream are known at its end, and follow it.
-
-        Args:
-            message: A `Call` of the data plane's contract, in MessagePack.
-        """
-        yield ACCEPTED
-        request = engine_request(_call.decode(message))
-        with told_as_runtime_errors():
-            try:
-                async with self._engine.client.call(request) as reply:
-                    yield reply.status, reply.content_type, dict(reply.headers), request.cached_tokens
-                    if reply.stream is None:
-                        yield reply.body
-                        return
-                    async for chunk in reply.stream:
-                        yield chunk
-                    yield request.cached_tokens
-            except ApiError as error:
-                yield error.status, "application/json", error.headers, None
-                yield error.body()
 
     async def check_health(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""

@@ -13,14 +13,12 @@ from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.api_key_file import ApiKeyFile
-from serve_app.api.engine_client import EngineClient
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ApiModel
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.engine_channels import EngineChannels
-from serve_app.ingress.handle_client import HandleClient
 from serve_app.ingress.held_requests import HeldRequests
 from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.ingress.local_listener import listen_for_haproxy
@@ -98,11 +96,7 @@ class Ingress:
         progress = ProgressReader(self._stored, model.deployment_name)
         held = HeldRequests(model, handle, knobs, progress, on_cold=self._cold_reports.start)
         admission = Admission(model, held, knobs)
-        engine: EngineClient = (
-            RelayClient(model, admission, self._channels)
-            if self._settings.ingress.data_plane == "relay"
-            else HandleClient(model, handle, admission, knobs)
-        )
+        engine = RelayClient(model, admission, self._channels)
         counters = IngressCounters(model.deployment_name, held, metrics)
         self._counters.append(counters)
         self._served.append(ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters))

@@ -13,7 +13,7 @@ from serve_app.ingress.replica_set import ReplicaSet, replica_set
 
 
 class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
-    """Sends a request to the replica that this process has picked, or to the least loaded."""
+    """Keeps the replica set of its deployment current. Requests do not go through it."""
 
     _replica_set: ReplicaSet | None = None
 
@@ -36,12 +36,5 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """One rank per replica: first the one that `HandleClient` has picked, then the least loaded."""
-        known = self._replica_set
-        picked = pending_request.metadata.session_id if pending_request is not None else ""
-
-        def rank(replica: RunningReplica) -> tuple[bool, int]:
-            name = replica.replica_id.unique_id
-            return name != picked, known.load(name) if known is not None else 0
-
-        return [[replica] for replica in sorted(candidate_replicas, key=rank)]
+        """Return each replica as a rank of its own: only a wake asks, and it sends no request."""
+        return [[replica] for replica in candidate_replicas]

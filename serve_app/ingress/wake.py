@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 logger = logging.getLogger("ray.serve")
@@ -70,8 +70,6 @@ class Wake:
             except DeploymentUnavailableError:
                 self._on_unavailable()
                 return
-            except BackPressureError as error:
-                logger.warning("model %s: Ray's queue is full: %s", self._model, error)
             except TimeoutError:
                 if asking.expired():
                     continue

@@ -191,8 +191,6 @@ class ModelSettings(ClosedModel):
 
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 1000
     """Requests one replica holds at once, running or queued in the engine."""
-    max_queued_requests: Annotated[int, Field(ge=1)] = 1000
-    """Requests that may wait in Ray Serve's queue with `data_plane: handle`; others get 429."""
     max_sequences_per_request: Annotated[int, Field(ge=1, le=10_000)] = 64
     """The largest product of a request's `n` and its number of prompts."""
     drain_timeout_s: Annotated[float, Field(ge=0)] = 600.0
@@ -204,6 +202,11 @@ class ModelSettings(ClosedModel):
     @model_validator(mode="before")
     @classmethod
     def _moved(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "max_queued_requests" in data:
+            raise ValueError(
+                "max_queued_requests: this setting was removed with data_plane = 'handle', whose queue it "
+                "bounded; delete the line. The knob max_held_requests bounds the requests that wait"
+            )
         if isinstance(data, dict) and "scaling" in data:
             raise ValueError(
                 "scaling: not a setting of `args`, where a change restarts replicas; replica counts are "
@@ -279,9 +282,16 @@ class IngressSettings(ClosedModel):
     resources: CustomResources = Field(default_factory=dict)
     """Ray's custom resources that one replica takes."""
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 10_000
-    data_plane: Literal["relay", "handle"] = "relay"
-    """How tokens come from the engine replica: with `relay` over HTTP from a port that the replica opens,
-    with `handle` through Ray Serve's deployment handle."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "data_plane" in data:
+            raise ValueError(
+                f"data_plane = {data['data_plane']!r}: this setting was removed; delete the line. Tokens "
+                "always come from a port that each engine replica opens, as with the former default, 'relay'"
+            )
+        return data
 
 
 class RequestLogSettings(ClosedModel):

@@ -94,10 +94,10 @@ class Prefix(msgspec.Struct, array_like=True):
 
 
 class Call(msgspec.Struct, tag=1, array_like=True):
-    """A request. With `data_plane: handle` it is the argument of the call through Ray's handle."""
+    """A request."""
 
     stream: int
-    """Chosen by the ingress, and new on its connection; 0 in a call through Ray's handle."""
+    """Chosen by the ingress, and new on its connection."""
     operation: str
     """One of `api.engine_client.OPERATIONS`; any other is answered with 404."""
     body: bytes

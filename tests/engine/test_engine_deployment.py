@@ -8,17 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
-import msgspec
 import pytest
 
 from serve_app import env
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane, engine_deployment
-from serve_app.engine.engine_deployment import ACCEPTED, Engine
+from serve_app.engine.engine_deployment import Engine
 from serve_app.engine.engine_report import EngineReport
-from serve_app.ingress.call_message import call_message
 from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.settings import ModelSettings, RequestLogSettings
 from serve_app.settings.identity import identity_number
@@ -26,7 +23,7 @@ from serve_app.telemetry import series
 from serve_app.telemetry.engine_metrics import EngineLimits
 from serve_app.wire.signals import ENGINE_IDENTITY
 from tests.engine.stub_core import StubCore, scheduled
-from tests.stub_engine import LIMIT_S, StubEngine, frames
+from tests.stub_engine import LIMIT_S, StubEngine
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
@@ -108,13 +105,6 @@ class Replica:
     async def stop(self) -> None:
         await self.engine.__del__()
         self._class.__del__ = lambda self: None  # type: ignore[attr-defined]
-
-    async def called(self) -> list[Any]:
-        asked = EngineRequest("completions", b"{}", "r-1", held_s=0.5, trace=TRACE, expected_cached_tokens=8)
-        asked.cache_salt = "of a key"
-        asked.arrived -= 1.5
-        message = msgspec.msgpack.encode(call_message(asked, b"{}"))
-        return [item async for item in self.engine.call(message)]
 
 
 @pytest.fixture
@@ -257,39 +247,6 @@ async def test_gauges_and_limits_are_published_without_being_asked_for(replica: 
 
     assert SERIES["llm_max_num_seqs"].values[-1] == (8, {})
     assert SERIES["llm_waiting_requests"].values[-1] == (0, {})
-
-
-async def test_a_call_is_accepted_before_it_is_answered(replica: Replica) -> None:
-    replica.running.client.cached_tokens = 3
-    head = (200, "application/json", {"Retry-After": "2"}, 3)
-    assert await replica.called() == [ACCEPTED, head, b"{}"]
-    (request,) = replica.running.client.requests
-    assert (request.request_id, request.held_s) == ("r-1", 0.5)
-    assert request.waited_s >= 1.5  # and what has passed since
-    assert (request.trace, request.expected_cached_tokens) == (TRACE, 8)
-    assert request.cache_salt == "of a key"
-
-
-async def test_a_stream_is_its_chunks_and_then_what_its_prompt_found_in_the_cache(replica: Replica) -> None:
-    replica.running.client.answer = frames(b"data: a\n\n", b"data: b\n\n")
-    replica.running.client.cached_tokens = 3
-
-    assert (await replica.called())[2:] == [b"data: a\n\n", b"data: b\n\n", 3]
-
-
-async def test_a_refusal_is_an_answer(replica: Replica) -> None:
-    error = ApiError(429, "too many", code="queue_full")
-    replica.running.client.answer = error
-
-    assert await replica.called() == [ACCEPTED, (429, "application/json", error.headers, None), error.body()]
-
-
-async def test_an_exception_leaves_as_one_that_any_process_can_load(replica: Replica) -> None:
-    replica.running.client.answer = LookupError("gone wrong")
-
-    with pytest.raises(RuntimeError, match="LookupError: gone wrong") as caught:
-        await replica.called()
-    assert type(caught.value) is RuntimeError
 
 
 async def test_a_dead_core_is_unhealthy_and_a_reason_to_go_elsewhere(replica: Replica) -> None:

@@ -9,13 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.engine.data_plane import DataPlane
-from serve_app.engine.engine_deployment import ACCEPTED
 from serve_app.ingress import ingress_deployment, observer, replica_set
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import SettingsError
@@ -23,7 +21,6 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import series
 from serve_app.wire import ingress_reports as held_requests
-from serve_app.wire.data_plane import Call
 from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
@@ -133,23 +130,6 @@ async def test_each_model_has_replicas_of_its_own(deployed: Deployed) -> None:
     assert (replies[3].status_code, replies[3].json()["error"]["code"]) == (404, "model_not_found")
     cards = (await deployed.http.get("/v1/models")).json()["data"]
     assert [card["id"] for card in cards] == ["tide", "org/embed"]
-
-
-async def test_through_rays_handle_the_same_request_takes_no_port(deployed: Deployed) -> None:
-    handle = deployed.handles["tide"]
-    handle.items._items = [ACCEPTED, (200, "text/event-stream", {}, None), FIRST, DONE]
-    handle.holds = False
-    await deployed.build(ingress={"data_plane": "handle"})
-    engine = StubEngine(EngineReply(200))
-    await deployed.start(engine)
-
-    reply = await deployed.ask(**STREAM)
-
-    assert (reply.status_code, reply.content) == (200, FIRST + DONE)
-    ((*asked, message),) = handle.calls
-    assert asked == ["call", "r0"]
-    assert msgspec.msgpack.decode(message, type=Call).operation == "chat_completions"
-    assert engine.requests == []
 
 
 async def test_what_happens_is_reported_to_the_policy(deployed: Deployed) -> None:

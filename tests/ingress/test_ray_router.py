@@ -18,11 +18,6 @@ def reachable(name: str) -> Any:
     return replica(name, address=f"10.0.0.1:{ord(name)}", token="key")
 
 
-def asking_for(name: str) -> Any:
-    """A request as Ray queues it, whose handle was told of the replica `name`."""
-    return SimpleNamespace(metadata=SimpleNamespace(session_id=name))
-
-
 @pytest.fixture
 def router(monkeypatch: pytest.MonkeyPatch) -> EngineRouter:
     """A router without the event loop, controller and metrics Ray would start it with."""
@@ -61,36 +56,7 @@ async def test_ray_itself_is_told_first(router: EngineRouter, monkeypatch: pytes
     assert len(told[0]) == 1
 
 
-async def test_replicas_rank_by_the_load_this_process_has_on_them(router: EngineRouter) -> None:
-    a, b, c = running = [reachable(name) for name in "abc"]
-    router.update_replicas(running)
-    known = replicas.replica_set(DEPLOYMENT)
-    slots = [known.take(10, tokens) for tokens in (100, 300, 200)]
-    assert None not in slots
+async def test_every_replica_is_a_candidate_of_a_wake(router: EngineRouter) -> None:
+    a, b = running = [reachable(name) for name in "ab"]
 
-    assert await router.choose_replicas(running) == [[a], [c], [b]]
-    for slot in slots:
-        assert slot is not None
-        known.answered(slot)
-    assert known.take(10) is not None  # on the first
-
-    assert await router.choose_replicas(running) == [[b], [c], [a]]
-
-
-async def test_the_replica_that_was_picked_comes_first_whatever_its_load(router: EngineRouter) -> None:
-    """The request itself is counted on it by then."""
-    a, b, c = running = [reachable(name) for name in "abc"]
-    router.update_replicas(running)
-    known = replicas.replica_set(DEPLOYMENT)
-    assert known.take(10, 5000) is not None
-    assert known.take(10) is not None
-
-    assert await router.choose_replicas(running, asking_for("a")) == [[a], [c], [b]]
-    assert await router.choose_replicas(running, asking_for("gone")) == [[c], [b], [a]]
-    assert await router.choose_replicas(running, asking_for("")) == [[c], [b], [a]]
-
-
-async def test_without_a_set_every_replica_is_still_a_candidate() -> None:
-    router = object.__new__(EngineRouter)
-
-    assert await router.choose_replicas([reachable("a"), reachable("b")]) != []
+    assert await router.choose_replicas(running) == [[a], [b]]

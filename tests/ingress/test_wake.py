@@ -3,7 +3,7 @@ import logging
 
 import pytest
 from ray.serve._private.common import DeploymentID
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from serve_app.ingress import wake
 from serve_app.ingress.wake import Wake, connect
@@ -125,7 +125,7 @@ async def test_engines_that_turn_out_not_to_start_are_noticed_while_the_question
     assert handle.asking == 0
 
 
-@pytest.mark.parametrize("oddity", [BackPressureError(3, 2), RuntimeError("odd"), TimeoutError("Ray's own")])
+@pytest.mark.parametrize("oddity", [RuntimeError("odd"), TimeoutError("Ray's own")])
 async def test_an_oddity_is_logged_and_the_question_put_again(
     oddity: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,9 +139,7 @@ async def test_an_oddity_is_logged_and_the_question_put_again(
         await asked.end()
 
     assert handle.chosen == 2
-    assert [record.levelname for record in caplog.records] == (
-        ["WARNING"] if isinstance(oddity, BackPressureError) else ["ERROR"]
-    )
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 async def test_a_replica_that_nobody_here_has_heard_of_is_not_asked_for_in_a_frenzy() -> None:

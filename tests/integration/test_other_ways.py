@@ -1,4 +1,4 @@
-"""The other data plane behind the other proxy, and a model that cannot start beside one that can."""
+"""Ray's own proxy, and a model that cannot start beside one that can."""
 
 import signal
 from collections.abc import Iterator
@@ -33,7 +33,6 @@ def other() -> Iterator[Running]:
         application(
             engine_settings(GOOD, max_num_seqs=1),
             engine_settings(BROKEN, model="/nowhere/at-all", env={"HF_HUB_OFFLINE": "1"}),
-            ingress={"data_plane": "handle"},
         ),
         proxy="ray",
     )
@@ -58,7 +57,7 @@ def client(other: Running) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def test_the_handle_streams_what_it_answers_whole(client: openai.OpenAI) -> None:
+def test_a_stream_has_the_text_of_a_whole_answer(client: openai.OpenAI) -> None:
     asked = {"model": GOOD, "messages": SEA, "max_tokens": 40, "temperature": 0}
     whole = client.chat.completions.create(**asked).choices[0].message.content
     stream = client.chat.completions.create(**asked, stream=True)

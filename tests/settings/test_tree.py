@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from serve_app.settings import (
     AppSettings,
     HttpSettings,
+    IngressSettings,
     ModelSettings,
     SettingsError,
     load_settings,
@@ -18,6 +19,14 @@ NAN = float("nan")
 def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
     (item,) = error.value.errors()
     return item["msg"]
+
+
+@pytest.mark.parametrize("value", ["relay", "handle"])
+def test_the_removed_data_plane_setting_is_refused_by_name(value: str) -> None:
+    with pytest.raises(ValidationError, match=f"data_plane = '{value}': this setting was removed; delete"):
+        IngressSettings.model_validate({"data_plane": value})
+    with pytest.raises(ValidationError, match="max_queued_requests: this setting was removed"):
+        ModelSettings.model_validate({"name": "a", "max_queued_requests": 56})
 
 
 @pytest.mark.parametrize("name", ["", " ", "sea horse", "-a", "a\n", "é", "a" * 201, "a'b"])
