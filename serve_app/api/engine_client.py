@@ -10,9 +10,9 @@ from typing import Literal, Protocol, get_args
 
 from serve_app.api.body_memory import BodyShare
 from serve_app.api.cold_wait import ColdWait
-from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace_context import TraceContext
+from serve_app.wire.continuation import Continuation, DeliveredTokens
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
@@ -108,8 +108,8 @@ class EngineReply:
     body: bytes = b""
     stream: AsyncIterator[bytes] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    journal: TokenJournal | None = None
-    """The tokens behind the events of `stream`. None where another engine could not go on with it."""
+    delivered: DeliveredTokens | None = None
+    """The delivered tokens of `stream`. None where another engine could not go on with it."""
 
     @property
     def content_type(self) -> str:

@@ -44,7 +44,7 @@ def engine_killed() -> ApiError:
 
 
 def not_continuable() -> ApiError:
-    """Return a 409 for a continuation of what has no journal."""
+    """Return a 409 for a stream of which no delivered tokens were noted."""
     return ApiError(
         409, "This answer cannot be continued after the engine that began it.", code="not_continuable"
     )

@@ -1,8 +1,8 @@
 """Streams that another engine can go on with, and streams that another engine began.
 
-While a stream runs, the ids of its tokens are told to a journal, each once its events have been handed on.
-From the journal another engine continues: vLLM's front end there gets the request as its client sent it, and
-only the engine core also gets the delivered tokens, as outputs that it has generated. vLLM's handlers are
+While a stream runs, the ids of its tokens are noted as delivered, each once its events have been handed on.
+From the delivered tokens another engine continues: vLLM's front end there sees the original request, and only
+the engine core also gets the delivered tokens, as outputs that it has generated. vLLM's handlers are
 given them once more, as outputs of an engine, so that their own state is right: what they count, what their
 parsers have seen, half a character, the beginning of a stop string. The events that they make of them are
 left out.
@@ -21,12 +21,12 @@ from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
 from serve_app.engine.continued_core import DELIVERED
 from serve_app.engine.delivered_tokens import advance
 from serve_app.engine.outputs_now import hand_on_now
+from serve_app.wire.continuation import DeliveredTokens
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
 _A_TURN = 16
@@ -46,15 +46,15 @@ class StreamPart:
     """What this engine generates of one stream: all of it, or what comes after the delivered tokens."""
 
     def __init__(self, request: EngineRequest) -> None:
-        self.journal: TokenJournal | None = None
-        """The tokens of this part. None where no other engine could go on with it."""
+        self.delivered: DeliveredTokens | None = None
+        """The delivered tokens of this part. None where no other engine could go on with it."""
         self.encode: Callable[[RequestOutput], bytes] | None = None
         """Makes the events of an output. None where more than the output decides what they are."""
         self._request = request
         self._continuation = request.continuation
         delivered = () if request.continuation is None else request.continuation.tokens
-        self._delivered = {index: list(tokens) for index, tokens in enumerate(delivered) if tokens}
-        self._replaying = bool(self._delivered)
+        self._before = {index: list(tokens) for index, tokens in enumerate(delivered) if tokens}
+        self._replaying = bool(self._before)
         self._replay: list[RequestOutput] = []
         self._ended: set[int] = set()
         """The sequences that had ended with their delivered tokens."""
@@ -75,13 +75,13 @@ class StreamPart:
         return _current.get()
 
     def open(self, prompt: Any, params: Any) -> None:
-        """Keep a journal of a generation that is about to start, if it can be continued."""
+        """Note the delivered tokens of a generation that is about to start, if it can be continued."""
         self._generations += 1
         alone = self._generations == 1
-        self.journal = TokenJournal() if alone and _is_continuable(prompt, params) else None
+        self.delivered = DeliveredTokens() if alone and _is_continuable(prompt, params) else None
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
-        """The delivered tokens once more, then `generated`, whose tokens go to the journal.
+        """The delivered tokens once more, then `generated`, whose tokens are noted as delivered.
 
         Whoever asks for the next output has handed on all events of the one before.
         """
@@ -112,9 +112,9 @@ class StreamPart:
         return bool(output.outputs)
 
     def _tell(self, output: RequestOutput) -> None:
-        if self.journal is not None:
+        if self.delivered is not None:
             for one in output.outputs:
-                self.journal.tell(one.index, one.token_ids)
+                self.delivered.note(one.index, one.token_ids)
 
     def hand_on(self, output: RequestOutput) -> bool:
         """Send the events of an output past the generators that wait for it. Returns whether it did."""
@@ -133,8 +133,8 @@ class StreamPart:
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
         """Bring a sequence that vLLM has just taken to the end of its delivered tokens."""
         index = state.request_index
-        delivered = self._delivered.get(index)
-        if not self._replaying or self.journal is None or delivered is None:
+        delivered = self._before.get(index)
+        if not self._replaying or self.delivered is None or delivered is None:
             return
         outputs = advance(state, request, delivered, 1 if self._one_by_one else len(delivered), max_model_len)
         self._replay += outputs
@@ -142,7 +142,7 @@ class StreamPart:
             self._ended.add(index)
 
     async def new_frames(self, frames: AsyncIterator[str | bytes]) -> AsyncGenerator[bytes]:
-        """Those of a handler's frames that are not in the delivered part, with that part's `created`.
+        """Those of a handler's frames that are not of the delivered tokens, with that part's `created`.
 
         Raises:
             ApiError: 409, if the stream cannot be continued.
@@ -150,7 +150,7 @@ class StreamPart:
         created = self._continuation.created if self._continuation is not None else 0
         try:
             async for frame in frames:
-                if self.journal is None:  # which is known once vLLM has been asked to generate
+                if self.delivered is None:  # which is known once vLLM has been asked to generate
                     raise not_continuable()
                 data = frame if isinstance(frame, bytes) else frame.encode()
                 if self._replaying and not data.startswith(ERROR_FRAME):
@@ -162,7 +162,7 @@ class StreamPart:
 
 
 def continue_streams(engine: AsyncLLM) -> None:
-    """Have `engine` keep journals of its streams and continue those of others. A second call does nothing."""
+    """Have `engine` note delivered tokens, and continue streams of others. A second call does nothing."""
     if "generate" in vars(engine):
         return
     processor = engine.output_processor
@@ -176,7 +176,7 @@ def continue_streams(engine: AsyncLLM) -> None:
         generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
         if part is not None:
             part.open(prompt, params)
-        return generated if part is None or part.journal is None else part.outputs(generated)
+        return generated if part is None or part.delivered is None else part.outputs(generated)
 
     def add_and_advance(request: Any, *args: Any, **kwargs: Any) -> None:
         add(request, *args, **kwargs)

@@ -10,10 +10,10 @@ from functools import partial
 
 import msgspec
 
-from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
+from serve_app.wire.continuation import DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     HELLO_BYTES,
@@ -46,9 +46,9 @@ class _Stream:
     credit: int = CREDIT_BYTES
     """Bytes that the ingress has room for."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
-    journal: TokenJournal | None = None
+    delivered: DeliveredTokens | None = None
     outputs: int = -1
-    """Those that the journal had told when data were last put."""
+    """Those whose tokens had been noted when data were last put."""
     data: list[bytes] = field(default_factory=list)
     ended: EngineRequest | None = None
     """The request, once nothing more comes of it."""
@@ -57,11 +57,11 @@ class _Stream:
     def begins_output(self) -> bool:
         """Whether the next data are the first that the engine's next output becomes.
 
-        One output may become several frames, and its tokens are told after the last of them. Sent apart, some
+        One output may become several frames, and its tokens are noted after the last. If sent apart, some
         of them would be sent again by the engine that goes on with the stream.
         """
-        before, self.outputs = self.outputs, 0 if self.journal is None else self.journal.outputs
-        return self.journal is None or before != self.outputs
+        before, self.outputs = self.outputs, 0 if self.delivered is None else self.delivered.outputs
+        return self.delivered is None or before != self.outputs
 
     def cancel(self) -> None:
         """Run it no longer."""
@@ -72,8 +72,8 @@ class _Stream:
         """What waits, which then waits no more."""
         data = b"".join(self.data)
         self.data.clear()
-        told = [] if self.journal is None else self.journal.take()
-        piece = Piece(self.number, data, [(sequence, list(tokens)) for sequence, tokens in told])
+        noted = [] if self.delivered is None else self.delivered.take()
+        piece = Piece(self.number, data, [(sequence, list(ids)) for sequence, ids in noted])
         if (ended := self.ended) is not None:
             piece.last, piece.lost = True, ended.lost
             piece.cached_tokens, piece.prompt_tokens = ended.cached_tokens, ended.prompt_tokens
@@ -219,13 +219,13 @@ class IngressConnection:
                 head.cached_tokens, head.prompt_tokens = request.cached_tokens, request.prompt_tokens
                 self._send(head)
                 return
-            head.streamed, head.continuable = True, reply.journal is not None
+            head.streamed, head.continuable = True, reply.delivered is not None
             self._send(head)
             await self._send_stream(stream, reply, request)
 
     async def _send_stream(self, stream: _Stream, reply: EngineReply, request: EngineRequest) -> None:
         assert reply.stream is not None
-        stream.journal = reply.journal
+        stream.delivered = reply.delivered
         farewell = b""
 
         def put(data: bytes) -> None:
@@ -282,13 +282,9 @@ def engine_request(call: Call) -> EngineRequest:
         call.body,
         call.request_id,
         call.waited_s,
-        call.held_s,
+        call.queued_s,
     )
-    if call.sent is not None:
-        sent = call.sent
-        request.continuation = Continuation(
-            tuple(sent.tokens), sent.created, sent.ttft_s, sent.moves, sent.identity
-        )
+    request.continuation = call.continuation
     if call.traceparent:
         request.trace = TraceContext(call.traceparent, call.tracestate)
     request.expected_cached_tokens = call.expected_cached_tokens

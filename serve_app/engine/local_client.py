@@ -118,7 +118,7 @@ class LocalEngine:
         if first.startswith(ERROR_FRAME):
             raise from_frame(first)
         record.status = 200
-        return EngineReply(200, stream=self._rest(first, frames, record), journal=part.journal)
+        return EngineReply(200, stream=self._rest(first, frames, record), delivered=part.delivered)
 
     async def _rest(
         self, first: bytes, frames: AsyncIterator[str | bytes], record: RequestRecord

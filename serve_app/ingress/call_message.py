@@ -1,11 +1,14 @@
 """A request as the data plane carries it to an engine replica."""
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.wire.data_plane import Call, Prefix, Sent
+from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Call, Prefix
 
 
-def call_message(request: EngineRequest, body: bytes, stream: int = 0, sent: Sent | None = None) -> Call:
-    """The message that hands `request` with `body` over, and what its client has been `sent` already."""
+def call_message(
+    request: EngineRequest, body: bytes, stream: int, continuation: Continuation | None = None
+) -> Call:
+    """The message that hands `request` with `body` over, and the delivered part of its answer."""
     trace, prefix = request.trace, request.prefix
     return Call(
         stream,
@@ -14,7 +17,7 @@ def call_message(request: EngineRequest, body: bytes, stream: int = 0, sent: Sen
         request.request_id,
         request.waited_s,
         request.held_s,
-        sent,
+        continuation,
         "" if trace is None else trace.traceparent,
         "" if trace is None else trace.tracestate,
         request.expected_cached_tokens,

@@ -10,6 +10,7 @@ from itertools import count
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.ingress.call_message import call_message
+from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     GREETING_BYTES,
@@ -24,7 +25,6 @@ from serve_app.wire.data_plane import (
     Hello,
     Piece,
     Refusal,
-    Sent,
     Step,
 )
 from serve_app.wire.frames import Frames
@@ -81,7 +81,9 @@ class EngineChannel:
             raise NeverBegunError(f"{address}: {error}") from error
         return channel
 
-    def call(self, request: EngineRequest, body: bytes, sent: Sent | None = None) -> EngineStream:
+    def call(
+        self, request: EngineRequest, body: bytes, continuation: Continuation | None = None
+    ) -> EngineStream:
         """Send `request` with `body`; what comes back is the stream's.
 
         Raises:
@@ -91,7 +93,7 @@ class EngineChannel:
             raise NeverBegunError(f"{self.address}: {self.lost.result()}")
         number = next(self._numbers)
         stream = self._streams[number] = EngineStream(self, number)
-        self.send(call_message(request, body, number, sent))
+        self.send(call_message(request, body, number, continuation))
         return stream
 
     def send(self, message: Hello | Call | Credit | Cancel) -> None:

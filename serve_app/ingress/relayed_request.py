@@ -17,7 +17,8 @@ from serve_app.ingress.engine_channels import EngineChannels
 from serve_app.ingress.refusals import replica_lost, unavailable
 from serve_app.ingress.replica_choice import Replica, Slot
 from serve_app.ingress.sent_so_far import SentSoFar
-from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Answer, Piece, Sent
+from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Answer, Piece
 
 logger = logging.getLogger("ray.serve")
 
@@ -81,7 +82,7 @@ class RelayedRequest:
         self._again = False
         self._looks_again_at = 0.0
 
-    async def begin(self, sent: Sent | None = None) -> Answer:
+    async def begin(self, continuation: Continuation | None = None) -> Answer:
         """The first of an answer, from the first replica that gives one.
 
         A request that has lost a replica is not given up for another replica's 429 or 503.
@@ -94,11 +95,11 @@ class RelayedRequest:
         refused: set[Replica] = set()
         for attempt in range(1, _ATTEMPTS + 1):
             again, self._again = self._again, True
-            identity = None if sent is None else sent.identity
+            identity = None if continuation is None else continuation.identity
             slot = await self._admission.take(self._request, again=again, identity=identity, refused=refused)
             self._part = _Part(slot)
             try:
-                answer = await self._ask(self._part, sent)
+                answer = await self._ask(self._part, continuation)
             except ConnectionError as error:
                 self._lose(error)
                 lost = error
@@ -182,14 +183,14 @@ class RelayedRequest:
             self._end(self._part)
             self._part = None
 
-    async def _ask(self, part: _Part, sent: Sent | None) -> Answer:
+    async def _ask(self, part: _Part, continuation: Continuation | None) -> Answer:
         replica, part.sent_at = part.slot.replica, time.perf_counter()
-        part.continues = sent is not None
+        part.continues = continuation is not None
         part.since = 0 if self._sent is None else self._sent.length
         try:
             channel = await self._channels.to(replica)
             self._request.expected_cached_tokens = self._admission.replicas.expected_tokens(part.slot)
-            part.stream = channel.call(self._request, self._body, sent)
+            part.stream = channel.call(self._request, self._body, continuation)
             answer = await part.stream.answer()
             _raise_if_lost(answer.lost)
             if answer.streamed:
@@ -199,7 +200,7 @@ class RelayedRequest:
             raise
         self._answered = True
         part.spent_before = self._spent
-        if sent is None and self._sent is not None:
+        if continuation is None and self._sent is not None:
             self._sent.identity = replica.identity  # nothing had been passed on of what another model began
         if answer.status < HTTPStatus.BAD_REQUEST:
             self._admission.replicas.answered(part.slot)
@@ -220,7 +221,7 @@ class RelayedRequest:
             return False
         with self._sent_again():
             try:
-                answer = await self.begin(sent.told(self._request.ttft_s or 0.0, moves))
+                answer = await self.begin(sent.continuation(self._request.ttft_s or 0.0, moves))
             except ApiError as error:
                 logger.warning("request %s: cannot be continued: %s", self._request.request_id, error.message)
                 return False
@@ -251,7 +252,7 @@ class RelayedRequest:
                 return False
             part, moved = _Part(slot), False
             try:
-                answer = await self._ask(part, sent.told(self._request.ttft_s or 0.0, moves))
+                answer = await self._ask(part, sent.continuation(self._request.ttft_s or 0.0, moves))
                 moved = answer.streamed
                 if answer.status == HTTPStatus.CONFLICT:
                     self._looks_again_at = math.inf  # every engine refuses it

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from serve_app.api.body_memory import BodyShare
 from serve_app.api.errors import ApiError
-from serve_app.wire.data_plane import Sent
+from serve_app.wire.continuation import Continuation
 
 MOST_BODY_BYTES = 256 << 10
 MOST_TOKENS = 64 << 10
@@ -68,9 +68,9 @@ class SentSoFar:
             return False
         return True
 
-    def told(self, ttft_s: float, moves: int) -> Sent | None:
-        """What the next replica is told; None if the client has been sent nothing."""
+    def continuation(self, ttft_s: float, moves: int) -> Continuation | None:
+        """What the next engine needs to go on; None if the client has been sent nothing."""
         if self._created is None:
             return None
         tokens = [list(ids) for ids in self._tokens] or [[]]
-        return Sent(tokens, self._created, ttft_s, moves, self.identity)
+        return Continuation(tokens, self._created, ttft_s, moves, self.identity)

@@ -23,6 +23,8 @@ import struct
 
 import msgspec
 
+from serve_app.wire.continuation import Continuation
+
 VERSION = 1
 """An ingress replica sends nothing to an engine replica of another version, which Ray is about to replace."""
 LENGTH = struct.Struct(">I")
@@ -66,22 +68,6 @@ class Hello(msgspec.Struct, tag=0, array_like=True):
     """The engine replica's own, 64 characters, which only Ray's control plane hands out."""
 
 
-class Sent(msgspec.Struct, array_like=True):
-    """What a client has been sent of an answer by replicas that were lost; see `api.continuation`."""
-
-    tokens: list[list[int]]
-    """The ids behind the events sent, by sequence: together at most 64 Ki (`ingress.sent_so_far`)."""
-    created: int
-    """`created` of the answer's events: whole seconds of Unix time; 0 for an answer that has none."""
-    ttft_s: float
-    """From the request's arrival at the ingress to its first event."""
-    moves: int
-    """How often the stream has moved to another engine, this time included: 1 or more."""
-    identity: str = ""
-    """The model that generated the tokens (`weights.model_identity`). An engine replica of another identity
-    answers with 409. "" where an earlier version does not tell; then nothing is compared."""
-
-
 class Prefix(msgspec.Struct, array_like=True):
     """What a prompt may share with others: hashes of its beginnings, as `api.prompt_prefix` makes them."""
 
@@ -107,10 +93,10 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """1 to 256 printable ASCII characters."""
     waited_s: float
     """Since its arrival at the ingress."""
-    held_s: float
+    queued_s: float
     """The part of it for which no replica could take the request: at most `waited_s`."""
-    sent: Sent | None = None
-    """None for a request that begins."""
+    continuation: Continuation | None = None
+    """The delivered part of the answer; None for a request that begins."""
     traceparent: str = ""
     """The client's trace context, validated: 55 characters; "" if there is none. See `api.trace_context`."""
     tracestate: str = ""

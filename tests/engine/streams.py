@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from serve_app.api.continuation import Continuation
 from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.wire.continuation import Continuation
 
 if TYPE_CHECKING:
     from serve_app.engine.local_client import LocalEngine
@@ -45,9 +45,9 @@ async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
     heard = Heard()
     async with client.call(request) as reply:
         assert reply.stream is not None
-        assert reply.journal is not None
+        assert reply.delivered is not None
         async for chunk in reply.stream:
-            for sequence, tokens in reply.journal.take():
+            for sequence, tokens in reply.delivered.take():
                 heard.tokens += tokens
                 heard.sequences += [sequence] * len(tokens)
             heard.told_before.append(len(heard.tokens))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.api.continuation import Continuation
 from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.continued_core import DELIVERED
@@ -17,6 +16,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.request_record import watch_sequences
 from serve_app.engine.serving import Serving
 from serve_app.settings import ModelSettings
+from serve_app.wire.continuation import Continuation
 from tests.engine.local import Log
 from tests.engine.streams import Heard, asked, continued, events, hear, said
 from tests.engine.stub_engine_core import StubEngineCore, configured, vllm_restored
@@ -125,11 +125,11 @@ async def test_a_stream_whose_events_are_sent_at_once_is_the_same_to_the_token(c
 
     async with client.call(request) as reply:
         assert reply.stream is not None
-        assert reply.journal is not None
+        assert reply.delivered is not None
         async for chunk in reply.stream:
             again.chunks.append(chunk)
             request.write_now = write_now
-        again.tokens = [token for _, tokens in reply.journal.take() for token in tokens]
+        again.tokens = [token for _, tokens in reply.delivered.take() for token in tokens]
         again.sequences = [0] * len(again.tokens)
 
     assert differences(whole, again).keys() <= {"created"}  # the second stream may be of the next second
@@ -357,8 +357,8 @@ async def test_a_stream_left_early_frees_its_sequence_and_tells_no_more(client: 
 
     while states:
         await asyncio.sleep(0)
-    assert reply.journal is not None
-    assert reply.journal.take() == []
+    assert reply.delivered is not None
+    assert reply.delivered.take() == []
 
 
 # Without a model: refusals, and failures before the first event.
@@ -376,11 +376,11 @@ def stub(serving: Serving) -> LocalEngine:
         ("completions", {"prompt": ["a", "b"], "max_tokens": 2}),
     ],
 )
-async def test_what_cannot_be_continued_has_no_journal_and_is_refused(
+async def test_a_stream_that_cannot_be_continued_notes_nothing_and_is_refused(
     stub: LocalEngine, operation: Operation, body: dict[str, Any]
 ) -> None:
     async with stub.call(asked(operation, body)) as reply:
-        assert reply.journal is None
+        assert reply.delivered is None
         assert reply.stream is not None
         assert [chunk async for chunk in reply.stream][-1].endswith(b"data: [DONE]\n\n")
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.continuation import Continuation, TokenJournal
 from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
@@ -20,6 +19,7 @@ from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import engine_channel
 from serve_app.ingress.engine_channel import EngineChannel, EngineStream, NeverBegunError
+from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     GREETING_BYTES,
@@ -34,7 +34,6 @@ from serve_app.wire.data_plane import (
     Hello,
     Piece,
     Refusal,
-    Sent,
 )
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
 
@@ -86,13 +85,13 @@ async def test_an_operation_reaches_the_engine_with_all_that_came_with_it() -> N
         request = EngineRequest("chat_completions", b"{}", "r-1", held_s=1.0, trace=TRACE)
         request.expected_cached_tokens = 48
         request.arrived -= 1.25
-        answer = await port.channel.call(request, b"{}", Sent([[5, 6]], 17, 0.5, 1)).answer()
+        answer = await port.channel.call(request, b"{}", Continuation([[5, 6]], 17, 0.5, 1)).answer()
 
     assert (answer.status, answer.body, answer.headers) == (201, b'{"ok":1}', {"Retry-After": "2"})
     (got,) = engine.requests
     assert (got.operation, got.body, got.request_id, got.held_s) == ("chat_completions", b"{}", "r-1", 1.0)
     assert got.waited_s >= 1.25
-    assert got.continuation == Continuation(([5, 6],), 17, 0.5, 1)
+    assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
     assert (got.trace, got.expected_cached_tokens) == (TRACE, 48)
 
 
@@ -244,16 +243,16 @@ async def test_what_streams_have_to_say_at_once_is_one_message() -> None:
 
 
 async def test_tokens_come_with_the_events_that_they_are_behind() -> None:
-    journal = TokenJournal()
+    delivered = DeliveredTokens()
 
     async def generated() -> AsyncIterator[bytes]:
         yield FIRST
-        journal.tell(0, [7])
+        delivered.note(0, [7])
         await asyncio.sleep(0)
         yield DONE
-        journal.tell(0, [8, 9])
+        delivered.note(0, [8, 9])
 
-    async with listening(StubEngine(EngineReply(200, stream=generated(), journal=journal))) as port:
+    async with listening(StubEngine(EngineReply(200, stream=generated(), delivered=delivered))) as port:
         stream = port.call()
         assert (await stream.answer()).continuable
         told = [(piece.data, piece.tokens) async for piece in stream.pieces()]
@@ -266,17 +265,17 @@ async def test_tokens_come_with_the_events_that_they_are_behind() -> None:
 @settings(max_examples=30, deadline=None)
 def test_frames_of_one_output_travel_with_its_tokens(outputs: list[list[int]]) -> None:
     """However large they are: those sent without their tokens would be sent again after a loss."""
-    journal = TokenJournal()
+    delivered = DeliveredTokens()
 
     async def generated() -> AsyncIterator[bytes]:
         for token, sizes in enumerate(outputs):
             for number, size in enumerate(sizes):
                 yield b"%d.%d %b\n\n" % (token, number, b"x" * size)
-            journal.tell(0, [token])
+            delivered.note(0, [token])
             await asyncio.sleep(0)
 
     async def received() -> list[tuple[list[bytes], list[int]]]:
-        async with listening(StubEngine(EngineReply(200, stream=generated(), journal=journal))) as port:
+        async with listening(StubEngine(EngineReply(200, stream=generated(), delivered=delivered))) as port:
             stream = port.call()
             await stream.answer()
             return [
@@ -297,15 +296,15 @@ def test_frames_of_one_output_travel_with_its_tokens(outputs: list[list[int]]) -
 
 
 async def test_what_comes_while_the_reader_is_busy_is_one_piece() -> None:
-    journal = TokenJournal()
+    delivered = DeliveredTokens()
 
     async def count() -> AsyncIterator[bytes]:
         for token in range(3):
             yield b"data: %d\n\n" % token
-            journal.tell(0, [token])
+            delivered.note(0, [token])
             await asyncio.sleep(0.01)  # a step each
 
-    async with listening(StubEngine(EngineReply(200, stream=count(), journal=journal))) as port:
+    async with listening(StubEngine(EngineReply(200, stream=count(), delivered=delivered))) as port:
         stream = port.call()
         await stream.answer()
         await asyncio.wait_for(asyncio.shield(port.plane.drain()), LIMIT_S)

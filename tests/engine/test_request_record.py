@@ -12,10 +12,10 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from serve_app.api.continuation import Continuation
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine import request_record
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures, watch_sequences
+from serve_app.wire.continuation import Continuation
 from serve_app.wire.request_line import RequestLine
 
 

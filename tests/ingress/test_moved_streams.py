@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
-from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
@@ -18,6 +17,7 @@ from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import relayed_request, sent_so_far
 from serve_app.ingress.replica_choice import Slot
+from serve_app.wire.continuation import DeliveredTokens
 from tests.ingress.relaying import DIED, DONE, MODEL, Fleet, request
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine
 
@@ -43,17 +43,17 @@ class CountingEngine(StubEngine):
         self.reached, self.more = asyncio.Event(), asyncio.Semaphore(0)
 
     async def _reply(self) -> EngineReply:
-        journal = TokenJournal()
+        delivered = DeliveredTokens()
         sent = self.request.continuation
         begin = len(sent.tokens[0]) if sent is not None else 0
         assert sent is None or list(sent.tokens[0]) == list(range(begin))
-        stream = self._count(begin, journal)
-        return EngineReply(200, stream=stream, journal=journal if self.continuable else None)
+        stream = self._count(begin, delivered)
+        return EngineReply(200, stream=stream, delivered=delivered if self.continuable else None)
 
-    async def _count(self, begin: int, journal: TokenJournal) -> AsyncIterator[bytes]:
+    async def _count(self, begin: int, delivered: DeliveredTokens) -> AsyncIterator[bytes]:
         for token in range(begin, min(TOKENS, max(self.until, begin + 1))):
             yield frame(token)
-            journal.tell(0, [token])
+            delivered.note(0, [token])
             await asyncio.sleep(0)
         if self.until < TOKENS:
             self.reached.set()
@@ -64,7 +64,7 @@ class CountingEngine(StubEngine):
             for token in range(self.until, TOKENS):
                 await self.more.acquire()
                 yield frame(token)
-                journal.tell(0, [token])
+                delivered.note(0, [token])
         yield DONE
 
     def go_on(self, tokens: int = TOKENS) -> None:
@@ -248,11 +248,11 @@ async def test_an_engine_that_stood_still_before_a_stream_came_does_not_speak_ag
     assert (text == WHOLE) == (stood_still != "since it was there")
 
 
-@pytest.mark.parametrize("why", ["no journal", "a long body", "many tokens", "refused"])
+@pytest.mark.parametrize("why", ["not continuable", "a long body", "many tokens", "refused"])
 async def test_what_cannot_be_continued_ends_in_an_error_event(
     fleet: Fleet, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = CountingEngine(until=25, continuable=why != "no journal")
+    first = CountingEngine(until=25, continuable=why != "not continuable")
     second: StubEngine = CountingEngine()
     if why == "a long body":
         monkeypatch.setattr(sent_so_far, "MOST_BODY_BYTES", 3)
@@ -373,13 +373,13 @@ def looks_for_room(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Que
     return found
 
 
-@pytest.mark.parametrize("why", ["no other replica", "no journal", "refused", "lost", "switched off"])
+@pytest.mark.parametrize("why", ["no other replica", "not continuable", "refused", "lost", "switched off"])
 async def test_a_stream_that_cannot_move_ends_where_it_began(
     fleet: Fleet, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
     refusing = StubEngine(ApiError(409, "no", code="not_continuable"))
-    first = CountingEngine(until=25, continuable=why != "no journal")
+    first = CountingEngine(until=25, continuable=why != "not continuable")
     await fleet.start(first)
     async with reading(fleet) as answer:
         await first.reached.wait()
@@ -390,7 +390,7 @@ async def test_a_stream_that_cannot_move_ends_where_it_began(
             await lose(await fleet.start(CountingEngine()))
         elif why == "switched off":
             fleet.knobs["drain_move_after_s"] = None
-        if why in ("no journal", "switched off"):
+        if why in ("not continuable", "switched off"):
             await fleet.start(CountingEngine())
         first.go_on(1)
         if why == "refused":
@@ -530,8 +530,8 @@ async def test_tokens_of_the_replica_that_is_left_do_not_restore_what_a_move_has
 class LingeringEngine(CountingEngine):
     """Ends its stream some time after its last event."""
 
-    async def _count(self, begin: int, journal: TokenJournal) -> AsyncIterator[bytes]:
-        async for data in super()._count(begin, journal):
+    async def _count(self, begin: int, delivered: DeliveredTokens) -> AsyncIterator[bytes]:
+        async for data in super()._count(begin, delivered):
             yield data
         self.reached.set()
         await self.more.acquire()

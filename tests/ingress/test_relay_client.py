@@ -333,7 +333,7 @@ async def test_a_stream_lost_before_its_first_frame_is_begun_again_elsewhere(
 async def test_a_stream_lost_after_its_first_frame_ends_in_an_error_event(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that another engine could not go on with: its engine keeps no journal."""
+    """One that another engine could not go on with: its engine keeps no delivered."""
     engine = StubEngine(failing(OSError("replica killed"), FIRST))
     await fleet.start(engine)
 

@@ -8,12 +8,12 @@ import pytest
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.models import Traffic
 from serve_app.api.write_now import WriteNowMiddleware
 from serve_app.ingress import relayed_request, sent_so_far
+from serve_app.wire.continuation import DeliveredTokens
 from tests.http_server import uvicorn_with
 from tests.ingress.relaying import DONE, Fleet, request
 from tests.ingress.test_moved_streams import TOKENS, WHOLE, CountingEngine, frame, lose, without_comments
@@ -182,16 +182,16 @@ class Bulky(StubEngine):
         return b"data: %d %s\n\n" % (number, b"x" * cls.BYTES)
 
     async def _reply(self) -> EngineReply:
-        journal = TokenJournal()
+        delivered = DeliveredTokens()
 
         async def stream() -> AsyncIterator[bytes]:
             for number in range(self.EVENTS):
                 await asyncio.sleep(0)
                 yield self.event(number)
-                journal.tell(0, [number])
+                delivered.note(0, [number])
             yield DONE
 
-        return EngineReply(200, stream=stream(), journal=journal)
+        return EngineReply(200, stream=stream(), delivered=delivered)
 
 
 async def test_a_client_that_does_not_read_gets_all_of_its_stream_in_order_when_it_does(fleet: Fleet) -> None:

@@ -1,0 +1,53 @@
+"""What an engine needs to go on with a stream of another one: the tokens that the client has been sent.
+
+Delivered tokens are tokens whose events the client was sent. An engine notes them in `DeliveredTokens`, each
+once all of its events have left, and they go to the ingress with the stream. If the engine is lost, the
+ingress sends them to another one in a `Continuation`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Continuation(msgspec.Struct, array_like=True, frozen=True):
+    """The delivered part of an answer, which other engines generated."""
+
+    tokens: Sequence[Sequence[int]]
+    """The ids of the delivered tokens, by sequence (vLLM's `index`): together at most 64 Ki."""
+    created: int
+    """`created` of the answer's events: whole seconds of Unix time; 0 for an answer that has none."""
+    ttft_s: float
+    """From the request's arrival at the ingress to its first event."""
+    moves: int = 1
+    """How often the stream has moved to another engine, this time included."""
+    identity: str = ""
+    """The model that generated the tokens (`weights.model_identity`). An engine of another identity answers
+    with 409. "" where an earlier version does not tell; then nothing is compared."""
+
+    def is_of(self, identity: str, vocabulary: int) -> bool:
+        """Whether an engine of the model `identity`, with token ids below `vocabulary`, can go on with it."""
+        if self.identity and self.identity != identity:
+            return False
+        return all(min(ids) >= 0 and max(ids) < vocabulary for ids in self.tokens if ids)
+
+
+class DeliveredTokens:
+    """The delivered tokens of one stream on its engine, until a message takes them to the ingress."""
+
+    __slots__ = ("_noted", "outputs")
+
+    def __init__(self) -> None:
+        self.outputs = 0
+        """How often tokens have been noted: at least once for each output of the engine."""
+        self._noted: list[tuple[int, Sequence[int]]] = []
+
+    def note(self, sequence: int, ids: Sequence[int]) -> None:
+        """Note tokens of a sequence, all of whose events have left."""
+        self.outputs += 1
+        self._noted.append((sequence, ids))
+
+    def take(self) -> list[tuple[int, Sequence[int]]]:
+        """Return the tokens noted since the last call, as pairs of sequence and ids."""
+        noted, self._noted = self._noted, []
+        return noted
