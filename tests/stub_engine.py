@@ -29,9 +29,9 @@ class StubEngine:
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
-        self.requests.append(replace(request))
+        self.requests.append(replace(request, state=replace(request.state)))
         self.request = request
-        request.cached_tokens, request.prompt_tokens = self.cached_tokens, self.prompt_tokens
+        request.state.cached_tokens, request.state.prompt_tokens = self.cached_tokens, self.prompt_tokens
         self.entered.set()
         try:
             yield await self._reply()

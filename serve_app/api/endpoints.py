@@ -74,16 +74,20 @@ class Endpoints:
             await check_structure(body)
             seen = read(body)
             model = seen.model
+            salt = getattr(state, "cache_salt", "")
+            session = session_of(http.scope["headers"], key)
             request = EngineRequest(
-                operation, body, state.request_id, state.arrived, seen.wants_stream, timeout_s
+                operation,
+                body,
+                state.request_id,
+                state.arrived,
+                seen.wants_stream,
+                timeout_s,
+                TraceContext.of(http.scope["headers"]),
+                salt,
+                None if seen.fields is None else prompt_prefix(seen.fields, session, salt),
+                BodyShare(self._memory, KEPT) if seen.wants_stream else None,
             )
-            request.cache_salt = getattr(state, "cache_salt", "")
-            if seen.fields is not None:
-                session = session_of(http.scope["headers"], key)
-                request.prefix = prompt_prefix(seen.fields, session, request.cache_salt)
-            request.trace = TraceContext.of(http.scope["headers"])
-            if seen.wants_stream:
-                request.kept = BodyShare(self._memory, KEPT)
             try:
                 share.belongs_to(model.name)
             except ApiError as error:

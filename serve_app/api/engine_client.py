@@ -30,48 +30,23 @@ EVENT_STREAM = "text/event-stream"
 
 
 @dataclass(slots=True)
-class EngineRequest:
-    """One API call, from its arrival to its end, with all that is known of it.
+class RequestState:
+    """What has happened to a request in this process. Each stage writes what it measures."""
 
-    The HTTP API creates it. Each stage on the way to the engine reads what it needs and writes down what it
-    measures. An engine replica has a request of its own, with the times that the ingress handed over.
-    """
-
-    operation: Operation
-    body: bytes
-    """The JSON body, untouched. Empty once an answer has begun: it is not sent to another replica then, and a
-    body may be megabytes."""
-    request_id: str
-    arrived: float = field(default_factory=time.perf_counter, compare=False)
-    """When the request arrived at the ingress, by this process's `time.perf_counter`, in seconds."""
-    wants_stream: bool = False
-    """Whether the client asked for a stream: its first byte then tells that the prompt is prefilled."""
-    timeout_s: float | None = None
-    """How long after its arrival the client wants it to be answered or given up. None for no such wish."""
-    tell_wait: Callable[[ColdWait], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
+    tell_wait: Callable[[ColdWait], Awaitable[None]] | None = None
     """Awaited every `keep_alive_interval_s` while no replica can take the request."""
-    write_now: Callable[[bytes], bool] | None = field(default=None, compare=False, repr=False)
-    """Sends what comes next of a stream at once, and returns whether it did; if not, the reply's `stream` is
-    to yield it. Of nothing it tells whether it would send. It may be called while `stream` is waited for, and
-    at no other time. None until the first of the stream has been sent, and where there is no such way."""
-    held_s: float = 0.0
-    """How much of the time before its first token the request was held until a replica could take it. The
-    hold queue adds to it."""
-    kept: BodyShare | None = field(default=None, compare=False, repr=False)
-    """At the ingress: counts the memory of what is kept of a stream to continue it elsewhere."""
-    continuation: Continuation | None = None
-    """What the client has been sent already: the engine sends only what comes after it."""
-    trace: TraceContext | None = None
-    """The trace that the client has made it a part of."""
-    prefix: PromptPrefix | None = field(default=None, compare=False, repr=False)
-    """At the ingress: what its prompt may share with others; None where it shares nothing."""
-    expected_cached_tokens: int | None = None
-    """Prompt tokens that the ingress expects in the prefix cache of the engine it has picked, over all
-    sequences; None where it expects nothing in particular."""
+    write_now: Callable[[bytes], bool] | None = None
+    """Sends the next bytes of a stream at once, and returns whether it did; if not, the reply's `stream` is
+    to yield them. Empty bytes send nothing, and return whether others would be sent. It may be called while
+    `stream` is waited for, and at no other time. None until the first of the stream has been sent, and where
+    there is no such way."""
+    queued_s: float = 0.0
+    """The part of the time before the first token for which no replica could take the request."""
     cached_tokens: int | None = None
-    """Those that the engine found there. None until its answer has ended, and for what generates nothing."""
+    """Prompt tokens that the engine found in its prefix cache, over all sequences. None until its answer has
+    ended, and for an operation that generates nothing."""
     prompt_tokens: int | None = None
-    """All of them. None until its answer has ended, and for several sequences."""
+    """All prompt tokens. None until the answer has ended, and for several sequences."""
     lost: str = ""
     """On an engine replica: which of the data plane's `LOSSES` has ended the answer; "" for none."""
     ttft_s: float | None = None
@@ -80,20 +55,50 @@ class EngineRequest:
     """How the request ended; None until then."""
     refused: bool = False
     """Whether it was refused with 429 or 503, and counted as that."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One API call as it arrived, at the ingress or at an engine replica, and the state of it there."""
+
+    operation: Operation
+    body: bytes
+    """The JSON body, untouched; empty after `release_body`."""
+    request_id: str
+    arrived: float = field(default_factory=time.perf_counter, compare=False)
+    """When the request arrived at the ingress, by this process's `time.perf_counter`, in seconds."""
+    wants_stream: bool = False
+    """Whether the client asked for a stream: its first byte then tells that the prompt is prefilled."""
+    timeout_s: float | None = None
+    """How long after its arrival the client wants it to be answered or given up. None for no such wish."""
+    trace: TraceContext | None = None
+    """The trace that the client has made it a part of."""
     cache_salt: str = field(default="", repr=False)
     """Keeps prompts of clients with different API keys apart in prefix caches; "" where nothing does."""
+    prefix: PromptPrefix | None = field(default=None, compare=False, repr=False)
+    """At the ingress: what its prompt may share with others; None where it shares nothing."""
+    kept: BodyShare | None = field(default=None, compare=False, repr=False)
+    """At the ingress: counts the memory of what is kept of a stream to continue it elsewhere."""
+    continuation: Continuation | None = None
+    """On an engine replica: the delivered part of the answer. The engine sends what comes after it."""
+    expected_cached_tokens: int | None = None
+    """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
+    sequences; None where it expects nothing in particular."""
+    state: RequestState = field(default_factory=RequestState, compare=False)
+    body_bytes: int = field(init=False, compare=False)
+    """The size of the body, also after its release."""
 
-    @classmethod
-    def handed_over(
-        cls, operation: Operation, body: bytes, request_id: str, waited_s: float, held_s: float
-    ) -> EngineRequest:
-        """The request on an engine replica, which has arrived at the ingress `waited_s` ago."""
-        return cls(operation, body, request_id, time.perf_counter() - waited_s, held_s=held_s)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "body_bytes", len(self.body))
 
     @property
     def waited_s(self) -> float:
         """Seconds since the arrival at the ingress."""
         return time.perf_counter() - self.arrived
+
+    def release_body(self) -> None:
+        """Let go of the body once an answer has begun: it may be megabytes, and the answer take minutes."""
+        object.__setattr__(self, "body", b"")
 
 
 @dataclass(frozen=True, slots=True)

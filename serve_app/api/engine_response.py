@@ -61,7 +61,7 @@ class EngineResponse(Response):
         request, self._send, self._write_now = self._request, send, write_now(scope)
         self._traffic.opened(request)
         if request.wants_stream:
-            request.tell_wait = self._tell_wait
+            request.state.tell_wait = self._tell_wait
         answer = asyncio.ensure_future(self._answer())
         leaving = asyncio.ensure_future(_disconnected(receive))
         left = True  # also where Ray cancels this call, which it does on a client's behalf
@@ -80,9 +80,10 @@ class EngineResponse(Response):
             try:
                 results = await asyncio.gather(answer, leaving, return_exceptions=True)
             finally:  # A second cancellation must not leave the request open for ever.
-                request.outcome = request.outcome or ("abandoned" if left else "error")
+                state = request.state
+                state.outcome = state.outcome or ("abandoned" if left else "error")
                 # They refer to this response, which refers to the request.
-                request.tell_wait = request.write_now = None
+                state.tell_wait = state.write_now = None
                 self._drop_body()
                 self._traffic.closed(request)
         if isinstance(results[0], Exception):
@@ -94,7 +95,7 @@ class EngineResponse(Response):
         await asyncio.wait((answer,))
         if not answer.cancelled() or self._ended:
             return
-        if self._request.outcome is not None:  # only the end of the body is missing
+        if self._request.state.outcome is not None:  # only the end of the body is missing
             await self._send_part(b"", more=False)
             return
         assert self._request.timeout_s is not None
@@ -132,7 +133,7 @@ class EngineResponse(Response):
                 await self._send_part(chunk)
                 if not last:
                     self._first_byte()
-                    self._request.write_now = written
+                    self._request.state.write_now = written
                 before, last = last, chunk
                 if written is not None and written.last:
                     before, written.last = written.last, b""
@@ -142,7 +143,7 @@ class EngineResponse(Response):
             await self._send_part(b"", more=False)
         finally:
             if last.endswith(DONE):  # Clients may leave with it, before the engine's stream has ended.
-                self._request.outcome = stream_outcome(before, last)
+                self._request.state.outcome = stream_outcome(before, last)
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
         if not self._started:
@@ -153,7 +154,7 @@ class EngineResponse(Response):
             # A line break would end the event's data; in JSON it can only stand between two tokens.
             event = kind + b"data: " + body.replace(b"\n", b" ") + b"\n\n"
             await self._send_part(event + DONE, more=False)
-        self._request.outcome = status_outcome(status)
+        self._request.state.outcome = status_outcome(status)
         if status < HTTPStatus.BAD_REQUEST:
             self._first_byte()
 
@@ -175,12 +176,12 @@ class EngineResponse(Response):
         self._ended = not more
 
     def _first_byte(self) -> None:
-        self._request.ttft_s = self._request.waited_s
+        self._request.state.ttft_s = self._request.waited_s
         self._drop_body()
         self._traffic.first_byte(self._request)
 
     def _drop_body(self) -> None:
-        self._request.body = b""
+        self._request.release_body()
         self._release_body()
 
 

@@ -13,13 +13,13 @@ class Traffic:
         """The request has arrived with all of its body."""
 
     def first_byte(self, request: EngineRequest) -> None:
-        """The first event of an answer, or a whole answer, has been sent: `request.ttft_s` is known."""
+        """The first event of an answer, or a whole answer, has been sent: `request.state.ttft_s` is known."""
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         """The request was refused, with 429 or 503, because no replica or no memory could take it."""
 
     def closed(self, request: EngineRequest) -> None:
-        """Nothing more will be sent: `request.outcome` is known. Called once for each request opened."""
+        """Nothing more will be sent: `request.state.outcome` is known. Called once for each request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class StreamPart:
 
     def hand_on(self, output: RequestOutput) -> bool:
         """Send the events of an output past the generators that wait for it. Returns whether it did."""
-        write_now = self._request.write_now
+        write_now = self._request.state.write_now
         if write_now is None or self.encode is None or self._continuation is not None or output.finished:
             return False
         # One of several sequences has failed. The generators tell the client's errors from the server's.

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest
+from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest, RequestState
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
 from serve_app.wire.continuation import DeliveredTokens
@@ -75,8 +76,9 @@ class _Stream:
         noted = [] if self.delivered is None else self.delivered.take()
         piece = Piece(self.number, data, [(sequence, list(ids)) for sequence, ids in noted])
         if (ended := self.ended) is not None:
-            piece.last, piece.lost = True, ended.lost
-            piece.cached_tokens, piece.prompt_tokens = ended.cached_tokens, ended.prompt_tokens
+            piece.last, piece.lost = True, ended.state.lost
+            piece.cached_tokens = ended.state.cached_tokens
+            piece.prompt_tokens = ended.state.prompt_tokens
         return piece
 
 
@@ -216,7 +218,8 @@ class IngressConnection:
         async with self._engine.call(request) as reply:
             head = Answer(stream.number, reply.status, dict(reply.headers), reply.body)
             if reply.stream is None:
-                head.cached_tokens, head.prompt_tokens = request.cached_tokens, request.prompt_tokens
+                head.cached_tokens = request.state.cached_tokens
+                head.prompt_tokens = request.state.prompt_tokens
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None
@@ -240,7 +243,7 @@ class IngressConnection:
             return True
 
         async for data in reply.stream:
-            if request.lost:  # a client whose stream can go on elsewhere must not see it
+            if request.state.lost:  # a client whose stream can go on elsewhere must not see it
                 farewell += data
                 continue
             if stream.begins_output():
@@ -248,8 +251,8 @@ class IngressConnection:
                     stream.room.clear()
                     await stream.room.wait()
             put(data)
-            request.write_now = write_now
-        request.write_now = None
+            request.state.write_now = write_now
+        request.state.write_now = None
         stream.ended = request
         self._put(stream, farewell)
 
@@ -277,16 +280,14 @@ class IngressConnection:
 
 def engine_request(call: Call) -> EngineRequest:
     """What `call` hands over, as this engine replica's own request."""
-    request = EngineRequest.handed_over(
+    return EngineRequest(
         call.operation,  # type: ignore[arg-type]  # the caller has looked
         call.body,
         call.request_id,
-        call.waited_s,
-        call.queued_s,
+        time.perf_counter() - call.waited_s,
+        trace=TraceContext(call.traceparent, call.tracestate) if call.traceparent else None,
+        cache_salt=call.cache_salt,
+        continuation=call.continuation,
+        expected_cached_tokens=call.expected_cached_tokens,
+        state=RequestState(queued_s=call.queued_s),
     )
-    request.continuation = call.continuation
-    if call.traceparent:
-        request.trace = TraceContext(call.traceparent, call.tracestate)
-    request.expected_cached_tokens = call.expected_cached_tokens
-    request.cache_salt = call.cache_salt
-    return request

@@ -102,7 +102,7 @@ class LocalEngine:
                     record.failed(failure.status)
                 self._on_error(failure)
                 raise failure from error
-            request.body = b""  # parsed, and maybe megabytes; the answer may take minutes
+            request.release_body()
             yield reply
         finally:
             self._log(record)
@@ -148,7 +148,7 @@ class LocalEngine:
 
     def _lost(self, request: EngineRequest) -> ApiError:
         failure = engine_killed() if killed_from_outside(self._engine) else engine_died()
-        request.lost = failure.code or ""
+        request.state.lost = failure.code or ""
         return failure
 
     def _log(self, record: RequestRecord) -> None:

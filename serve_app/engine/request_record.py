@@ -51,9 +51,9 @@ class RequestRecord:
         if self.outcome != FAILED:
             self.outcome = COMPLETED
         if self.sequences:
-            self.request.cached_tokens = self.cached_tokens()
+            self.request.state.cached_tokens = self.cached_tokens()
             if len(self.sequences) == 1:
-                self.request.prompt_tokens = self.prompt_tokens()
+                self.request.state.prompt_tokens = self.prompt_tokens()
 
     def failed(self, status: int) -> None:
         """Note that an error ended the request, with the status for a client that has not been sent one."""
@@ -117,7 +117,7 @@ class RequestRecord:
             sequences=len(self.sequences),
             ttft_s=ttft if request.continuation is None else request.continuation.ttft_s,
             e2e_s=round(request.waited_s, 6),
-            held_s=round(request.held_s, 6),
+            held_s=round(request.state.queued_s, 6),
             status=self.status,
             outcome=self.outcome,
             trace_id=None if request.trace is None else request.trace.trace_id,
@@ -135,7 +135,7 @@ def latency_figures(request: EngineRequest, first: float, tokens: int) -> dict[s
     first = first or now
     between = (now - first) / (tokens - 1) if tokens > 1 else 0.0
     return {
-        "cold_wait_ms": round(request.held_s * 1e3, 3),
+        "cold_wait_ms": round(request.state.queued_s * 1e3, 3),
         "ttft_ms": round((first - request.arrived) * 1e3, 3),
         "inter_token_ms": round(between * 1e3, 3),
         "total_time_ms": round(total * 1e3, 3),

@@ -53,7 +53,7 @@ class Admission:
 
         Args:
             request: Waits if there is no replica, or others wait for one. The time before its first token
-                is added to its `held_s`.
+                is added to its `queued_s`.
             again: Whether it had a replica before, and lost it. It then waits for room as well, before
                 all others, and is not refused: it had been let in already.
             identity: The model that has begun the answer, for a stream that goes on: only its replicas can
@@ -89,7 +89,7 @@ class Admission:
         """A slot for a stream whose replica drains, where it would run at once; None if there is none.
 
         Args:
-            request: Has its body.
+            request: Its body may have been released.
             delivered_tokens: Those generated so far, which the next engine prefills behind the prompt.
             identity: The model that has begun the answer.
         """
@@ -102,4 +102,4 @@ def estimated_prompt_tokens(request: EngineRequest, most: int) -> int:
     """The prompt tokens that `request` asks an engine to prefill, at most `most`; 0 for tokenizing."""
     if request.operation not in GPU_OPERATIONS:
         return 0
-    return min(len(request.body) // BYTES_PER_TOKEN, most)
+    return min(request.body_bytes // BYTES_PER_TOKEN, most)

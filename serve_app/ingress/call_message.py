@@ -6,7 +6,11 @@ from serve_app.wire.data_plane import Call, Prefix
 
 
 def call_message(
-    request: EngineRequest, body: bytes, stream: int, continuation: Continuation | None = None
+    request: EngineRequest,
+    body: bytes,
+    stream: int,
+    continuation: Continuation | None = None,
+    expected_cached_tokens: int | None = None,
 ) -> Call:
     """The message that hands `request` with `body` over, and the delivered part of its answer."""
     trace, prefix = request.trace, request.prefix
@@ -16,11 +20,11 @@ def call_message(
         body,
         request.request_id,
         request.waited_s,
-        request.held_s,
+        request.state.queued_s,
         continuation,
         "" if trace is None else trace.traceparent,
         "" if trace is None else trace.tracestate,
-        request.expected_cached_tokens,
+        expected_cached_tokens,
         None if prefix is None else Prefix(list(prefix.blocks), prefix.end, prefix.session),
         cache_salt=request.cache_salt,
     )

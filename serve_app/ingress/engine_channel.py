@@ -82,7 +82,11 @@ class EngineChannel:
         return channel
 
     def call(
-        self, request: EngineRequest, body: bytes, continuation: Continuation | None = None
+        self,
+        request: EngineRequest,
+        body: bytes,
+        continuation: Continuation | None = None,
+        expected_cached_tokens: int | None = None,
     ) -> EngineStream:
         """Send `request` with `body`; what comes back is the stream's.
 
@@ -93,7 +97,7 @@ class EngineChannel:
             raise NeverBegunError(f"{self.address}: {self.lost.result()}")
         number = next(self._numbers)
         stream = self._streams[number] = EngineStream(self, number)
-        self.send(call_message(request, body, number, continuation))
+        self.send(call_message(request, body, number, continuation, expected_cached_tokens))
         return stream
 
     def send(self, message: Hello | Call | Credit | Cancel) -> None:

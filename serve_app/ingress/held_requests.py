@@ -169,7 +169,7 @@ class HeldRequests:
                     self._model, len(self._queue), knobs.max_held_requests, self._progress.current
                 )
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        now, size = self._clock(), len(request.body)
+        now, size = self._clock(), request.body_bytes
         held = HeldRequest(
             now, size, prompt_tokens, prefill_budget_s, request.prefix, again, identity, future
         )
@@ -184,8 +184,8 @@ class HeldRequests:
             raise
         finally:
             self._leave(held)
-            if request.ttft_s is None:  # later it is a pause within a stream, and no part of the TTFT
-                request.held_s += self._clock() - held.since
+            if request.state.ttft_s is None:  # later it is a pause within a stream, and no part of the TTFT
+                request.state.queued_s += self._clock() - held.since
 
     async def _until_released(self, request: EngineRequest, held: HeldRequest, knobs: Knobs) -> None:
         """Return when `held` has its slot; meanwhile tell its client, and mind the deadline."""
@@ -197,9 +197,10 @@ class HeldRequests:
                 raise waited_too_long(self._model, knobs.cold_wait_timeout_s, self._progress.current)
             if now >= tell_at:
                 tell_at = now + knobs.keep_alive_interval_s
-                if request.tell_wait is not None:
+                if request.state.tell_wait is not None:
                     seen = self._progress.current
-                    await request.tell_wait(ColdWait(self._model, seen.phase, seen.eta_s, now - held.since))
+                    wait = ColdWait(self._model, seen.phase, seen.eta_s, now - held.since)
+                    await request.state.tell_wait(wait)
             # At least one turn of the event loop, however short the interval.
             await asyncio.wait((held.slot,), timeout=max(0.0, min(deadline, tell_at) - self._clock()))
 

@@ -4,8 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -152,7 +151,7 @@ class RelayedRequest:
 
     def _pass_on_now(self, piece: Piece) -> bool:
         """Write a piece to the client within the call that has received it, if nothing else is to be done."""
-        write_now = self._request.write_now
+        write_now = self._request.state.write_now
         if write_now is None or self._part is None or self._part.slot.replica.unlisted_at is not None:
             return False
         if not write_now(piece.data):
@@ -189,8 +188,8 @@ class RelayedRequest:
         part.since = 0 if self._sent is None else self._sent.length
         try:
             channel = await self._channels.to(replica)
-            self._request.expected_cached_tokens = self._admission.replicas.expected_tokens(part.slot)
-            part.stream = channel.call(self._request, self._body, continuation)
+            expected = self._admission.replicas.expected_tokens(part.slot)
+            part.stream = channel.call(self._request, self._body, continuation, expected)
             answer = await part.stream.answer()
             _raise_if_lost(answer.lost)
             if answer.streamed:
@@ -210,8 +209,8 @@ class RelayedRequest:
 
     def _told(self, end: Answer | Piece) -> None:
         """Note what an engine tells of the prompt at the end of its answer."""
-        request = self._request
-        request.cached_tokens, request.prompt_tokens = end.cached_tokens, end.prompt_tokens
+        state = self._request.state
+        state.cached_tokens, state.prompt_tokens = end.cached_tokens, end.prompt_tokens
         if self._part is not None and not self._part.continues:
             self._admission.replicas.learned(self._part.slot, end.cached_tokens, end.prompt_tokens)
 
@@ -219,12 +218,11 @@ class RelayedRequest:
         """Have another replica go on with the stream of one that is lost. Returns whether one does."""
         if self._spent >= _RETRY_BUDGET:
             return False
-        with self._sent_again():
-            try:
-                answer = await self.begin(sent.continuation(self._request.ttft_s or 0.0, moves))
-            except ApiError as error:
-                logger.warning("request %s: cannot be continued: %s", self._request.request_id, error.message)
-                return False
+        try:
+            answer = await self.begin(sent.continuation(self._request.state.ttft_s or 0.0, moves))
+        except ApiError as error:
+            logger.warning("request %s: cannot be continued: %s", self._request.request_id, error.message)
+            return False
         if not answer.streamed:
             logger.warning("request %s: cannot be continued: %s", self._request.request_id, answer.body)
         return answer.streamed
@@ -246,40 +244,30 @@ class RelayedRequest:
 
         Until it does, the present one goes on; what it generates meanwhile is not read.
         """
-        with self._sent_again():
-            slot = self._admission.take_for_move(self._request, sent.length, sent.identity)
-            if slot is None:
-                return False
-            part, moved = _Part(slot), False
-            try:
-                answer = await self._ask(part, sent.continuation(self._request.ttft_s or 0.0, moves))
-                moved = answer.streamed
-                if answer.status == HTTPStatus.CONFLICT:
-                    self._looks_again_at = math.inf  # every engine refuses it
-            except ConnectionError as error:
-                logger.warning("request %s: not moved: %s", self._request.request_id, error)
-                cost = self._cost_of(error, part)
-                self._spent += cost
-                if cost >= _FAILED or self._spent >= _RETRY_BUDGET:
-                    self._looks_again_at = math.inf  # it can stay where it is, and others lose no engine
-            finally:
-                if not moved:
-                    self._end(part)
+        slot = self._admission.take_for_move(self._request, sent.length, sent.identity)
+        if slot is None:
+            return False
+        part, moved = _Part(slot), False
+        try:
+            answer = await self._ask(part, sent.continuation(self._request.state.ttft_s or 0.0, moves))
+            moved = answer.streamed
+            if answer.status == HTTPStatus.CONFLICT:
+                self._looks_again_at = math.inf  # every engine refuses it
+        except ConnectionError as error:
+            logger.warning("request %s: not moved: %s", self._request.request_id, error)
+            cost = self._cost_of(error, part)
+            self._spent += cost
+            if cost >= _FAILED or self._spent >= _RETRY_BUDGET:
+                self._looks_again_at = math.inf  # it can stay where it is, and others lose no engine
+        finally:
+            if not moved:
+                self._end(part)
         if moved:
             if self._request.prefix is not None:
                 self._admission.replicas.prefixes.holds(slot.replica.replica_id, self._request.prefix)
             self._leave()
             self._part = part
         return moved
-
-    @contextmanager
-    def _sent_again(self) -> Iterator[None]:
-        """The request has its body, whose length the pick goes by, and only meanwhile."""
-        self._request.body = self._body
-        try:
-            yield
-        finally:
-            self._request.body = b""
 
     def _end(self, part: _Part) -> None:
         if part.stream is not None:

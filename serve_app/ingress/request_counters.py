@@ -40,30 +40,31 @@ class IngressCounters(Traffic):
         self.open_requests += 1
         if request.operation in GPU_OPERATIONS:
             self._arrivals += 1
-            self._arrived_bytes += len(request.body)
+            self._arrived_bytes += request.body_bytes
             self._metrics.arrivals.inc(1)
 
     def first_byte(self, request: EngineRequest) -> None:
         """See `Traffic`."""
         if request.operation in GPU_OPERATIONS:
-            cold = "true" if request.held_s > COLD_AFTER_S else "false"
-            self._metrics.ttft.observe(request.ttft_s, tags={"cold": cold})
+            cold = "true" if request.state.queued_s > COLD_AFTER_S else "false"
+            self._metrics.ttft.observe(request.state.ttft_s, tags={"cold": cold})
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         """See `Traffic`."""
         if request.operation in GPU_OPERATIONS:
-            request.refused = True
+            request.state.refused = True
             self._metrics.rejections.inc(1, tags={"reason": error.code or "unknown"})
 
     def closed(self, request: EngineRequest) -> None:
         """See `Traffic`."""
         self.open_requests -= 1
+        state = request.state
         if request.operation in GPU_OPERATIONS:
-            self._metrics.responses.inc(1, tags={"outcome": request.outcome})
-            if request.outcome == "abandoned" and request.ttft_s is None and not request.refused:
+            self._metrics.responses.inc(1, tags={"outcome": state.outcome})
+            if state.outcome == "abandoned" and state.ttft_s is None and not state.refused:
                 self._metrics.abandonments.inc(1)
-        if request.held_s > COLD_AFTER_S:
-            self._metrics.cold_wait.observe(request.held_s)
+        if state.queued_s > COLD_AFTER_S:
+            self._metrics.cold_wait.observe(state.queued_s)
 
     def publish_held(self) -> None:
         """Publish how many requests are held, and for how long the first of them has been.

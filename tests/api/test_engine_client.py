@@ -3,7 +3,7 @@ from typing import get_args
 import pytest
 
 from serve_app.api.cold_wait import ColdWait
-from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation, RequestState
 from tests.stub_engine import frames
 
 
@@ -25,16 +25,12 @@ def test_a_wait_is_told_in_a_comment_that_parsers_skip(eta_s: float | None, eta:
     )
 
 
-async def tell(wait: ColdWait) -> None: ...
+def test_requests_are_equal_whenever_they_came_and_whatever_became_of_them() -> None:
+    early = EngineRequest("generate", b"{}", "r", 1.0, state=RequestState(queued_s=1.0))
+    assert early == EngineRequest("generate", b"{}", "r")
 
 
-def test_requests_are_equal_whenever_they_came_and_whoever_is_told_of_their_wait() -> None:
-    assert EngineRequest("generate", b"{}", "r", 1.0, tell_wait=tell) == EngineRequest("generate", b"{}", "r")
-
-
-def test_a_request_that_is_handed_over_arrived_as_long_ago_as_it_has_waited() -> None:
-    request = EngineRequest.handed_over("generate", b"{}", "r", waited_s=12.5, held_s=12.0)
-
-    assert request.waited_s == pytest.approx(12.5, abs=0.5)
-    assert request.waited_s >= 12.5
-    assert request.held_s == 12.0
+def test_a_released_body_leaves_its_size() -> None:
+    request = EngineRequest("generate", b"{}", "r")
+    request.release_body()
+    assert (request.body, request.body_bytes) == (b"", 2)

@@ -214,7 +214,7 @@ async def test_nothing_lingers_of_a_request_that_has_ended() -> None:
 
     await exchange(StubEngine(frames(FIRST, DONE)), asked)
 
-    assert asked.tell_wait is None
+    assert asked.state.tell_wait is None
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -247,7 +247,7 @@ async def test_a_client_that_leaves_before_the_first_token_abandons_its_request(
     await leaves(engine, engine.entered, connection, traffic)
 
     assert traffic.names == ["opened", "closed"]
-    assert (traffic.requests[-1].outcome, traffic.requests[-1].ttft_s) == ("abandoned", None)
+    assert (traffic.requests[-1].state.outcome, traffic.requests[-1].state.ttft_s) == ("abandoned", None)
 
 
 async def test_a_client_that_leaves_after_the_first_token_has_had_its_answer() -> None:
@@ -389,7 +389,7 @@ async def test_a_deadline_before_the_first_byte_is_a_408() -> None:
     assert error["message"] == "The answer was not complete within the 0.2 s of X-Request-Timeout-Seconds."
     assert connection.headers["x-should-retry"] == "false"
     assert engine.cancelled
-    assert (asked.outcome, log.names) == ("client_error", ["opened", "closed"])
+    assert (asked.state.outcome, log.names) == ("client_error", ["opened", "closed"])
 
 
 async def test_a_deadline_within_a_stream_is_an_error_event_and_an_end() -> None:
@@ -403,7 +403,7 @@ async def test_a_deadline_within_a_stream_is_an_error_event_and_an_end() -> None
     assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "deadline_exceeded"
     assert (done, connection.complete) == (b"data: [DONE]", True)
     assert engine.left.is_set()
-    assert asked.outcome == "client_error"
+    assert asked.state.outcome == "client_error"
 
 
 async def test_a_deadline_after_the_last_event_adds_nothing() -> None:
@@ -412,7 +412,7 @@ async def test_a_deadline_after_the_last_event_adds_nothing() -> None:
     connection = await exchange(StubEngine(stalled(FIRST, DONE)), asked)
 
     assert (connection.body, connection.complete) == (FIRST + DONE, True)
-    assert asked.outcome == "ok"
+    assert asked.state.outcome == "ok"
 
 
 async def test_an_answer_before_its_deadline_is_sent_as_ever() -> None:
@@ -430,4 +430,4 @@ async def test_a_client_that_leaves_before_its_deadline_is_abandoned() -> None:
         connection.leave()
         await running
 
-    assert (asked.outcome, connection.sent) == ("abandoned", [])
+    assert (asked.state.outcome, connection.sent) == ("abandoned", [])

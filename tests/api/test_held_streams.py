@@ -35,11 +35,11 @@ class ColdStubEngine(StubEngine):
     async def _reply(self) -> EngineReply:
         request = self.request
         for wait in WAITS:
-            if request.tell_wait is not None:
-                await request.tell_wait(wait)
+            if request.state.tell_wait is not None:
+                await request.state.tell_wait(wait)
         if self.stays:
             await asyncio.Event().wait()
-        request.held_s += 12.5
+        request.state.queued_s += 12.5
         return await super()._reply()
 
 

@@ -1,6 +1,7 @@
 """A `LocalEngine` around stubs of vLLM's handlers, and the streams they answer with."""
 
 import asyncio
+import time
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -110,8 +111,8 @@ class Local:
         self.log = Log()
         self.client.request_log = self.log  # type: ignore[assignment]
 
-    def call(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> Any:
-        self.asked = EngineRequest.handed_over(operation, body, "r-1", 0.5, 0.0)
+    def call(self, operation: Operation = "chat_completions", body: bytes = CHAT, **changes: Any) -> Any:
+        self.asked = EngineRequest(operation, body, "r-1", time.perf_counter() - 0.5, **changes)
         return self.client.call(self.asked)
 
     async def reply(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> EngineReply:

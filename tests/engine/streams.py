@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,8 @@ def asked(operation: Operation, body: dict[str, Any], continuation: Continuation
     document = {"stream": True, "temperature": 0, **body}
     if operation != "generate":
         document.setdefault("stream_options", {"include_usage": True})
-    request = EngineRequest.handed_over(operation, json.dumps(document).encode(), "r-1", 0.5, 0.0)
-    request.continuation = continuation
-    return request
+    body = json.dumps(document).encode()
+    return EngineRequest(operation, body, "r-1", time.perf_counter() - 0.5, continuation=continuation)
 
 
 async def continued(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,8 +173,9 @@ async def salts(serving: Serving, operation: Operation, *keys: str, **body: Any)
     prompt = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
     told = []
     for key in keys:
-        asked = EngineRequest(operation, json.dumps({**prompt, "max_tokens": 1, **body}).encode(), "r-1")
-        asked.cache_salt = key
+        asked = EngineRequest(
+            operation, json.dumps({**prompt, "max_tokens": 1, **body}).encode(), "r-1", cache_salt=key
+        )
         async with client.call(asked) as reply:
             assert reply.status == 200
         told.append(serving.engine.engine_core.requests[-1].cache_salt)
@@ -194,8 +196,7 @@ async def test_embeddings_have_the_salt_of_the_key(serving: Serving) -> None:
 
     operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": stub_handler})))
     for body in ({"input": "sea"}, {"messages": SEA}):
-        asked = call(**body)
-        asked.cache_salt = "key-a"
+        asked = replace(call(**body), cache_salt="key-a")
         await operations.embeddings(asked)
 
     assert told == ["key-a", "key-a"]
@@ -223,7 +224,7 @@ async def test_the_engine_core_is_told_of_the_trace_where_traces_are_exported(
     client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
     body = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
     asked = EngineRequest(operation, json.dumps({**body, "max_tokens": 1}).encode(), "r-1")
-    asked.trace = TraceContext(PARENT, "a=1")
+    asked = replace(asked, trace=TraceContext(PARENT, "a=1"))
 
     async with client.call(asked) as reply:
         assert reply.status == 200

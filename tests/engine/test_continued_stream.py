@@ -128,7 +128,7 @@ async def test_a_stream_whose_events_are_sent_at_once_is_the_same_to_the_token(c
         assert reply.delivered is not None
         async for chunk in reply.stream:
             again.chunks.append(chunk)
-            request.write_now = write_now
+            request.state.write_now = write_now
         again.tokens = [token for _, tokens in reply.delivered.take() for token in tokens]
         again.sequences = [0] * len(again.tokens)
 

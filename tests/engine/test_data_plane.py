@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation, RequestState
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
@@ -82,14 +83,19 @@ async def test_an_operation_reaches_the_engine_with_all_that_came_with_it() -> N
     engine = StubEngine(EngineReply(201, b'{"ok":1}', headers={"Retry-After": "2"}))
 
     async with listening(engine) as port:
-        request = EngineRequest("chat_completions", b"{}", "r-1", held_s=1.0, trace=TRACE)
-        request.expected_cached_tokens = 48
-        request.arrived -= 1.25
-        answer = await port.channel.call(request, b"{}", Continuation([[5, 6]], 17, 0.5, 1)).answer()
+        arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0)
+        request = EngineRequest("chat_completions", b"{}", "r-1", arrived, trace=TRACE, state=state)
+        continuation = Continuation([[5, 6]], 17, 0.5, 1)
+        answer = await port.channel.call(request, b"{}", continuation, 48).answer()
 
     assert (answer.status, answer.body, answer.headers) == (201, b'{"ok":1}', {"Retry-After": "2"})
     (got,) = engine.requests
-    assert (got.operation, got.body, got.request_id, got.held_s) == ("chat_completions", b"{}", "r-1", 1.0)
+    assert (got.operation, got.body, got.request_id, got.state.queued_s) == (
+        "chat_completions",
+        b"{}",
+        "r-1",
+        1.0,
+    )
     assert got.waited_s >= 1.25
     assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
     assert (got.trace, got.expected_cached_tokens) == (TRACE, 48)
@@ -194,7 +200,7 @@ async def test_the_event_of_a_lost_engine_comes_with_the_last_piece_which_says_s
 
     async def dying() -> AsyncIterator[bytes]:
         yield large
-        engine.request.lost = error.code or ""
+        engine.request.state.lost = error.code or ""
         yield error.frame()
         await asyncio.sleep(0.01)  # other steps go out
         yield DONE

@@ -1,4 +1,5 @@
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -101,7 +102,7 @@ class StubLlm:
 
 def request(**fields: Any) -> EngineRequest:
     body = json.dumps({"prompt": "sea", **fields}).encode()
-    return EngineRequest.handed_over("generate", body, "r-1", 0.5, 0.0)
+    return EngineRequest("generate", body, "r-1", time.perf_counter() - 0.5)
 
 
 def steps(tokenizer: Any, *texts: str) -> list[tuple[list[int], str | None]]:

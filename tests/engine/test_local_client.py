@@ -137,7 +137,7 @@ async def test_an_engine_that_dies_within_a_stream_says_so() -> None:
         event = await anext(reply.stream)
 
     assert b'"code":"engine_died"' in event
-    assert local.asked.lost == ENGINE_DIED
+    assert local.asked.state.lost == ENGINE_DIED
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ async def test_an_engine_core_that_was_killed_is_told_from_one_that_died_by_itse
         event = await anext(reply.stream)
 
     assert f'"code":"{code}"'.encode() in event
-    assert local.asked.lost == code
+    assert local.asked.state.lost == code
 
 
 async def test_a_fault_of_ours_within_a_stream_is_an_event_and_no_broken_connection(
@@ -176,7 +176,7 @@ async def test_a_fault_of_ours_within_a_stream_is_an_event_and_no_broken_connect
     assert json.loads(end.split(b"\n")[1].removeprefix(b"data: "))["error"]["code"] == "stream_failed"
     assert end.endswith(b"\n\ndata: [DONE]\n\n")
     assert [error.code for error in local.errors] == ["stream_failed"]
-    assert local.asked.lost == ""
+    assert local.asked.state.lost == ""
     assert "KeyError: 'bug'" in caplog.text
 
 
@@ -189,7 +189,7 @@ async def test_what_is_raised_within_a_stream_while_the_engine_dies_is_its_death
         end = await anext(reply.stream)
 
     assert b'"code":"engine_died"' in end
-    assert local.asked.lost == ENGINE_DIED
+    assert local.asked.state.lost == ENGINE_DIED
     assert end.endswith(b"\n\ndata: [DONE]\n\n")
 
 

@@ -29,16 +29,15 @@ async def test_a_whole_answer_is_logged_when_it_has_been_sent() -> None:
 
 async def test_a_line_has_the_trace_of_the_request_and_what_the_ingress_expected() -> None:
     local = Local(Frames(TOKEN, DONE))
-    call = local.call()
-    local.asked.trace = TraceContext(f"00-{'1a' * 16}-{'2b' * 8}-01", "a=1")
-    local.asked.expected_cached_tokens = 16
+    trace = TraceContext(f"00-{'1a' * 16}-{'2b' * 8}-01", "a=1")
+    call = local.call(trace=trace, expected_cached_tokens=16)
 
     async with call as reply:
         assert [chunk async for chunk in reply.stream]
 
     (line,) = local.log.lines
     assert (line.trace_id, line.expected_cached_tokens) == ("1a" * 16, 16)
-    assert local.asked.cached_tokens == line.cached_tokens == 0
+    assert local.asked.state.cached_tokens == line.cached_tokens == 0
 
 
 async def test_a_stream_is_logged_at_its_end() -> None:

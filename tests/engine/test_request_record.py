@@ -12,15 +12,22 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from serve_app.api.engine_client import EngineRequest
+from serve_app.api.engine_client import EngineRequest, RequestState
 from serve_app.engine import request_record
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures, watch_sequences
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.request_line import RequestLine
 
 
-def request() -> EngineRequest:
-    return EngineRequest.handed_over("chat_completions", b"{}", "r-1", waited_s=40.0, held_s=39.5)
+def request(continuation: Continuation | None = None) -> EngineRequest:
+    return EngineRequest(
+        "chat_completions",
+        b"{}",
+        "r-1",
+        time.perf_counter() - 40.0,
+        continuation=continuation,
+        state=RequestState(queued_s=39.5),
+    )
 
 
 class Core:
@@ -91,7 +98,7 @@ async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_
     assert name not in core.processor.request_states  # vLLM has forgotten it
     assert (line.model, line.operation, line.request_id) == ("tide", "chat_completions", "r-1")
     assert (line.input_tokens, line.cached_tokens, line.output_tokens, line.sequences) == (12, 8, 5, 1)
-    assert record.request.cached_tokens == 8
+    assert record.request.state.cached_tokens == 8
     assert (line.status, line.outcome, line.held_s) == (200, "completed", 39.5)
     assert before - 40.001 <= line.arrived_at <= time.time() - 40.0
     assert line.ttft_s is not None
@@ -167,12 +174,11 @@ async def test_a_request_that_never_was_in_the_engine_has_no_line() -> None:
     record.completed()
 
     assert record.line("tide") is None
-    assert record.request.cached_tokens is None
+    assert record.request.state.cached_tokens is None
 
 
 async def test_a_stream_that_moved_here_counts_from_its_first_event_at_another_engine(core: Core) -> None:
-    asked = request()
-    asked.continuation = Continuation(([1, 2],), created=7, ttft_s=0.25, moves=2)
+    asked = request(Continuation(([1, 2],), created=7, ttft_s=0.25, moves=2))
     record = RequestRecord.begin(asked)
     name = core.start(prompt=12)
     core.step(name, 1, cached=12, last=True)
@@ -211,7 +217,7 @@ SEQUENCE: Any = _Sequence
 def figures(first: float, now: float, tokens: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Of a request that arrived at 100 s and was held for 0.2 s."""
     monkeypatch.setattr(request_record, "time", SimpleNamespace(perf_counter=lambda: now))
-    asked = EngineRequest("chat_completions", b"{}", "r-1", arrived=100.0, held_s=0.2)
+    asked = EngineRequest("chat_completions", b"{}", "r-1", arrived=100.0, state=RequestState(queued_s=0.2))
     return latency_figures(asked, first, tokens)
 
 

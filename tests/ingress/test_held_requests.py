@@ -241,10 +241,10 @@ async def test_a_pause_within_a_stream_is_no_part_of_its_cold_wait() -> None:
         now = moment
         admission.replicas.update({"a": {"address": "a:1", "token": "t"}})
         admission.replicas.release(await taking)
-        asked.ttft_s = ttft_s
+        asked.state.ttft_s = ttft_s
         admission.replicas.update({})
 
-    assert asked.held_s == 3.0
+    assert asked.state.queued_s == 3.0
 
 
 async def test_when_the_last_client_has_left_no_gpu_is_woken_for_nobody() -> None:

@@ -58,7 +58,7 @@ class CountingEngine(StubEngine):
         if self.until < TOKENS:
             self.reached.set()
             if self.dies is not None:
-                self.request.lost = self.dies.code or ""
+                self.request.state.lost = self.dies.code or ""
                 yield self.dies.last_frames()
                 return
             for token in range(self.until, TOKENS):
@@ -110,7 +110,7 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
         text, moves = without_comments(await answer)
 
     assert (text, moves) == (WHOLE, 1)
-    assert asked.cached_tokens == 24
+    assert asked.state.cached_tokens == 24
     (got,) = second.requests
     assert got.trace == first.requests[0].trace == TRACE
     assert got.cache_salt == first.requests[0].cache_salt == "of a key"

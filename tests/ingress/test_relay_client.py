@@ -60,7 +60,7 @@ async def test_what_the_prompt_found_in_the_cache_is_noted(fleet: Fleet) -> None
 
     await fleet.whole(asked)
 
-    assert asked.cached_tokens == 16
+    assert asked.state.cached_tokens == 16
 
 
 async def test_an_engines_refusal_is_passed_on_with_when_to_come_back(fleet: Fleet) -> None:
@@ -118,7 +118,7 @@ async def test_without_a_replica_requests_are_held_until_there_is_one(fleet: Fle
 
     assert [(await task).body for task in (first, second)] == [b"{}", b"{}"]
     assert fleet.handle.chosen == 1
-    assert [got.waited_s > WAITED_S and got.held_s > 0.0 for got in engine.requests] == [True, True]
+    assert [got.waited_s > WAITED_S and got.state.queued_s > 0.0 for got in engine.requests] == [True, True]
     assert fleet.in_flight == [0]
 
 
@@ -132,8 +132,8 @@ async def test_a_replica_is_told_for_how_long_its_request_was_held(fleet: Fleet)
     await asking
 
     (got,) = engine.requests
-    assert got.held_s == pytest.approx(asked.held_s, abs=1e-6)
-    assert 0.0 < got.held_s <= got.waited_s - WAITED_S
+    assert got.state.queued_s == pytest.approx(asked.state.queued_s, abs=1e-6)
+    assert 0.0 < got.state.queued_s <= got.waited_s - WAITED_S
 
 
 async def test_with_a_replica_a_request_is_not_held_for_a_moment(fleet: Fleet) -> None:
@@ -143,7 +143,7 @@ async def test_with_a_replica_a_request_is_not_held_for_a_moment(fleet: Fleet) -
 
     await fleet.whole(asked)
 
-    assert (asked.held_s, engine.requests[0].held_s) == (0.0, 0.0)
+    assert (asked.state.queued_s, engine.requests[0].state.queued_s) == (0.0, 0.0)
     assert fleet.handle.chosen == 0
 
 
@@ -162,7 +162,7 @@ async def test_a_request_whose_only_replica_was_lost_is_held_for_the_next_one(fl
     await fleet.start(StubEngine(EngineReply(200, b"second")))
 
     assert (await asked).body == b"second"
-    assert lost.held_s > 0.0
+    assert lost.state.queued_s > 0.0
 
 
 async def test_a_request_that_lost_its_replica_is_not_refused_for_want_of_room(fleet: Fleet) -> None:
@@ -275,7 +275,7 @@ async def test_a_stream_keeps_nothing_of_a_body_that_its_request_has_dropped(fle
     reply = await call.__aenter__()
     assert reply.stream is not None
     assert await anext(reply.stream) == FIRST
-    asked.body = b""  # as `EngineResponse` does
+    asked.release_body()  # as `EngineResponse` does
     gc.collect()
 
     assert sys.getrefcount(body) == before

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import OUTCOMES, EngineRequest, Operation
+from serve_app.api.engine_client import OUTCOMES, EngineRequest, Operation, RequestState
 from serve_app.api.errors import ApiError
 from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_deployment import ingress_report
@@ -65,7 +65,7 @@ def counted() -> Counted:
 
 
 def request(operation: Operation = "chat_completions", body: bytes = b"12345", **known: Any) -> EngineRequest:
-    return EngineRequest(operation, body, "r-1", **known)
+    return EngineRequest(operation, body, "r-1", state=RequestState(**known))
 
 
 def test_where_nothing_has_happened_every_signal_is_zero(counted: Counted) -> None:
@@ -87,10 +87,10 @@ def test_tokenizing_is_no_work_for_a_gpu(counted: Counted, operation: Operation)
     tokenize = request(operation)
 
     counted.counters.opened(tokenize)
-    tokenize.ttft_s = 0.1
+    tokenize.state.ttft_s = 0.1
     counted.counters.first_byte(tokenize)
     counted.counters.rejected(tokenize, FULL)
-    tokenize.outcome = "abandoned"
+    tokenize.state.outcome = "abandoned"
     counted.counters.closed(tokenize)
 
     assert counted.signals == IngressSignals()
@@ -134,7 +134,7 @@ def test_held_requests_are_seen_as_they_are_now(counted: Counted) -> None:
 
 @pytest.mark.parametrize("held_s", [0.0, 0.02, 0.5])
 def test_a_moment_without_a_replica_is_no_cold_start(counted: Counted, held_s: float) -> None:
-    served = request(ttft_s=0.2, held_s=held_s, outcome="ok")
+    served = request(ttft_s=0.2, queued_s=held_s, outcome="ok")
     counted.counters.first_byte(served)
     counted.counters.closed(served)
 
@@ -145,7 +145,7 @@ def test_a_moment_without_a_replica_is_no_cold_start(counted: Counted, held_s: f
 
 
 def test_the_ttft_of_requests_that_waited_for_a_cold_start_is_told_apart(counted: Counted) -> None:
-    served = request(ttft_s=42.0, held_s=41.5, outcome="ok")
+    served = request(ttft_s=42.0, queued_s=41.5, outcome="ok")
     counted.counters.first_byte(served)
     counted.counters.closed(served)
 

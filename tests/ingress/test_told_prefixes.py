@@ -28,7 +28,7 @@ async def test_the_engine_gets_what_is_expected_and_its_findings_correct_that(fl
         async with fleet.client.call(asked) as reply:
             assert reply.stream is not None
             assert b"".join([data async for data in reply.stream]) == FIRST + DONE
-        assert (asked.expected_cached_tokens, asked.cached_tokens, asked.prompt_tokens) == (expected, 0, 300)
+        assert (asked.state.cached_tokens, asked.state.prompt_tokens) == (0, 300)
         assert engine.request.expected_cached_tokens == expected
     # It was sent there for the second time, and is there whatever was found.
     assert known.matched(ASKED) == {"r1": ASKED.size}
@@ -41,7 +41,7 @@ async def test_a_whole_answer_tells_as_much(fleet: Fleet) -> None:
     async with fleet.client.call(asked):
         pass
 
-    assert (asked.cached_tokens, asked.prompt_tokens) == (64, 100)
+    assert (asked.state.cached_tokens, asked.state.prompt_tokens) == (64, 100)
 
 
 @asynccontextmanager

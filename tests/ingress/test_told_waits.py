@@ -7,6 +7,7 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
 from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import RequestState
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
@@ -26,7 +27,7 @@ async def test_a_client_is_told_while_its_request_is_held_and_the_request_how_lo
     queue = Queue(keep_alive_interval_s=0.001)
     queue.progress.current = ColdStartProgress("imports", 12.0)
     waits = Waits()
-    asked = request(tell_wait=waits)
+    asked = request(state=RequestState(tell_wait=waits))
     task = asyncio.create_task(queue.admission.take(asked))
 
     for phase in ("imports", "warm_up"):
@@ -41,13 +42,13 @@ async def test_a_client_is_told_while_its_request_is_held_and_the_request_how_lo
     assert {wait.phase for wait in waits.told} == {"imports", "warm_up"}
     waited = [wait.waited_s for wait in waits.told]
     assert waited == sorted(waited)
-    assert 0.001 <= waited[0] <= waited[-1] <= asked.held_s
+    assert 0.001 <= waited[0] <= waited[-1] <= asked.state.queued_s
 
 
 async def test_a_wait_shorter_than_the_interval_is_not_told() -> None:
     queue = Queue()
     waits = Waits()
-    asked = request(tell_wait=waits)
+    asked = request(state=RequestState(tell_wait=waits))
     task = asyncio.create_task(queue.admission.take(asked))
     await asyncio.sleep(0)
 
@@ -55,7 +56,7 @@ async def test_a_wait_shorter_than_the_interval_is_not_told() -> None:
     await ids([task])
 
     assert waits.told == []
-    assert asked.held_s > 0.0
+    assert asked.state.queued_s > 0.0
 
 
 async def test_a_wait_that_failed_was_a_wait_too() -> None:
@@ -65,7 +66,7 @@ async def test_a_wait_that_failed_was_a_wait_too() -> None:
     with pytest.raises(ApiError):
         await queue.admission.take(asked)
 
-    assert asked.held_s > 0.0
+    assert asked.state.queued_s > 0.0
 
 
 async def test_all_waits_of_a_request_add_up() -> None:
@@ -81,7 +82,7 @@ async def test_all_waits_of_a_request_add_up() -> None:
         await task
         held.replicas.update({})
 
-    assert asked.held_s == 5.0
+    assert asked.state.queued_s == 5.0
 
 
 async def test_a_client_that_cannot_be_told_fails_its_own_request_only() -> None:
@@ -91,7 +92,7 @@ async def test_a_client_that_cannot_be_told_fails_its_own_request_only() -> None
     queue = Queue(keep_alive_interval_s=0.001)
     other = queue.ask()
     with pytest.raises(OSError, match="pipe"):
-        await queue.admission.take(request(tell_wait=broken))
+        await queue.admission.take(request(state=RequestState(tell_wait=broken)))
 
     queue.up("a")
     assert await ids([other]) == ["a"]
@@ -100,7 +101,7 @@ async def test_a_client_that_cannot_be_told_fails_its_own_request_only() -> None
 
 async def test_however_short_the_interval_others_get_their_turn() -> None:
     queue = Queue(keep_alive_interval_s=1e-9)
-    task = asyncio.create_task(queue.admission.take(request(tell_wait=Waits())))
+    task = asyncio.create_task(queue.admission.take(request(state=RequestState(tell_wait=Waits()))))
     for _ in range(20):
         await asyncio.sleep(0)
 

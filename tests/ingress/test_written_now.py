@@ -106,8 +106,8 @@ async def test_all_but_the_first_and_the_last_of_a_stream_take_the_short_way(fle
     last = frame(TOKENS - 1) + DONE  # the engine's last step made both
     assert received == [*(frame(token) for token in range(TOKENS - 1)), last]
     assert server.sent == [frame(0), last]
-    assert server.requests[0].outcome == "ok"
-    assert server.requests[0].write_now is None
+    assert server.requests[0].state.outcome == "ok"
+    assert server.requests[0].state.write_now is None
 
 
 async def test_a_stream_written_so_goes_on_elsewhere_where_its_client_has_it(fleet: Fleet) -> None:
@@ -204,7 +204,7 @@ async def test_a_client_that_does_not_read_gets_all_of_its_stream_in_order_when_
         other = await server.connect()
         await other.head()
         assert (await other.rest()).endswith(DONE)
-        assert server.requests[0].outcome is None
+        assert server.requests[0].state.outcome is None
         slow.writer.transport.resume_reading()
         text = await slow.rest()
 
@@ -225,7 +225,7 @@ async def test_a_client_that_leaves_ends_its_generation(fleet: Fleet) -> None:
         engine.go_on()
         await server.ended.wait()
 
-    assert server.requests[0].outcome == "abandoned"
+    assert server.requests[0].state.outcome == "abandoned"
     assert fleet.in_flight == [0]
 
 
@@ -249,4 +249,4 @@ async def test_an_error_event_that_was_written_so_is_the_streams_outcome(fleet: 
         await server.ended.wait()
 
     assert ERROR not in server.sent
-    assert server.requests[0].outcome == "error"
+    assert server.requests[0].state.outcome == "error"

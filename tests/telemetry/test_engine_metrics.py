@@ -83,8 +83,7 @@ def test_what_the_ingress_expected_in_the_cache_is_counted_where_it_expected_som
     metrics: EngineMetrics,
 ) -> None:
     for expected in (None, 0, 48):
-        request = EngineRequest("completions", b"{}", "r-1")
-        request.expected_cached_tokens = expected
+        request = EngineRequest("completions", b"{}", "r-1", expected_cached_tokens=expected)
         metrics.count_call(request)
 
     assert SERIES["llm_prefix_cache_expected_total"].values == [(48, {})]

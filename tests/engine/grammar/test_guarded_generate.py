@@ -79,7 +79,7 @@ async def failures(client: LocalEngine, operation: Operation, body: dict[str, An
                 return []
             async for chunk in reply.stream:
                 sent.append(chunk)
-                request.write_now = write_now
+                request.state.write_now = write_now
     except ApiError as error:
         return [json.loads(error.body())["error"] | {"status": error.status}]
     events = [line for line in b"".join(sent).split(b"\n") if line.startswith(b'data: {"error"')]
