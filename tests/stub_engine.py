@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 """Far beyond what any awaited event takes; a test that reaches it has hung."""
 
 StubAnswer = EngineReply | Exception | Callable[[], AsyncIterator[bytes]]

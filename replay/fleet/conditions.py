@@ -7,10 +7,11 @@ import numpy as np
 
 from replay.fleet.layout import RULES, WINDOW_S, Records
 from replay.profile import Profile
-from serve_app.ingress.admission import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS, PREFILL_BUDGET_SHARE
+from serve_app.ingress.admission import MOST_PROMPT_TOKENS, PREFILL_BUDGET_SHARE
+from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
 from serve_app.ingress.replica_choice import GROUP_REQUESTS, SEQUENCE_TOKENS
+from serve_app.ingress.replica_set import PACE_FADE
 from serve_app.ingress.request_counters import COLD_AFTER_S
-from serve_app.ingress.slots import PACE_FADE
 
 ROUTINGS = ("prefix-aware", "grouped", "tokens", "two-choices", "text-tree")
 STEP_LAWS = ("linear", "roofline")
@@ -102,7 +103,7 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
             f"{profile.max_num_seqs}, as every sequence gets a token in every step"
         )
     step = profile.step
-    # As `room_for_held`: an eighth of a batch waits in the engine to replace requests that end.
+    # As `release_limit`: an eighth of a batch waits in the engine to replace requests that end.
     room = profile.max_num_seqs + math.ceil(profile.max_num_seqs / 8)
     record = np.zeros(1, RULES)
     for name, value in {

@@ -1,25 +1,58 @@
-"""What every endpoint of an engine operation does: read the body within bounds, find the model, answer."""
+"""The endpoints of engine operations: read the body within bounds, find the model, answer."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from fastapi import Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 
-from serve_app.api.body import check_structure, peek, read_body
-from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
+from serve_app.api.body import KEPT, BodyMemory, BodyShare, check_structure, peek, read_body
 from serve_app.api.browsers import check_content_type
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, deadline_exceeded, no_such_model
-from serve_app.api.models import ApiModel
+from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
 from serve_app.api.ray_headers import request_timeout_s
-from serve_app.api.session_id import session_of
+from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.tree import HttpSettings
+
+_PATHS: tuple[tuple[str, Operation, str], ...] = (
+    ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
+    ("/v1/completions", "completions", "Text completion, streamed or whole"),
+    ("/v1/embeddings", "embeddings", "Embeddings, where the model can"),
+    ("/tokenize", "tokenize", "Text or messages to token ids"),
+    ("/detokenize", "detokenize", "Token ids to text"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiModel:
+    """One model: its public name, and when this process began to serve it (Unix time)."""
+
+    name: str
+    created: int
+    engine: EngineClient
+    """Runs its requests."""
+    max_model_len: int | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+    """Is told what becomes of its requests."""
+
+    def card(self) -> dict[str, str | int | None]:
+        """The model's entry in `/v1/models`."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "tideserve",
+            "max_model_len": self.max_model_len,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +108,6 @@ class Endpoints:
             seen = read(body)
             model = seen.model
             salt = getattr(state, "cache_salt", "")
-            session = session_of(http.scope["headers"], key)
             request = EngineRequest(
                 operation,
                 body,
@@ -85,7 +117,7 @@ class Endpoints:
                 timeout_s,
                 TraceContext.of(http.scope["headers"]),
                 salt,
-                None if seen.fields is None else prompt_prefix(seen.fields, session, salt),
+                None if seen.fields is None else prompt_prefix(seen.fields, salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
             )
             try:
@@ -111,3 +143,58 @@ class Endpoints:
             error = deadline_exceeded(timeout_s)
             error.headers["Connection"] = "close"  # the rest of the body is not the next request
             raise error from None
+
+
+def openai_router(endpoints: Endpoints) -> APIRouter:
+    """Completions, embeddings, tokenization and the model list."""
+    router = APIRouter()
+    for path, operation, summary in _PATHS:
+        router.add_api_route(
+            path,
+            endpoints.openai(operation),
+            methods=["POST"],
+            name=operation,
+            operation_id=operation,
+            summary=summary,
+            tags=["OpenAI" if path.startswith("/v1") else "tokens"],
+            response_class=JSONResponse,
+            openapi_extra={"requestBody": body_schema(operation)},
+        )
+
+    @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [model.card() for model in endpoints.models.values()]}
+
+    @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
+    async def get_model(model: str) -> dict[str, Any]:
+        return dict(endpoints.find(model).card())
+
+    return router
+
+
+def generate_router(endpoints: Endpoints) -> APIRouter:
+    """`/generate`."""
+    router = APIRouter()
+    first = next(iter(endpoints.models))
+
+    def read(data: bytes) -> Seen:
+        try:
+            body = GenerateRequest.model_validate_json(data)
+        except ValidationError as error:
+            details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+            raise RequestValidationError(details) from None
+        model = endpoints.find(first if body.model is None else body.model)
+        return Seen(model, body.stream, peek(data))
+
+    @router.post(
+        "/generate",
+        summary="Continue a prompt, token by token",
+        tags=["generate"],
+        response_model=GenerateResponse,
+        responses={200: {"content": {"text/event-stream": {}}}, 422: {"description": "Invalid request"}},
+        openapi_extra={"requestBody": generate_schema()},
+    )
+    async def generate(request: Request) -> Response:
+        return await endpoints.answer(request, "generate", read)
+
+    return router

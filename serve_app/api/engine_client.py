@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
-from serve_app.api.body_memory import BodyShare
-from serve_app.api.cold_wait import ColdWait
+from serve_app.api.body import BodyShare
+from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace_context import TraceContext
 from serve_app.wire.continuation import Continuation, DeliveredTokens
@@ -27,6 +28,26 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdWait:
+    """What is known of a request's wait for a replica, at one moment. Times in seconds."""
+
+    model: str
+    phase: str
+    """How far the replica nearest to readiness is."""
+    eta_s: float | None
+    """Until that replica is expected to be ready; None where nothing was ever measured."""
+    waited_s: float
+
+    def comment(self) -> bytes:
+        """The SSE comment that tells a client: ignored by parsers, readable by people."""
+        eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
+        return (
+            f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
+            f"waited_s={int(self.waited_s)}\n\n"
+        ).encode()
 
 
 @dataclass(slots=True)
@@ -132,3 +153,19 @@ class EngineClient(Protocol):
             ApiError: when no engine could take the request or the engine was lost.
         """
         ...
+
+
+class Traffic:
+    """Is told what becomes of the requests of one model. This class ignores it; `IngressCounters` counts."""
+
+    def opened(self, request: EngineRequest) -> None:
+        """The request has arrived with all of its body."""
+
+    def first_byte(self, request: EngineRequest) -> None:
+        """The first event of an answer, or a whole answer, has been sent: `request.state.ttft_s` is known."""
+
+    def rejected(self, request: EngineRequest, error: ApiError) -> None:
+        """The request was refused, with 429 or 503, because no replica or no memory could take it."""
+
+    def closed(self, request: EngineRequest) -> None:
+        """Nothing more will be sent: `request.state.outcome` is known. Called once for each request."""

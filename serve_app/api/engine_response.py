@@ -1,18 +1,30 @@
-"""An HTTP response that runs an engine call, and ends it the moment its client leaves."""
+"""An HTTP response that runs an engine call, and ends it the moment its client leaves.
+
+An ASGI application hands each part of a body to `send`, a coroutine. Between ours and uvicorn's there are
+those of Ray and Starlette, and a task has to wake to await them all. So uvicorn's connection is put into the
+scope, as an extension of ours, and most events are written to it directly (`WriteNow`).
+"""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from serve_app.api.cold_wait import ColdWait
-from serve_app.api.engine_client import EVENT_STREAM, JSON, EngineClient, EngineRequest, Outcome
+from serve_app.api.engine_client import (
+    EVENT_STREAM,
+    JSON,
+    ColdWait,
+    EngineClient,
+    EngineRequest,
+    Outcome,
+    Traffic,
+)
 from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, deadline_exceeded, stream_failed
-from serve_app.api.models import Traffic
-from serve_app.api.write_now import WriteNow, write_now
 
 logger = logging.getLogger("ray.serve")
 
@@ -22,6 +34,7 @@ STREAM_HEADERS = {
     "X-Accel-Buffering": "no",  # nginx and its kin would hold tokens back
 }
 _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_EXTENSION = "tideserve.write_now"
 
 
 class EngineResponse(Response):
@@ -211,3 +224,75 @@ def stream_outcome(before: bytes, last: bytes) -> Outcome:
     rest = last[: -len(DONE)] or before
     start = rest.rfind(b"\n\n", 0, -2)
     return "error" if rest.startswith(ERROR_EVENT, start + 2 if start >= 0 else 0) else "ok"
+
+
+class WriteNow:
+    """Writes to the connection that `cycle` answers on."""
+
+    __slots__ = ("_cycle", "_flow", "_transport", "last")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
+        self.last = b""
+        """The part that was written last."""
+
+    def __call__(self, part: bytes) -> bool:
+        """Write a part of a body that has begun.
+
+        Returns whether it was written. If not, because the client reads too slowly or has left, or because
+        the body is not sent in chunks, `send` knows what to do.
+        """
+        if self._flow.write_paused or not self._cycle.chunked_encoding or self._transport.is_closing():
+            return False
+        if part:  # an empty chunk would be the body's end
+            self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+            self.last = part
+        return True
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Become None in another process: Ray's own proxy pickles the scope for the replica that answers."""
+        return type(None), ()
+
+
+class WriteNowMiddleware:
+    """Offers the extension, and sends what HTTP/1.0 clients can read, where `send` is uvicorn's own.
+
+    uvicorn sends a body of unknown length in chunks to HTTP/1.0 clients too, which cannot read them (RFC
+    9112, 6.1). Here the end of such a body is the end of its connection. This is the outermost middleware.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on the request, with the extension in its scope."""
+        cycle: Any = getattr(send, "__self__", None)
+        if isinstance(cycle, RequestResponseCycle):
+            scope = {**scope, "extensions": {**scope.get("extensions", {}), _EXTENSION: WriteNow(cycle)}}
+            if scope["http_version"] == "1.0":
+                send = _without_chunks(cycle)
+        await self._app(scope, receive, send)
+
+
+def _without_chunks(cycle: RequestResponseCycle) -> Send:
+    """Send a body of unknown length as it is. uvicorn closes each connection of HTTP/1.0 after the answer."""
+    known = False
+
+    async def send(message: Message) -> None:
+        nonlocal known
+        if message["type"] == "http.response.start":
+            known = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            if not known:
+                cycle.chunked_encoding = False  # None would be made True
+        elif not known:
+            # uvicorn counts a body that is not sent in chunks down to 0.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await cycle.send(message)  # type: ignore[arg-type]  # uvicorn has a type for each
+
+    return send
+
+
+def write_now(scope: Scope) -> WriteNow | None:
+    """The extension, where the server offers it."""
+    found: WriteNow | None = scope.get("extensions", {}).get(_EXTENSION)
+    return found

@@ -95,8 +95,7 @@ def body_memory_full(limit: int, used: int, group: str, of_group: int, more: int
     return ApiError(
         429,
         f"This ingress replica has {used} bytes of request bodies in memory, {of_group} of them of {group}, "
-        f"which may have no more than is free beside it (max_body_memory_bytes = {limit}); this body would "
-        f"add {more}.",
+        f"which may have half of max_body_memory_bytes = {limit}; this body would add {more}.",
         code="body_memory_full",
         # What has not been read of the body must not be taken for the next request.
         headers={"Retry-After": "5", "Connection": "close"},

@@ -12,18 +12,14 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
-from serve_app.api.api_key_file import ApiKeyFile
-from serve_app.api.api_keys import ApiKeyMiddleware
+from serve_app.api.api_keys import ApiKeyFile, ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.browsers import BrowserMiddleware
-from serve_app.api.endpoints import Endpoints
+from serve_app.api.endpoints import ApiModel, Endpoints, generate_router, openai_router
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
-from serve_app.api.generate_route import generate_router
 from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware
-from serve_app.api.models import ApiModel
-from serve_app.api.openai import openai_router
 from serve_app.api.schemas import component_schemas
 from serve_app.settings.tree import HttpSettings
 

@@ -57,18 +57,16 @@ class PromptPrefix(msgspec.Struct, frozen=True):
     """One for each whole block, of all bytes up to its end; at most `MOST_BLOCKS`."""
     end: int
     """Of the whole prompt; 0 where it is longer than the blocks reach."""
-    session: int = 0
-    """Of the session that its client names; 0 for none. There may be more to share in it than bytes show."""
     turns: tuple[tuple[int, int], ...] = ()
     """(hash, bytes): where the prompt of an earlier turn may have ended, latest first, and the bytes up to
     the end of the message behind it, its answer, which the engine's cache holds, too."""
 
 
-def prompt_prefix(fields: PromptFields, session: bytes = b"", cache_salt: str = "") -> PromptPrefix | None:
+def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | None:
     """Return what a prompt may share with others; None for a batch of prompts, and for what is no prompt.
 
-    A prefix under another salt or behind other tools has other hashes, and so never matches. `session` is the
-    client's name of the conversation, and `cache_salt` its API key's, beside which the body may have one.
+    A prefix under another salt or behind other tools has other hashes, and so never matches. `cache_salt` is
+    that of the client's API key, beside which the body may have one.
     """
     written = fields.messages if len(fields.messages) else fields.prompt
     # What closes the text or the list is left out; the next turn goes on before it.
@@ -79,20 +77,18 @@ def prompt_prefix(fields: PromptFields, session: bytes = b"", cache_salt: str = 
     if not len(fields.messages) and text[0] == _LIST and not text[1:32].lstrip()[:1].isdigit():
         return None
     salted = xxh3_64_intdigest(cache_salt.encode()) if cache_salt else 0
-    named = xxh3_64_intdigest(session, salted) if session else 0
     if (before := _before(fields)) != _NOTHING_BEFORE:
         first = b"\0".join(map(bytes, before)) + b"\0"
         text, size = first + text, size + len(first)
-        named = xxh3_64_intdigest(session, xxh3_64_intdigest(first, salted)) if session else 0
     blocks: list[int] = []
     hashed = salted
     for start in range(0, min(size // BLOCK_BYTES, MOST_BLOCKS) * BLOCK_BYTES, BLOCK_BYTES):
         hashed = xxh3_64_intdigest(text[start : start + BLOCK_BYTES], hashed)
         blocks.append(hashed)
     if size >= (MOST_BLOCKS + 1) * BLOCK_BYTES:
-        return PromptPrefix(size, tuple(blocks), 0, named)
+        return PromptPrefix(size, tuple(blocks), 0)
     if not len(fields.messages):
-        return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks, salted), named)
+        return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks, salted))
     try:
         ends = _last_ends(text, _messages.decode(written))
     except (msgspec.DecodeError, RecursionError):
@@ -100,7 +96,7 @@ def prompt_prefix(fields: PromptFields, session: bytes = b"", cache_salt: str = 
     if not ends:
         return None
     end, *earlier = [_hash_to(end, text, blocks, salted) for end in ends]
-    return PromptPrefix(size, tuple(blocks), end, named, tuple(zip(earlier, ends, strict=False)))
+    return PromptPrefix(size, tuple(blocks), end, tuple(zip(earlier, ends, strict=False)))
 
 
 def _hash_to(end: int, text: bytes, blocks: list[int], salted: int) -> int:

@@ -12,9 +12,9 @@ import re
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.errors import ApiError
 from serve_app.api.middleware import USABLE_ID
-from serve_app.api.write_now import WriteNowMiddleware
 from serve_app.settings.settings_error import shown
 
 TIMEOUT_HEADER = "X-Request-Timeout-Seconds"

@@ -18,7 +18,7 @@ import psutil
 import yaml
 
 from serve_app import env
-from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyFile
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config

@@ -1,4 +1,4 @@
-"""Admission: a slot on an engine replica for each request, at once where one has room."""
+"""Admission: a reservation on an engine replica for each request, at once where one has room."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
-from serve_app.ingress.replica_choice import Replica, Slot
+from serve_app.ingress.replica_choice import Replica, Reservation
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
-    from serve_app.ingress.held_requests import HeldRequests
+    from serve_app.ingress.cold_queue import ColdQueue
 
-BYTES_PER_TOKEN = 4
-"""English text has about four bytes per token. The ratio is not learned: the usage that would tell it is in
-the answer, which the ingress does not parse, and a ratio wrong for all replicas alike changes few picks."""
 MOST_PROMPT_TOKENS = 32_768
 """The bound on a prompt where a model's context length is not set. An image may be megabytes of a body and a
 thousand tokens: unbounded, it would keep every other request away from its replica until it is answered."""
@@ -26,16 +23,16 @@ end."""
 
 
 class Admission:
-    """Finds slots for the requests of one model.
+    """Finds reservations for the requests of one model.
 
     Args:
-        held: Holds the requests that no replica can take now.
+        queue: Takes the requests that no replica can take now.
         knobs: The model's knobs, as they are now.
     """
 
-    def __init__(self, model: ModelSettings, held: HeldRequests, knobs: Callable[[], Knobs]) -> None:
-        self.held = held
-        self.replicas = held.replicas
+    def __init__(self, model: ModelSettings, queue: ColdQueue, knobs: Callable[[], Knobs]) -> None:
+        self.queue = queue
+        self.replicas = queue.replicas
         self._limit = model.max_ongoing_requests
         self._batch = model.max_num_seqs
         self._most_prompt_tokens = model.max_model_len or MOST_PROMPT_TOKENS
@@ -48,8 +45,8 @@ class Admission:
         again: bool = False,
         identity: str | None = None,
         refused: Collection[Replica] = (),
-    ) -> Slot:
-        """A slot on a replica for `request`, which the caller gives back with `replicas.release`.
+    ) -> Reservation:
+        """A reservation on a replica for `request`, which the caller gives back with `replicas.release`.
 
         Args:
             request: Waits if there is no replica, or others wait for one. The time before its first token
@@ -61,45 +58,51 @@ class Admission:
             refused: Replicas that have refused the request, and are passed over while another has room.
 
         Raises:
-            ApiError: 429 if replicas are up and full, or as many requests as may be are held already;
-                503 if no slot is found in time, the engines cannot start, or another model has replaced the
-                one that has begun the answer.
+            ApiError: 429 if replicas are up and full, or as many requests as may be are queued already;
+                503 if no replica has room in time, the engines cannot start, or another model has replaced
+                the one that has begun the answer.
         """
-        prompt_tokens = estimated_prompt_tokens(request, self._most_prompt_tokens)
+        prompt_tokens = self._prompt_tokens(request)
         knobs = self._knobs()
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
-        if not self.held.cold:
+        if not self.queue.cold:
             asked = (self._limit, prompt_tokens, budget_s, self._batch, request.prefix, identity)
-            slot = self.replicas.take(*asked, refused)
-            if slot is None and refused:
-                slot = self.replicas.take(*asked)
-            if slot is not None:
-                return slot
-        return await self.held.wait(request, prompt_tokens, budget_s, again, identity)
+            reservation = self.replicas.take(*asked, refused)
+            if reservation is None and refused:
+                reservation = self.replicas.take(*asked)
+            if reservation is not None:
+                return reservation
+        return await self.queue.wait(request, prompt_tokens, budget_s, again, identity)
 
     def is_draining_too_long(self, replica: Replica) -> bool:
-        """Whether a replica has drained for so long that streams had better leave it."""
+        """Whether a replica has drained for so long that streams should migrate from it."""
         after_s = self._knobs().drain_move_after_s
         if replica.unlisted_at is None or after_s is None:
             return False
         return self.replicas.clock() - replica.unlisted_at >= after_s
 
-    def take_for_move(self, request: EngineRequest, delivered_tokens: int, identity: str) -> Slot | None:
-        """A slot for a stream whose replica drains, where it would run at once; None if there is none.
+    def take_for_move(
+        self, request: EngineRequest, delivered_tokens: int, identity: str
+    ) -> Reservation | None:
+        """A reservation for a stream whose replica drains, where it would run at once; None if there is none.
 
         Args:
             request: Its body may have been released.
             delivered_tokens: Those generated so far, which the next engine prefills behind the prompt.
             identity: The model that has begun the answer.
         """
-        tokens = estimated_prompt_tokens(request, self._most_prompt_tokens) + delivered_tokens
+        tokens = self._prompt_tokens(request) + delivered_tokens
         limit = min(self._limit, self._batch)
         return self.replicas.take(limit, min(tokens, self._most_prompt_tokens), identity=identity)
 
+    def _prompt_tokens(self, request: EngineRequest) -> int:
+        ratio = self.replicas.prefixes.bytes_per_token
+        return estimated_prompt_tokens(request, ratio, self._most_prompt_tokens)
 
-def estimated_prompt_tokens(request: EngineRequest, most: int) -> int:
+
+def estimated_prompt_tokens(request: EngineRequest, bytes_per_token: float, most: int) -> int:
     """The prompt tokens that `request` asks an engine to prefill, at most `most`; 0 for tokenizing."""
     if request.operation not in GPU_OPERATIONS:
         return 0
-    return min(request.body_bytes // BYTES_PER_TOKEN, most)
+    return min(int(request.body_bytes / bytes_per_token), most)

@@ -1,4 +1,4 @@
-"""An ingress replica's connection to one engine replica, and the streams on it."""
+"""An ingress replica's connections to engine replicas: one to each, and the calls on it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import count
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.ingress.call_message import call_message
+from serve_app.ingress.replica_choice import Replica
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
@@ -24,6 +25,7 @@ from serve_app.wire.data_plane import (
     FromEngine,
     Hello,
     Piece,
+    Prefix,
     Refusal,
     Step,
 )
@@ -31,6 +33,7 @@ from serve_app.wire.frames import Frames
 from serve_app.wire.tls import client_tls
 
 _CREDIT_STEP = CREDIT_BYTES // 4
+_CONNECT_TIMEOUT_S = 3.0
 
 
 class NeverBegunError(ConnectionError):
@@ -52,7 +55,7 @@ class EngineChannel:
         self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         """Done when the connection has ended, with the reason."""
         self._met: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._frames: Frames[FromEngine] = Frames(FromEngine, self._take, self._ended)
+        self._frames: Frames[FromEngine] = Frames(FromEngine, self._take, self._end)
         # After the end of the replica, another program may listen at its port.
         self._frames.most_bytes = GREETING_BYTES
         self._numbers = count()
@@ -88,7 +91,7 @@ class EngineChannel:
         continuation: Continuation | None = None,
         expected_cached_tokens: int | None = None,
     ) -> EngineStream:
-        """Send `request` with `body`; what comes back is the stream's.
+        """Send `request` with `body`, and with the delivered part of its answer if others have begun it.
 
         Raises:
             NeverBegunError: the connection has ended.
@@ -97,7 +100,22 @@ class EngineChannel:
             raise NeverBegunError(f"{self.address}: {self.lost.result()}")
         number = next(self._numbers)
         stream = self._streams[number] = EngineStream(self, number)
-        self.send(call_message(request, body, number, continuation, expected_cached_tokens))
+        trace, prefix = request.trace, request.prefix
+        call = Call(
+            number,
+            request.operation,
+            body,
+            request.request_id,
+            request.waited_s,
+            request.state.queued_s,
+            continuation,
+            "" if trace is None else trace.traceparent,
+            "" if trace is None else trace.tracestate,
+            expected_cached_tokens,
+            None if prefix is None else Prefix(list(prefix.blocks), prefix.end),
+            cache_salt=request.cache_salt,
+        )
+        self.send(call)
         return stream
 
     def send(self, message: Hello | Call | Credit | Cancel) -> None:
@@ -131,9 +149,6 @@ class EngineChannel:
         else:
             assert isinstance(message, Refusal)
             raise NeverBegunError(message.reason)
-
-    def _ended(self, error: Exception) -> None:
-        self._end(error)
 
     def _end(self, error: Exception) -> None:
         if self.lost.done():
@@ -196,9 +211,7 @@ class EngineStream:
                 raise ConnectionError("the replica failed within the stream; its log says why")
             self._over = piece.last
             yield piece
-            self._passed_on += len(piece.data)
-            if self._passed_on >= _CREDIT_STEP:
-                self._give_credit()
+            self._count(piece)
 
     def close(self) -> None:
         """Want no more of it: the engine frees its sequences."""
@@ -215,9 +228,7 @@ class EngineStream:
         if self._waiter is None or self._take_now is None or piece.last or not self._take_now(piece):
             self.put(piece)
         else:
-            self._passed_on += len(piece.data)
-            if self._passed_on >= _CREDIT_STEP:
-                self._give_credit()
+            self._count(piece)
 
     def put(self, part: Answer | Piece) -> None:
         """The channel hands over what the reader is to take.
@@ -239,9 +250,12 @@ class EngineStream:
         self._error = error
         self._wake()
 
-    def _give_credit(self) -> None:
-        self._channel.send(Credit(self._number, self._passed_on))
-        self._passed_on = 0
+    def _count(self, piece: Piece) -> None:
+        """Count a piece that was passed on, on either path, and give the engine replica credit for it."""
+        self._passed_on += len(piece.data)
+        if self._passed_on >= _CREDIT_STEP:
+            self._channel.send(Credit(self._number, self._passed_on))
+            self._passed_on = 0
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -255,3 +269,50 @@ class EngineStream:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         return self._arrived.popleft()
+
+
+class EngineChannels:
+    """Opens a channel to a replica where there is none, and keeps it."""
+
+    def __init__(self) -> None:
+        self._opening: dict[Replica, asyncio.Task[EngineChannel]] = {}
+
+    async def to(self, replica: Replica) -> EngineChannel:
+        """The channel to `replica`.
+
+        Raises:
+            NeverBegunError: it cannot be reached, or refuses.
+        """
+        opening = self._opening.get(replica)
+        if opening is None or (opening.done() and self.at_hand(replica) is None):
+            connecting = EngineChannel.connect(replica.address, replica.token, _CONNECT_TIMEOUT_S)
+            opening = self._opening[replica] = asyncio.create_task(connecting)
+        return await asyncio.shield(opening)  # others may wait for it too
+
+    def at_hand(self, replica: Replica) -> EngineChannel | None:
+        """The channel to `replica` if there is one now."""
+        opening = self._opening.get(replica)
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception():
+            return None
+        channel = opening.result()
+        return None if channel.lost.done() else channel
+
+    def close(self, replica: Replica, reason: str) -> None:
+        """End the channel to `replica`; its requests are told that the replica is lost.
+
+        A channel that is being opened is closed once it is open. If it were cancelled, so would be the
+        requests that wait for it, as if their clients had left.
+        """
+        opening = self._opening.pop(replica, None)
+        if opening is not None:
+            opening.add_done_callback(partial(_close_opened, reason))
+
+    def close_all(self) -> None:
+        """End all of them."""
+        for replica in list(self._opening):
+            self.close(replica, "this ingress replica ends")
+
+
+def _close_opened(reason: str, opening: asyncio.Task[EngineChannel]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close(reason)

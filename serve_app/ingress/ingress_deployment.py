@@ -12,22 +12,21 @@ from ray import serve
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
-from serve_app.api.models import ApiModel
 from serve_app.ingress.admission import Admission
+from serve_app.ingress.cold_queue import ColdQueue
 from serve_app.ingress.cold_reports import ColdReports
-from serve_app.ingress.cold_start_progress import ProgressReader
-from serve_app.ingress.engine_channels import EngineChannels
-from serve_app.ingress.held_requests import HeldRequests
+from serve_app.ingress.cold_start_progress import ProgressReader, stored_state
+from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.ingress.local_listener import listen_for_haproxy
-from serve_app.ingress.observer import ServeObserver
-from serve_app.ingress.relay_client import RelayClient
+from serve_app.ingress.readiness import ServeObserver
+from serve_app.ingress.relayed_request import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
-from serve_app.ingress.stored_state import stored_state
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import AppSettings, ModelSettings
@@ -41,7 +40,7 @@ _PUBLISH_S = 1.0
 
 @serve.ingress()
 class Ingress:
-    """Validates, routes by model, holds requests through cold starts, and streams.
+    """Validates, routes by model, queues requests for a cold start, and streams.
 
     Args:
         settings: `AppSettings` as plain data.
@@ -81,10 +80,10 @@ class Ingress:
         deployments = [replica_set(model.deployment_name) for model in models]
         heartbeats = Heartbeats(deployments, self._channels)
         self._tasks = [
-            asyncio.create_task(self._publish_held()),
+            asyncio.create_task(self._publish_queues()),
             asyncio.create_task(heartbeats.run()),
             asyncio.create_task(
-                keep_report(app, replica, self._holds, partial(ingress_report, self._counters))
+                keep_report(app, replica, self._has_queued, partial(ingress_report, self._counters))
             ),
         ]
         listen_for_haproxy(replica)
@@ -94,10 +93,10 @@ class Ingress:
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)
         progress = ProgressReader(self._stored, model.deployment_name)
-        held = HeldRequests(model, handle, knobs, progress, on_cold=self._cold_reports.start)
-        admission = Admission(model, held, knobs)
+        queue = ColdQueue(model, handle, knobs, progress, on_cold=self._cold_reports.start)
+        admission = Admission(model, queue, knobs)
         engine = RelayClient(model, admission, self._channels)
-        counters = IngressCounters(model.deployment_name, held, metrics)
+        counters = IngressCounters(model.deployment_name, queue, metrics)
         self._counters.append(counters)
         self._served.append(ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters))
 
@@ -125,13 +124,13 @@ class Ingress:
         """What Ray tells the autoscaling policy of this replica, twice a second: `IngressSignals`."""
         return ingress_report(self._counters)
 
-    def _holds(self) -> bool:
-        return any(len(counters.held) for counters in self._counters)
+    def _has_queued(self) -> bool:
+        return any(len(counters.queue) for counters in self._counters)
 
-    async def _publish_held(self) -> None:
+    async def _publish_queues(self) -> None:
         while True:
             for counters in self._counters:
-                counters.publish_held()
+                counters.publish_queue()
             await asyncio.sleep(_PUBLISH_S)
 
 
@@ -140,7 +139,7 @@ def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:
     flat = {ONGOING_REQUESTS: 0.0}
     for counters in models:
         signals = counters.signals()
-        flat[ONGOING_REQUESTS] += max(0, counters.open_requests - len(counters.held))
+        flat[ONGOING_REQUESTS] += max(0, counters.open_requests - len(counters.queue))
         for name in INGRESS_FIELDS:
             flat[ingress_key(counters.deployment, name)] = float(getattr(signals, name))
     return flat

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.ingress.sessions import Sessions
 from serve_app.wire.data_plane import Prefix
 
-BYTES_PER_TOKEN = 4.0
+BYTES_PER_TOKEN = 4
 """English text has about four bytes per token, until the engines' counts have told the model's own ratio."""
 _UNKNOWN_CACHE_TOKENS = 32_768
 """What a replica's cache is taken to hold until it has told: less than any GPU's, and a long prompt."""
@@ -81,17 +80,20 @@ class PrefixIndex:
         self._holders: dict[int, int] = {}
         """By hash, the bits of the replicas that hold it."""
         self._uses = 0
-        self._sessions = Sessions()
         self._bytes_per_token = Ratio()
         """Of whole prompts."""
         self._bytes_per_found_token = Ratio()
         """Of what was expected in caches: prompts that share nothing may be of another kind, caches hold
         whole blocks, and answers have other bytes per token."""
 
+    @property
+    def bytes_per_token(self) -> float:
+        """The model's own ratio, as far as the engines' counts tell it."""
+        return self._bytes_per_token.value(BYTES_PER_TOKEN)
+
     def tokens(self, expected: Expected) -> int:
         """Return how many tokens an engine is expected to find in its cache."""
-        of_any = self._bytes_per_token.value(BYTES_PER_TOKEN)
-        return round(expected.size / self._bytes_per_found_token.value(of_any))
+        return round(expected.size / self._bytes_per_found_token.value(self.bytes_per_token))
 
     def keep(self, replicas: Collection[str]) -> None:
         """Know these replicas and no others. What is known of those that stay is kept."""
@@ -131,8 +133,7 @@ class PrefixIndex:
         if depth:
             for bit in _bits(held):
                 found[names[bit]] = depth
-        session = self._sessions.expected(prefix)
-        for end, size in ((prefix.end, prefix.size), (prefix.session, session), *prefix.turns):
+        for end, size in ((prefix.end, prefix.size), *prefix.turns):
             for bit in _bits(holders.get(end, 0)):
                 name = names[bit]
                 if found.get(name, 0) < size:
@@ -151,7 +152,6 @@ class PrefixIndex:
                 break
             uses.append(used)
         self.holds(replica, prefix)
-        self._sessions.sent(prefix)
         return Expected(matched, tuple(uses), self._uses)
 
     def never_prefilled(self, replica: str, prefix: PromptPrefix, expected: Expected) -> None:
@@ -159,7 +159,7 @@ class PrefixIndex:
         cache = self._caches.get(replica)
         if cache is None:
             return
-        for block in (prefix.session, prefix.end, *prefix.blocks[len(expected.last_uses) :]):
+        for block in (prefix.end, *prefix.blocks[len(expected.last_uses) :]):
             if cache.last_use.get(block) == expected.use:
                 del cache.last_use[block]
                 self._let_go(block, cache.bit)
@@ -172,7 +172,7 @@ class PrefixIndex:
         last_use, holders, bit = cache.last_use, self._holders, cache.bit
         self._uses = use = self._uses + 1
         # The first block last: without it the others are of no use, so a prompt's end is evicted before it.
-        for block in (prefix.session, prefix.end, *reversed(prefix.blocks)):
+        for block in (prefix.end, *reversed(prefix.blocks)):
             if not block:
                 continue
             if block in last_use:
@@ -189,12 +189,10 @@ class PrefixIndex:
         if _LEAST_BYTES <= prefix.size / prompt_tokens <= _MOST_BYTES:
             self._bytes_per_token.learn(prefix.size, prompt_tokens)
         if not expected.size:
-            self._sessions.learn_unexpected(prefix, cached_tokens / prompt_tokens)
             return
         # By the prompt's own bytes per token: those of two kinds of traffic may differ by a factor of three.
         told = prompt_tokens * expected.size / prefix.size
-        self._sessions.learn(prefix, cached_tokens / told)
-        # Only blocks were known to be there; that an answer or a session is, was a guess.
+        # Only blocks were known to be there; that an answer is, was a guess.
         known = prompt_tokens * len(expected.last_uses) * BLOCK_BYTES / prefix.size
         cache = self._caches.get(replica)
         if cached_tokens + _SLACK_TOKENS >= known * _SURE_SHARE:
@@ -213,7 +211,7 @@ class PrefixIndex:
         self._evict(cache, old)
 
     def _blocks(self, tokens: int) -> int:
-        return int(tokens * self._bytes_per_token.value(BYTES_PER_TOKEN) / BLOCK_BYTES)
+        return int(tokens * self.bytes_per_token / BLOCK_BYTES)
 
     def _evict(self, cache: _Cache, count: int) -> None:
         for _ in range(count):

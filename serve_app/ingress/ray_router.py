@@ -1,15 +1,26 @@
-"""Ray Serve's request router for engine deployments, which also tells the relay which replicas run.
+"""Ray Serve's request router for engine deployments: it tells which replicas run, and a wake asks it for one.
 
-Reserving a slot on a replica through Ray costs two actor calls, 2.5 ms of one core for each request; a burst
-of 32 would wait 80 ms for them. So the relay picks from this process's own view of the running
+To reserve a place on a replica through Ray costs two actor calls, 2.5 ms of one core for each request; a
+burst of 32 would wait 80 ms for them. So the relay picks from this process's own view of the running
 replicas, which Ray pushes here the moment it changes, and uses Ray's queue only where there is none.
 """
 
+import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any
 
+from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
 
 from serve_app.ingress.replica_set import ReplicaSet, replica_set
+
+logger = logging.getLogger("ray.serve")
+
+# Only a new request is told that the engines cannot start; one that is queued already waits on.
+_ASK_AGAIN_S = 5.0
+_PAUSE_S = 1.0
 
 
 class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
@@ -38,3 +49,68 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     ) -> list[list[RunningReplica]]:
         """Return each replica as a rank of its own: only a wake asks, and it sends no request."""
         return [[replica] for replica in candidate_replicas]
+
+
+def connect(handle: DeploymentHandle) -> None:
+    """Have Ray push the deployment's running replicas into the running event loop, from now on.
+
+    By default Ray's router is made at the handle's first use, and depending on Ray's flags in a thread
+    of its own. There a queued request cannot be taken back: it would wake a GPU that no request needs.
+    """
+    if not handle.is_initialized:
+        handle._init(_run_router_in_separate_loop=False)
+
+
+class Wake:
+    """Keeps one request in Ray Serve's queue as long as a replica is needed.
+
+    The policy starts replicas for the requests that the ingress reports. This one has Ray make its router and
+    say when the engines cannot start, and is what Ray's own policy would act on.
+
+    Args:
+        model: The model's name, for the log.
+        handle: Its engine deployment.
+        needed: Whether a replica is still needed.
+        on_unavailable: Called when Ray says that the engines cannot start.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        handle: DeploymentHandle,
+        needed: Callable[[], bool],
+        on_unavailable: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._handle = handle
+        self._needed = needed
+        self._on_unavailable = on_unavailable
+        self._task: asyncio.Task[None] | None = None
+        connect(handle)
+
+    def start(self) -> None:
+        """Ask Ray for a replica. Does nothing while that is going on."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """Stop asking."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        while self._needed():
+            try:
+                async with asyncio.timeout(_ASK_AGAIN_S) as asking, self._handle.choose_replica():
+                    pass
+            except DeploymentUnavailableError:
+                self._on_unavailable()
+                return
+            except Exception:
+                if asking.expired():
+                    continue
+                logger.exception("model %s: asking Ray for a replica failed", self._model)
+            # Ray has a replica that it has not pushed here yet, or an error: asking at once would not help.
+            if self._needed():
+                await asyncio.sleep(_PAUSE_S)

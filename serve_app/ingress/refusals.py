@@ -44,17 +44,17 @@ def replicas_busy(model: str, limit: int) -> ApiError:
     return _refusal(429, model, why, "queue_full", _BUSY_RETRY_AFTER_S)
 
 
-def too_many_held(model: str, held: int, bound: int, progress: ColdStartProgress) -> ApiError:
-    """A 429: no replica can take the request, and as many requests are held as may be."""
+def queue_is_full(model: str, queued: int, bound: int, progress: ColdStartProgress) -> ApiError:
+    """A 429: no replica can take the request, and as many requests are queued as may be."""
     why = (
-        f"no replica can take the request yet, and this ingress replica already holds {held} others "
+        f"no replica can take the request yet, and this ingress replica already queues {queued} others "
         f"(max_held_requests = {bound})."
     )
     return _refusal(429, model, why, "queue_full", retry_after(progress))
 
 
 def waited_too_long(model: str, timeout_s: float, progress: ColdStartProgress) -> ApiError:
-    """A 503: the request was held until its deadline."""
+    """A 503: the request was queued until its deadline."""
     why = (
         f"no replica could take the request within {timeout_s:g} s "
         f"(cold_wait_timeout_s = {timeout_s:g}); phase: {progress.phase}."

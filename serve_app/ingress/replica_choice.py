@@ -41,7 +41,7 @@ class Replica:
     trouble: str = ""
     """Why no request goes to it, as its heartbeats or their absence tell; "" where nothing is wrong."""
     unlisted_at: float | None = None
-    """When Ray ceased to list it, by the clock of its `Slots`: it drains, or is lost. None while it is in."""
+    """When Ray ceased to list it, by the clock of its `ReplicaSet`: it drains, or is lost. Else None."""
     still_s: float = 0.0
     """For how long at least it has been standing still, where that is its trouble."""
     failures: int = 0
@@ -61,26 +61,26 @@ class Replica:
         """Prompt tokens, as estimated, of the requests in flight that have no answer yet."""
         return self.load - SEQUENCE_TOKENS * self.in_flight
 
-    def join_group(self, slot: Slot, now: float) -> None:
+    def join_group(self, reservation: Reservation, now: float) -> None:
         """Put a request that has just been picked for into the group that the next step prefills."""
-        slot.group = self.group
-        slot.sent = now
-        slot.tokens_before = self.pending_prompt_tokens
+        reservation.group = self.group
+        reservation.sent = now
+        reservation.tokens_before = self.pending_prompt_tokens
         if not self.group_tokens:
-            self.group_tokens = slot.pending_prompt_tokens
+            self.group_tokens = reservation.pending_prompt_tokens
             self.group_since = now
         else:
-            slot.group += 1
-            self.next_tokens += slot.pending_prompt_tokens
+            reservation.group += 1
+            self.next_tokens += reservation.pending_prompt_tokens
             self.next_requests += 1
 
-    def leave_group(self, slot: Slot, now: float) -> None:
+    def leave_group(self, reservation: Reservation, now: float) -> None:
         """Take a request that ends before its first token out of its group."""
-        if slot.group > self.group:
-            self.next_tokens -= slot.pending_prompt_tokens
+        if reservation.group > self.group:
+            self.next_tokens -= reservation.pending_prompt_tokens
             self.next_requests -= 1
             return
-        self.group_tokens -= slot.pending_prompt_tokens
+        self.group_tokens -= reservation.pending_prompt_tokens
         if not self.group_tokens:
             self.end_groups(self.group, now)
 
@@ -97,8 +97,8 @@ class Replica:
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
-    """One request's slot on a replica, from the pick to the request's end there."""
+class Reservation:
+    """One request's place on a replica, from the pick to the request's end there."""
 
     replica: Replica
     pending_prompt_tokens: int
@@ -119,7 +119,7 @@ def least_delay(
     replicas: Iterable[Replica],
     room: int,
     prompt_tokens: int,
-    held: Mapping[str, int],
+    cached: Mapping[str, int],
     waiting: float,
     most_tokens: float,
     step_tokens: float,
@@ -139,7 +139,7 @@ def least_delay(
         replicas: All that are running, the longest unused first.
         room: Only replicas with fewer requests in flight are considered.
         prompt_tokens: Of the prompt.
-        held: Those of them that replicas hold in their caches, by replica id.
+        cached: Those of them that replicas hold in their caches, by replica id.
         waiting: What a token that the prompt waits for counts, 0 to 1.
         most_tokens: Only replicas that have prefilled the prompt after so many tokens are considered.
         step_tokens: The most tokens of an engine's step.
@@ -161,8 +161,8 @@ def least_delay(
         if in_flight >= room:
             continue
         ahead = replica.load - SEQUENCE_TOKENS * in_flight
-        if held:
-            own = prompt_tokens - held.get(replica.replica_id, 0)
+        if cached:
+            own = prompt_tokens - cached.get(replica.replica_id, 0)
         if ahead + own > most_tokens:
             continue
         late = 2 * in_flight
@@ -186,7 +186,7 @@ def least_delay(
     return chosen
 
 
-def least_loaded(replicas: Iterable[Replica], limit: int, held: Mapping[str, int]) -> Replica | None:
+def least_loaded(replicas: Iterable[Replica], limit: int, cached: Mapping[str, int]) -> Replica | None:
     """The replica with the least load, of those with fewer than `limit` requests in flight.
 
     Tokens of the prompt that its cache holds need no prefill, and are subtracted from its load.
@@ -204,8 +204,8 @@ def least_loaded(replicas: Iterable[Replica], limit: int, held: Mapping[str, int
         if in_flight >= limit:
             continue
         load = replica.load
-        if held:
-            load -= held.get(replica.replica_id, 0)
+        if cached:
+            load -= cached.get(replica.replica_id, 0)
         if chosen is None or load < least or (load == least and in_flight < fewest):
             chosen, least, fewest = replica, load, in_flight
     return chosen

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from serve_app.ingress.engine_channel import NeverBegunError
-from serve_app.ingress.engine_channels import EngineChannels
+from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError
 from serve_app.ingress.replica_choice import Replica
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire.data_plane import BEAT_S, Beat
@@ -107,7 +106,7 @@ class Heartbeats:
             except Exception:
                 # Until the next try, requests go by what Ray says alone.
                 logger.exception("replica %s: its heartbeats cannot be listened to", replica.replica_id)
-                known.reachable(replica)
+                known.note_reachable(replica)
                 known.welcome(replica)
                 await asyncio.sleep(_RETRY_S)
 
@@ -138,7 +137,7 @@ class Heartbeats:
         if beat.trouble:
             self._keep_away(listener, beat.trouble)
             return
-        known.reachable(replica)
+        known.note_reachable(replica)
         if replica.trouble:
             logger.info("replica %s of %s is alive again", replica.replica_id, replica.address)
             known.welcome(replica)

@@ -1,24 +1,207 @@
-"""The running engine replicas of each deployment, as this process knows them."""
+"""The running engine replicas of a deployment, as this process knows them, and its requests on them."""
 
+import math
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from serve_app.ingress.replica_choice import Replica
-from serve_app.ingress.slots import Slots
+from serve_app.api.prompt_prefix import PromptPrefix
+from serve_app.ingress.prefix_index import PrefixIndex
+from serve_app.ingress.replica_choice import (
+    GROUP_REQUESTS,
+    SEQUENCE_TOKENS,
+    Replica,
+    Reservation,
+    least_delay,
+    least_loaded,
+)
+
+PACE_FADE = 0.99
+"""The pace of prefill is a mean over about a hundred first tokens."""
 
 
 @dataclass(slots=True)
-class ReplicaSet(Slots):
-    """The running replicas of one deployment. Kept current by `EngineRouter`.
+class PrefillPace:
+    """How fast the engines of a deployment prefill: sums over first tokens, which fade."""
 
-    For the event loop of the ingress alone; Ray's router runs in it too (see `connect`).
+    seconds: float = 0.0
+    """From sending a request to its first token."""
+    tokens: float = 0.0
+    """Prompt tokens prefilled meanwhile."""
+    prompts: float = 0.0
+    prompt_tokens: float = 0.0
+    """The requests' own prompt tokens."""
+
+    def learn(self, seconds: float, tokens: float, prompt_tokens: int) -> None:
+        """Count one first token, which came after `seconds`, in which the engine had `tokens` to prefill.
+
+        Tokens are an estimate, and those found in a prefix cache, or that stand for an image's bytes, take no
+        time: no first token may claim more than twice the pace known.
+        """
+        if self.seconds > 0.0:
+            tokens = min(tokens, 2.0 * seconds * self.tokens / self.seconds)
+        self.seconds = self.seconds * PACE_FADE + seconds
+        self.tokens = self.tokens * PACE_FADE + tokens
+        self.prompts = self.prompts * PACE_FADE + 1.0
+        self.prompt_tokens = self.prompt_tokens * PACE_FADE + prompt_tokens
+
+
+@dataclass(slots=True)
+class ReplicaSet:
+    """The running replicas of one deployment, and the requests of this process on them.
+
+    A request takes a reservation, has its first answer, and gives the reservation back. For the event loop of
+    the ingress alone; Ray's router, which keeps the set current, runs in it too (see `connect`).
     """
 
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds."""
+    pace: PrefillPace = field(default_factory=PrefillPace)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    sharing: float = 0.0
+    """The share of prompts of which some replica cached some, over about the last hundred."""
+    step_tokens: float = math.inf
+    """The most tokens of an engine's step; infinite until one has told."""
+    awaited: bool = False
+    """Whether queued requests wait for room. Only then is a free place announced."""
+    _usable: dict[str, Replica] = field(default_factory=dict)
+    """The replicas picked from, the longest unused first."""
+    _on_change: Callable[[], None] = lambda: None
     _listed: dict[str, Replica] = field(default_factory=dict)
     """The replicas that Ray says run."""
     _missed: dict[str, Replica] = field(default_factory=dict)
     """Replicas that are gone while requests of this process still are on them."""
     _on_trouble: Callable[[Replica], None] = lambda _: None
+
+    def __len__(self) -> int:
+        """The number of replicas that requests go to: those that run and that nothing is wrong with."""
+        return len(self._usable)
+
+    def take(
+        self,
+        limit: int,
+        prompt_tokens: int = 0,
+        prefill_budget_s: float = 0.0,
+        batch: int = 1 << 30,
+        prefix: PromptPrefix | None = None,
+        identity: str | None = None,
+        refused: Collection[Replica] = (),
+    ) -> Reservation | None:
+        """A reservation on one of the replicas with fewer than `limit` requests in flight.
+
+        A stream goes where its prefill delays requests least (`least_delay`), if it is expected to have its
+        first token within `prefill_budget_s`, and within what a full group and one request more of the mean
+        length take: to wait longer would make hardly a token less late. Otherwise, and where the pace of
+        prefill is not known, a request goes to the replica with the least load. What a replica holds of the
+        prompt in its cache need not be prefilled there. Of equals, the longest unused is picked. A replica
+        that could not be reached comes after every one that could, even if those are full: Ray will drop it,
+        or its next heartbeat heals it within half a second.
+
+        Args:
+            limit: Requests of this process that a replica may have.
+            prompt_tokens: What the request adds to the load until the replica answers, if its prompt is new.
+            prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
+            batch: Requests that an engine runs at a time. Behind so many, it waits for more than prefill.
+            prefix: What the prompt may share with others; None where that is not known.
+            identity: Only replicas of this identity are considered; None for any.
+            refused: Replicas that are not considered.
+
+        Returns:
+            None where there is no such replica, or none with room.
+        """
+        chosen: Replica | None = None
+        matched = self.prefixes.matched(prefix) if prefix is not None and prompt_tokens else {}
+        cached: dict[str, int] = {}
+        if matched and prefix is not None:
+            most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
+            cached = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
+        replicas: Collection[Replica] = self._usable.values()
+        if identity is not None or refused:
+            replicas = [one for one in replicas if identity in (None, one.identity) and one not in refused]
+        pace = self.pace
+        streamed = prefill_budget_s > 0.0 and prompt_tokens > 0
+        now = self.clock() if streamed else 0.0
+        if streamed and pace.seconds > 0.0:
+            in_time = prefill_budget_s * pace.tokens / pace.seconds
+            mean = pace.prompt_tokens / pace.prompts
+            chosen = least_delay(
+                replicas,
+                min(limit, batch),
+                prompt_tokens,
+                cached,
+                max(self.sharing, min(2.0 * mean / self.step_tokens - 1.0, 1.0)),
+                min(in_time, (GROUP_REQUESTS + 1) * mean),
+                self.step_tokens,
+                now - prefill_budget_s,
+            )
+        chosen = chosen or least_loaded(replicas, limit, cached)
+        if chosen is None:
+            return None
+        name = chosen.replica_id
+        # To the end of the order, so that equals take turns.
+        self._usable[name] = self._usable.pop(name)
+        if cached:
+            prompt_tokens -= cached.get(name, 0)
+        chosen.in_flight += 1
+        chosen.load += prompt_tokens + SEQUENCE_TOKENS
+        reservation = Reservation(chosen, prompt_tokens)
+        if prefix is not None:
+            reservation.prefix = prefix
+            reservation.expected = self.prefixes.sent(name, prefix, matched.get(name, 0))
+            self.sharing = self.sharing * PACE_FADE + (1.0 - PACE_FADE) * bool(cached)
+        if streamed:
+            chosen.join_group(reservation, now)
+        return reservation
+
+    def expected_tokens(self, reservation: Reservation) -> int | None:
+        """The prompt tokens expected in the replica's cache; None where the prompt is not known."""
+        return None if reservation.prefix is None else self.prefixes.tokens(reservation.expected)
+
+    def learn(self, reservation: Reservation, cached_tokens: int | None, prompt_tokens: int | None) -> None:
+        """Note what the engine found in its cache of the prompt that went to it, if it tells."""
+        if reservation.prefix is not None and cached_tokens is not None and prompt_tokens:
+            self.prefixes.learn(
+                reservation.replica.replica_id,
+                reservation.prefix,
+                reservation.expected,
+                cached_tokens,
+                prompt_tokens,
+            )
+
+    def note_first_byte(self, reservation: Reservation) -> None:
+        """Note the first byte of a good answer: the prompt is prefilled, and the replica is alive."""
+        replica, tokens = reservation.replica, reservation.pending_prompt_tokens
+        replica.load -= tokens
+        if tokens and reservation.group >= 0:
+            now = self.clock()
+            self.pace.learn(now - reservation.sent, float(reservation.tokens_before), tokens)
+            if reservation.group >= replica.group:
+                replica.end_groups(reservation.group, now)
+        reservation.pending_prompt_tokens = 0
+        self.note_reachable(replica)
+
+    def note_reachable(self, replica: Replica) -> None:
+        """Note a sign that a replica is reachable and has a living engine: its failures are over."""
+        if replica.failures:
+            replica.failures = 0
+            if self.awaited:
+                self._on_change()
+
+    def release(self, reservation: Reservation) -> None:
+        """Give a reservation back, also of a replica that has left the set. A second call does nothing."""
+        if reservation.released:
+            return
+        reservation.released = True
+        replica = reservation.replica
+        replica.in_flight -= 1
+        if reservation.prefix is not None and reservation.pending_prompt_tokens:
+            self.prefixes.never_prefilled(replica.replica_id, reservation.prefix, reservation.expected)
+        replica.load -= reservation.pending_prompt_tokens + SEQUENCE_TOKENS
+        if reservation.pending_prompt_tokens and reservation.group >= replica.group:
+            replica.leave_group(reservation, self.clock())
+        reservation.pending_prompt_tokens = 0
+        if self.awaited:
+            self._on_change()
 
     def notify(self, on_change: Callable[[], None]) -> None:
         """Call `on_change`, and nothing else, when replicas may have changed or, if `awaited`, got room."""
@@ -96,12 +279,12 @@ class ReplicaSet(Slots):
                 self._on_trouble(replica)
 
     def in_flight(self, replica_id: str) -> int:
-        """Requests that this process has on a replica; 0 for one that is not in the set."""
+        """Requests that this process has on a replica; 0 for one that is not picked."""
         replica = self._usable.get(replica_id)
         return replica.in_flight if replica is not None else 0
 
     def load(self, replica_id: str) -> int:
-        """The load that picks go by (`Replica.load`); 0 for a replica that is not in the set."""
+        """The load that picks go by (`Replica.load`); 0 for a replica that is not picked."""
         replica = self._usable.get(replica_id)
         return replica.load if replica is not None else 0
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
+from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest, Traffic
 from serve_app.api.errors import ApiError
-from serve_app.api.models import Traffic
 from serve_app.wire.signals import IngressSignals
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
-    from serve_app.ingress.held_requests import HeldRequests
+    from serve_app.ingress.cold_queue import ColdQueue
     from serve_app.telemetry.ingress_metrics import IngressMetrics
 
 COLD_AFTER_S = 0.5
-"""A request held for no longer than this did not wait for a cold start, but for news of a replica."""
+"""A request queued for no longer than this did not wait for a cold start, but for news of a replica."""
 
 
 class IngressCounters(Traffic):
@@ -24,19 +23,18 @@ class IngressCounters(Traffic):
 
     Args:
         deployment: The model's engine deployment.
-        held: Its held requests, of any operation.
+        queue: Its requests that wait for a replica, of any operation.
     """
 
-    def __init__(self, deployment: str, held: HeldRequests, metrics: IngressMetrics) -> None:
+    def __init__(self, deployment: str, queue: ColdQueue, metrics: IngressMetrics) -> None:
         self.deployment = deployment
         self.open_requests = 0
         """Of any operation."""
-        self.held = held
+        self.queue = queue
         self._metrics = metrics
         self._arrivals = self._arrived_bytes = 0
 
     def opened(self, request: EngineRequest) -> None:
-        """See `Traffic`."""
         self.open_requests += 1
         if request.operation in GPU_OPERATIONS:
             self._arrivals += 1
@@ -44,19 +42,16 @@ class IngressCounters(Traffic):
             self._metrics.arrivals.inc(1)
 
     def first_byte(self, request: EngineRequest) -> None:
-        """See `Traffic`."""
         if request.operation in GPU_OPERATIONS:
             cold = "true" if request.state.queued_s > COLD_AFTER_S else "false"
             self._metrics.ttft.observe(request.state.ttft_s, tags={"cold": cold})
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
-        """See `Traffic`."""
         if request.operation in GPU_OPERATIONS:
             request.state.refused = True
             self._metrics.rejections.inc(1, tags={"reason": error.code or "unknown"})
 
     def closed(self, request: EngineRequest) -> None:
-        """See `Traffic`."""
         self.open_requests -= 1
         state = request.state
         if request.operation in GPU_OPERATIONS:
@@ -66,21 +61,21 @@ class IngressCounters(Traffic):
         if state.queued_s > COLD_AFTER_S:
             self._metrics.cold_wait.observe(state.queued_s)
 
-    def publish_held(self) -> None:
-        """Publish how many requests are held, and for how long the first of them has been.
+    def publish_queue(self) -> None:
+        """Publish how many requests are queued, and for how long the first of them has been.
 
         To be called once a second: Ray forgets a gauge that is not set for two.
         """
-        self._metrics.held.set(len(self.held))
-        self._metrics.oldest_held.set(self.held.oldest_s())
+        self._metrics.held.set(len(self.queue))
+        self._metrics.oldest_held.set(self.queue.oldest_s())
 
     def signals(self) -> IngressSignals:
         """Return everything counted so far."""
         return IngressSignals(
             arrivals_total=self._arrivals,
             arrived_bytes_total=self._arrived_bytes,
-            held_requests=len(self.held),
-            held_bytes=self.held.body_bytes,
-            oldest_held_s=self.held.oldest_s(),
-            newest_held_s=self.held.newest_s(),
+            held_requests=len(self.queue),
+            held_bytes=self.queue.body_bytes,
+            oldest_held_s=self.queue.oldest_s(),
+            newest_held_s=self.queue.newest_s(),
         )

@@ -75,8 +75,6 @@ class Prefix(msgspec.Struct, array_like=True):
     """At most 256, each of 64 bits."""
     end: int
     """Of the whole prompt; 0 where it is longer than the blocks reach."""
-    session: int = 0
-    """Of the session that the client named; 0 for none."""
 
 
 class Call(msgspec.Struct, tag=1, array_like=True):

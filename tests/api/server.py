@@ -5,12 +5,12 @@ from typing import Any
 
 from httpx import ASGITransport, AsyncClient, Response
 
-from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.autoscaling import AutoscalingView
-from serve_app.api.engine_client import EngineReply
+from serve_app.api.endpoints import ApiModel
+from serve_app.api.engine_client import EngineReply, Traffic
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
-from serve_app.api.models import ApiModel, Traffic
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 

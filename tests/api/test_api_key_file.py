@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.api import api_key_file
-from serve_app.api.api_key_file import ApiKeyFile
-from serve_app.api.api_keys import is_known
+from serve_app.api import api_keys
+from serve_app.api.api_keys import ApiKeyFile, is_known
 from serve_app.settings import SettingsError
 from tests.stub_engine import LIMIT_S
 
@@ -137,18 +136,18 @@ async def test_the_file_is_looked_at_once_a_second_and_read_when_it_has_changed(
     path.write_text("sk-one\n")
     keys = ApiKeyFile(str(path), clock)
     calls: list[str] = []
-    glance, read = api_key_file._glance, api_key_file._read
+    glance, read = api_keys._glance, api_keys._read
 
-    def noted_glance(path: str) -> api_key_file._Signature:
+    def noted_glance(path: str) -> api_keys._Signature:
         calls.append("look")
         return glance(path)
 
-    def noted_read(path: str) -> tuple[tuple[bytes, ...], api_key_file._Signature]:
+    def noted_read(path: str) -> tuple[tuple[bytes, ...], api_keys._Signature]:
         calls.append("read")
         return read(path)
 
-    monkeypatch.setattr(api_key_file, "_glance", noted_glance)
-    monkeypatch.setattr(api_key_file, "_read", noted_read)
+    monkeypatch.setattr(api_keys, "_glance", noted_glance)
+    monkeypatch.setattr(api_keys, "_read", noted_read)
 
     async def pass_seconds(seconds: int) -> None:
         for _ in range(8 * seconds):
@@ -217,16 +216,16 @@ async def test_a_file_system_that_hangs_holds_up_one_request_for_a_moment_and_no
     path, clock, answers = tmp_path / "keys", Clock(), threading.Event()
     path.write_text("sk-one\n")
     keys = ApiKeyFile(str(path), clock)
-    glance = api_key_file._glance
+    glance = api_keys._glance
     hung: list[str] = []
 
-    def hanging(path: str) -> api_key_file._Signature:
+    def hanging(path: str) -> api_keys._Signature:
         hung.append(path)
         assert answers.wait(LIMIT_S)
         return glance(path)
 
-    monkeypatch.setattr(api_key_file, "_LOOK_WAIT_S", 0.01)
-    monkeypatch.setattr(api_key_file, "_glance", hanging)
+    monkeypatch.setattr(api_keys, "_LOOK_WAIT_S", 0.01)
+    monkeypatch.setattr(api_keys, "_glance", hanging)
     try:
         async with asyncio.timeout(LIMIT_S):
             for _ in range(3):  # one look at a time: no thread more for each second that it hangs

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api.api_key_file import ApiKeyFile
-from serve_app.api.api_keys import ApiKeyMiddleware
+from serve_app.api.api_keys import ApiKeyFile, ApiKeyMiddleware
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from tests.api.server import Server, error_of
 from tests.stub_engine import StubEngine, frames

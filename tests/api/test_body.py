@@ -4,8 +4,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from serve_app.api.body import SLOWEST_BYTES_PER_S, peek, read_body
-from serve_app.api.body_memory import BodyMemory, BodyShare
+from serve_app.api.body import SLOWEST_BYTES_PER_S, BodyMemory, BodyShare, peek, read_body
 from serve_app.api.errors import ApiError
 
 

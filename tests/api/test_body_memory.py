@@ -3,8 +3,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from serve_app.api.api_key_file import ApiKeyFile
-from serve_app.api.body_memory import BodyMemory, BodyShare
+from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.body import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
 from tests.api.server import Server, error_of
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, stalled
@@ -28,37 +28,15 @@ def flood(memory: BodyMemory, client: str | None, model: str, size: int = 1) -> 
             return shares
 
 
-def test_one_model_alone_gets_half_and_leaves_the_next_a_third() -> None:
+def test_a_model_or_a_key_gets_half_and_leaves_the_other_half() -> None:
     memory = BodyMemory(1200)
+    of_key = [flood(memory, "key 1", model) for model in ("a", "b", "c")]
 
-    first = flood(memory, None, "a")
-    assert len(first) == 600
-    assert len(flood(memory, None, "b")) == 300  # half of what the first left
-    for share in first[300:]:
-        share.release()
-    assert len(flood(memory, None, "a")) > 0
-
-
-def test_two_that_flood_at_once_get_a_third_each() -> None:
-    memory = BodyMemory(1200)
-    shares = {"a": [], "b": []}
-    full: set[str] = set()
-    while len(full) < 2:
-        for model, its in shares.items():
-            try:
-                its.append(taken(memory, None, model, 1))
-            except ApiError:
-                full.add(model)
-
-    assert [len(its) for its in shares.values()] == pytest.approx([400, 400], abs=1)
-
-
-def test_one_key_s_flood_over_all_models_leaves_room_to_another_key() -> None:
-    memory = BodyMemory(1200)
-    kept = [flood(memory, "key 1", model) for model in ("a", "b", "c")]
-
-    assert sum(map(len, kept)) == 600
-    assert len(flood(memory, "key 2", "d")) == 300
+    assert sum(map(len, of_key)) == 600
+    rest = flood(memory, None, "d")
+    assert len(rest) == 600
+    with pytest.raises(ApiError, match="1200 bytes of request bodies in memory, 0 of them of key 2"):
+        taken(memory, "key 2", "e", 1)
 
 
 def test_bodies_that_are_read_count_as_they_come() -> None:

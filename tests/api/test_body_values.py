@@ -4,8 +4,7 @@ import tracemalloc
 
 import pytest
 
-from serve_app.api.body import check_structure
-from serve_app.api.body_values import MAX_CONTAINERS, MAX_TOKEN_IDS, MAX_VALUES, count_values
+from serve_app.api.body import MAX_CONTAINERS, MAX_TOKEN_IDS, MAX_VALUES, check_structure, count_values
 from serve_app.api.errors import ApiError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
 
-from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.browsers import is_loopback
 from tests.api.server import Server, error_of
 from tests.stub_engine import StubEngine, frames

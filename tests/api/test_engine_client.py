@@ -2,8 +2,14 @@ from typing import get_args
 
 import pytest
 
-from serve_app.api.cold_wait import ColdWait
-from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation, RequestState
+from serve_app.api.engine_client import (
+    OPERATIONS,
+    ColdWait,
+    EngineReply,
+    EngineRequest,
+    Operation,
+    RequestState,
+)
 from tests.stub_engine import frames
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply, EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
-from serve_app.api.models import Traffic
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled

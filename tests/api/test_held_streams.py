@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.cold_wait import ColdWait
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
-from serve_app.api.models import Traffic
 from tests.api.connection import SCOPE, Connection
 from tests.api.server import Server
 from tests.api.traffic_log import TrafficLog

@@ -1,9 +1,8 @@
 import pytest
 
-from serve_app.api.endpoints import Endpoints
+from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
-from serve_app.api.models import ApiModel
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 

@@ -83,13 +83,13 @@ def test_fields_before_the_messages_do_not_matter_but_those_that_make_the_prompt
 
 def test_a_salt_of_the_key_parts_all_hashes_and_changes_no_size() -> None:
     fields = peek(json.dumps({"messages": [SYSTEM, user("Hello")], "cache_salt": "own"}).encode())
-    found = [prompt_prefix(fields, b"chat-7", salt) for salt in ("", "key-a", "key-b", "key-a")]
+    found = [prompt_prefix(fields, salt) for salt in ("", "key-a", "key-b", "key-a")]
 
     plain, one, other, again = (prefix for prefix in found if prefix is not None)
     assert one == again
     assert {len(each.blocks) for each in (plain, one, other)} == {len(plain.blocks)}
     assert {each.size for each in (plain, one, other)} == {plain.size}
-    hashes = [{each.end, each.session, *each.blocks, *dict(each.turns)} for each in (plain, one, other)]
+    hashes = [{each.end, *each.blocks, *dict(each.turns)} for each in (plain, one, other)]
     assert len(set().union(*hashes)) == sum(map(len, hashes))
 
 
@@ -106,18 +106,6 @@ def test_with_prompt_logprobs_the_cache_is_left_aside() -> None:
 
     assert prompt_prefix(peek(json.dumps({**body, "prompt_logprobs": 1}).encode())) is None
     assert prefix({**body, "prompt_logprobs": None}) == prefix(body)
-
-
-def test_a_session_has_one_name_for_each_salt() -> None:
-    def session(name: bytes, **fields: Any) -> int:
-        body = json.dumps({"messages": [user("Hi")], **fields}).encode()
-        found = prompt_prefix(peek(body), name)
-        assert found is not None
-        return found.session
-
-    assert session(b"") == 0
-    assert session(b"chat-7") == session(b"chat-7", max_tokens=5) != session(b"chat-8")
-    assert session(b"chat-7", cache_salt="a") != session(b"chat-7", cache_salt="b")
 
 
 def test_a_text_and_token_ids_are_prompts_too() -> None:

@@ -9,9 +9,9 @@ from ray.serve._private.utils import call_function_from_import_path
 from starlette.types import Message, Receive, Scope, Send
 
 from serve_app import env
+from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.errors import ApiError
 from serve_app.api.ray_headers import RayHeadersMiddleware, request_timeout_s
-from serve_app.api.write_now import WriteNowMiddleware
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -7,7 +7,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from serve_app.api.write_now import WriteNow, WriteNowMiddleware, write_now
+from serve_app.api.engine_response import WriteNow, WriteNowMiddleware, write_now
 from tests.http_server import port_of, uvicorn_with
 
 

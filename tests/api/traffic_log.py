@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from serve_app.api.engine_client import EngineRequest
+from serve_app.api.engine_client import EngineRequest, Traffic
 from serve_app.api.errors import ApiError
-from serve_app.api.models import Traffic
 
 
 class TrafficLog(Traffic):

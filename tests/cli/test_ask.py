@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from serve_app.api.cold_wait import ColdWait
+from serve_app.api.engine_client import ColdWait
 from serve_app.cli.ask import PROMPT, Answer, Event, Question, read_events
 from serve_app.cli.ask_display import Display, Piece, Wait
 from serve_app.cli.command_error import CommandError

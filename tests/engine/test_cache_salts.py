@@ -10,9 +10,9 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.api.api_key_file import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
-from serve_app.api.models import ApiModel
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.request_record import watch_sequences
 from serve_app.engine.serving import Serving

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.cold_wait import ColdWait
-from serve_app.api.engine_client import EngineRequest
+from serve_app.api.engine_client import ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress.admission import Admission
+from serve_app.ingress.cold_queue import ColdQueue
 from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
-from serve_app.ingress.held_requests import HeldRequests
-from serve_app.ingress.replica_choice import Slot
+from serve_app.ingress.replica_choice import Reservation
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from tests.ingress.stub_handle import StubHandle
@@ -63,7 +62,7 @@ def hold(
     **knobs: Any,
 ) -> Admission:
     """Admission to `model`, and the queue behind it, with the knobs given."""
-    held = HeldRequests(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock, on_cold)
+    held = ColdQueue(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock, on_cold)
     return Admission(model, held, lambda: Knobs(**knobs))
 
 
@@ -75,17 +74,17 @@ class Queue:
         self.progress = StubProgress()
         self.cold_starts = 0
         self.admission = hold(MODEL, self.handle, self.progress, on_cold=self._on_cold, **knobs)
-        self.held = self.admission.held
+        self.held = self.admission.queue
 
     def _on_cold(self) -> None:
         assert len(self.held) > 0  # it is what the policy is told
         self.cold_starts += 1
 
-    def ask(self, **options: Any) -> asyncio.Task[Slot]:
+    def ask(self, **options: Any) -> asyncio.Task[Reservation]:
         """A request for a slot, on its way."""
         return asyncio.create_task(self.admission.take(request(), **options))
 
-    async def held_requests(self, count: int) -> list[asyncio.Task[Slot]]:
+    async def held_requests(self, count: int) -> list[asyncio.Task[Reservation]]:
         """That many requests, all in the queue."""
         tasks = [self.ask() for _ in range(count)]
         await asyncio.sleep(0)
@@ -103,6 +102,6 @@ class Queue:
         return caught.value
 
 
-async def ids(tasks: list[asyncio.Task[Slot]]) -> list[str]:
+async def ids(tasks: list[asyncio.Task[Reservation]]) -> list[str]:
     async with asyncio.timeout(LIMIT_S):
         return [slot.replica.replica_id for slot in await asyncio.gather(*tasks)]

@@ -13,8 +13,8 @@ from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.admission import Admission
-from serve_app.ingress.engine_channels import EngineChannels
-from serve_app.ingress.relay_client import RelayClient
+from serve_app.ingress.engine_channel import EngineChannels
+from serve_app.ingress.relayed_request import RelayClient
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from tests.ingress.holding import hold
@@ -59,7 +59,7 @@ class Fleet:
         self.known = replicas.replica_set(model.deployment_name)
         self.handle = StubHandle(holds=True)
         self.knobs: dict[str, Any] = {"drain_move_after_s": 0}
-        self.held = hold(model, self.handle).held
+        self.held = hold(model, self.handle).queue
         self.admission = Admission(model, self.held, lambda: Knobs(**self.knobs))
         self.channels = EngineChannels()
         self.client = RelayClient(model, self.admission, self.channels)

@@ -7,7 +7,7 @@ from serve_app.ingress.admission import MOST_PROMPT_TOKENS, estimated_prompt_tok
 def estimate(
     body_bytes: int, operation: Operation = "chat_completions", most: int = MOST_PROMPT_TOKENS
 ) -> int:
-    return estimated_prompt_tokens(EngineRequest(operation, b"x" * body_bytes, "r-1"), most)
+    return estimated_prompt_tokens(EngineRequest(operation, b"x" * body_bytes, "r-1"), 4, most)
 
 
 @pytest.mark.parametrize(("body_bytes", "tokens"), [(0, 0), (3, 0), (4, 1), (2048, 512)])
@@ -23,3 +23,7 @@ def test_no_prompt_is_longer_than_the_context() -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_tokenizing_prefills_nothing(operation: Operation) -> None:
     assert (estimate(400, operation) == 0) is (operation in ("tokenize", "detokenize"))
+
+
+def test_the_learned_ratio_turns_bytes_into_tokens() -> None:
+    assert estimated_prompt_tokens(EngineRequest("completions", b"x" * 400, "r-1"), 3.2, 1000) == 125

@@ -13,9 +13,9 @@ from serve_app.api.engine_client import EngineRequest, RequestState
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.admission import MOST_PROMPT_TOKENS
+from serve_app.ingress.cold_queue import release_limit
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.held_requests import room_for_held
-from serve_app.ingress.replica_choice import Slot
+from serve_app.ingress.replica_choice import Reservation
 from serve_app.settings import ModelSettings
 from tests.ingress.holding import StubProgress, Waits, hold
 from tests.ingress.stub_handle import StubHandle
@@ -47,10 +47,10 @@ class Hold:
     def __init__(self, **knobs: Any) -> None:
         self.progress = StubProgress(ColdStartProgress("imports", 12.0))
         self.admission = hold(MODEL, StubHandle(holds=True), self.progress, **knobs)
-        self.held = self.admission.held
+        self.held = self.admission.queue
         self.order: list[int] = []
         """Who got a slot, in the order of getting it."""
-        self.slots: dict[int, Slot] = {}
+        self.slots: dict[int, Reservation] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
     async def ask(self, count: int = 1, **options: Any) -> None:
@@ -86,7 +86,7 @@ def test_the_room_is_the_batch_and_an_eighth_and_no_more_than_a_replica_may_have
         update={"max_num_seqs": max_num_seqs, "max_ongoing_requests": max_ongoing_requests}
     )
 
-    assert room_for_held(model) == room
+    assert release_limit(model) == room
 
 
 async def test_a_burst_spreads_over_replicas_that_come_up_one_after_the_other() -> None:
@@ -208,7 +208,7 @@ async def test_a_replica_that_can_be_reached_again_gets_those_held_at_once() -> 
         await burst.end(number)
     assert len(burst.held) == 3  # not there, where they might be lost
 
-    burst.held.replicas.answered(burst.slots[on_a[2]])
+    burst.held.replicas.note_first_byte(burst.slots[on_a[2]])
     await settle()
 
     assert (burst.in_flight, len(burst.held)) == ({"a": ROOM, "b": ROOM}, 1)
@@ -280,7 +280,7 @@ async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
     late_s = 300.0
     admission.replicas.update({"a": {"address": "a:1", "token": "t"}})
     await settle()
-    assert len(admission.held) == 1
+    assert len(admission.queue) == 1
 
     late_s = 600.0
     async with asyncio.timeout(LIMIT_S):
@@ -290,7 +290,7 @@ async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
     error = caught.value
     assert (error.status, error.code, error.headers) == (503, "cold_wait_timeout", {"Retry-After": "30"})
     assert "phase: busy" in error.message
-    assert len(admission.held) == 0
+    assert len(admission.queue) == 0
 
 
 class Fleet(Hold):
@@ -319,7 +319,7 @@ class Fleet(Hold):
             number = here[pick % len(here)]
             slot = self.slots[number]
             if event == "answer":
-                self.held.replicas.answered(slot)
+                self.held.replicas.note_first_byte(slot)
                 await settle()
             elif event == "end":
                 await self.end(number)

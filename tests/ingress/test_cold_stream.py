@@ -13,8 +13,8 @@ from serve_app.api.engine_response import EngineResponse
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.engine_channels import EngineChannels
-from serve_app.ingress.relay_client import RelayClient
+from serve_app.ingress.engine_channel import EngineChannels
+from serve_app.ingress.relayed_request import RelayClient
 from serve_app.settings import ModelSettings
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
@@ -38,7 +38,7 @@ class Cold:
         self.admission = hold(
             MODEL, self.handle, self.progress, lambda: time.perf_counter() + self.late_s, **knobs
         )
-        self.held = self.admission.held
+        self.held = self.admission.queue
         channels = EngineChannels()
         self.relay = RelayClient(MODEL, self.admission, channels)
         self.traffic = TrafficLog()

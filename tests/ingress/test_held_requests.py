@@ -8,8 +8,8 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
+from serve_app.ingress.cold_queue import QueuedRequest, WaitingLine
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.held_requests import HeldRequest, HoldQueue
 from serve_app.settings.knobs import Knobs
 from tests.ingress.holding import BODY, MODEL, Queue, hold, ids, request
 from tests.ingress.stub_handle import StubHandle
@@ -140,7 +140,7 @@ async def test_more_requests_than_may_be_held_are_refused_with_when_to_come_back
 async def test_the_bound_is_the_knob_as_it_is_now() -> None:
     handle = StubHandle(holds=True)
     admission = hold(MODEL, handle, max_held_requests=0)
-    held = admission.held
+    held = admission.queue
     with pytest.raises(ApiError, match="max_held_requests = 0"):
         await admission.take(request())
     assert handle.chosen == 0
@@ -308,7 +308,7 @@ async def test_the_queue_can_be_measured() -> None:
     now = 100.0
     handle = StubHandle(holds=True)
     admission = hold(MODEL, handle, clock=lambda: now)
-    held = admission.held
+    held = admission.queue
     assert (len(held), held.body_bytes, held.oldest_s()) == (0, 0, 0.0)
     first = asyncio.create_task(admission.take(request()))
     await asyncio.sleep(0)
@@ -331,7 +331,7 @@ async def test_the_queue_can_be_measured() -> None:
 async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None:
     now = 100.0
     admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
-    held = admission.held
+    held = admission.queue
     tasks = []
     for again in (False, True):
         tasks.append(asyncio.create_task(admission.take(request(), again=again)))
@@ -343,11 +343,11 @@ async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None
     assert await ids(tasks) == ["a", "a"]
 
 
-async def entry(since: float, *, again: bool = False) -> HeldRequest:
-    return HeldRequest(since, 10, 2, 0.0, None, again, None, asyncio.get_running_loop().create_future())
+async def entry(since: float, *, again: bool = False) -> QueuedRequest:
+    return QueuedRequest(since, 10, 2, 0.0, None, again, None, asyncio.get_running_loop().create_future())
 
 
-def leave_all(queue: HoldQueue) -> list[HeldRequest]:
+def leave_all(queue: WaitingLine) -> list[QueuedRequest]:
     left = []
     for held in queue.leaving():
         queue.leave(held)
@@ -356,13 +356,13 @@ def leave_all(queue: HoldQueue) -> list[HeldRequest]:
 
 
 async def test_an_empty_queue_has_nobody_first() -> None:
-    queue = HoldQueue()
+    queue = WaitingLine()
 
     assert (len(queue), leave_all(queue), queue.all()) == (0, [], [])
 
 
 async def test_first_come_first_served_but_for_those_who_lost_a_turn_before() -> None:
-    queue = HoldQueue()
+    queue = WaitingLine()
     one, two = await entry(1.0), await entry(2.0)
     back, later = await entry(3.0, again=True), await entry(4.0, again=True)
     for each in (one, back, two, later):
@@ -374,7 +374,7 @@ async def test_first_come_first_served_but_for_those_who_lost_a_turn_before() ->
 
 
 async def test_whoever_leaves_in_between_is_missed_once() -> None:
-    queue = HoldQueue()
+    queue = WaitingLine()
     one, two, back = await entry(1.0), await entry(2.0), await entry(3.0, again=True)
     for each in (one, two, back):
         queue.enter(each)

@@ -14,7 +14,7 @@ from httpx import ASGITransport, AsyncClient, Response
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import ingress_deployment, observer, replica_set
+from serve_app.ingress import ingress_deployment, readiness, replica_set
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import SettingsError
 from serve_app.settings.knobs import Knobs
@@ -90,7 +90,7 @@ class Deployed:
 async def deployed(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator[Deployed]:
     context = SimpleNamespace(app_name="shop", replica_tag="i1", replica_id=REPLICA)
     monkeypatch.setattr(ingress_deployment.serve, "get_replica_context", lambda: context)
-    monkeypatch.setattr(observer, "deployment_statuses", lambda app, names: {})
+    monkeypatch.setattr(readiness, "deployment_statuses", lambda app, names: {})
     monkeypatch.setattr(replica_set, "_sets", {})
     monkeypatch.setattr(held_requests, "_INTERVAL_S", 0.001)
     for kind in ("Histogram", "Counter", "Gauge"):

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.write_now import WriteNowMiddleware, write_now
+from serve_app.api.engine_response import WriteNowMiddleware, write_now
 from serve_app.ingress.local_listener import listen_beside
 
 

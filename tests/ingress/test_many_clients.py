@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 import uvicorn
 
+from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.http_api import create_app
-from serve_app.api.models import ApiModel
 from serve_app.ingress import replica_set
 from serve_app.settings import ModelSettings
 from serve_app.settings.tree import HttpSettings

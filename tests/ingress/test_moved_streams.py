@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
+from serve_app.api.body import KEPT, BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import relayed_request, sent_so_far
-from serve_app.ingress.replica_choice import Slot
+from serve_app.ingress import relayed_request, retry_budget
+from serve_app.ingress.replica_choice import Reservation
 from serve_app.wire.continuation import DeliveredTokens
 from tests.ingress.relaying import DIED, DONE, MODEL, Fleet, request
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine
@@ -235,7 +235,7 @@ async def test_an_engine_that_stood_still_before_a_stream_came_does_not_speak_ag
     fleet: Fleet, stood_still: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if stood_still == "since it was there":
-        monkeypatch.setattr(relayed_request, "BEAT_S", 0.0)  # it is known exactly since when
+        monkeypatch.setattr(retry_budget, "BEAT_S", 0.0)  # it is known exactly since when
     still = MuteEngine()
     for engine in (CountingEngine(until=20, dies=engine_died()), still, CountingEngine()):
         await fleet.start(engine)
@@ -255,9 +255,9 @@ async def test_what_cannot_be_continued_ends_in_an_error_event(
     first = CountingEngine(until=25, continuable=why != "not continuable")
     second: StubEngine = CountingEngine()
     if why == "a long body":
-        monkeypatch.setattr(sent_so_far, "MOST_BODY_BYTES", 3)
+        monkeypatch.setattr(relayed_request, "MOST_BODY_BYTES", 3)
     elif why == "many tokens":
-        monkeypatch.setattr(sent_so_far, "MOST_TOKENS", 20)
+        monkeypatch.setattr(relayed_request, "MOST_TOKENS", 20)
     elif why == "refused":
         second = StubEngine(ApiError(409, "no", code="not_continuable"))
     plane = await fleet.start(first)
@@ -360,12 +360,12 @@ async def test_a_stream_of_a_draining_replica_moves_once_another_has_room(
     assert (text, moves) == (WHOLE, 1)
 
 
-def looks_for_room(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Slot | None]:
+def looks_for_room(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Reservation | None]:
     """What streams found that were to move."""
-    found: asyncio.Queue[Slot | None] = asyncio.Queue()
+    found: asyncio.Queue[Reservation | None] = asyncio.Queue()
     take = fleet.admission.take_for_move
 
-    def look(*args: Any) -> Slot | None:
+    def look(*args: Any) -> Reservation | None:
         found.put_nowait(slot := take(*args))
         return slot
 

@@ -10,10 +10,9 @@ import pytest
 from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview
 
 from serve_app.api.health import ModelReadiness, Readiness
-from serve_app.ingress import observer
-from serve_app.ingress.observer import ServeObserver
-from serve_app.ingress.readiness import LiveReplicas
-from serve_app.ingress.stored_state import stored_state
+from serve_app.ingress import readiness
+from serve_app.ingress.cold_start_progress import stored_state
+from serve_app.ingress.readiness import LiveReplicas, ServeObserver
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.live_knobs import LiveKnobs
@@ -56,9 +55,9 @@ class Watched:
         self.gcs = threading.Event()
         self.controller.set()
         self.gcs.set()
-        monkeypatch.setattr(observer, "deployment_statuses", self._statuses)
-        monkeypatch.setattr(observer, "time", self.clocks)
-        monkeypatch.setattr(observer, "live_replicas", lambda deployment: self.replicas)
+        monkeypatch.setattr(readiness, "deployment_statuses", self._statuses)
+        monkeypatch.setattr(readiness, "time", self.clocks)
+        monkeypatch.setattr(readiness, "live_replicas", lambda deployment: self.replicas)
         get = kv._internal_kv_get
 
         def get_slowly(key: str, *, namespace: str) -> bytes | None:
@@ -183,7 +182,7 @@ async def test_what_ray_said_before_a_replica_went_here_is_asked_again(watched: 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observer, "_WAIT_S", 0.01)
+    monkeypatch.setattr(readiness, "_WAIT_S", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve_app.ingress.replica_choice import GROUP_REQUESTS, Slot
+from serve_app.ingress.replica_choice import GROUP_REQUESTS, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
 from tests.ingress.test_replica_choice import where
 
@@ -22,7 +22,9 @@ class Ingress:
         for _ in range(running * len(ids)):
             self.first_token(self.send(1000, paced=paced))
 
-    def send(self, tokens: int, prefill_budget_s: float = PREFILL_BUDGET_S, *, paced: bool = True) -> Slot:
+    def send(
+        self, tokens: int, prefill_budget_s: float = PREFILL_BUDGET_S, *, paced: bool = True
+    ) -> Reservation:
         """A stream that has its first token once its own prompt is prefilled, unless told otherwise."""
         slot = self.among.take(LIMIT, tokens, prefill_budget_s)
         assert slot is not None
@@ -34,8 +36,8 @@ class Ingress:
         """Where streams go that come at the same moment."""
         return [self.send(each, prefill_budget_s, paced=False).replica.replica_id for each in tokens]
 
-    def first_token(self, slot: Slot) -> None:
-        self.among.answered(slot)
+    def first_token(self, slot: Reservation) -> None:
+        self.among.note_first_byte(slot)
 
 
 def test_prompts_share_the_step_after_the_one_under_way() -> None:
@@ -162,7 +164,7 @@ def test_requests_that_are_not_streamed_join_no_group_and_teach_no_pace() -> Non
     assert all(not replica.group_tokens for replica in ingress.among._usable.values())
 
 
-def groups(slot: Slot) -> tuple[int, int, int]:
+def groups(slot: Reservation) -> tuple[int, int, int]:
     replica = slot.replica
     return replica.group_tokens, replica.next_tokens, replica.next_requests
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.ingress.prefix_index import PrefixIndex
+from serve_app.ingress.prefix_index import BYTES_PER_TOKEN, PrefixIndex
 from serve_app.wire.data_plane import Prefix
 
 BLOCK_TOKENS = 128
@@ -119,22 +119,6 @@ def test_tokens_follow_what_engines_find() -> None:
     assert known.tokens(expected) == round(asked.size / 3 * 0.9)
 
 
-def test_a_session_is_expected_where_it_was_though_its_bytes_differ_until_that_is_not_so() -> None:
-    known = index("a", "b")
-
-    def turn(*blocks: int) -> PromptPrefix:
-        return PromptPrefix(len(blocks) * BLOCK_BYTES, blocks, 0, session=5)
-
-    known.sent("a", turn(1, 2), 0)
-    other = turn(7, 8, 9)
-    assert known.matched(other) == {"a": 2 * BLOCK_BYTES}
-    assert known.matched(prompt(7, 8, 9)) == {}
-
-    expected = known.sent("a", other, 2 * BLOCK_BYTES)
-    known.learn("a", other, expected, 0, 3 * BLOCK_TOKENS)
-    assert known.matched(turn(11, 12)) == {}
-
-
 def test_prompts_that_share_nothing_do_not_change_what_is_expected_of_those_that_do() -> None:
     """Conversations of two bytes a token, and a flood of one and a half."""
     known = index("a", blocks=10_000)
@@ -177,32 +161,16 @@ def test_a_prompt_that_came_to_nothing_takes_back_what_was_new_of_it() -> None:
     known.never_prefilled("z", longer, known.sent("z", longer, 0))
 
 
-def test_a_guess_at_an_answer_or_a_session_that_was_wrong_evicts_nothing() -> None:
-    """Reasoning is not in the next turn, and a session may have been summed up."""
+def test_a_wrong_guess_at_an_answer_evicts_nothing() -> None:
+    """Reasoning is not in the next turn."""
     known = index("a")
     for number in range(30):
         known.sent("a", prompt(1, 100 + number), 0)
-    for turn in (
-        PromptPrefix(20 * BLOCK_BYTES, (1, *range(500, 519)), 0, session=5),
-        prompt(1, *range(600, 619), turns=((77, 18 * BLOCK_BYTES),)),
-    ):
-        expected = known.sent("a", turn, 18 * BLOCK_BYTES)
-        known.learn("a", turn, expected, BLOCK_TOKENS, 20 * BLOCK_TOKENS)
+    turn = prompt(1, *range(600, 619), turns=((77, 18 * BLOCK_BYTES),))
+    expected = known.sent("a", turn, 18 * BLOCK_BYTES)
+    known.learn("a", turn, expected, BLOCK_TOKENS, 20 * BLOCK_TOKENS)
 
     assert all(known.matched(prompt(1, 100 + number)) == {"a": 2 * BLOCK_BYTES} for number in range(30))
-
-
-def test_a_session_that_was_not_found_once_is_expected_again_when_it_is() -> None:
-    known = index("a")
-    shares = []
-    for turn, cached in enumerate((0, 0, 380, 380, 380)):
-        asked = PromptPrefix(4 * BLOCK_BYTES, tuple(range(10 * turn + 1, 10 * turn + 5)), 0, session=5)
-        matched = known.matched(asked).get("a", 0)
-        shares.append(matched / asked.size)
-        known.learn("a", asked, known.sent("a", asked, matched), cached, 4 * BLOCK_TOKENS)
-
-    assert shares[:3] == [0.0, 1.0, 0.0]
-    assert 0.7 < shares[3] < 0.8
 
 
 def test_prompts_that_are_no_text_do_not_tell_how_many_bytes_a_token_has() -> None:
@@ -210,9 +178,8 @@ def test_prompts_that_are_no_text_do_not_tell_how_many_bytes_a_token_has() -> No
     for size, tokens in ((8 << 20, 12), (40, 40_000), (512, 0)):
         asked = PromptPrefix(size, (1,), 0)
         known.learn("a", asked, known.sent("a", asked, 0), 0, max(tokens, 1))
-    known.resize("a", 1000 * BLOCK_TOKENS)
 
-    assert known._caches["a"].most == 1000
+    assert known.bytes_per_token == BYTES_PER_TOKEN
 
 
 class Plain:

@@ -3,8 +3,8 @@
 import pytest
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.ingress.admission import BYTES_PER_TOKEN
-from serve_app.ingress.replica_choice import Slot
+from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
+from serve_app.ingress.replica_choice import Reservation
 from serve_app.ingress.replica_set import ReplicaSet
 from tests.ingress.test_replica_choice import where
 
@@ -31,7 +31,7 @@ class Ingress:
 
     def send(
         self, asked: PromptPrefix | None, *, streamed: bool = True, tokens: int = 0, paced: bool = False
-    ) -> Slot:
+    ) -> Reservation:
         tokens = tokens or len(asked.blocks if asked is not None else ()) * BLOCK_TOKENS
         budget_s = PREFILL_BUDGET_S if streamed else 0.0
         slot = self.among.take(LIMIT, tokens, budget_s, prefix=asked)
@@ -40,8 +40,8 @@ class Ingress:
             self.now += tokens * PACE_S
         return slot
 
-    def end(self, slot: Slot) -> str:
-        self.among.answered(slot)
+    def end(self, slot: Reservation) -> str:
+        self.among.note_first_byte(slot)
         self.among.release(slot)
         return slot.replica.replica_id
 
@@ -124,7 +124,7 @@ def test_what_the_engine_found_corrects_what_is_expected() -> None:
     slot = ingress.send(asked)
     assert ingress.among.expected_tokens(slot) == 3 * BLOCK_TOKENS
 
-    ingress.among.learned(slot, 0, 3 * BLOCK_TOKENS)
+    ingress.among.learn(slot, 0, 3 * BLOCK_TOKENS)
 
     assert ingress.send(prompt(900)).expected.size == 0  # older than what was gone
 
@@ -134,4 +134,4 @@ def test_a_request_without_a_prefix_expects_nothing() -> None:
     slot = ingress.send(None, tokens=10)
 
     assert ingress.among.expected_tokens(slot) is None
-    ingress.among.learned(slot, 5, 10)
+    ingress.among.learn(slot, 5, 10)

@@ -6,8 +6,7 @@ import pytest
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.ingress import cold_start_progress as progress
-from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress, ProgressReader
-from serve_app.ingress.stored_state import StoredState
+from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress, ProgressReader, StoredState
 from tests.stub_engine import LIMIT_S
 
 MODEL: dict[str, Any] = {

@@ -3,9 +3,9 @@ import pytest
 from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
 from serve_app.ingress.refusals import (
     cannot_start,
+    queue_is_full,
     replicas_busy,
     retry_after,
-    too_many_held,
     unavailable,
     waited_too_long,
 )
@@ -23,7 +23,7 @@ def test_every_refusal_names_the_model_and_when_to_come_back() -> None:
         (unavailable("tide", "gone."), 503, "model_unavailable", "5"),
         (cannot_start("tide"), 503, "model_unavailable", "30"),
         (replicas_busy("tide", 1000), 429, "queue_full", "1"),
-        (too_many_held("tide", 9, 9, UNKNOWN), 429, "queue_full", "30"),
+        (queue_is_full("tide", 9, 9, UNKNOWN), 429, "queue_full", "30"),
         (waited_too_long("tide", 600.0, UNKNOWN), 503, "cold_wait_timeout", "30"),
     ):
         assert error.message.startswith("Model 'tide': ")
@@ -32,5 +32,5 @@ def test_every_refusal_names_the_model_and_when_to_come_back() -> None:
 
 def test_bounds_are_named_with_their_setting_and_their_value() -> None:
     assert "max_ongoing_requests = 1000" in replicas_busy("tide", 1000).message
-    assert "already holds 8 others (max_held_requests = 9)" in too_many_held("tide", 8, 9, UNKNOWN).message
+    assert "already queues 8 others (max_held_requests = 9)" in queue_is_full("tide", 8, 9, UNKNOWN).message
     assert "(cold_wait_timeout_s = 600)" in waited_too_long("tide", 600.0, UNKNOWN).message

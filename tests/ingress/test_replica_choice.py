@@ -1,4 +1,4 @@
-from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Slot
+from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Reservation
 from serve_app.ingress.replica_set import ReplicaSet, replica_set
 
 LIMIT = 1000
@@ -24,12 +24,12 @@ def picks(among: ReplicaSet, times: int) -> list[str]:
     return picked
 
 
-def taken(*slots: Slot | None) -> list[Slot]:
+def taken(*slots: Reservation | None) -> list[Reservation]:
     assert None not in slots
     return [slot for slot in slots if slot is not None]
 
 
-def take(among: ReplicaSet, *ids: str) -> list[Slot]:
+def take(among: ReplicaSet, *ids: str) -> list[Reservation]:
     """Requests put on replicas, which have to be those of these ids in turn."""
     slots = taken(*(among.take(LIMIT) for _ in ids))
     assert [slot.replica.replica_id for slot in slots] == list(ids)
@@ -182,10 +182,10 @@ def test_whoever_waits_hears_of_a_replica_that_is_one_of_equals_again() -> None:
     among.notify(lambda: heard.append(a.replica.failures))
     among.awaited = True
 
-    among.answered(a)
+    among.note_first_byte(a)
     assert heard == []
     a.replica.failures = 2
-    among.answered(a)
+    among.note_first_byte(a)
 
     assert (a.replica.failures, heard) == (0, [0])
 
@@ -210,9 +210,9 @@ def test_a_prompt_weighs_until_its_replica_answers_and_its_request_until_it_ends
     assert among.load("a") == 1000 + SEQUENCE_TOKENS
     assert slot.replica.pending_prompt_tokens == 1000
 
-    among.answered(slot)
+    among.note_first_byte(slot)
     assert among.load("a") == SEQUENCE_TOKENS
-    among.answered(slot)
+    among.note_first_byte(slot)
     assert among.load("a") == SEQUENCE_TOKENS
     among.release(slot)
     assert among.load("a") == 0
@@ -236,7 +236,7 @@ def test_a_place_is_given_back_once() -> None:
 
     for _ in range(3):
         among.release(slot)
-    among.answered(slot)
+    among.note_first_byte(slot)
 
     assert (among.in_flight("a"), among.load("a"), heard) == (1, 20 + SEQUENCE_TOKENS, [1])
 
@@ -248,7 +248,7 @@ def test_a_replica_with_a_long_prompt_gets_no_other_until_that_one_is_prefilled(
 
     short = taken(*(among.take(LIMIT) for _ in range(8)))
     assert {slot.replica.replica_id for slot in short} == {"b"}
-    among.answered(long)
+    among.note_first_byte(long)
 
     assert picks(among, 2) == ["a", "a"]
 
@@ -257,7 +257,7 @@ def test_requests_that_run_weigh_as_many_tokens_as_the_constant_says() -> None:
     among = replicas("a", "b")
     running = taken(*(among.take(LIMIT) for _ in range(4)))
     for slot in running:
-        among.answered(slot)
+        among.note_first_byte(slot)
     a, b = among.take(LIMIT, SEQUENCE_TOKENS + 1), among.take(LIMIT)
     assert [slot.replica.replica_id for slot in taken(a, b)] == ["a", "b"]
 
@@ -355,7 +355,7 @@ def test_where_no_request_waits_nobody_is_told_of_a_slot_that_is_free() -> None:
 
     for slot in taken(among.take(LIMIT), among.take(LIMIT)):
         slot.replica.failures += 1
-        among.answered(slot)
+        among.note_first_byte(slot)
         among.release(slot)
     assert told == []
 

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Replica, Slot
+from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Replica, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
 
 IDS = st.sets(st.sampled_from("abcd"))
@@ -18,7 +18,7 @@ class Routing(RuleBasedStateMachine):
         self.now = 0.0
         self.among = ReplicaSet(clock=lambda: self.now)
         self.known: set[str] = set()
-        self.slots: list[tuple[Slot, int]] = []
+        self.slots: list[tuple[Reservation, int]] = []
         """Every slot ever taken, with the tokens of its prompt."""
         self.answered: set[int] = set()
         self.released: set[int] = set()
@@ -78,7 +78,7 @@ class Routing(RuleBasedStateMachine):
     @rule(data=st.data())
     def its_first_byte_comes(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(0, len(self.slots) - 1))
-        self.among.answered(self.slots[number][0])
+        self.among.note_first_byte(self.slots[number][0])
         self.answered.add(number)
 
     @precondition(lambda self: self.slots)

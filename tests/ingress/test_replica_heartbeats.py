@@ -11,7 +11,7 @@ import pytest
 from serve_app.api.engine_client import EngineReply
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import replica_heartbeats as heartbeats
-from serve_app.ingress.engine_channels import EngineChannels
+from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.replica_choice import Replica as Picked
 from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, SUSPECT_LOOKS, Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet

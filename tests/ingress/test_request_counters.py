@@ -128,7 +128,7 @@ def test_held_requests_are_seen_as_they_are_now(counted: Counted) -> None:
     assert (signals.held_requests, signals.held_bytes) == (2, 90)
     assert (signals.oldest_held_s, signals.newest_held_s) == (12.5, 3.0)
 
-    counted.counters.publish_held()
+    counted.counters.publish_queue()
     assert counted.seen == {"llm_held_requests": [(2, {})], "llm_oldest_held_seconds": [(12.5, {})]}
 
 

@@ -6,8 +6,7 @@ import pytest
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from serve_app.api.cold_wait import ColdWait
-from serve_app.api.engine_client import RequestState
+from serve_app.api.engine_client import ColdWait, RequestState
 from serve_app.api.errors import ApiError
 from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
@@ -72,7 +71,7 @@ async def test_a_wait_that_failed_was_a_wait_too() -> None:
 async def test_all_waits_of_a_request_add_up() -> None:
     now = 100.0
     admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
-    held = admission.held
+    held = admission.queue
     asked = request()
     for again in (False, True):
         task = asyncio.create_task(admission.take(asked, again=again))

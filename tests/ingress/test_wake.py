@@ -5,8 +5,8 @@ import pytest
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from serve_app.ingress import wake
-from serve_app.ingress.wake import Wake, connect
+from serve_app.ingress import ray_router
+from serve_app.ingress.ray_router import Wake, connect
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S
 
@@ -112,7 +112,7 @@ async def test_engines_that_turn_out_not_to_start_are_noticed_while_the_question
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ray says so to new requests only."""
-    monkeypatch.setattr(wake, "_ASK_AGAIN_S", 0.001)
+    monkeypatch.setattr(ray_router, "_ASK_AGAIN_S", 0.001)
     handle = StubHandle(holds=True)
     asked = Asked(handle)
     asked.wake.start()
@@ -129,7 +129,7 @@ async def test_engines_that_turn_out_not_to_start_are_noticed_while_the_question
 async def test_an_oddity_is_logged_and_the_question_put_again(
     oddity: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wake, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(ray_router, "_PAUSE_S", 0.0)
     handle = StubHandle(refuses=oddity, on_choose=lambda: setattr(asked, "needed", False))
     asked = Asked(handle)
     with caplog.at_level(logging.WARNING, "ray.serve"):

@@ -8,11 +8,9 @@ import pytest
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.engine_response import EngineResponse
-from serve_app.api.models import Traffic
-from serve_app.api.write_now import WriteNowMiddleware
-from serve_app.ingress import relayed_request, sent_so_far
+from serve_app.api.engine_client import EngineReply, EngineRequest, Traffic
+from serve_app.api.engine_response import EngineResponse, WriteNowMiddleware
+from serve_app.ingress import relayed_request
 from serve_app.wire.continuation import DeliveredTokens
 from tests.http_server import uvicorn_with
 from tests.ingress.relaying import DONE, Fleet, request
@@ -151,7 +149,7 @@ async def test_a_draining_replicas_stream_still_moves(fleet: Fleet, monkeypatch:
 async def test_a_stream_with_more_tokens_than_are_kept_is_not_continued(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sent_so_far, "MOST_TOKENS", 10)
+    monkeypatch.setattr(relayed_request, "MOST_TOKENS", 10)
     first, second = CountingEngine(until=1), CountingEngine()
     plane = await fleet.start(first)
     async with serving(fleet) as server:

@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 
 from replay.fleet.conditions import rules
-from serve_app.ingress.admission import BYTES_PER_TOKEN, MOST_PROMPT_TOKENS
+from serve_app.ingress.admission import MOST_PROMPT_TOKENS
+from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
 from serve_app.ingress.replica_choice import SEQUENCE_TOKENS
 from serve_app.ingress.request_counters import COLD_AFTER_S
 from tests.replay.fleet.build import conditions, profile

@@ -9,9 +9,9 @@ import pytest
 
 from replay.fleet.fleet import Fleet
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.ingress.admission import BYTES_PER_TOKEN
-from serve_app.ingress.held_requests import room_for_held
-from serve_app.ingress.replica_choice import Slot
+from serve_app.ingress.cold_queue import release_limit
+from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
+from serve_app.ingress.replica_choice import Reservation
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings.tree import ModelSettings
 from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total
@@ -34,9 +34,9 @@ class Ingress:
     held: deque[tuple[int, PromptPrefix | None]] = field(default_factory=deque)
     """Estimated prompt tokens of those who wait, and their prefixes."""
     refused: int = 0
-    waiting: dict[int, deque[Slot]] = field(default_factory=dict)
+    waiting: dict[int, deque[Reservation]] = field(default_factory=dict)
     """By slot, those without a token, in the order in which they were sent."""
-    answered: dict[int, list[Slot]] = field(default_factory=dict)
+    answered: dict[int, list[Reservation]] = field(default_factory=dict)
     finished: dict[int, float] = field(default_factory=dict)
     """Requests by slot."""
 
@@ -87,7 +87,7 @@ class Ingress:
             without_token = int(replica["waiting"] + replica["prefilling"]) - sent
             while len(self.waiting[slot]) > without_token:
                 place = self.waiting[slot].popleft()
-                self.replicas.answered(place)
+                self.replicas.note_first_byte(place)
                 self.answered[slot].append(place)
             for _ in range(ended):
                 self.replicas.release(self.answered[slot].pop())
@@ -115,7 +115,7 @@ class Ingress:
             self.held.popleft()
             self._sent(place)
 
-    def _sent(self, place: Slot) -> None:
+    def _sent(self, place: Reservation) -> None:
         self.waiting[int(place.replica.replica_id)].append(place)
 
 
@@ -240,7 +240,7 @@ def test_the_room_for_those_who_were_held_is_the_ingresss() -> None:
     for sequences in (1, 7, 64, 100):
         settings = ModelSettings(name="m", model="m", max_num_seqs=sequences, max_ongoing_requests=90)
         made = fleet(of=profile(max_num_seqs=sequences), max_ongoing_requests=90)
-        assert made.memory.rules["room"][0] == room_for_held(settings)
+        assert made.memory.rules["room"][0] == release_limit(settings)
         assert made.memory.rules["room"][0] == min(90, sequences + math.ceil(sequences / 8))
     assert made.conditions.__class__.__dataclass_fields__["max_ongoing_requests"].default == (
         ModelSettings.model_fields["max_ongoing_requests"].default
