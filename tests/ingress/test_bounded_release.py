@@ -17,8 +17,7 @@ from serve_app.ingress.cold_queue import release_limit
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.replica_choice import Reservation
 from serve_app.settings import ModelSettings
-from tests.ingress.holding import StubProgress, Waits, hold
-from tests.ingress.stub_handle import StubHandle
+from tests.ingress.fleet import StubHandle, StubProgress, Waits, hold
 from tests.stub_engine import LIMIT_S
 
 MODEL = ModelSettings(name="tide", max_num_seqs=2, max_ongoing_requests=5)

@@ -18,8 +18,7 @@ from serve_app.ingress.relayed_request import RelayClient
 from serve_app.settings import ModelSettings
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
-from tests.ingress.holding import StubProgress, hold
-from tests.ingress.stub_handle import StubHandle
+from tests.ingress.fleet import StubHandle, StubProgress, hold
 from tests.stub_engine import LIMIT_S, StubEngine, frames
 
 MODEL = ModelSettings(name="tide")

@@ -25,8 +25,8 @@ from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
 from serve_app.wire.signals import INGRESS_FIELDS
+from tests.ingress.fleet import StubHandle
 from tests.ingress.stub_controller import REPLICA, StubController
-from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames, stalled
 from tests.stub_kv import StubKv, stored
 from tests.telemetry.stub_metric import StubMetric

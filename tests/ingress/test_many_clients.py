@@ -20,7 +20,7 @@ from serve_app.ingress import replica_set
 from serve_app.settings import ModelSettings
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
-from tests.ingress.relaying import DONE, Fleet
+from tests.ingress.fleet import DONE, Fleet
 from tests.stub_engine import LIMIT_S, StubEngine
 
 CLIENTS = 200

@@ -1,13 +1,21 @@
+import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.request_router import RequestRouter
 
-from serve_app.ingress import replica_set as replicas
-from serve_app.ingress.ray_router import EngineRouter
+from serve_app.ingress import ray_router
+from serve_app.ingress.ray_router import EngineRouter, Wake, connect
+from serve_app.ingress.replica_set import replica_set
+from tests.ingress.fleet import StubHandle
+from tests.stub_engine import LIMIT_S
 
 DEPLOYMENT = "Engine-tide"
+UNAVAILABLE = DeploymentUnavailableError(DeploymentID(DEPLOYMENT, "app"))
 
 
 def replica(name: str, **metadata: str) -> Any:
@@ -18,45 +26,126 @@ def reachable(name: str) -> Any:
     return replica(name, address=f"10.0.0.1:{ord(name)}", token="key")
 
 
-@pytest.fixture
-def router(monkeypatch: pytest.MonkeyPatch) -> EngineRouter:
-    """A router without the event loop, controller and metrics Ray would start it with."""
-    monkeypatch.setattr(replicas, "_sets", {})
-    monkeypatch.setattr(RequestRouter, "update_replicas", lambda self, running: None)
-    made = object.__new__(EngineRouter)
-    made.initialize_state(deployment=DEPLOYMENT)
-    return made
+async def test_the_replica_set_follows_rays_list_of_reachable_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rays_own: list[Any] = []
+    monkeypatch.setattr(RequestRouter, "update_replicas", lambda self, running: rays_own.append(running))
+    router = object.__new__(EngineRouter)  # without the event loop and the metrics that Ray would start
+    running = [reachable("a"), reachable("b"), replica("c")]
+    assert await router.choose_replicas(running) == [[each] for each in running]  # before `initialize_state`
+    router.initialize_state(deployment=DEPLOYMENT)
+    known = replica_set(DEPLOYMENT)
 
-
-async def test_the_relay_hears_of_running_replicas_as_soon_as_ray_says_so(router: EngineRouter) -> None:
-    known = replicas.replica_set(DEPLOYMENT)
-
-    router.update_replicas([reachable("a"), reachable("b")])
+    router.update_replicas(running)
     assert len(known) == 2
     router.update_replicas([reachable("b")])
 
     left = known.take(10)
     assert left is not None
-    where = left.replica
-    assert (where.replica_id, where.address, where.token) == ("b", "10.0.0.1:98", "key")
+    assert (left.replica.replica_id, left.replica.address, left.replica.token) == ("b", "10.0.0.1:98", "key")
+    assert len(rays_own) == 2
 
 
-async def test_a_replica_that_has_not_said_where_it_is_cannot_be_relayed_to(router: EngineRouter) -> None:
-    router.update_replicas([replica("a"), reachable("b")])
+class Asked:
+    """A wake, and whether anybody needs a replica."""
 
-    assert len(replicas.replica_set(DEPLOYMENT)) == 1
+    def __init__(self, handle: StubHandle) -> None:
+        self.needed = True
+        self.unavailable = 0
+        self.wake = Wake("tide", handle, lambda: self.needed, self._on_unavailable)
+
+    def _on_unavailable(self) -> None:
+        self.unavailable += 1
+
+    async def end(self) -> None:
+        """Wait until the question is answered, or taken back."""
+        assert self.wake._task is not None
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.wait((self.wake._task,))
 
 
-async def test_ray_itself_is_told_first(router: EngineRouter, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(RequestRouter, "update_replicas", lambda self, running: told.append(running))
+async def test_rays_router_runs_in_the_event_loop_of_the_requests() -> None:
+    handle = StubHandle()
+    Asked(handle)
 
-    router.update_replicas([replica("a")])
+    assert handle.init_options == {"_run_router_in_separate_loop": False}
+    connect(handle)  # once: Ray allows no second time
 
-    assert len(told[0]) == 1
+
+async def test_a_wake_asks_once_until_it_is_stopped_and_again_later() -> None:
+    handle = StubHandle(holds=True)
+    asked = Asked(handle)
+    asked.wake.stop()  # which was never started
+
+    for _ in range(24):
+        asked.wake.start()
+    await handle.asked.wait()
+    asked.wake.start()
+    await asyncio.sleep(0)
+    assert (handle.chosen, handle.asking) == (1, 1)
+    task = asked.wake._task
+    assert task is not None
+    asked.wake.stop()
+    await asyncio.wait((task,))
+    assert (task.cancelled(), handle.asking) == (True, 0)
+
+    handle.asked.clear()
+    asked.wake.start()
+    await handle.asked.wait()
+    assert handle.chosen == 2
+    asked.wake.stop()
 
 
-async def test_every_replica_is_a_candidate_of_a_wake(router: EngineRouter) -> None:
-    a, b = running = [reachable(name) for name in "ab"]
+async def test_a_wake_ends_with_a_replica_and_reserves_nothing() -> None:
+    handle = StubHandle(on_choose=lambda: setattr(asked, "needed", False))
+    asked = Asked(handle)
 
-    assert await router.choose_replicas(running) == [[a], [b]]
+    asked.wake.start()
+    await asked.end()
+
+    assert (handle.chosen, handle.held) == (1, 0)
+
+
+async def test_a_wake_tells_of_engines_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray says so to new requests only, so the question is put again."""
+    monkeypatch.setattr(ray_router, "_ASK_AGAIN_S", 0.001)
+    handle = StubHandle(holds=True)
+    asked = Asked(handle)
+    asked.wake.start()
+    await handle.asked.wait()
+
+    handle.holds, handle.refuses = False, UNAVAILABLE
+    await asked.end()
+
+    assert (asked.unavailable, handle.asking) == (1, 0)
+
+
+@pytest.mark.parametrize("oddity", [RuntimeError("odd"), TimeoutError("Ray's own")])
+async def test_a_wake_logs_an_oddity_and_asks_again(
+    oddity: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_router, "_PAUSE_S", 0.0)
+    handle = StubHandle(refuses=oddity, on_choose=lambda: setattr(asked, "needed", False))
+    asked = Asked(handle)
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        asked.wake.start()
+        await handle.asked.wait()
+        handle.refuses = None
+        await asked.end()
+
+    assert handle.chosen == 2
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+async def test_a_wake_pauses_while_ray_has_not_pushed_its_replica() -> None:
+    handle = StubHandle()
+    asked = Asked(handle)
+
+    asked.wake.start()
+    await handle.asked.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert handle.chosen == 1
+    asked.wake.stop()

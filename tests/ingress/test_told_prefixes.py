@@ -11,7 +11,7 @@ from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire.data_plane import MOST_BLOCKS, Beat, Prefix
-from tests.ingress.relaying import DONE, FIRST, Fleet, request
+from tests.ingress.fleet import DONE, FIRST, Fleet, request
 from tests.ingress.test_replica_heartbeats import hears, listening, until
 from tests.stub_engine import StubEngine, frames
 

@@ -13,8 +13,17 @@ from serve_app.api.engine_response import EngineResponse, WriteNowMiddleware
 from serve_app.ingress import relayed_request
 from serve_app.wire.continuation import DeliveredTokens
 from tests.http_server import uvicorn_with
-from tests.ingress.relaying import DONE, Fleet, request
-from tests.ingress.test_moved_streams import TOKENS, WHOLE, CountingEngine, frame, lose, without_comments
+from tests.ingress.fleet import (
+    DONE,
+    TOKENS,
+    WHOLE,
+    CountingEngine,
+    Fleet,
+    frame,
+    lose,
+    request,
+    without_comments,
+)
 from tests.stub_engine import LIMIT_S, StubEngine
 
 ERROR = b'event: error\ndata: {"error":{}}\n\n'

@@ -1,29 +1,21 @@
-"""The queue in front of a model without a replica, with Ray's handle and the clockwork around it stubbed."""
+"""The queue for a cold start, with Ray's handle and the progress reader stubbed."""
 
 import asyncio
 
 import pytest
 from ray.serve._private.common import DeploymentID
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.exceptions import DeploymentUnavailableError
 
+from serve_app.api.engine_client import ColdWait, RequestState
 from serve_app.api.errors import ApiError
-from serve_app.ingress import replica_set as replicas
-from serve_app.ingress.cold_queue import QueuedRequest, WaitingLine
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.settings.knobs import Knobs
-from tests.ingress.holding import BODY, MODEL, Queue, hold, ids, request
-from tests.ingress.stub_handle import StubHandle
+from tests.ingress.fleet import BODY, MODEL, Queue, StubHandle, Waits, hold, ids, request
 from tests.stub_engine import LIMIT_S
 
 UNAVAILABLE = DeploymentUnavailableError(DeploymentID("Engine-tide", "app"))
 
 
-@pytest.fixture(autouse=True)
-def _own_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "_sets", {})
-
-
-async def test_with_a_replica_at_hand_nothing_is_held_and_nobody_asked() -> None:
+async def test_a_request_with_a_replica_at_hand_never_yields() -> None:
     queue = Queue()
     queue.up("a")
     tasks = asyncio.all_tasks()
@@ -48,7 +40,7 @@ async def test_only_streams_join_prefill_groups_and_none_without_the_knob(groupe
     assert [slot.group >= 0 for slot in slots] == [grouped, False]
 
 
-async def test_a_burst_asks_ray_once_and_leaves_together_when_a_replica_is_there() -> None:
+async def test_a_burst_wakes_ray_once_and_leaves_together() -> None:
     queue = Queue()
     tasks = await queue.held_requests(24)
     await queue.handle.asked.wait()
@@ -59,42 +51,11 @@ async def test_a_burst_asks_ray_once_and_leaves_together_when_a_replica_is_there
 
     assert len(queue.held) == 0
     assert sorted(await ids(tasks)) == sorted("abcdef" * 4)
-    assert queue.handle.chosen == 1
+    assert (queue.handle.chosen, queue.cold_starts) == (1, 1)
     assert not queue.progress.running
 
 
-async def test_a_burst_without_a_replica_is_told_of_at_its_first_request_and_not_again() -> None:
-    queue = Queue()
-    first = await queue.held_requests(3)
-    assert queue.cold_starts == 1
-
-    queue.up("a")
-    await ids(first)
-    assert queue.cold_starts == 1
-
-    for task in first:
-        queue.held.replicas.release(task.result())
-    queue.held.replicas.update({})
-    queue.ask()
-    await asyncio.sleep(0)
-    assert queue.cold_starts == 2
-
-
-async def test_requests_that_wait_for_room_are_told_of_once_the_last_replica_is_gone() -> None:
-    queue = Queue()
-    queue.up("a")
-    for _ in range(4):
-        await queue.admission.take(request())
-    queue.ask(again=True)
-    await asyncio.sleep(0)
-    assert queue.cold_starts == 0
-
-    queue.held.replicas.update({})
-
-    assert queue.cold_starts == 1
-
-
-async def test_those_who_came_first_go_first() -> None:
+async def test_requests_leave_in_the_order_they_came() -> None:
     queue = Queue()
     tasks = await queue.held_requests(6)
 
@@ -109,7 +70,7 @@ async def test_those_who_came_first_go_first() -> None:
     assert await ids(tasks) == ["a"] * 5 + ["b"]
 
 
-async def test_a_request_that_has_lost_its_replica_waits_for_room_too() -> None:
+async def test_a_request_that_lost_its_replica_waits_for_room() -> None:
     queue = Queue()
     queue.up("a")
     first = [await queue.admission.take(request()) for _ in range(4)]
@@ -123,7 +84,7 @@ async def test_a_request_that_has_lost_its_replica_waits_for_room_too() -> None:
     assert await ids([task]) == ["a"]
 
 
-async def test_more_requests_than_may_be_held_are_refused_with_when_to_come_back() -> None:
+async def test_a_full_queue_refuses_with_retry_after() -> None:
     queue = Queue(max_held_requests=3)
     queue.progress.current = ColdStartProgress("imports", 41.2)
     await queue.held_requests(3)
@@ -132,27 +93,12 @@ async def test_more_requests_than_may_be_held_are_refused_with_when_to_come_back
 
     assert (error.status, error.code, error.headers) == (429, "queue_full", {"Retry-After": "42"})
     assert "'tide'" in error.message
-    assert "holds 3 others" in error.message
+    assert "queues 3 others" in error.message
     assert "max_held_requests = 3" in error.message
     assert len(queue.held) == 3
 
 
-async def test_the_bound_is_the_knob_as_it_is_now() -> None:
-    handle = StubHandle(holds=True)
-    admission = hold(MODEL, handle, max_held_requests=0)
-    held = admission.queue
-    with pytest.raises(ApiError, match="max_held_requests = 0"):
-        await admission.take(request())
-    assert handle.chosen == 0
-
-    held._knobs = lambda: Knobs(max_held_requests=1)
-    task = asyncio.create_task(admission.take(request()))
-    await asyncio.sleep(0)
-    assert len(held) == 1
-    task.cancel()
-
-
-async def test_a_request_is_held_until_its_deadline_and_no_longer() -> None:
+async def test_a_queued_request_is_refused_at_its_deadline() -> None:
     queue = Queue(cold_wait_timeout_s=0.001)
     queue.progress.current = ColdStartProgress("weights_and_kv_cache", None)
 
@@ -168,16 +114,7 @@ async def test_a_request_is_held_until_its_deadline_and_no_longer() -> None:
     assert (queue.handle.asking, queue.progress.running) == (0, False)
 
 
-async def test_those_held_for_room_have_the_same_deadline() -> None:
-    queue = Queue(cold_wait_timeout_s=0.001)
-    queue.up("a")
-    for _ in range(4):
-        await queue.admission.take(request())
-
-    assert (await queue.refusal(again=True)).code == "cold_wait_timeout"
-
-
-async def test_engines_that_cannot_start_fail_all_that_are_held_and_the_next_one() -> None:
+async def test_engines_that_cannot_start_fail_the_whole_queue() -> None:
     queue = Queue(StubHandle(refuses=UNAVAILABLE))
     tasks = await queue.held_requests(3)
 
@@ -193,7 +130,7 @@ async def test_engines_that_cannot_start_fail_all_that_are_held_and_the_next_one
     assert queue.handle.chosen == 2
 
 
-async def test_with_all_replicas_full_and_nobody_held_a_request_is_refused_at_once() -> None:
+async def test_full_replicas_refuse_at_once() -> None:
     queue = Queue()
     queue.up("a")
     for _ in range(4):
@@ -206,17 +143,7 @@ async def test_with_all_replicas_full_and_nobody_held_a_request_is_refused_at_on
     assert len(queue.held) == 0
 
 
-async def test_a_full_queue_of_rays_hangs_nobody() -> None:
-    queue = Queue(StubHandle(refuses=BackPressureError(3, 2)))
-    tasks = await queue.held_requests(2)
-    await queue.handle.asked.wait()
-
-    queue.up("a")
-
-    assert await ids(tasks) == ["a", "a"]
-
-
-async def test_a_client_that_leaves_leaves_the_queue() -> None:
+async def test_a_client_that_leaves_frees_its_place() -> None:
     queue = Queue()
     first, second = await queue.held_requests(2)
     await queue.handle.asked.wait()
@@ -231,7 +158,7 @@ async def test_a_client_that_leaves_leaves_the_queue() -> None:
     assert await ids([second]) == ["a"]
 
 
-async def test_a_pause_within_a_stream_is_no_part_of_its_cold_wait() -> None:
+async def test_a_pause_within_a_stream_is_no_queue_time() -> None:
     now = 0.0
     admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
     asked = request()
@@ -247,7 +174,7 @@ async def test_a_pause_within_a_stream_is_no_part_of_its_cold_wait() -> None:
     assert asked.state.queued_s == 3.0
 
 
-async def test_when_the_last_client_has_left_no_gpu_is_woken_for_nobody() -> None:
+async def test_an_empty_queue_wakes_no_replica() -> None:
     queue = Queue()
     tasks = await queue.held_requests(3)
     await queue.handle.asked.wait()
@@ -262,7 +189,7 @@ async def test_when_the_last_client_has_left_no_gpu_is_woken_for_nobody() -> Non
     assert not queue.progress.running
 
 
-async def test_a_client_that_leaves_at_the_moment_of_its_release_blocks_no_replica() -> None:
+async def test_a_client_that_leaves_at_its_release_blocks_no_replica() -> None:
     queue = Queue()
     first, second = await queue.held_requests(2)
 
@@ -275,7 +202,7 @@ async def test_a_client_that_leaves_at_the_moment_of_its_release_blocks_no_repli
     assert queue.held.replicas.in_flight("a") == 1
 
 
-async def test_replicas_that_vanish_are_asked_for_again_by_those_still_held() -> None:
+async def test_vanished_replicas_are_asked_for_again() -> None:
     names = iter("ab")
     queue = Queue(StubHandle(on_choose=lambda: queue.up(next(names))))
     tasks = await queue.held_requests(5)
@@ -288,7 +215,7 @@ async def test_replicas_that_vanish_are_asked_for_again_by_those_still_held() ->
     assert queue.handle.chosen == 2
 
 
-async def test_a_question_outlived_by_its_replica_and_by_everybody_held_is_taken_back() -> None:
+async def test_a_wake_without_a_queue_is_taken_back() -> None:
     """Ray may lose the replica while it reserves a slot there, and would queue for the next one."""
     queue = Queue()
     tasks = await queue.held_requests(1)
@@ -328,60 +255,62 @@ async def test_the_queue_can_be_measured() -> None:
     assert held.newest_s() == 0.0
 
 
-async def test_the_request_held_longest_need_not_be_the_first_to_leave() -> None:
-    now = 100.0
-    admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
-    held = admission.queue
-    tasks = []
-    for again in (False, True):
-        tasks.append(asyncio.create_task(admission.take(request(), again=again)))
+async def test_a_queued_client_hears_of_its_wait() -> None:
+    queue = Queue(keep_alive_interval_s=0.001)
+    queue.progress.current = ColdStartProgress("imports", 12.0)
+    waits = Waits()
+    asked = request(state=RequestState(tell_wait=waits))
+    task = asyncio.create_task(queue.admission.take(asked))
+
+    for phase in ("imports", "warm_up"):
+        queue.progress.current = ColdStartProgress(phase, 12.0)
+        waits.heard.clear()
+        async with asyncio.timeout(LIMIT_S):
+            await waits.heard.wait()
+    queue.up("a")
+    await ids([task])
+
+    assert [(wait.model, wait.eta_s) for wait in waits.told] == [("tide", 12.0)] * len(waits.told)
+    assert {wait.phase for wait in waits.told} == {"imports", "warm_up"}
+    waited = [wait.waited_s for wait in waits.told]
+    assert waited == sorted(waited)
+    assert 0.001 <= waited[0] <= waited[-1] <= asked.state.queued_s
+
+
+async def test_short_waits_send_no_comment() -> None:
+    queue = Queue()
+    waits = Waits()
+    asked = request(state=RequestState(tell_wait=waits))
+    task = asyncio.create_task(queue.admission.take(asked))
+    await asyncio.sleep(0)
+
+    queue.up("a")
+    await ids([task])
+
+    assert waits.told == []
+    assert asked.state.queued_s > 0.0
+
+
+async def test_a_client_that_cannot_be_told_fails_alone() -> None:
+    async def broken(wait: ColdWait) -> None:
+        raise OSError(32, "pipe")
+
+    queue = Queue(keep_alive_interval_s=0.001)
+    other = queue.ask()
+    with pytest.raises(OSError, match="pipe"):
+        await queue.admission.take(request(state=RequestState(tell_wait=broken)))
+
+    queue.up("a")
+    assert await ids([other]) == ["a"]
+    assert queue.held.replicas.in_flight("a") == 1
+
+
+async def test_short_intervals_leave_others_their_turn() -> None:
+    queue = Queue(keep_alive_interval_s=1e-9)
+    task = asyncio.create_task(queue.admission.take(request(state=RequestState(tell_wait=Waits()))))
+    for _ in range(20):
         await asyncio.sleep(0)
-        now += 5.0
 
-    assert held.oldest_s() == 10.0
-    held.replicas.update({"a": {"address": "a:1", "token": "t"}})
-    assert await ids(tasks) == ["a", "a"]
+    queue.up("a")
 
-
-async def entry(since: float, *, again: bool = False) -> QueuedRequest:
-    return QueuedRequest(since, 10, 2, 0.0, None, again, None, asyncio.get_running_loop().create_future())
-
-
-def leave_all(queue: WaitingLine) -> list[QueuedRequest]:
-    left = []
-    for held in queue.leaving():
-        queue.leave(held)
-        left.append(held)
-    return left
-
-
-async def test_an_empty_queue_has_nobody_first() -> None:
-    queue = WaitingLine()
-
-    assert (len(queue), leave_all(queue), queue.all()) == (0, [], [])
-
-
-async def test_first_come_first_served_but_for_those_who_lost_a_turn_before() -> None:
-    queue = WaitingLine()
-    one, two = await entry(1.0), await entry(2.0)
-    back, later = await entry(3.0, again=True), await entry(4.0, again=True)
-    for each in (one, back, two, later):
-        queue.enter(each)
-
-    assert queue.all() == [back, later, one, two]
-    assert leave_all(queue) == [back, later, one, two]
-    assert len(queue) == 0
-
-
-async def test_whoever_leaves_in_between_is_missed_once() -> None:
-    queue = WaitingLine()
-    one, two, back = await entry(1.0), await entry(2.0), await entry(3.0, again=True)
-    for each in (one, two, back):
-        queue.enter(each)
-    assert len(queue) == 3
-
-    for _ in range(2):
-        queue.leave(one)
-        queue.leave(back)
-
-    assert (len(queue), leave_all(queue)) == (1, [two])
+    assert await ids([task]) == ["a"]

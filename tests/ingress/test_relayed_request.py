@@ -1,4 +1,4 @@
-"""`RelayClient` against real data planes on loopback; only Ray's handle and the engines are stubs."""
+"""Requests relayed to real data planes on loopback, and the load that they put on replicas."""
 
 import asyncio
 import gc
@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
-from tests.ingress.relaying import BODY, DEAD, DIED, DONE, FIRST, MODEL, WAITED_S, Fleet, request, serving
+from serve_app.ingress.replica_choice import SEQUENCE_TOKENS
+from tests.ingress.fleet import BODY, DEAD, DIED, DONE, FIRST, MODEL, WAITED_S, Fleet, request
 from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
 
 
@@ -24,15 +24,7 @@ async def test_a_whole_reply_comes_with_its_status(fleet: Fleet) -> None:
     assert await fleet.whole() == EngineReply(200, b'{"ok":1}')
     (got,) = engine.requests
     assert (got.operation, got.body, got.request_id) == ("chat_completions", BODY, "r-1")
-
-
-async def test_the_wait_so_far_travels_along(fleet: Fleet) -> None:
-    engine = StubEngine(EngineReply(200))
-    await fleet.start(engine)
-
-    await fleet.whole()
-
-    assert engine.requests[0].waited_s >= WAITED_S
+    assert got.waited_s >= WAITED_S
 
 
 async def test_a_stream_comes_through_whole(fleet: Fleet) -> None:
@@ -52,15 +44,6 @@ async def test_an_answer_that_names_a_loss_is_no_loss(fleet: Fleet) -> None:
     await fleet.start(StubEngine(unsaid))
     fleet.stop("r1")
     assert await fleet.whole() == unsaid
-
-
-async def test_what_the_prompt_found_in_the_cache_is_noted(fleet: Fleet) -> None:
-    await fleet.start(StubEngine(EngineReply(200, b"{}"), cached_tokens=16))
-    asked = request()
-
-    await fleet.whole(asked)
-
-    assert asked.state.cached_tokens == 16
 
 
 async def test_an_engines_refusal_is_passed_on_with_when_to_come_back(fleet: Fleet) -> None:
@@ -107,7 +90,7 @@ async def test_more_requests_than_a_replica_may_hold_are_refused_at_once(fleet: 
     assert (error.status, error.code) == (429, "queue_full")
 
 
-async def test_without_a_replica_requests_are_held_until_there_is_one(fleet: Fleet) -> None:
+async def test_requests_wait_for_the_first_replica(fleet: Fleet) -> None:
     engine = StubEngine(EngineReply(200, b"{}"))
     first = asyncio.create_task(fleet.whole())
     second = asyncio.create_task(fleet.whole())
@@ -118,25 +101,11 @@ async def test_without_a_replica_requests_are_held_until_there_is_one(fleet: Fle
 
     assert [(await task).body for task in (first, second)] == [b"{}", b"{}"]
     assert fleet.handle.chosen == 1
-    assert [got.waited_s > WAITED_S and got.state.queued_s > 0.0 for got in engine.requests] == [True, True]
+    assert all(0.0 < got.state.queued_s <= got.waited_s - WAITED_S for got in engine.requests)
     assert fleet.in_flight == [0]
 
 
-async def test_a_replica_is_told_for_how_long_its_request_was_held(fleet: Fleet) -> None:
-    engine = StubEngine(EngineReply(200, b"{}"))
-    asked = request()
-    asking = asyncio.create_task(fleet.whole(asked))
-    await fleet.handle.asked.wait()
-
-    await fleet.start(engine)
-    await asking
-
-    (got,) = engine.requests
-    assert got.state.queued_s == pytest.approx(asked.state.queued_s, abs=1e-6)
-    assert 0.0 < got.state.queued_s <= got.waited_s - WAITED_S
-
-
-async def test_with_a_replica_a_request_is_not_held_for_a_moment(fleet: Fleet) -> None:
+async def test_a_request_does_not_wait_if_a_replica_has_room(fleet: Fleet) -> None:
     engine = StubEngine(EngineReply(200, b"{}"))
     await fleet.start(engine)
     asked = request()
@@ -147,7 +116,7 @@ async def test_with_a_replica_a_request_is_not_held_for_a_moment(fleet: Fleet) -
     assert fleet.handle.chosen == 0
 
 
-async def test_a_request_whose_only_replica_was_lost_is_held_for_the_next_one(fleet: Fleet) -> None:
+async def test_a_request_that_lost_the_only_replica_waits_for_the_next(fleet: Fleet) -> None:
     class Dying(StubEngine):
         async def _reply(self) -> EngineReply:
             fleet.lose()
@@ -165,7 +134,7 @@ async def test_a_request_whose_only_replica_was_lost_is_held_for_the_next_one(fl
     assert lost.state.queued_s > 0.0
 
 
-async def test_a_request_that_lost_its_replica_is_not_refused_for_want_of_room(fleet: Fleet) -> None:
+async def test_a_request_that_lost_its_replica_is_not_refused(fleet: Fleet) -> None:
     """It had its slot already."""
     await fleet.start(StubEngine(DEAD))
     await fleet.start(StubEngine(stalled(FIRST)))
@@ -184,33 +153,13 @@ async def test_a_request_that_lost_its_replica_is_not_refused_for_want_of_room(f
     assert fleet.in_flight == [0, 0]
 
 
-async def test_a_client_that_leaves_while_it_is_held_frees_its_place(fleet: Fleet) -> None:
-    asked = asyncio.create_task(fleet.whole())
-    await fleet.handle.asked.wait()
-
-    asked.cancel()
-    await asyncio.wait((asked,))
-
-    assert len(fleet.held) == 0
-
-
-async def test_a_replica_that_is_gone_is_picked_last_and_another_takes_the_request(fleet: Fleet) -> None:
+async def test_an_unreachable_replica_is_picked_last(fleet: Fleet) -> None:
     gone = await fleet.start(StubEngine(EngineReply(200, b"first")))
     await fleet.start(StubEngine(EngineReply(200, b"second")))
     await gone.stop()
 
     assert [(await fleet.whole()).body for _ in range(4)] == [b"second"] * 4
     assert [replica.failures for replica in fleet.replicas] == [1, 0]
-
-
-async def test_a_replica_that_can_be_reached_again_is_one_of_equals_again(fleet: Fleet) -> None:
-    await fleet.start(StubEngine(EngineReply(200, b"{}")))
-    (replica,) = fleet.replicas
-    replica.failures = 2
-
-    await fleet.whole()
-
-    assert replica.failures == 0
 
 
 async def test_replicas_that_are_all_gone_are_a_503(fleet: Fleet) -> None:
@@ -233,23 +182,19 @@ async def test_a_stranger_on_a_replicas_port_is_not_taken_for_it(fleet: Fleet) -
     assert stranger.requests == []
 
 
-async def test_strangers_only_is_a_503_and_no_403(fleet: Fleet) -> None:
-    await fleet.start(StubEngine(EngineReply(200)), token="wrong")
-
-    error = await fleet.refusal()
-
-    assert (error.status, error.code, error.headers) == (503, "model_unavailable", {"Retry-After": "5"})
-
-
 async def test_a_stranger_that_speaks_http_is_not_taken_for_a_replica(fleet: Fleet) -> None:
-    async with serving(web.Response(status=200, text="<html>", content_type="text/html")) as address:
-        fleet.name("stranger", address)
+    def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as stranger:
+        fleet.name("stranger", f"127.0.0.1:{stranger.sockets[0].getsockname()[1]}")
         await fleet.start(StubEngine(EngineReply(200, b"ours")))
 
         assert [(await fleet.whole()).body for _ in range(2)] == [b"ours"] * 2
 
 
-async def test_a_data_plane_that_fails_is_a_fault_of_ours_and_no_lost_replica(
+async def test_a_fault_of_our_own_code_is_no_lost_replica(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = StubEngine(RuntimeError("a bug"))
@@ -264,7 +209,7 @@ async def test_a_data_plane_that_fails_is_a_fault_of_ours_and_no_lost_replica(
 
 
 @pytest.mark.parametrize("size", [1000, 3 << 20], ids=["in one piece", "in several"])
-async def test_a_stream_keeps_nothing_of_a_body_that_its_request_has_dropped(fleet: Fleet, size: int) -> None:
+async def test_a_stream_keeps_no_released_body(fleet: Fleet, size: int) -> None:
     """It may last for minutes, and nobody will send the body again."""
     await fleet.start(StubEngine(stalled(FIRST)))
     body = bytes(size)
@@ -282,7 +227,7 @@ async def test_a_stream_keeps_nothing_of_a_body_that_its_request_has_dropped(fle
     await call.__aexit__(None, None, None)
 
 
-async def test_a_replica_whose_engine_was_dead_already_costs_the_request_nothing(fleet: Fleet) -> None:
+async def test_engines_dead_before_a_request_cost_it_nothing(fleet: Fleet) -> None:
     dead = [StubEngine(DEAD) for _ in range(3)]
     for engine in dead:
         await fleet.start(engine)
@@ -297,18 +242,6 @@ async def test_an_engine_that_dies_with_a_request_is_replaced_once(fleet: Fleet)
     await fleet.start(StubEngine(EngineReply(200, b"alive")))
 
     assert (await fleet.whole()).body == b"alive"
-
-
-async def test_a_request_that_two_engines_died_of_gets_no_third(fleet: Fleet) -> None:
-    engines = [StubEngine(DIED), StubEngine(DIED), StubEngine(EngineReply(200, b"alive"))]
-    for engine in engines:
-        await fleet.start(engine)
-
-    error = await fleet.refusal()
-
-    assert (error.status, error.code) == (503, "model_unavailable")
-    assert [len(engine.requests) for engine in engines] == [1, 1, 0]
-    assert fleet.in_flight == [0, 0, 0]
 
 
 async def test_an_ordinary_503_of_an_engine_is_its_answer(fleet: Fleet) -> None:
@@ -333,7 +266,7 @@ async def test_a_stream_lost_before_its_first_frame_is_begun_again_elsewhere(
 async def test_a_stream_lost_after_its_first_frame_ends_in_an_error_event(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that another engine could not go on with: its engine keeps no delivered."""
+    """One that another engine could not go on with: its engine notes no delivered tokens."""
     engine = StubEngine(failing(OSError("replica killed"), FIRST))
     await fleet.start(engine)
 
@@ -376,9 +309,7 @@ async def test_without_another_replica_it_stays_where_it_is(fleet: Fleet) -> Non
 
 
 @pytest.mark.parametrize("next_one", ["new", "well again"])
-async def test_what_stays_on_a_hanging_replica_goes_to_the_next_one_that_can_take_it(
-    fleet: Fleet, next_one: str
-) -> None:
+async def test_requests_of_a_hanging_replica_go_to_the_next_usable_one(fleet: Fleet, next_one: str) -> None:
     mute, well = MuteEngine(), StubEngine(EngineReply(200, b"{}"))
     await fleet.start(mute)
     if next_one == "well again":
@@ -397,18 +328,106 @@ async def test_what_stays_on_a_hanging_replica_goes_to_the_next_one_that_can_tak
     await mute.left.wait()
 
 
-async def test_a_request_under_which_two_replicas_hang_is_given_up(fleet: Fleet) -> None:
-    mutes = [MuteEngine(), MuteEngine()]
-    for mute in mutes:
-        await fleet.start(mute)
-    asking = asyncio.create_task(fleet.refusal())
-    await mutes[0].entered.wait()
-    first, second = fleet.replicas
-    fleet.known.keep_away(first, "silent")
-    await mutes[1].entered.wait()
-    await fleet.start(StubEngine(EngineReply(200)))
+# The load on replicas.
 
-    fleet.known.keep_away(second, "silent")
+LONG = b"x" * 4000
+LONG_TOKENS = 1000
 
-    error = await asking
-    assert (error.status, error.code) == (503, "model_unavailable")
+
+async def test_a_stream_counts_its_prompt_until_its_first_event(
+    fleet: Fleet,
+) -> None:
+    engine = StubEngine(stalled(FIRST))
+    await fleet.start(engine)
+    call = fleet.client.call(request(body=LONG))
+    opening = asyncio.create_task(call.__aenter__())
+    await engine.entered.wait()
+    assert fleet.loads == [LONG_TOKENS + SEQUENCE_TOKENS]
+
+    await opening
+    assert fleet.loads == [SEQUENCE_TOKENS]
+    await call.__aexit__(None, None, None)
+
+    assert fleet.loads == [0]
+
+
+async def test_a_client_that_leaves_before_its_first_token_takes_its_prompt_along(fleet: Fleet) -> None:
+    engine = MuteEngine()
+    await fleet.start(engine)
+    asked = asyncio.create_task(fleet.whole(request(body=LONG)))
+    await engine.entered.wait()
+
+    asked.cancel()
+    await asyncio.wait((asked,))
+
+    assert (fleet.loads, fleet.in_flight) == ([0], [0])
+
+
+async def test_a_request_held_for_a_replica_weighs_nothing_before_it_has_one(fleet: Fleet) -> None:
+    asked = asyncio.create_task(fleet.whole(request(body=LONG)))
+    await fleet.handle.asked.wait()
+    engine = StubEngine(EngineReply(200, b"{}"))
+
+    await fleet.start(engine)
+
+    assert fleet.loads == [LONG_TOKENS + SEQUENCE_TOKENS]
+    await asked
+    assert fleet.loads == [0]
+
+
+@pytest.mark.parametrize("answer", [DEAD, DIED, frames()], ids=["dead", "died", "nothing"])
+async def test_a_prompt_moves_with_its_request_to_the_next_replica(fleet: Fleet, answer: Any) -> None:
+    await fleet.start(StubEngine(answer))
+    second = StubEngine(stalled(FIRST))
+    await fleet.start(second)
+
+    async with fleet.client.call(request(body=LONG)):
+        assert fleet.loads == [0, SEQUENCE_TOKENS]
+
+    assert len(second.requests) == 1
+    assert (fleet.loads, fleet.in_flight) == ([0, 0], [0, 0])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [ApiError(400, "no"), ApiError(503, "no", code="engine_error"), ApiError(429, "later")],
+    ids=["400", "503", "429"],
+)
+async def test_a_refusal_leaves_no_load_behind(fleet: Fleet, answer: ApiError) -> None:
+    await fleet.start(StubEngine(answer))
+
+    await fleet.whole(request(body=LONG))
+
+    assert (fleet.loads, fleet.in_flight) == ([0], [0])
+
+
+async def test_a_replica_lost_within_a_stream_keeps_no_load(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(failing(OSError("killed"), FIRST)))
+
+    assert b"replica_lost" in await fleet.streamed()
+
+    assert (fleet.loads, fleet.in_flight) == ([0], [0])
+
+
+async def test_a_long_prompt_sends_those_after_it_elsewhere(fleet: Fleet) -> None:
+    busy, free = MuteEngine(), StubEngine(frames(FIRST, DONE))
+    await fleet.start(busy)
+    await fleet.start(free)
+    asked = asyncio.create_task(fleet.whole(request(body=LONG)))
+    await busy.entered.wait()
+
+    for _ in range(5):
+        await fleet.streamed()
+
+    assert (len(busy.requests), len(free.requests)) == (1, 5)
+    asked.cancel()
+    await asyncio.wait((asked,))
+
+
+async def test_a_stranger_on_a_replica_s_port_is_not_tried_again_for_having_no_load(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(EngineReply(200, b"stranger")), token="of the replica that was there")
+    await fleet.start(StubEngine(stalled(FIRST)))
+    async with fleet.client.call(request()), fleet.client.call(request()):
+        assert fleet.in_flight == [0, 2]
+        async with fleet.client.call(request()):
+            assert fleet.in_flight == [0, 3]

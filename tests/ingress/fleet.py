@@ -1,0 +1,339 @@
+"""One fleet for all tests of the ingress: only the engines and Ray's handle are stubs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.engine.data_plane import DataPlane
+from serve_app.ingress import replica_set as replicas
+from serve_app.ingress.admission import Admission
+from serve_app.ingress.cold_queue import ColdQueue
+from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
+from serve_app.ingress.engine_channel import EngineChannels
+from serve_app.ingress.relayed_request import RelayClient
+from serve_app.ingress.replica_choice import Reservation
+from serve_app.settings import ModelSettings
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.continuation import DeliveredTokens
+from tests.stub_engine import LIMIT_S, StubEngine
+
+MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
+BODY = b'{"model":"tide"}'
+WAITED_S = 1.5
+FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
+DEAD = ApiError(503, "gone", code="engine_dead")
+DIED = ApiError(503, "going", code="engine_died")
+KILLED = ApiError(503, "killed", code="engine_killed")
+
+
+def request(**changes: Any) -> EngineRequest:
+    """A request that arrived 1.5 s ago."""
+    arrived = time.perf_counter() - WAITED_S
+    return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", arrived, **changes)
+
+
+class StubHandle:
+    """Lets through, refuses, or queues without end whoever asks for a replica."""
+
+    def __init__(
+        self,
+        *,
+        on_choose: Callable[[], None] = lambda: None,
+        refuses: Exception | None = None,
+        holds: bool = False,
+    ) -> None:
+        self.chosen = 0
+        """Times somebody has asked for a replica."""
+        self.asking = 0
+        self.held = 0
+        self.asked = asyncio.Event()
+        self.init_options: dict[str, Any] | None = None
+        self.refuses = refuses
+        self.holds = holds
+        self._on_choose = on_choose
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.init_options is not None
+
+    def _init(self, **options: Any) -> None:
+        assert not self.is_initialized
+        self.init_options = options
+
+    @asynccontextmanager
+    async def choose_replica(self) -> AsyncIterator[None]:
+        assert self.is_initialized
+        self.chosen += 1
+        self.asking += 1
+        self.asked.set()
+        try:
+            if self.holds:
+                await asyncio.Event().wait()
+            if self.refuses is not None:
+                raise self.refuses
+        finally:
+            self.asking -= 1
+        self._on_choose()
+        self.held += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
+
+
+@dataclass
+class StubProgress:
+    """Progress that is what the test says, and that knows whether anything waits for it."""
+
+    current: ColdStartProgress = UNKNOWN
+    running: bool = False
+
+    def start(self) -> None:
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+
+
+@dataclass
+class Waits:
+    """Notes what a client would be told of its wait: a request's `tell_wait`."""
+
+    told: list[ColdWait] = field(default_factory=list)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, wait: ColdWait) -> None:
+        self.told.append(wait)
+        self.heard.set()
+
+
+def hold(
+    model: ModelSettings,
+    handle: StubHandle,
+    progress: StubProgress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    on_cold: Callable[[], None] = lambda: None,
+    **knobs: Any,
+) -> Admission:
+    """Admission to `model`, and the queue behind it, with the knobs given."""
+    held = ColdQueue(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock, on_cold)
+    return Admission(model, held, lambda: Knobs(**knobs))
+
+
+class Queue:
+    """Held requests of one model, and what is around them."""
+
+    def __init__(self, handle: StubHandle | None = None, **knobs: Any) -> None:
+        self.handle = handle or StubHandle(holds=True)
+        self.progress = StubProgress()
+        self.cold_starts = 0
+        self.admission = hold(MODEL, self.handle, self.progress, on_cold=self._on_cold, **knobs)
+        self.held = self.admission.queue
+
+    def _on_cold(self) -> None:
+        assert len(self.held) > 0  # it is what the policy is told
+        self.cold_starts += 1
+
+    def ask(self, **options: Any) -> asyncio.Task[Reservation]:
+        """A request for a slot, on its way."""
+        return asyncio.create_task(self.admission.take(request(), **options))
+
+    async def held_requests(self, count: int) -> list[asyncio.Task[Reservation]]:
+        """That many requests, all in the queue."""
+        tasks = [self.ask() for _ in range(count)]
+        await asyncio.sleep(0)
+        assert len(self.held) == count
+        return tasks
+
+    def up(self, *names: str) -> None:
+        """Ray pushes these replicas."""
+        self.held.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+
+    async def refusal(self, **options: Any) -> ApiError:
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(ApiError) as caught:
+                await self.admission.take(request(), **options)
+        return caught.value
+
+
+async def ids(tasks: list[asyncio.Task[Reservation]]) -> list[str]:
+    async with asyncio.timeout(LIMIT_S):
+        return [slot.replica.replica_id for slot in await asyncio.gather(*tasks)]
+
+
+class Fleet:
+    """Replicas as Ray would name them, and the client that relays to them."""
+
+    def __init__(self, stack: AsyncExitStack, model: ModelSettings = MODEL) -> None:
+        self._stack = stack
+        self.known = replicas.replica_set(model.deployment_name)
+        self.handle = StubHandle(holds=True)
+        self.knobs: dict[str, Any] = {"drain_move_after_s": 0}
+        self.held = hold(model, self.handle).queue
+        self.admission = Admission(model, self.held, lambda: Knobs(**self.knobs))
+        self.channels = EngineChannels()
+        self.client = RelayClient(model, self.admission, self.channels)
+        self._named: dict[str, dict[str, str]] = {}
+        self._started = 0
+        stack.callback(self.channels.close_all)
+
+    async def start(self, engine: StubEngine, token: str | None = None, identity: str = "") -> DataPlane:
+        """A replica of a model around `engine`; Ray names it with `token`, by default the right one."""
+        plane = DataPlane(engine)
+        await plane.start("127.0.0.1")
+        self._stack.push_async_callback(plane.stop)
+        self._started += 1
+        named = {"address": plane.address, "token": token or plane.token, "identity": identity}
+        self._named[f"r{self._started}"] = named
+        self.known.update(self._named)
+        return plane
+
+    def name(self, replica: str, address: str) -> None:
+        """Ray names a replica whose port somebody else has."""
+        self._named[replica] = {"address": address, "token": "t"}
+        self.known.update(self._named)
+
+    def lose(self) -> None:
+        """Ray drops every replica."""
+        self._named.clear()
+        self.known.update({})
+
+    def stop(self, replica: str) -> None:
+        """Ray has told a replica to stop, and drops it."""
+        del self._named[replica]
+        self.known.update(self._named)
+
+    async def whole(self, asked: EngineRequest | None = None) -> EngineReply:
+        async with self.client.call(asked or request()) as reply:
+            assert reply.stream is None
+            return reply
+
+    async def streamed(self) -> bytes:
+        async with self.client.call(request()) as reply:
+            assert reply.stream is not None
+            return b"".join([chunk async for chunk in reply.stream])
+
+    async def refusal(self) -> ApiError:
+        with pytest.raises(ApiError) as caught:
+            await self.whole()
+        return caught.value
+
+    @property
+    def replicas(self) -> list[replicas.Replica]:
+        return [self.known._listed[name] for name in self._named]
+
+    @property
+    def loads(self) -> list[int]:
+        return [self.known.load(name) for name in self._named]
+
+    @property
+    def in_flight(self) -> list[int]:
+        return [self.known.in_flight(name) for name in self._named]
+
+
+MOVED = rb": continued on another replica after \d+\.\d\d s\n\n"
+TOKENS = 40
+
+
+def frame(token: int) -> bytes:
+    return b'data: {"id":"r-1","created":17,"choices":[{"token":%d}]}\n\n' % token
+
+
+WHOLE = b"".join(frame(token) for token in range(TOKENS)) + DONE
+
+
+class CountingEngine(StubEngine):
+    """Counts from 0 on, or from where a continuation ends; stands still, or dies, at `until`."""
+
+    def __init__(self, until: int = TOKENS, dies: ApiError | None = None, continuable: bool = True) -> None:
+        super().__init__(RuntimeError("unused"))
+        self.until, self.dies, self.continuable = until, dies, continuable
+        self.reached, self.more = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def _reply(self) -> EngineReply:
+        delivered = DeliveredTokens()
+        sent = self.request.continuation
+        begin = len(sent.tokens[0]) if sent is not None else 0
+        assert sent is None or list(sent.tokens[0]) == list(range(begin))
+        stream = self._count(begin, delivered)
+        return EngineReply(200, stream=stream, delivered=delivered if self.continuable else None)
+
+    async def _count(self, begin: int, delivered: DeliveredTokens) -> AsyncIterator[bytes]:
+        for token in range(begin, min(TOKENS, max(self.until, begin + 1))):
+            yield frame(token)
+            delivered.note(0, [token])
+            await asyncio.sleep(0)
+        if self.until < TOKENS:
+            self.reached.set()
+            if self.dies is not None:
+                self.request.state.lost = self.dies.code or ""
+                yield self.dies.last_frames()
+                return
+            for token in range(self.until, TOKENS):
+                await self.more.acquire()
+                yield frame(token)
+                delivered.note(0, [token])
+        yield DONE
+
+    def go_on(self, tokens: int = TOKENS) -> None:
+        """Generate so many more."""
+        for _ in range(tokens):
+            self.more.release()
+
+
+class LingeringEngine(CountingEngine):
+    """Ends its stream some time after its last event."""
+
+    async def _count(self, begin: int, delivered: DeliveredTokens) -> AsyncIterator[bytes]:
+        async for data in super()._count(begin, delivered):
+            yield data
+        self.reached.set()
+        await self.more.acquire()
+
+
+@asynccontextmanager
+async def reading(fleet: Fleet, asked: EngineRequest | None = None) -> AsyncIterator[asyncio.Task[bytes]]:
+    async def read() -> bytes:
+        async with fleet.client.call(asked or request(wants_stream=True)) as reply:
+            assert reply.stream is not None
+            return b"".join([chunk async for chunk in reply.stream])
+
+    task = asyncio.create_task(read())
+    async with asyncio.timeout(LIMIT_S):
+        yield task
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def without_comments(text: bytes) -> tuple[bytes, int]:
+    return re.subn(MOVED, b"", text)
+
+
+async def lose(plane: DataPlane) -> None:
+    """As if its process had been killed."""
+    for connection in list(plane._connections):
+        connection.frames.close()
+    await plane.stop()
+
+
+def looks_for_room(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Reservation | None]:
+    """What streams found that were to move."""
+    found: asyncio.Queue[Reservation | None] = asyncio.Queue()
+    take = fleet.admission.take_for_move
+
+    def look(*args: Any) -> Reservation | None:
+        found.put_nowait(slot := take(*args))
+        return slot
+
+    monkeypatch.setattr(fleet.admission, "take_for_move", look)
+    return found
