@@ -5,11 +5,9 @@ import logging
 
 import pytest
 from ray.serve._private.common import ReplicaMetricReport, TimeStampedValue
-from ray.serve._private.constants import CONTROL_LOOP_INTERVAL_S
 
 from serve_app.ingress import cold_reports
 from serve_app.ingress.cold_reports import ColdReports
-from serve_app.policy import limits
 from tests.ingress.stub_controller import REPLICA, StubController
 
 
@@ -44,11 +42,6 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> Replica:
     return replica
 
 
-def test_reports_come_as_often_as_the_policy_decides_for_as_long_as_it_waits_for_a_burst() -> None:
-    assert cold_reports._INTERVAL_S == CONTROL_LOOP_INTERVAL_S
-    assert cold_reports._INTERVAL_S * cold_reports._REPORTS == limits._COLD_BURST_S
-
-
 async def test_a_report_is_what_ray_would_send_as_of_now(replica: Replica) -> None:
     replica.reports.start()
     assert replica.controller.reports == []
@@ -73,14 +66,6 @@ async def test_another_model_at_zero_begins_the_second_anew_and_no_second_task(r
 
     assert await replica.turns(1) == list(range(1, 9))
     assert await replica.turns(20) == list(range(1, 18))
-
-
-async def test_the_next_cold_start_is_reported_as_the_first_was(replica: Replica) -> None:
-    replica.reports.start()
-    await replica.turns(20)
-    replica.reports.start()
-
-    assert await replica.turns(20) == list(range(1, 21))
 
 
 async def test_a_report_that_cannot_be_sent_is_logged_and_ends_them_until_the_next_start(

@@ -1,10 +1,15 @@
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
-from serve_app.ingress.cold_start_progress import UNKNOWN
+from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.ingress import cold_start_progress
+from serve_app.ingress.cold_start_progress import UNKNOWN, ProgressReader, StoredState
 from serve_app.ingress.cold_start_progress import ColdStartProgress as Progress
 from serve_app.ingress.cold_start_progress import cold_start_progress as progress
+from tests.stub_engine import LIMIT_S
 
 NOW = 1_700_000_000.0
 PHASES_S = {"process": 2.0, "imports": 10.0, "weights_and_kv_cache": 20.0, "warm_up": 3.0}
@@ -49,12 +54,6 @@ def test_a_replica_takes_as_long_as_others_on_its_kind_of_node(warm_node: bool, 
     expected = eta_s if warm_node else eta_s + 3.0  # and the warm-up
 
     assert progress(status(starting=1, **kinds), {"a": document}, NOW).eta_s == expected
-
-
-def test_a_clock_ahead_of_the_replicas_makes_no_phase_longer_than_it_would_be() -> None:
-    soonest = progress(status(starting=1), {"a": phase("imports", -1.0)}, NOW)
-
-    assert soonest.eta_s == pytest.approx(34.0)
 
 
 def test_of_several_replicas_the_nearest_counts() -> None:
@@ -117,10 +116,6 @@ def test_beside_full_replicas_one_that_starts_is_what_is_waited_for() -> None:
     )
 
 
-def test_a_phase_that_was_never_measured_has_no_eta() -> None:
-    assert progress(unmeasured(starting=1), {"a": phase("imports", 1.0)}, NOW) == Progress("imports", None)
-
-
 def test_a_measured_replica_is_preferred_to_one_nothing_is_known_of() -> None:
     phases = {"a": phase("download", 1.0), "b": phase("imports", 5.0)}
 
@@ -131,3 +126,125 @@ def test_without_a_word_from_the_policy_the_phase_is_that_of_the_newest_replica(
     assert progress(None, {}, NOW) == UNKNOWN
     phases = {"a": phase("imports", 5.0), "b": phase("warm_up", 1.0), "c": phase("ready", 0.5)}
     assert progress(None, phases, NOW) == Progress("warm_up", None)
+
+
+# The reader.
+
+MODEL: dict[str, Any] = {
+    "ready": 0, "starting": 0, "pending": 1, "pending_s": 0, "reason": "",
+    "cold_start_s": 40.0, "phases_s": {},
+}  # fmt: skip
+
+
+class Clock:
+    """Stands in for `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Store:
+    """Ray's key-value store, as far as the progress needs it."""
+
+    def __init__(self) -> None:
+        self.state = StoredState({"at": 1_700_000_000.0, "models": {"Engine-tide": MODEL}})
+        self.fails: Exception | None = None
+        self.reads = 0
+        self.now = 0.0
+        self.threads: set[threading.Thread] = set()
+        self.stored = BoundedCall("stored state", self._read, -1.0, lambda: self.now)
+
+    def _read(self) -> StoredState:
+        self.reads += 1
+        self.threads.add(threading.current_thread())
+        if self.fails is not None:
+            raise self.fails
+        return self.state
+
+    async def next_read(self) -> None:
+        """Wait until a reading that begins after this moment has been taken in.
+
+        The next one may be under way; the one after it is taken in when a third begins.
+        """
+        enough = self.reads + 3
+        async with asyncio.timeout(LIMIT_S):
+            while self.reads < enough:
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(cold_start_progress, "_WAIT_S", LIMIT_S)
+    monkeypatch.setattr(cold_start_progress, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(cold_start_progress, "time", Clock())
+    return Store()
+
+
+@pytest.fixture
+def reader(store: Store) -> ProgressReader:
+    return ProgressReader(store.stored, "Engine-tide")
+
+
+async def test_the_progress_is_read_while_somebody_wants_it_and_off_the_event_loop(
+    store: Store, reader: ProgressReader
+) -> None:
+    assert (reader.current, store.reads) == (UNKNOWN, 0)
+
+    reader.start()
+    await store.next_read()
+
+    assert reader.current == Progress("pending_capacity", 40.0)
+    assert threading.main_thread() not in store.threads
+    reader.stop()
+    assert reader.current == UNKNOWN
+
+
+async def test_once_nobody_wants_it_nothing_is_read(store: Store, reader: ProgressReader) -> None:
+    reader.start()
+    await store.next_read()
+    task = reader._task
+
+    reader.stop()
+
+    assert task is not None
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+async def test_a_store_that_fails_leaves_the_progress_as_it_was_for_ten_seconds_and_is_asked_again(
+    store: Store, reader: ProgressReader
+) -> None:
+    reader.start()
+    await store.next_read()
+
+    store.fails = ConnectionError("no GCS")
+    await store.next_read()
+    assert reader.current == Progress("pending_capacity", 40.0)
+    store.now += 10.5
+    assert reader.current == UNKNOWN  # what it was, it may not be any more
+
+    store.fails = None
+    store.state = StoredState()
+    await store.next_read()
+    assert reader.current == UNKNOWN
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [None, {"at": 1_700_000_000.0, "models": {}}, {"at": 1_699_999_940.0, "models": {"Engine-tide": MODEL}}],
+    ids=["no policy", "another model's", "a policy that is gone"],
+)
+async def test_where_the_policy_has_said_nothing_yet_the_progress_is_unknown(
+    store: Store, reader: ProgressReader, status: Any
+) -> None:
+    store.state = StoredState(status)
+
+    reader.start()
+    await store.next_read()
+
+    assert reader.current == UNKNOWN
+    reader.stop()

@@ -86,16 +86,6 @@ async def test_a_stream_is_told_what_it_waits_for_until_its_tokens_come(stack: A
     assert cold.handle.chosen == 1
 
 
-async def test_a_brief_wait_is_not_mentioned(stack: AsyncExitStack) -> None:
-    cold = Cold(stack)
-    cold.ask()
-    await cold.handle.asked.wait()
-
-    await cold.start_replica()
-
-    assert await cold.end() == FIRST + DONE
-
-
 async def test_a_deadline_after_comments_is_an_error_event(stack: AsyncExitStack) -> None:
     cold = Cold(stack, keep_alive_interval_s=0.001, cold_wait_timeout_s=600)
     cold.ask()
@@ -134,13 +124,3 @@ async def test_a_client_that_leaves_while_it_is_held_wakes_no_gpu(stack: AsyncEx
 
     assert cold.traffic.names == ["opened", "closed"]
     assert (len(cold.held), cold.handle.asking, cold.progress.running) == (0, 0, False)
-
-
-async def test_a_stream_that_finds_a_replica_is_neither_held_nor_commented(stack: AsyncExitStack) -> None:
-    cold = Cold(stack, keep_alive_interval_s=0.000001)
-    await cold.start_replica()
-    cold.ask()
-
-    assert await cold.end() == FIRST + DONE
-    assert (cold.handle.chosen, cold.progress.running) == (0, False)
-    assert cold.traffic.seen["closed"] == ("ok", 0.0)

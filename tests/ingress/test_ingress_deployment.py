@@ -27,7 +27,7 @@ from serve_app.wire.served_models import read_served
 from serve_app.wire.signals import INGRESS_FIELDS
 from tests.ingress.fleet import StubHandle
 from tests.ingress.stub_controller import REPLICA, StubController
-from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames, stalled
+from tests.stub_engine import LIMIT_S, StubEngine, frames
 from tests.stub_kv import StubKv, stored
 from tests.telemetry.stub_metric import StubMetric
 
@@ -132,23 +132,6 @@ async def test_each_model_has_replicas_of_its_own(deployed: Deployed) -> None:
     assert [card["id"] for card in cards] == ["tide", "org/embed"]
 
 
-async def test_what_happens_is_reported_to_the_policy(deployed: Deployed) -> None:
-    await deployed.build()
-    engine = MuteEngine()
-    await deployed.start(engine)
-    asked = asyncio.create_task(deployed.ask(model="tide"))
-    await engine.entered.wait()
-
-    report = await deployed.ingress.record_autoscaling_stats()
-
-    names = [f"{name}:{field}" for name in ("Engine-tide", "Engine-org-embed") for field in INGRESS_FIELDS]
-    assert set(report) == {"ongoing_requests", *names}
-    assert await deployed.stats("arrivals_total", "arrived_bytes_total", "ongoing_requests") == [1, 16, 1]
-    asked.cancel()
-    await asyncio.wait((asked,))
-    assert await deployed.stats("arrivals_total", "ongoing_requests") == [1, 0]
-
-
 async def test_a_request_without_a_replica_is_held_and_reported_until_one_is_there(
     deployed: Deployed,
 ) -> None:
@@ -216,16 +199,6 @@ async def test_knobs_are_in_force_with_the_next_request_and_published(deployed: 
     assert read_served(stored(KNOBS, "shop")).models["Engine-tide"].knobs.max_held_requests == 0
 
 
-async def test_invalid_knobs_leave_those_before_in_force_and_are_shown(deployed: Deployed) -> None:
-    await deployed.build()
-
-    await deployed.ingress.reconfigure({"autoscaling": {"tide": {"max_replicas": 0}}})
-
-    knobs = (await deployed.http.get("/autoscaling/knobs")).json()
-    assert knobs["models"]["tide"]["max_replicas"] == Knobs().max_replicas
-    assert "max_replicas = 0" in knobs["rejected"]
-
-
 async def test_only_clients_with_a_key_get_in(deployed: Deployed, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("sk-one\n")
@@ -262,13 +235,6 @@ async def test_readiness_tells_of_every_model(deployed: Deployed) -> None:
     assert (models["org/embed"]["state"], models["org/embed"]["phase"]) == ("loading", "deploying")
 
 
-async def test_readiness_and_the_policy_are_told_that_the_zygote_is_off(deployed: Deployed) -> None:
-    await deployed.build(zygote=False)
-
-    assert (await deployed.http.get("/ready")).json()["zygote"] is False
-    assert stored(KNOBS, "shop")["zygote"] is False
-
-
 async def test_no_request_goes_to_a_replica_whose_process_is_gone(deployed: Deployed) -> None:
     """The ingress listens to the heartbeats of the replicas of all its models."""
     await deployed.build()
@@ -281,19 +247,3 @@ async def test_no_request_goes_to_a_replica_whose_process_is_gone(deployed: Depl
 
     (replica,) = known.listed()
     assert "its data plane cannot be reached" in replica.trouble
-
-
-async def test_a_client_that_leaves_frees_its_sequence_in_the_engine(deployed: Deployed) -> None:
-    await deployed.build()
-    engine = StubEngine(stalled(FIRST))
-    await deployed.start(engine)
-    asked = asyncio.create_task(deployed.ask(**STREAM))
-    await engine.entered.wait()
-
-    asked.cancel()
-    await asyncio.wait((asked,))
-
-    async with asyncio.timeout(LIMIT_S):
-        await engine.left.wait()
-    assert engine.cancelled
-    assert replica_set.replica_set("Engine-tide").in_flight("r0") == 0

@@ -83,13 +83,6 @@ async def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes
     assert stored(KNOBS, "shop")["at"] == clock.now
 
 
-@pytest.mark.parametrize("user_config", [None, {}])
-async def test_without_a_user_config_the_defaults_are_in_force(replica: Replica, user_config: Any) -> None:
-    await replica.store.apply(user_config)
-
-    assert told().models["Engine-tide"].knobs == Knobs()
-
-
 async def test_changed_knobs_replace_those_before_and_what_is_not_said_again_is_a_default(
     replica: Replica,
 ) -> None:
@@ -124,17 +117,6 @@ async def test_invalid_knobs_later_are_kept_out_logged_and_shown(
     assert replica.store.knobs()["rejected"] == WRONG
     assert replica.store.knobs()["models"]["tide"]["max_replicas"] == 8
     assert caplog.messages == [f"knobs rejected, those before stay in force: {WRONG}"]
-
-
-async def test_knobs_in_force_stay_even_where_the_store_has_forgotten_them(
-    replica: Replica, kv: StubKv
-) -> None:
-    await replica.store.apply(set_to(max_replicas=8))
-    kv.kept.clear()
-
-    await replica.store.apply(INVALID)
-
-    assert replica.live.of("tide") == told().models["Engine-tide"].knobs == Knobs(max_replicas=8)
 
 
 async def test_one_invalid_knob_keeps_out_all_that_came_with_it(replica: Replica) -> None:
@@ -174,16 +156,6 @@ async def test_a_replica_that_starts_while_invalid_knobs_are_deployed_goes_on_wi
     assert late.store.knobs()["rejected"] == told().rejected == WRONG
 
 
-async def test_such_a_replica_takes_valid_knobs_as_soon_as_there_are_some(replica: Replica) -> None:
-    await replica.store.apply(set_to(max_replicas=8))
-    late = Replica()
-    await late.store.apply(INVALID)
-
-    await late.store.apply(set_to(max_replicas=2))
-
-    assert (late.live.of("tide"), late.store.knobs()["rejected"]) == (Knobs(max_replicas=2), "")
-
-
 async def test_knobs_of_other_models_are_not_adopted(replica: Replica) -> None:
     """New models and invalid knobs at once: what was in force says nothing of them."""
     await replica.store.apply({})
@@ -191,19 +163,6 @@ async def test_knobs_of_other_models_are_not_adopted(replica: Replica) -> None:
 
     with pytest.raises(SettingsError):
         await other.store.apply(INVALID)
-
-
-async def test_knobs_of_another_application_are_not_adopted(replica: Replica) -> None:
-    await replica.store.apply({})
-
-    with pytest.raises(SettingsError):
-        await Replica(app="shop2").store.apply(INVALID)
-
-
-async def test_before_the_policy_has_written_there_is_no_status_and_no_decision(replica: Replica) -> None:
-    assert replica.store.age_s() is None
-    assert await replica.store.status() is None
-    assert await replica.store.decisions() == []
 
 
 async def status_of(replica: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from serve_app.ingress.replica_choice import GROUP_REQUESTS, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
-from tests.ingress.test_replica_choice import where
+from tests.ingress.test_replica_set import where
 
 LIMIT = 1000
 PREFILL_BUDGET_S = 0.16
@@ -195,28 +195,6 @@ def test_a_first_token_of_the_next_group_tells_that_both_are_over() -> None:
     assert groups(second) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("who", "left"), [(0, (500, 0, 0)), (1, (100, 300, 1)), (2, (100, 200, 1))])
-def test_who_leaves_before_its_first_token_leaves_its_group(who: int, left: tuple[int, int, int]) -> None:
-    ingress = Ingress("a")
-    slots = [ingress.send(tokens, paced=False) for tokens in (100, 200, 300)]
-
-    ingress.among.release(slots[who])
-
-    assert groups(slots[0]) == left
-
-
-def test_who_leaves_after_its_group_is_over_changes_no_other() -> None:
-    ingress = Ingress("a")
-    first, second, late = (ingress.send(tokens, paced=False) for tokens in (100, 200, 300))
-    ingress.first_token(first)
-    ingress.first_token(second)
-    ingress.send(400, paced=False)
-
-    ingress.among.release(late)
-
-    assert groups(first) == (400, 0, 0)
-
-
 def test_the_pace_is_that_of_all_the_tokens_a_prompt_waited_for() -> None:
     ingress = Ingress("a")
     first = ingress.send(1000, paced=False)
@@ -228,10 +206,3 @@ def test_the_pace_is_that_of_all_the_tokens_a_prompt_waited_for() -> None:
 
     # 1,000 tokens in 0.1 s, then 4,000 in 0.4 s: 10,000 a second.
     assert ingress.among.pace.tokens / ingress.among.pace.seconds == pytest.approx(10_000)
-
-
-def test_a_clock_that_stands_still_teaches_no_pace() -> None:
-    ingress = Ingress("a")
-    ingress.first_token(ingress.send(1000, paced=False))
-
-    assert ingress.burst(1000) == ["a"]

@@ -27,15 +27,6 @@ def index(*replicas: str, blocks: int = 100) -> PrefixIndex:
     return made
 
 
-def test_a_prompt_is_held_where_it_was_sent_as_far_as_it_is_alike() -> None:
-    known = index("a", "b", "c")
-    known.sent("a", prompt(1, 2, 3, 4), 0)
-    known.sent("b", prompt(1, 2, 9), 0)
-
-    assert known.matched(prompt(1, 2, 3, 7)) == {"a": 3 * BLOCK_BYTES, "b": 2 * BLOCK_BYTES}
-    assert known.matched(prompt(7, 2, 3)) == {}
-
-
 def test_a_next_turn_finds_the_answer_too() -> None:
     known = index("a", "b")
     known.sent("a", prompt(1, end=77, rest=200), 0)
@@ -91,18 +82,6 @@ def test_a_prompt_that_was_evicted_takes_with_it_all_that_was_used_before() -> N
     assert known.matched(prompt(1, 2)) == {}
     assert known.matched(prompt(3, 4)) == {"a": 2 * BLOCK_BYTES}  # it is there again
     assert known.matched(prompt(5, 6)) == {"a": 2 * BLOCK_BYTES}
-
-
-def test_what_was_found_as_expected_evicts_nothing() -> None:
-    known = index("a")
-    known.sent("a", prompt(1, 2), 0)
-    again = prompt(3, 4)
-    known.sent("a", again, 0)
-    expected = known.sent("a", again, 2 * BLOCK_BYTES)
-
-    known.learn("a", again, expected, 2 * BLOCK_TOKENS - 1, 2 * BLOCK_TOKENS)
-
-    assert known.matched(prompt(1, 2)) == {"a": 2 * BLOCK_BYTES}
 
 
 def test_tokens_follow_what_engines_find() -> None:

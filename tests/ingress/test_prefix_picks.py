@@ -6,7 +6,7 @@ from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
 from serve_app.ingress.replica_choice import Reservation
 from serve_app.ingress.replica_set import ReplicaSet
-from tests.ingress.test_replica_choice import where
+from tests.ingress.test_replica_set import where
 
 LIMIT = 1000
 PREFILL_BUDGET_S = 0.16
@@ -108,15 +108,6 @@ def test_traffic_that_shares_nothing_is_picked_for_as_if_nobody_looked() -> None
     assert known.among.sharing < 0.05
 
 
-def test_a_replica_that_comes_later_leaves_what_is_known_of_the_others() -> None:
-    ingress = Ingress("a", "b")
-    went = ingress.end(ingress.send(prompt(1, 2, 3)))
-
-    ingress.among.update(where("a", "b", "c"))
-
-    assert ingress.end(ingress.send(prompt(1, 2, 3, 4))) == went
-
-
 def test_what_the_engine_found_corrects_what_is_expected() -> None:
     ingress = Ingress("a")
     asked = prompt(1, 2, 3)
@@ -127,11 +118,3 @@ def test_what_the_engine_found_corrects_what_is_expected() -> None:
     ingress.among.learn(slot, 0, 3 * BLOCK_TOKENS)
 
     assert ingress.send(prompt(900)).expected.size == 0  # older than what was gone
-
-
-def test_a_request_without_a_prefix_expects_nothing() -> None:
-    ingress = Ingress("a")
-    slot = ingress.send(None, tokens=10)
-
-    assert ingress.among.expected_tokens(slot) is None
-    ingress.among.learn(slot, 5, 10)

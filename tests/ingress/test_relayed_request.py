@@ -53,19 +53,6 @@ async def test_an_engines_refusal_is_passed_on_with_when_to_come_back(fleet: Fle
     assert await fleet.whole() == EngineReply(429, error.body(), headers={"Retry-After": "3"})
 
 
-async def test_requests_spread_over_the_replicas(fleet: Fleet) -> None:
-    engines = [StubEngine(stalled(FIRST)) for _ in range(3)]
-    for engine in engines:
-        await fleet.start(engine)
-
-    async with AsyncExitStack() as open_calls:
-        for _ in range(6):
-            await open_calls.enter_async_context(fleet.client.call(request()))
-        assert [len(engine.requests) for engine in engines] == [2, 2, 2]
-        assert fleet.in_flight == [2, 2, 2]
-    assert fleet.in_flight == [0, 0, 0]
-
-
 async def test_leaving_a_stream_ends_its_generation(fleet: Fleet) -> None:
     engine = StubEngine(stalled(FIRST))
     await fleet.start(engine)
@@ -388,40 +375,12 @@ async def test_a_prompt_moves_with_its_request_to_the_next_replica(fleet: Fleet,
     assert (fleet.loads, fleet.in_flight) == ([0, 0], [0, 0])
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [ApiError(400, "no"), ApiError(503, "no", code="engine_error"), ApiError(429, "later")],
-    ids=["400", "503", "429"],
-)
-async def test_a_refusal_leaves_no_load_behind(fleet: Fleet, answer: ApiError) -> None:
-    await fleet.start(StubEngine(answer))
-
-    await fleet.whole(request(body=LONG))
-
-    assert (fleet.loads, fleet.in_flight) == ([0], [0])
-
-
 async def test_a_replica_lost_within_a_stream_keeps_no_load(fleet: Fleet) -> None:
     await fleet.start(StubEngine(failing(OSError("killed"), FIRST)))
 
     assert b"replica_lost" in await fleet.streamed()
 
     assert (fleet.loads, fleet.in_flight) == ([0], [0])
-
-
-async def test_a_long_prompt_sends_those_after_it_elsewhere(fleet: Fleet) -> None:
-    busy, free = MuteEngine(), StubEngine(frames(FIRST, DONE))
-    await fleet.start(busy)
-    await fleet.start(free)
-    asked = asyncio.create_task(fleet.whole(request(body=LONG)))
-    await busy.entered.wait()
-
-    for _ in range(5):
-        await fleet.streamed()
-
-    assert (len(busy.requests), len(free.requests)) == (1, 5)
-    asked.cancel()
-    await asyncio.wait((asked,))
 
 
 async def test_a_stranger_on_a_replica_s_port_is_not_tried_again_for_having_no_load(fleet: Fleet) -> None:

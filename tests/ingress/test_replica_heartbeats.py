@@ -104,24 +104,6 @@ async def test_for_how_long_an_engine_has_stood_still_is_known_of_its_replica() 
         assert one.still_s == 0.0
 
 
-async def test_a_replica_in_trouble_whose_connection_is_renewed_stays_out() -> None:
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        replica.trouble = "its engine core has died"
-        known.update({"a": replica.metadata})
-        listener.look()
-        (one,) = known.listed()
-        await until(lambda: len(known) == 0)
-        welcomed: list[bool] = []
-        known.notify(lambda: welcomed.append(True))
-
-        before = listener._channels.at_hand(one)
-        listener._channels.close(one, one.trouble)
-        await until(lambda: hears(listener, one) and listener._channels.at_hand(one) is not before)
-
-        assert welcomed == []
-
-
 async def test_a_replica_whose_process_ends_is_out_at_once() -> None:
     known = ReplicaSet()
     async with running() as replica, listening(known) as listener:
@@ -173,17 +155,6 @@ async def test_a_replica_that_was_only_late_is_one_of_equals_again(monkeypatch: 
 
         (connection,) = replica.plane._connections
         connection.tell(Beat(""))
-        await until(lambda: one.failures == 0)
-
-
-async def test_a_sound_heartbeat_heals_a_replica_that_could_not_be_reached() -> None:
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": replica.metadata, "b": {"address": "127.0.0.1:1", "token": "t"}})
-        listener.look()
-        one = next(one for one in known.listed() if one.replica_id == "a")
-        one.failures = 20_000
-
         await until(lambda: one.failures == 0)
 
 

@@ -68,10 +68,6 @@ def request(operation: Operation = "chat_completions", body: bytes = b"12345", *
     return EngineRequest(operation, body, "r-1", state=RequestState(**known))
 
 
-def test_where_nothing_has_happened_every_signal_is_zero(counted: Counted) -> None:
-    assert counted.signals == IngressSignals()
-
-
 @pytest.mark.parametrize("operation", ["chat_completions", "completions", "embeddings", "generate"])
 def test_an_arrival_is_counted_once_with_the_bytes_of_its_body(
     counted: Counted, operation: Operation
@@ -169,17 +165,6 @@ def test_the_report_is_flat_with_every_field_of_every_model() -> None:
     assert report["Engine-tide:arrivals_total"] == 1.0
     assert report["Engine-other:arrivals_total"] == 0.0
     assert all(type(value) is float for value in report.values())
-
-
-def test_open_requests_are_those_of_all_models_and_operations() -> None:
-    tide, other = Counted("Engine-tide"), Counted("Engine-other")
-    tide.counters.opened(request())
-    tide.counters.opened(request("tokenize"))
-    other.counters.opened(request())
-
-    assert ingress_report([tide.counters, other.counters])["ongoing_requests"] == 3.0
-    tide.counters.closed(request(outcome="ok"))
-    assert ingress_report([tide.counters, other.counters])["ongoing_requests"] == 2.0
 
 
 def test_requests_that_are_held_are_not_carried(counted: Counted) -> None:

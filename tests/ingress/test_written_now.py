@@ -24,7 +24,7 @@ from tests.ingress.fleet import (
     request,
     without_comments,
 )
-from tests.stub_engine import LIMIT_S, StubEngine
+from tests.stub_engine import StubEngine
 
 ERROR = b'event: error\ndata: {"error":{}}\n\n'
 
@@ -74,10 +74,10 @@ class Client:
         return (await self._reader.readexactly(length + 2))[:-2]
 
     async def rest(self) -> bytes:
-        found = b""
+        chunks = []
         while chunk := await self.chunk():
-            found += chunk
-        return found
+            chunks.append(chunk)
+        return b"".join(chunks)
 
 
 @asynccontextmanager
@@ -88,8 +88,7 @@ async def serving(fleet: Fleet) -> AsyncIterator[Server]:
     async with uvicorn_with(app) as listening:
         server = Server(fleet, listening)
         try:
-            async with asyncio.timeout(LIMIT_S):
-                yield server
+            yield server  # without a bound but the test's own: a slow machine may take long to pass 16 MB
         finally:
             for writer in server.clients:
                 writer.close()
@@ -97,7 +96,7 @@ async def serving(fleet: Fleet) -> AsyncIterator[Server]:
                     await writer.wait_closed()
 
 
-async def test_all_but_the_first_and_the_last_of_a_stream_take_the_short_way(fleet: Fleet) -> None:
+async def test_most_events_take_the_fast_path(fleet: Fleet) -> None:
     engine = CountingEngine(until=1)
     await fleet.start(engine)
     async with serving(fleet) as server:
@@ -117,7 +116,7 @@ async def test_all_but_the_first_and_the_last_of_a_stream_take_the_short_way(fle
     assert server.requests[0].state.write_now is None
 
 
-async def test_a_stream_written_so_goes_on_elsewhere_where_its_client_has_it(fleet: Fleet) -> None:
+async def test_a_stream_on_the_fast_path_moves_from_its_last_event(fleet: Fleet) -> None:
     first, second = CountingEngine(until=1), CountingEngine()
     plane = await fleet.start(first)
     async with serving(fleet) as server:
@@ -155,31 +154,10 @@ async def test_a_draining_replicas_stream_still_moves(fleet: Fleet, monkeypatch:
     assert without_comments(text) == (WHOLE, 1)
 
 
-async def test_a_stream_with_more_tokens_than_are_kept_is_not_continued(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relayed_request, "MOST_TOKENS", 10)
-    first, second = CountingEngine(until=1), CountingEngine()
-    plane = await fleet.start(first)
-    async with serving(fleet) as server:
-        client = await server.connect()
-        await client.head()
-        for token in range(12):
-            assert await client.chunk() == frame(token)
-            first.go_on(1)
-        await client.chunk()
-        await fleet.start(second)
-        await lose(plane)
-        end = await client.rest()
-
-    assert b"replica_lost" in end
-    assert second.requests == []
-
-
 class Bulky(StubEngine):
-    """Yields more than the sockets' buffers take, each event with its number."""
+    """Yields 16 MB, more than the sockets' buffers take, each event with its number."""
 
-    EVENTS, BYTES = 200, 128 << 10
+    EVENTS, BYTES = 128, 128 << 10
 
     def __init__(self) -> None:
         super().__init__(RuntimeError("unused"))
@@ -201,7 +179,7 @@ class Bulky(StubEngine):
         return EngineReply(200, stream=stream(), delivered=delivered)
 
 
-async def test_a_client_that_does_not_read_gets_all_of_its_stream_in_order_when_it_does(fleet: Fleet) -> None:
+async def test_a_slow_client_gets_its_stream_in_order(fleet: Fleet) -> None:
     engine = Bulky()
     await fleet.start(engine)
     async with serving(fleet) as server:
@@ -236,7 +214,7 @@ async def test_a_client_that_leaves_ends_its_generation(fleet: Fleet) -> None:
     assert fleet.in_flight == [0]
 
 
-async def test_an_error_event_that_was_written_so_is_the_streams_outcome(fleet: Fleet) -> None:
+async def test_an_error_event_on_the_fast_path_is_the_outcome(fleet: Fleet) -> None:
     more = asyncio.Event()
 
     async def stream() -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the set counts what is there and picks whom it may."""
+"""The replica set: it counts the requests on its replicas, and picks whom it may."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -6,6 +6,169 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Replica, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
+
+LIMIT = 1000
+
+
+def where(*ids: str) -> dict[str, dict[str, str]]:
+    return {name: {"address": f"10.0.0.1:{ord(name)}", "token": f"key-{name}"} for name in ids}
+
+
+def replicas(*ids: str) -> ReplicaSet:
+    made = ReplicaSet()
+    made.update(where(*ids))
+    return made
+
+
+def picks(among: ReplicaSet, times: int) -> list[str]:
+    """Replicas picked one after the other, with nothing left on them."""
+    picked = []
+    for _ in range(times):
+        (slot,) = taken(among.take(LIMIT))
+        picked.append(slot.replica.replica_id)
+        among.release(slot)
+    return picked
+
+
+def taken(*slots: Reservation | None) -> list[Reservation]:
+    assert None not in slots
+    return [slot for slot in slots if slot is not None]
+
+
+def take(among: ReplicaSet, *ids: str) -> list[Reservation]:
+    """Requests put on replicas, which have to be those of these ids in turn."""
+    slots = taken(*(among.take(LIMIT) for _ in ids))
+    assert [slot.replica.replica_id for slot in slots] == list(ids)
+    return slots
+
+
+def test_equals_take_turns() -> None:
+    assert picks(replicas("a", "b", "c"), 7) == ["a", "b", "c", "a", "b", "c", "a"]
+
+
+def test_whoever_waits_hears_of_replicas_that_come_and_go_and_of_room_on_them() -> None:
+    among = ReplicaSet()
+    heard: list[int] = []
+    among.notify(lambda: heard.append(sum(among.in_flight(name) for name in "ab")))
+    among.awaited = True
+
+    among.update(where("a", "b"))
+    a, _ = take(among, "a", "b")
+    assert heard == [0]
+    among.release(a)
+    assert heard == [0, 1]
+    among.update({})
+    assert heard == [0, 1, 0]
+
+
+def test_whoever_waits_hears_of_a_replica_that_is_one_of_equals_again() -> None:
+    among = replicas("a", "b")
+    a, _ = take(among, "a", "b")
+    heard: list[int] = []
+    among.notify(lambda: heard.append(a.replica.failures))
+    among.awaited = True
+
+    among.note_first_byte(a)
+    assert heard == []
+    a.replica.failures = 2
+    among.note_first_byte(a)
+
+    assert (a.replica.failures, heard) == (0, [0])
+
+
+def test_a_replica_that_is_missed_once_comes_back_with_what_it_has() -> None:
+    among = replicas("a", "b")
+    slots = [slot for slot in (among.take(LIMIT) for _ in range(8)) if slot]
+    among.update(where("b"))
+    among.update(where("a", "b"))
+    assert (among.in_flight("a"), among.in_flight("b")) == (4, 4)
+
+    among.update(where("b"))
+    for slot in slots:
+        among.release(slot)
+    among.update(where("a", "b"))
+    assert (among.in_flight("a"), among.in_flight("b")) == (0, 0)
+
+
+def test_requests_that_run_weigh_as_many_tokens_as_the_constant_says() -> None:
+    among = replicas("a", "b")
+    running = taken(*(among.take(LIMIT) for _ in range(4)))
+    for slot in running:
+        among.note_first_byte(slot)
+    a, b = among.take(LIMIT, SEQUENCE_TOKENS + 1), among.take(LIMIT)
+    assert [slot.replica.replica_id for slot in taken(a, b)] == ["a", "b"]
+
+    # a: 3 requests and 65 tokens; b: 3 requests. One more request makes b as heavy as a, but for a token.
+    more = taken(among.take(LIMIT), among.take(LIMIT))
+
+    assert [slot.replica.replica_id for slot in more] == ["b", "b"]
+
+
+def test_a_replica_in_trouble_is_not_picked_and_keeps_its_counts() -> None:
+    among = replicas("a", "b")
+    (a,) = take(among, "a")
+
+    among.keep_away(a.replica, "silent")
+
+    assert len(among) == 1
+    assert picks(among, 3) == ["b", "b", "b"]
+    assert [(one.replica_id, one.trouble) for one in among.listed()] == [("a", "silent"), ("b", "")]
+    among.update(where("a", "b"))
+    assert len(among) == 1
+    among.welcome(a.replica)
+    assert len(among) == 2
+    assert among.in_flight("a") == 1
+
+
+def test_whoever_waits_hears_of_a_replica_that_is_well_again() -> None:
+    among = replicas("a")
+    (replica,) = among.listed()
+    among.keep_away(replica, "silent")
+    told: list[int] = []
+    among.notify(lambda: told.append(len(among)))
+    among.awaited = True
+
+    among.welcome(replica)
+    among.welcome(replica)
+
+    assert told == [1]
+
+
+def test_trouble_is_told_once() -> None:
+    among = replicas("a", "b")
+    told: list[str] = []
+    among.notify_trouble(lambda replica: told.append(f"{replica.replica_id}: {replica.trouble}"))
+    a, _ = among.listed()
+
+    among.keep_away(a, "silent")
+    among.keep_away(a, "its engine core has died")
+
+    assert told == ["a: silent"]
+    assert a.trouble == "its engine core has died"
+
+
+def test_a_replica_that_is_gone_is_neither_kept_away_nor_welcomed() -> None:
+    among = replicas("a", "b")
+    a, _ = among.listed()
+    among.update(where("b"))
+
+    among.keep_away(a, "silent")
+    among.welcome(a)
+
+    assert [one.replica_id for one in among.listed()] == ["b"]
+    assert len(among) == 1
+
+
+def test_only_replicas_of_the_same_model_are_picked_for_a_stream_that_goes_on() -> None:
+    among = replicas("a")
+    among.update({**where("a"), "b": {**where("b")["b"], "identity": "new"}})
+    _, b = among.listed()
+
+    assert [among.take(100, identity="new").replica for _ in range(3)] == [b] * 3  # type: ignore[union-attr]
+    assert among.take(100, identity="other") is None
+    assert [among.may_continue(identity) for identity in ("", "new", "other")] == [True, True, False]
+    assert among.take(100, identity="new", refused=[b]) is None
+
 
 IDS = st.sets(st.sampled_from("abcd"))
 
