@@ -73,19 +73,6 @@ async def test_decisions_come_oldest_first_beside_where_every_model_stands(
     }
 
 
-async def test_before_any_policy_has_said_anything_there_is_nothing_and_no_error(
-    scaled: Server, view: StubView
-) -> None:
-    view.said = None
-
-    reply = await scaled.http.get("/autoscaling/decisions")
-
-    assert (reply.status_code, reply.json()) == (
-        200,
-        {"knobs_rejected": "", "autoscaler": None, "decisions": [], "age_s": None},
-    )
-
-
 async def test_one_models_records_may_be_asked_for(scaled: Server, view: StubView) -> None:
     view.keep("tide", "org/embed", "tide")
 
@@ -104,12 +91,6 @@ async def test_a_model_without_records_has_none_and_one_that_is_not_served_is_a_
     error = error_of(reply)
     assert (error["param"], error["code"]) == ("model", "model_not_found")
     assert error["message"] == "model = 'nope': does not exist."
-
-
-async def test_a_name_of_any_length_is_told_back_in_two_hundred_characters(scaled: Server) -> None:
-    reply = await scaled.http.get("/autoscaling/decisions", params={"model": "x" * 5000})
-
-    assert error_of(reply)["message"] == f"model = '{'x' * 200}': does not exist."
 
 
 async def test_a_limit_keeps_the_newest(scaled: Server, view: StubView) -> None:
@@ -146,26 +127,9 @@ async def test_the_knobs_are_those_in_force_and_what_was_rejected(scaled: Server
     assert (reply.status_code, reply.json()) == (200, KNOBS)
 
 
-async def test_nothing_can_be_set_here(scaled: Server) -> None:
-    reply = await scaled.http.post("/autoscaling/knobs", json={"models": {}})
-
-    assert reply.status_code == 405
-    assert error_of(reply)["code"] == "method_not_allowed"
-
-
 async def test_where_nothing_scales_there_is_nothing_to_ask(server: Server) -> None:
     for path in ("/autoscaling/decisions", "/autoscaling/knobs"):
         assert error_of(await server.http.get(path))["code"] == "not_found"
-
-
-async def test_the_openapi_document_gives_the_bounds(scaled: Server) -> None:
-    paths = (await scaled.http.get("/openapi.json")).json()["paths"]
-
-    parameters = {item["name"]: item for item in paths["/autoscaling/decisions"]["get"]["parameters"]}
-    assert set(parameters) == {"model", "limit", "after"}
-    limit = parameters["limit"]["schema"]
-    assert (limit["minimum"], limit["maximum"], limit["default"]) == (1, 10_000, 100)
-    assert "/autoscaling/knobs" in paths
 
 
 async def test_knobs_that_were_given_and_rejected_stand_beside_the_decisions(

@@ -1,25 +1,10 @@
-from typing import get_args
-
 import pytest
 
 from serve_app.api.engine_client import (
-    OPERATIONS,
     ColdWait,
-    EngineReply,
     EngineRequest,
-    Operation,
     RequestState,
 )
-from tests.stub_engine import frames
-
-
-def test_every_operation_that_can_be_named_is_listed() -> None:
-    assert set(OPERATIONS) == set(get_args(Operation))
-
-
-def test_the_media_type_follows_from_what_is_sent() -> None:
-    assert EngineReply(200, b"{}").content_type == "application/json"
-    assert EngineReply(200, stream=frames()()).content_type == "text/event-stream"
 
 
 @pytest.mark.parametrize(("eta_s", "eta"), [(None, b"unknown"), (0.0, b"0"), (12.1, b"13")])

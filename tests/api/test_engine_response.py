@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Traffic
-from serve_app.api.engine_response import EngineResponse
+from serve_app.api.engine_client import OUTCOMES, EngineReply, EngineRequest, Outcome, Traffic
+from serve_app.api.engine_response import EngineResponse, status_outcome, stream_outcome
 from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
@@ -52,12 +52,6 @@ async def test_a_whole_reply_is_sent_with_its_length() -> None:
     }
     assert engine.left.is_set()
     assert not engine.cancelled
-
-
-async def test_an_engines_own_error_reply_keeps_its_status() -> None:
-    connection = await exchange(StubEngine(EngineReply(400, b"{}")))
-
-    assert connection.status == 400
 
 
 async def test_a_stream_is_sent_chunk_by_chunk_as_it_comes() -> None:
@@ -155,14 +149,6 @@ async def test_a_client_that_stopped_reading_and_leaves_frees_its_generation() -
     assert connection.body == FIRST
 
 
-async def test_nothing_is_left_running_after_an_exchange() -> None:
-    before = asyncio.all_tasks()
-
-    await exchange(StubEngine(frames(FIRST, DONE)))
-
-    assert asyncio.all_tasks() == before
-
-
 @pytest.mark.parametrize(
     "answer", [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}")], ids=["stream", "whole"]
 )
@@ -225,36 +211,6 @@ async def test_a_refusal_is_told_with_its_error(status: int) -> None:
 
     assert traffic.names == ["opened", "rejected", "closed"]
     assert traffic.seen["rejected"] == (error,)
-
-
-@pytest.mark.parametrize(
-    "answer", [ApiError(400, "no"), EngineReply(400, b"{}"), EngineReply(429, b"{}")], ids=repr
-)
-async def test_a_fault_of_the_request_and_an_engines_own_refusal_are_neither_answers_nor_refusals_of_ours(
-    answer: Any,
-) -> None:
-    traffic = TrafficLog()
-
-    await exchange(StubEngine(answer), traffic=traffic)
-
-    assert traffic.names == ["opened", "closed"]
-
-
-async def test_a_client_that_leaves_before_the_first_token_abandons_its_request() -> None:
-    engine, connection, traffic = MuteEngine(), Connection(), TrafficLog()
-
-    await leaves(engine, engine.entered, connection, traffic)
-
-    assert traffic.names == ["opened", "closed"]
-    assert (traffic.requests[-1].state.outcome, traffic.requests[-1].state.ttft_s) == ("abandoned", None)
-
-
-async def test_a_client_that_leaves_after_the_first_token_has_had_its_answer() -> None:
-    traffic, connection = TrafficLog(), Connection()
-
-    await leaves(StubEngine(stalled(FIRST)), connection.body_arrived, connection, traffic)
-
-    assert traffic.names == ["opened", "first_byte", "closed"]
 
 
 async def test_a_failure_nobody_foresaw_is_left_to_the_server_and_its_request_closed() -> None:
@@ -414,19 +370,63 @@ async def test_a_deadline_after_the_last_event_adds_nothing() -> None:
     assert asked.state.outcome == "ok"
 
 
-async def test_an_answer_before_its_deadline_is_sent_as_ever() -> None:
-    connection = await exchange(StubEngine(EngineReply(200, b"{}")), request(timeout_s=3600.0))
-
-    assert (connection.status, connection.body) == (200, b"{}")
+ERROR = ApiError(500, "no", code="engine_error").frame()
 
 
-async def test_a_client_that_leaves_before_its_deadline_is_abandoned() -> None:
-    engine, connection, asked = MuteEngine(), Connection(), request(timeout_s=3600.0)
-    response = EngineResponse(engine, asked, Traffic())
-    async with asyncio.timeout(LIMIT_S):
-        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
-        await engine.entered.wait()
-        connection.leave()
-        await running
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (200, "ok"),
+        (399, "ok"),
+        (400, "client_error"),
+        (404, "client_error"),
+        (422, "client_error"),
+        (428, "client_error"),
+        (429, "rejected"),
+        (430, "client_error"),
+        (499, "client_error"),
+        (500, "error"),
+        (502, "error"),
+        (503, "error"),
+    ],
+)
+def test_a_status_tells_whose_fault_it_was(status: int, outcome: Outcome) -> None:
+    assert status_outcome(status) == outcome
+    assert outcome in OUTCOMES
 
-    assert (asked.state.outcome, connection.sent) == ("abandoned", [])
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        (b"", DONE),
+        (FIRST, DONE),
+        (FIRST, FIRST + DONE),
+        (b"", FIRST + FIRST + DONE),
+        (FIRST + FIRST, DONE),
+        # Text is within JSON, where a line break is two characters.
+        (b'data: {"content":"\\n\\nevent: error\\ndata: [DONE]\\n\\n"}\n\n', DONE),
+        (b'data: {"content":"event: error"}\n\n', FIRST + DONE),
+        # A comment of a held request, however it was cut.
+        (b": waiting for a replica\n\n", FIRST + DONE),
+    ],
+)
+def test_a_stream_that_ends_with_done_after_a_token_is_answered(chunks: tuple[bytes, bytes]) -> None:
+    assert stream_outcome(*chunks) == "ok"
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        (b"", ERROR + DONE),
+        (ERROR, DONE),
+        (FIRST, ERROR + DONE),
+        (FIRST, FIRST + ERROR + DONE),
+        (FIRST + ERROR, DONE),
+        (FIRST + FIRST + ERROR, DONE),
+        (FIRST, ApiError(502, "lost\n\nlost", code="replica_lost").last_frames()),
+    ],
+)
+def test_an_error_event_before_done_is_an_error_however_the_frames_are_cut(
+    chunks: tuple[bytes, bytes],
+) -> None:
+    assert stream_outcome(*chunks) == "error"

@@ -18,15 +18,6 @@ def test_the_body_has_the_four_fields_of_openais_errors() -> None:
     }
 
 
-def test_fields_that_say_nothing_are_null_and_not_absent() -> None:
-    assert json.loads(ApiError(400, "no").body())["error"] == {
-        "message": "no",
-        "type": "invalid_request_error",
-        "param": None,
-        "code": None,
-    }
-
-
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
@@ -52,17 +43,3 @@ def test_the_last_frames_end_the_stream() -> None:
 
     assert error.last_frames() == error.frame() + b"data: [DONE]\n\n"
     assert DONE == b"data: [DONE]\n\n"
-
-
-def test_headers_are_a_copy() -> None:
-    headers = {"Retry-After": "5"}
-
-    error = ApiError(503, "later", headers=headers)
-    headers.clear()
-
-    assert error.headers == {"Retry-After": "5"}
-    assert ApiError(503, "later").headers == {}
-
-
-def test_the_message_is_what_python_shows() -> None:
-    assert str(ApiError(400, "no such luck")) == "no such luck"

@@ -8,18 +8,6 @@ def parse(fields: str) -> GenerateRequest:
     return GenerateRequest.model_validate_json('{"prompt":"sea",' + fields + "}")
 
 
-def test_only_a_prompt_is_needed() -> None:
-    request = GenerateRequest.model_validate_json('{"prompt":"sea"}')
-
-    assert request.model_dump() == {
-        "prompt": "sea",
-        "max_tokens": 128,
-        "temperature": 0.7,
-        "stream": False,
-        "model": None,
-    }
-
-
 def test_null_counts_as_not_given() -> None:
     request = parse('"max_tokens":null,"temperature":null,"stream":null,"model":null')
 
@@ -64,10 +52,3 @@ def test_a_value_out_of_its_bounds_is_refused_under_its_name(fields: str, field:
         parse(fields)
 
     assert [item["loc"] for item in caught.value.errors()] == [(field,)]
-
-
-def test_a_missing_prompt_is_refused() -> None:
-    with pytest.raises(ValidationError) as caught:
-        GenerateRequest.model_validate_json("{}")
-
-    assert [(item["loc"], item["type"]) for item in caught.value.errors()] == [(("prompt",), "missing")]

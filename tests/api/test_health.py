@@ -30,12 +30,6 @@ def test_up_and_idle_at_zero_count_as_ready_and_nothing_else(state: State) -> No
     assert ModelReadiness("a", state).ready is (state in {"up", "idle_at_zero"})
 
 
-async def test_liveness_asks_no_engine() -> None:
-    reply = await get("/health", ModelReadiness("a", "failed"))
-
-    assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
-
-
 async def test_ready_while_every_model_is_up_or_wakes_on_a_request() -> None:
     reply = await get(
         "/ready",
@@ -89,13 +83,6 @@ async def test_not_ready_while_one_model_is_not_and_the_body_says_why() -> None:
     }
 
 
-async def test_a_failed_model_gives_its_reason() -> None:
-    reply = await get("/ready", ModelReadiness("a", "failed", reason="weights: OSError: gone"))
-
-    assert reply.status_code == 503
-    assert reply.json()["models"]["a"]["reason"] == "weights: OSError: gone"
-
-
 async def test_metrics_come_in_the_text_format_prometheus_reads() -> None:
     reply = await get("/metrics")
 
@@ -122,17 +109,3 @@ def test_the_control_plane_is_reachable_while_what_it_says_is_two_seconds_old_at
         "gcs_age_s": gcs_age_s,
         "reason": reason,
     }
-
-
-async def test_a_model_that_is_up_is_ready_though_the_control_plane_is_gone() -> None:
-    class WithoutRay(StubObserver):
-        async def readiness(self) -> Readiness:
-            return Readiness(self._models, ControlPlane(30.0, 30.0, 2.0))
-
-    app = FastAPI()
-    app.include_router(health_router(WithoutRay(ModelReadiness("a", "up", replicas=1))))
-    async with AsyncClient(transport=ASGITransport(app), base_url="http://tide") as client:
-        reply = await client.get("/ready")
-
-    assert (reply.status_code, reply.json()["ready"]) == (200, True)
-    assert reply.json()["control_plane"]["reachable"] is False

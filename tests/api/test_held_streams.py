@@ -13,7 +13,7 @@ from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
 from tests.api.server import Server
 from tests.api.traffic_log import TrafficLog
-from tests.stub_engine import LIMIT_S, StubEngine, failing, frames
+from tests.stub_engine import LIMIT_S, StubEngine, frames
 
 BODY = b'{"model":"tide","stream":true}'
 WAITS = (ColdWait("tide", "imports", 12.0, 5.0), ColdWait("tide", "warm_up", None, 10.0))
@@ -100,12 +100,6 @@ async def test_an_engines_own_error_after_comments_is_an_error_event_and_an_end(
     assert (done, end) == (b"data: [DONE]", b"")
 
 
-async def test_a_whole_answer_after_comments_is_not_lost() -> None:
-    connection = await exchange(EngineReply(200, b'{"ok":\n1}'))
-
-    assert connection.body == COMMENTS + b'data: {"ok": 1}\n\n' + DONE
-
-
 async def test_a_failure_nobody_foresaw_after_comments_is_an_error_event_and_an_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -118,13 +112,6 @@ async def test_a_failure_nobody_foresaw_after_comments_is_an_error_event_and_an_
     assert (done, end) == (b"data: [DONE]", b"")
     assert b"secret" not in connection.body
     assert "ZeroDivisionError" in caplog.text
-
-
-async def test_a_failure_within_the_engines_stream_is_an_error_event_as_ever() -> None:
-    connection = await exchange(failing(OSError(32, "pipe"), FIRST))
-
-    assert connection.body.startswith(COMMENTS + FIRST + b"event: error\n")
-    assert connection.body.endswith(DONE)
 
 
 async def test_comments_are_no_answer() -> None:
@@ -157,15 +144,6 @@ async def test_the_time_held_is_told_with_the_first_byte_and_the_end() -> None:
     assert traffic.seen["closed"] == ("ok", 12.5)
 
 
-async def test_a_refusal_after_comments_is_counted_as_one() -> None:
-    traffic = TrafficLog()
-
-    await exchange(LATE, traffic=traffic)
-
-    assert traffic.names == ["opened", "rejected", "closed"]
-    assert traffic.seen["closed"][0] == "error"  # though its status was 200
-
-
 @pytest.mark.parametrize(
     ("path", "body", "commented"),
     [
@@ -189,17 +167,6 @@ async def test_who_asks_for_a_stream_gets_comments(path: str, body: dict[str, An
     assert reply.headers["x-request-id"]
 
 
-async def test_each_model_has_its_own_traffic() -> None:
-    tide, embed = TrafficLog(), TrafficLog()
-    server = Server(traffic={"tide": tide, "org/embed": embed})
-    async with server.http:
-        await server.http.post("/v1/embeddings", json={"model": "org/embed"})
-        await server.http.post("/generate", json={"prompt": "sea"})
-
-    assert [request.operation for request in tide.requests[:1]] == ["generate"]
-    assert [request.operation for request in embed.requests[:1]] == ["embeddings"]
-
-
 async def test_a_request_refused_before_it_reaches_a_model_is_no_traffic() -> None:
     tide = TrafficLog()
     server = Server(traffic={"tide": tide})
@@ -208,16 +175,3 @@ async def test_a_request_refused_before_it_reaches_a_model_is_no_traffic() -> No
         await server.http.post("/v1/completions", content=b"{nope")
 
     assert tide.names == []
-
-
-async def test_a_deadline_in_a_held_stream_is_an_error_event() -> None:
-    connection, engine = Connection(), ColdStubEngine(frames(FIRST, DONE))
-    engine.stays = True
-    async with asyncio.timeout(LIMIT_S):
-        response = EngineResponse(engine, request(timeout_s=0.2), Traffic())
-        await response(SCOPE, connection.receive, connection.send)
-
-    event, done, rest = connection.body.removeprefix(COMMENTS).split(b"\n\n")
-    assert error_event(event)["code"] == "deadline_exceeded"
-    assert (done, rest, connection.complete) == (b"data: [DONE]", b"", True)
-    assert engine.cancelled

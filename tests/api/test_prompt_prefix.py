@@ -54,14 +54,6 @@ def test_a_turn_is_found_behind_the_results_of_tools() -> None:
     assert ended in [end for end, _ in prefix({"messages": [*asked, *calls, user("So?")]}).turns]
 
 
-def test_other_first_bytes_share_nothing() -> None:
-    one, other = (prefix({"messages": [user(text * 1000)]}) for text in ("ab", "cb"))
-
-    assert one.blocks
-    assert shared_blocks(one, other) == 0
-    assert one.end != other.end
-
-
 def test_fields_before_the_messages_do_not_matter_but_those_that_make_the_prompt_do() -> None:
     messages = {"messages": [SYSTEM, user("Hello")]}
     plain = prefix({"model": "tide", "seed": 1, **messages})

@@ -93,11 +93,3 @@ async def test_http_1_0_gets_a_known_length_and_no_body_as_before() -> None:
         for line in ("HEAD / HTTP/1.0", "GET /nothing HTTP/1.0"):
             head, body = await answered(port, line)
             assert (body, "transfer-encoding" in head) == (b"", False)
-
-
-async def test_http_1_1_goes_on_getting_chunks() -> None:
-    async with serving() as port:
-        head, body = await answered(port, "GET / HTTP/1.1\r\nHost: tide\r\nConnection: close")
-
-    assert "transfer-encoding: chunked" in head
-    assert body == b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in EVENTS) + b"0\r\n\r\n"
