@@ -3,7 +3,6 @@ import math
 import pytest
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.api.errors import ApiError
 from serve_app.telemetry import series as made
 from serve_app.telemetry.engine_metrics import EngineGauges, EngineLimits, EngineMetrics
 from serve_app.telemetry.series import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
@@ -32,12 +31,6 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: EngineMetrics)
         "step_kv_tokens_total", "step_prefill_tokens_total",
     ]  # fmt: skip
     assert set(SERIES) == {f"llm_{name}" for name in names}
-
-
-def test_every_series_carries_its_model_and_its_replica(metrics: EngineMetrics) -> None:
-    for series in SERIES.values():
-        assert series.tags == {"model": "tide", "replica": "replica-1"}
-        assert series.tag_keys[:2] == ("model", "replica")
 
 
 def test_histograms_have_the_boundaries_made_for_them(metrics: EngineMetrics) -> None:
@@ -102,11 +95,3 @@ def test_the_means_of_a_report_are_counted_as_sums_over_its_steps(metrics: Engin
         "llm_step_sequences_total": [(400, {})],
         "llm_step_kv_tokens_total": [(200_000, {})],
     }  # and no prefill: Ray refuses to count nothing
-
-
-def test_errors_are_counted_by_their_code(metrics: EngineMetrics) -> None:
-    metrics.count_error(ApiError(400, "no", code="invalid_value"))
-    metrics.count_error(ApiError(500, "no"))
-
-    assert SERIES["llm_errors_total"].values == [(1, {"type": "invalid_value"}), (1, {"type": "unknown"})]
-    assert SERIES["llm_errors_total"].tag_keys == ("model", "replica", "type")

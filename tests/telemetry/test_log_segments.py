@@ -27,19 +27,6 @@ def aged(path: Path, seconds: int) -> None:
     os.utime(path, (seconds, seconds))
 
 
-def test_a_file_comes_with_the_first_line_and_its_folder_too(tmp_path: Path) -> None:
-    log = segments(tmp_path / "not" / "there")
-    assert names(tmp_path) == []
-
-    log.append(BLOCK)
-    log.append(BLOCK)
-    log.close()
-
-    (file,) = (tmp_path / "not" / "there").iterdir()
-    assert file.name == "requests.app.Engine-a.r1.0001.jsonl"
-    assert file.read_bytes() == 2 * BLOCK
-
-
 def test_a_full_file_is_followed_by_the_next(tmp_path: Path) -> None:
     log = segments(tmp_path)
 
@@ -48,15 +35,6 @@ def test_a_full_file_is_followed_by_the_next(tmp_path: Path) -> None:
 
     sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
     assert sizes == [1000, 1000, 500]
-
-
-def test_a_write_larger_than_a_file_is_not_cut(tmp_path: Path) -> None:
-    log = segments(tmp_path)
-
-    log.append(BLOCK * 50)
-    log.append(BLOCK)
-
-    assert [path.stat().st_size for path in sorted(tmp_path.iterdir())] == [5000, 100]
 
 
 def test_all_files_of_a_family_stay_within_the_bound(tmp_path: Path) -> None:
@@ -166,13 +144,6 @@ def test_a_file_that_stays_torn_is_not_written_any_more(
     log.append(BLOCK)
 
     assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [BLOCK, BLOCK]
-
-
-def test_a_folder_that_cannot_be_made_is_the_callers_to_hear(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    with pytest.raises(OSError, match="file"):
-        segments(tmp_path / "file" / "folder").append(BLOCK)
 
 
 def test_the_settings_say_where_and_whether(tmp_path: Path) -> None:

@@ -78,19 +78,6 @@ async def test_a_line_is_this_and_no_more() -> None:
     ]
 
 
-async def test_a_line_has_a_trace_and_an_expectation_only_where_there_is_one() -> None:
-    disk = Disk()
-    log = RequestLog(disk)
-    log.add(line(trace_id="1a" * 16, expected_cached_tokens=0))
-
-    await log.close()
-
-    (data,) = disk.written
-    assert data.endswith(
-        b'"outcome":"completed","trace_id":"%b","expected_cached_tokens":0}\n' % (b"1a" * 16)
-    )
-
-
 async def test_what_is_written_can_be_replayed(tmp_path: Path) -> None:
     log = RequestLog(LogSegments(tmp_path, ("requests", "app", "Engine-tide"), "r1", 1 << 20))
     log.add(line(1_763_712_030.5))

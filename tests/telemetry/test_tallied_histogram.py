@@ -31,16 +31,6 @@ def test_a_bucket_counts_the_values_up_to_its_bound_and_the_bound_itself(histogr
     assert published(histogram) == ({"0.1": 2, "1.0": 3, "+Inf": 4}, pytest.approx(2.65), 4)
 
 
-def test_totals_are_published_again_and_grow(histogram: TalliedHistogram) -> None:
-    """Prometheus takes a series that is missing for lost, and one that shrinks for begun anew."""
-    histogram.observe([0.5])
-    first = published(histogram)
-    assert published(histogram) == first
-    histogram.observe([0.05])
-
-    assert published(histogram) == ({"0.1": 1, "1.0": 2, "+Inf": 2}, pytest.approx(0.55), 2)
-
-
 def test_all_buckets_are_there_before_anything_is_counted(histogram: TalliedHistogram) -> None:
     """Or PromQL's `increase` would miss what comes first."""
     assert published(histogram) == ({"0.1": 0, "1.0": 0, "+Inf": 0}, 0, 0)

@@ -1,5 +1,4 @@
 import asyncio
-import json
 
 import pytest
 
@@ -41,12 +40,6 @@ def test_what_another_version_wrote_is_no_report_and_costs_the_others_nothing(
     kv._internal_kv_put("ingress/shop/i0", document, overwrite=True, namespace=NAMESPACE)
 
     assert set(read_reports("shop")) == {"i1"}
-
-
-def test_it_is_plain_json(kv: StubKv) -> None:
-    publish_report("shop", "i1", {"a": 1.0}, 2.0)
-
-    assert json.loads(kv.kept[NAMESPACE, b"ingress/shop/i1"]) == {"at": 2.0, "values": {"a": 1.0}}
 
 
 async def turns(kv: StubKv, count: int) -> None:

@@ -28,15 +28,6 @@ def read() -> Phases:
     return read_phases("app", ["Engine-a"])["Engine-a"]
 
 
-def test_what_the_replicas_of_a_deployment_published_last_is_read_back_by_replica(kv: StubKv) -> None:
-    alive(kv, "r1", "r2")
-    publish("r1", "imports")
-    publish("r1", "ready")
-    publish("r2", "imports")
-
-    assert read() == Phases({"r1": document("ready"), "r2": document("imports")})
-
-
 def test_deployments_and_applications_whose_names_begin_alike_are_kept_apart(kv: StubKv) -> None:
     publish("r1")
     publish("r2", name="Engine-ab")
@@ -58,13 +49,6 @@ def test_what_a_killed_replica_published_is_told_apart(kv: StubKv, phase: str) -
     alive(kv, "starts")
 
     assert read() == Phases({"starts": document()}, {"killed": document(phase)})
-
-
-def test_a_replica_counts_as_alive_only_in_its_own_deployment(kv: StubKv) -> None:
-    publish("r1")
-    kv.replicas = {("app", "Engine-ab", "r1"), ("app2", "Engine-a", "r1")}
-
-    assert set(read().left_behind) == {"r1"}
 
 
 def test_why_a_replica_could_not_start_outlives_it(kv: StubKv) -> None:
@@ -92,11 +76,6 @@ def test_replicas_are_asked_for_after_the_documents_so_that_one_that_has_just_be
     monkeypatch.undo()
 
     assert kv.calls == ["list", "list_named_actors"]
-
-
-def test_ray_is_not_asked_for_replicas_where_none_has_published_anything(kv: StubKv) -> None:
-    assert read() == Phases()
-    assert kv.calls == ["list"]
 
 
 def test_a_replica_that_is_no_more_is_forgotten(kv: StubKv) -> None:
