@@ -178,7 +178,6 @@ class ApiKeyMiddleware:
         self._share_prefix_cache = share_prefix_cache
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, or refuse."""
         if scope["type"] == "lifespan" or (scope["type"] == "http" and route_path(scope) in OPEN_PATHS):
             await self._app(scope, receive, send)
             return

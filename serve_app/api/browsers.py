@@ -59,7 +59,6 @@ class BrowserMiddleware:
         self._closed = loopback and keyless
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, refuse, or answer a preflight."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

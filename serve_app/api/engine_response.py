@@ -265,7 +265,6 @@ class WriteNowMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on the request, with the extension in its scope."""
         cycle: Any = getattr(send, "__self__", None)
         if isinstance(cycle, RequestResponseCycle):
             scope = {**scope, "extensions": {**scope.get("extensions", {}), _EXTENSION: WriteNow(cycle)}}

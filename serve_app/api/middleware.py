@@ -28,7 +28,6 @@ class RequestMiddleware:
         self._add_header = add_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on the request with its id, and the response with it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -40,7 +40,6 @@ class RayHeadersMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on the request without these headers, and its timeout as an extension of the scope."""
         if scope["type"] != "lifespan":
             headers = scope["headers"]
             kept = [header for header in headers if _may_stay(*header)]

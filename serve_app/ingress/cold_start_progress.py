@@ -20,7 +20,7 @@ _STATUS_AGE_S = 10.0
 _INTERVAL_S = 1.0
 _WAIT_S = 1.0
 _BELIEVED_S = 10.0
-"""A reading older than this, of a store that does not answer, no longer says what a request waits for."""
+"""The last reading of a store that does not answer counts for so long."""
 _FRESH_S = 0.5
 _STATUS_LIFE_S = 60.0
 """A policy writes its status every ten seconds; a much older one was left by a policy that is gone."""
@@ -161,7 +161,7 @@ class ProgressReader:
 
     @property
     def current(self) -> ColdStartProgress:
-        """The newest progress there is; unknown once what it was read from is 10 s old."""
+        """The newest progress; unknown once its reading is 10 s old."""
         age_s = self._stored.age_s()
         return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
 

@@ -123,7 +123,7 @@ class EngineChannel:
         self._frames.send(message)
 
     def forget(self, number: int) -> None:
-        """Take nothing more for a stream."""
+        """Receive nothing more for a stream."""
         self._streams.pop(number, None)
 
     def close(self, reason: str = "this process closed it") -> None:
@@ -178,7 +178,7 @@ class EngineStream:
         self._take_now: Callable[[Piece], bool] | None = None
 
     async def answer(self) -> Answer:
-        """The first of the answer. Raises ConnectionError if the replica is lost before it comes."""
+        """The first message of the answer. Raises ConnectionError if the replica is lost before it comes."""
         first = await self._next()
         assert isinstance(first, Answer)
         self._over = not first.streamed
@@ -192,10 +192,7 @@ class EngineStream:
             raise ConnectionError("the stream ended before its first event")
 
     async def pieces(self, take_now: Callable[[Piece], bool] | None = None) -> AsyncIterator[Piece]:
-        """What follows, to the last piece.
-
-        The engine replica may send more of the stream as its pieces are taken; so a piece counts as passed on
-        when the next one is asked for.
+        """The pieces of the stream. A piece counts as passed on when the next one is asked for.
 
         Args:
             take_now: Called with each piece but the last that comes while the next one is being waited for.
@@ -214,26 +211,23 @@ class EngineStream:
             self._count(piece)
 
     def close(self) -> None:
-        """Want no more of it: the engine frees its sequences."""
+        """End the call: the engine frees its sequences."""
         self._channel.forget(self._number)
         if not self._over and self._error is None:
             self._over = True
             self._channel.send(Cancel(self._number))
 
     def take(self, piece: Piece) -> None:
-        """The channel hands over a piece, which is passed on at once if the reader only waits for it.
-
-        This runs for every token.
-        """
+        """Receive a piece, and pass it on at once if the reader only waits for it. Runs for every token."""
         if self._waiter is None or self._take_now is None or piece.last or not self._take_now(piece):
             self.put(piece)
         else:
             self._count(piece)
 
     def put(self, part: Answer | Piece) -> None:
-        """The channel hands over what the reader is to take.
+        """Queue a message for the reader.
 
-        Pieces that wait for this process become one: the busier it is, the less each token costs it.
+        Pieces that wait for this process become one: the busier it is, the less each token costs.
         """
         before = self._arrived[-1] if self._arrived else None
         if isinstance(before, Piece) and isinstance(part, Piece):
@@ -246,7 +240,7 @@ class EngineStream:
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """The channel has ended. What has come before can still be read."""
+        """Note that the channel has ended. Messages that came before can still be read."""
         self._error = error
         self._wake()
 

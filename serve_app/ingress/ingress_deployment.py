@@ -1,14 +1,16 @@
 """The ingress deployment: the HTTP API, with engines reached through Ray Serve."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import ray
 from fastapi import FastAPI
 from ray import serve
+from ray.serve._private.common import ReplicaID, ReplicaMetricReport, TimeStampedValue
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.handle import DeploymentHandle
 
@@ -17,7 +19,6 @@ from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_queue import ColdQueue
-from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader, stored_state
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.knob_publisher import KnobPublisher
@@ -35,7 +36,13 @@ from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
 from serve_app.zygote.warm_nodes import keep_nodes_warm
 
+logger = logging.getLogger("ray.serve")
+
 _PUBLISH_S = 1.0
+_INTERVAL_S = 0.1
+"""As often as the policy decides for a model at zero."""
+_REPORTS = 10
+"""For a second, the longest that the policy waits for the size of a burst."""
 
 
 @serve.ingress()
@@ -132,6 +139,46 @@ class Ingress:
             for counters in self._counters:
                 counters.publish_queue()
             await asyncio.sleep(_PUBLISH_S)
+
+
+class ColdReports:
+    """Sends the report of one ingress replica ten times a second, for a second after `start`.
+
+    Ray sends it twice a second, with values up to half a second old. The policy would hear of the first
+    request for a model at zero after half a second on average, and of its burst after another half.
+
+    Args:
+        replica: The ingress replica's own id.
+        report: What Ray would be told: `record_autoscaling_stats`.
+    """
+
+    def __init__(self, replica: ReplicaID, report: Callable[[], Mapping[str, float]]) -> None:
+        self._replica = replica
+        self._report = report
+        self._controller = ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+        self._left = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Send the first report in the next turn of the event loop. A second call starts the second anew."""
+        self._left = _REPORTS
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._left:
+            self._left -= 1
+            try:
+                self._send(time.time())
+            except Exception:  # Ray's own report comes all the same
+                logger.warning("the report of queued requests could not be sent at once", exc_info=True)
+                return
+            await asyncio.sleep(_INTERVAL_S)
+
+    def _send(self, now: float) -> None:
+        values = {name: [TimeStampedValue(now, value)] for name, value in self._report().items()}
+        report = ReplicaMetricReport(self._replica, values, now)
+        self._controller.record_autoscaling_metrics_from_replica.remote(report)
 
 
 def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:

@@ -127,11 +127,9 @@ class KnobPublisher:
         )
 
     def knobs(self) -> dict[str, Any]:
-        """See `AutoscalingView`."""
         return {**self._live.document(), "rejected": self._rejected}
 
     async def status(self) -> dict[str, Any] | None:
-        """See `AutoscalingView`. Half a second old while the GCS answers."""
         answer = await self._status.get(_WAIT_S)
         if answer is None or answer.value is None:
             return None
@@ -140,12 +138,10 @@ class KnobPublisher:
         return {**answer.value, "age_s": round(now - since, 3)}
 
     async def decisions(self) -> list[dict[str, Any]]:
-        """See `AutoscalingView`. As old as the status."""
         answer = await self._decisions.get(_WAIT_S)
         return list(answer.value or ()) if answer is not None else []
 
     def age_s(self) -> float | None:
-        """See `AutoscalingView`."""
         ages = [age for age in (self._status.age_s(), self._decisions.age_s()) if age is not None]
         return max(ages, default=None)
 

@@ -1,8 +1,8 @@
-"""Which engine replica holds which prefixes in its cache, as far as this process knows.
+"""Which prefixes each engine replica has cached, as far as this process knows.
 
-vLLM evicts the longest unused block first, and of a prompt its end. So does this index, within the size of
-each replica's cache. A replica corrects it: by what it found in its cache, and by the prefixes that other
-ingress replicas sent it.
+The index evicts as vLLM does, within the size of each replica's cache: the longest unused block first, and
+the end of a prompt before its beginning. Engine replicas correct it: they report the true number of cached
+tokens, and the prefixes that other ingress replicas sent them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.wire.data_plane import Prefix
 
 BYTES_PER_TOKEN = 4
-"""English text has about four bytes per token, until the engines' counts have told the model's own ratio."""
+"""Of English text; used until the engines' counts tell the model's own ratio."""
 _UNKNOWN_CACHE_TOKENS = 32_768
-"""What a replica's cache is taken to hold until it has told: less than any GPU's, and a long prompt."""
+"""The assumed size of a cache until its replica reports it: less than any GPU's, and a long prompt."""
 _FADE = 0.99
 """Ratios are means over about a hundred prompts."""
 _LEAST_BYTES, _MOST_BYTES = 1.0, 8.0
-"""A prompt with fewer or more bytes per token tells nothing of text: it has images, or mostly spaces."""
+"""A prompt with fewer or more bytes per token is no text: it has images, or mostly spaces."""
 _SURE_SHARE = 0.9
 _SLACK_TOKENS = 128
-"""Less than this share of what was expected in a cache, and so many tokens less, shows that something has
-been evicted: the parts of a prompt differ by some 10 % in bytes per token, and a cache holds whole blocks, of
-128 tokens at most."""
+"""If less than this share of the expected tokens is cached, and so many tokens less, blocks were evicted.
+The parts of a prompt differ by some 10 % in bytes per token, and a cache has whole blocks, of at most 128
+tokens."""
 
 
 @dataclass(slots=True)
@@ -57,12 +57,12 @@ class _Cache:
 
 
 class Expected(NamedTuple):
-    """What the cache of a replica is expected to hold of a prompt that is sent to it."""
+    """The part of a prompt that is expected in the cache of the replica that it is sent to."""
 
     size: int
     """Bytes."""
     last_uses: tuple[int, ...] = ()
-    """Of the blocks that it held, before this prompt used them."""
+    """Of the cached blocks, before this prompt used them."""
     use: int = 0
     """The number of this use."""
 
@@ -78,13 +78,13 @@ class PrefixIndex:
         self._names: dict[int, str] = {}
         """Of replicas, by bit."""
         self._holders: dict[int, int] = {}
-        """By hash, the bits of the replicas that hold it."""
+        """By hash, the bits of the replicas that have it cached."""
         self._uses = 0
         self._bytes_per_token = Ratio()
         """Of whole prompts."""
         self._bytes_per_found_token = Ratio()
-        """Of what was expected in caches: prompts that share nothing may be of another kind, caches hold
-        whole blocks, and answers have other bytes per token."""
+        """Of the part that was expected in caches: prompts that share nothing may be of another kind, caches
+        have whole blocks, and answers have other bytes per token."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -96,7 +96,7 @@ class PrefixIndex:
         return round(expected.size / self._bytes_per_found_token.value(self.bytes_per_token))
 
     def keep(self, replicas: Collection[str]) -> None:
-        """Know these replicas and no others. What is known of those that stay is kept."""
+        """Know these replicas and no others; the index of those that stay is kept."""
         for name in [name for name in self._caches if name not in replicas]:
             cache = self._caches.pop(name)
             self._evict(cache, len(cache.last_use))
@@ -110,13 +110,13 @@ class PrefixIndex:
                 self._caches[name] = _Cache(bit, self._blocks(_UNKNOWN_CACHE_TOKENS))
 
     def resize(self, replica: str, tokens: int) -> None:
-        """Note that the cache of `replica` holds so many tokens: 0 where it has none."""
+        """Set the size of the cache of `replica`, in tokens; 0 where it has none."""
         if (cache := self._caches.get(replica)) is not None:
             cache.most = self._blocks(tokens)
             self._evict(cache, len(cache.last_use) - cache.most)
 
     def matched(self, prefix: PromptPrefix) -> dict[str, int]:
-        """Return, for each replica that holds a beginning of a prompt, how many bytes of it."""
+        """Return how many bytes of a prompt each replica has cached, for those that have some."""
         holders, names = self._holders, self._names
         found: dict[str, int] = {}
         held, depth = -1, 0
@@ -141,7 +141,7 @@ class PrefixIndex:
         return found
 
     def sent(self, replica: str, prefix: PromptPrefix, matched: int) -> Expected:
-        """Note that a prompt goes to `replica`, which holds all of it afterwards, and `matched` bytes now."""
+        """Note that a prompt goes to `replica`, which has `matched` bytes of it cached so far."""
         cache = self._caches.get(replica)
         if cache is None:
             return NOTHING
@@ -155,7 +155,7 @@ class PrefixIndex:
         return Expected(matched, tuple(uses), self._uses)
 
     def never_prefilled(self, replica: str, prefix: PromptPrefix, expected: Expected) -> None:
-        """Note that a prompt that was sent to `replica` came to nothing: what was new of it is not there."""
+        """Note that a prompt sent to `replica` was not prefilled: its new blocks are not cached."""
         cache = self._caches.get(replica)
         if cache is None:
             return
@@ -165,13 +165,13 @@ class PrefixIndex:
                 self._let_go(block, cache.bit)
 
     def holds(self, replica: str, prefix: PromptPrefix | Prefix) -> None:
-        """Note that `replica` holds a prompt now, sent by this process or another one."""
+        """Note that `replica` has a prompt cached now, sent by this process or another one."""
         cache = self._caches.get(replica)
         if cache is None:
             return
         last_use, holders, bit = cache.last_use, self._holders, cache.bit
         self._uses = use = self._uses + 1
-        # The first block last: without it the others are of no use, so a prompt's end is evicted before it.
+        # The first block last: without it the others are useless, so the end of a prompt is evicted first.
         for block in (prefix.end, *reversed(prefix.blocks)):
             if not block:
                 continue
@@ -185,7 +185,7 @@ class PrefixIndex:
     def learn(
         self, replica: str, prefix: PromptPrefix, expected: Expected, cached_tokens: int, prompt_tokens: int
     ) -> None:
-        """Correct what is known by what an engine found in its cache of a prompt sent to it."""
+        """Correct the index by the true number of cached tokens of a prompt sent to `replica`."""
         if _LEAST_BYTES <= prefix.size / prompt_tokens <= _MOST_BYTES:
             self._bytes_per_token.learn(prefix.size, prompt_tokens)
         if not expected.size:
@@ -201,7 +201,7 @@ class PrefixIndex:
         if cache is None:
             return
         missing = int(len(expected.last_uses) * cached_tokens / known)
-        # Whatever had not been used since the block that is gone is gone with it.
+        # Blocks that had not been used since the missing one was are gone, too.
         gone, last_use = expected.last_uses[missing], cache.last_use
         old = 0
         for used in last_use.values():

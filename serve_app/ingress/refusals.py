@@ -1,4 +1,4 @@
-"""What a client is told when no replica can take its request, or when its replica is lost."""
+"""The errors for a client whose request no replica can take, or whose replica is lost."""
 
 import math
 

@@ -179,7 +179,7 @@ class RelayedRequest:
         self._looks_again_at = 0.0
 
     async def begin(self, continuation: Continuation | None = None) -> Answer:
-        """The first of an answer, from the first replica that gives one.
+        """The first message of an answer, from the first replica that gives one.
 
         A request that has lost a replica is not given up for another replica's 429 or 503.
 
@@ -350,7 +350,7 @@ class RelayedRequest:
     async def _move(self, delivered: Delivered, moves: int) -> bool:
         """Have another replica go on with a stream whose replica drains. Returns whether one does now.
 
-        Until it does, the present one goes on; what it generates meanwhile is not read.
+        Until then the present replica goes on, and its tokens are not read.
         """
         reservation = self._admission.take_for_move(self._request, delivered.count, delivered.identity)
         if reservation is None:

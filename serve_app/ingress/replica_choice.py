@@ -1,7 +1,7 @@
 """The pick: which of the running replicas a request goes to.
 
-A step that prefills holds up every sequence of its batch, however many prompts share it. So streams are sent
-in prefill groups: prompts that one engine step prefills together.
+A step that prefills delays every sequence of its batch, however many prompts share the step. So streams are
+sent in prefill groups: prompts that one engine step prefills together.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class Reservation:
     """Prompt tokens that the replica had to prefill when the request was sent, its own included."""
     sent: float = 0.0
     prefix: PromptPrefix | None = None
-    """What its prompt may share with others."""
+    """The hashes of its prompt."""
     expected: Expected = NOTHING
-    """What of it the replica's cache was expected to hold."""
+    """The part of the prompt that was expected in the replica's cache."""
     released: bool = False
 
 
@@ -125,23 +125,21 @@ def least_delay(
     step_tokens: float,
     oldest: float,
 ) -> Replica | None:
-    """The replica where a prompt delays requests least, of those where it would be in time itself.
+    """The replica where a prompt delays requests least, if it meets the TTFT target there.
 
-    The delay is counted in prompt tokens to be prefilled: its own, once for itself and once for each stream
-    whose token they make late. A prompt that joins a group makes none late. One that begins a group makes as
-    many late as requests are in flight; one that begins the group after the one under way half as many, since
-    others will join it. So does one that fits the group's step in part only. Where prompts are short and new,
-    to wait in time costs nothing, and more of them share a step. Where they share prefixes, they may be
-    better off elsewhere than behind others; where no two fit a step, to wait saves none. Then what they wait
-    for counts.
+    The delay is counted in prompt tokens to be prefilled: the prompt's own, once for itself and once for each
+    stream whose token they make late. A prompt that joins a group makes none late. A prompt that begins a
+    group makes as many late as requests are in flight, and half as many if the group comes after the one
+    under way, since others will join it, or if the prompt fits the step in part only. The prompt tokens ahead
+    count with the weight `waiting`: waiting costs nothing while short new prompts share steps.
 
     Args:
         replicas: All that are running, the longest unused first.
         room: Only replicas with fewer requests in flight are considered.
         prompt_tokens: Of the prompt.
-        cached: Those of them that replicas hold in their caches, by replica id.
-        waiting: What a token that the prompt waits for counts, 0 to 1.
-        most_tokens: Only replicas that have prefilled the prompt after so many tokens are considered.
+        cached: The prompt tokens in the replicas' caches, by replica id.
+        waiting: The weight of a prompt token ahead, 0 to 1.
+        most_tokens: Prompt tokens to prefill, ahead and own, with which a replica is still considered.
         step_tokens: The most tokens of an engine's step.
         oldest: A group that began before this time does not end: its engine stands still.
     """

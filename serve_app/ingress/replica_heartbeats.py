@@ -43,7 +43,7 @@ class _Listener:
 
 
 class Heartbeats:
-    """Keeps the replicas of some deployments out of picks while they do not say that they are alive.
+    """Keeps replicas out of picks while their heartbeats are missing or report trouble.
 
     Args:
         deployments: The running replicas of each, as Ray pushes them.
@@ -56,7 +56,7 @@ class Heartbeats:
         self._listeners: dict[Replica, _Listener] = {}
 
     async def run(self) -> None:
-        """Listen to whatever replicas there are, until cancelled."""
+        """Listen to all replicas, until cancelled."""
         try:
             while True:
                 self.look()
@@ -67,7 +67,7 @@ class Heartbeats:
             self._channels.close_all()
 
     def look(self) -> None:
-        """Listen to new replicas, stop listening to those that are gone, and notice which ones are silent.
+        """Listen to new replicas, stop listening to those that are gone, and find those that are silent.
 
         One that Ray no longer lists drains: it is listened to until it has nothing of this process left.
         """

@@ -35,8 +35,8 @@ class PrefillPace:
     def learn(self, seconds: float, tokens: float, prompt_tokens: int) -> None:
         """Count one first token, which came after `seconds`, in which the engine had `tokens` to prefill.
 
-        Tokens are an estimate, and those found in a prefix cache, or that stand for an image's bytes, take no
-        time: no first token may claim more than twice the pace known.
+        Tokens are an estimate: cached ones, and those counted for an image's bytes, take no time. So no first
+        token may claim more than twice the known pace.
         """
         if self.seconds > 0.0:
             tokens = min(tokens, 2.0 * seconds * self.tokens / self.seconds)
@@ -89,20 +89,19 @@ class ReplicaSet:
     ) -> Reservation | None:
         """A reservation on one of the replicas with fewer than `limit` requests in flight.
 
-        A stream goes where its prefill delays requests least (`least_delay`), if it is expected to have its
-        first token within `prefill_budget_s`, and within what a full group and one request more of the mean
-        length take: to wait longer would make hardly a token less late. Otherwise, and where the pace of
-        prefill is not known, a request goes to the replica with the least load. What a replica holds of the
-        prompt in its cache need not be prefilled there. Of equals, the longest unused is picked. A replica
-        that could not be reached comes after every one that could, even if those are full: Ray will drop it,
-        or its next heartbeat heals it within half a second.
+        A stream goes where its prefill delays requests least (`least_delay`), if its first token is expected
+        within `prefill_budget_s`, and within the time of a full group and one more request of mean length: a
+        longer wait would make hardly a token less late. Any other request goes to the replica with the least
+        load, and so does a stream before the pace of prefill is known. Cached prompt tokens need no prefill.
+        Ties go to the longest unused. A replica that could not be reached comes after all others, even if
+        those are full: Ray will drop it, or its next heartbeat heals it within half a second.
 
         Args:
             limit: Requests of this process that a replica may have.
             prompt_tokens: What the request adds to the load until the replica answers, if its prompt is new.
             prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
             batch: Requests that an engine runs at a time. Behind so many, it waits for more than prefill.
-            prefix: What the prompt may share with others; None where that is not known.
+            prefix: The hashes of the prompt; None where it shares nothing.
             identity: Only replicas of this identity are considered; None for any.
             refused: Replicas that are not considered.
 
@@ -154,11 +153,11 @@ class ReplicaSet:
         return reservation
 
     def expected_tokens(self, reservation: Reservation) -> int | None:
-        """The prompt tokens expected in the replica's cache; None where the prompt is not known."""
+        """The prompt tokens expected in the replica's cache; None where the prompt has no hashes."""
         return None if reservation.prefix is None else self.prefixes.tokens(reservation.expected)
 
     def learn(self, reservation: Reservation, cached_tokens: int | None, prompt_tokens: int | None) -> None:
-        """Note what the engine found in its cache of the prompt that went to it, if it tells."""
+        """Note how many prompt tokens the engine found in its cache, if it reports them."""
         if reservation.prefix is not None and cached_tokens is not None and prompt_tokens:
             self.prefixes.learn(
                 reservation.replica.replica_id,
@@ -181,7 +180,7 @@ class ReplicaSet:
         self.note_reachable(replica)
 
     def note_reachable(self, replica: Replica) -> None:
-        """Note a sign that a replica is reachable and has a living engine: its failures are over."""
+        """Note that a replica is reachable and its engine lives: its failures are over."""
         if replica.failures:
             replica.failures = 0
             if self.awaited:
@@ -251,9 +250,9 @@ class ReplicaSet:
         return any(one.identity == replica.identity and one is not replica for one in self._usable.values())
 
     def keep_away(self, replica: Replica, trouble: str) -> None:
-        """Do not pick `replica` until it is `welcome` again, and tell of its trouble.
+        """Do not pick `replica` until it is `welcome` again, and report its trouble.
 
-        That of a draining replica with requests is told each time: Ray no longer looks after its health.
+        The trouble of a draining replica with requests is reported each time: Ray does not check it.
         """
         known = self._listed.get(replica.replica_id) or self._missed.get(replica.replica_id)
         if known is not replica:
@@ -265,7 +264,7 @@ class ReplicaSet:
             self._on_trouble(replica)
 
     def welcome(self, replica: Replica) -> None:
-        """Pick `replica` again, if Ray lists it: its heartbeats tell of no trouble."""
+        """Pick `replica` again, if Ray lists it: its heartbeats report no trouble."""
         if replica.trouble:
             replica.trouble = ""
             if replica.replica_id in self._listed:

@@ -1,4 +1,4 @@
-"""What one ingress replica sees of its models' requests, for metrics and for the autoscaling policy."""
+"""Counts the requests of one ingress replica, for metrics and for the autoscaling policy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class IngressCounters(Traffic):
         self._metrics.oldest_held.set(self.queue.oldest_s())
 
     def signals(self) -> IngressSignals:
-        """Return everything counted so far."""
+        """Return the counts so far."""
         return IngressSignals(
             arrivals_total=self._arrivals,
             arrived_bytes_total=self._arrived_bytes,

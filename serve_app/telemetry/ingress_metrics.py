@@ -17,8 +17,8 @@ class IngressMetrics:
         series = ReplicaSeries(model, replica)
         histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
-        self.held = gauge("llm_held_requests", "Requests held until a replica can take them.")
-        self.oldest_held = gauge("llm_oldest_held_seconds", "How long the first of them has been held.")
+        self.held = gauge("llm_held_requests", "Requests queued for a cold start.")
+        self.oldest_held = gauge("llm_oldest_held_seconds", "How long ago the first of them came.")
         self.arrivals = counter("llm_arrivals_total", "Requests for generations and embeddings.")
         self.rejections = counter("llm_rejected_total", "Requests refused with 429 or 503.", "reason")
         self.abandonments = counter("llm_abandoned_total", "Requests left by their clients unanswered.")
@@ -26,7 +26,7 @@ class IngressMetrics:
             "llm_responses_total", "Requests that have ended, by how they ended.", "outcome"
         )
         self.cold_wait = histogram(
-            "llm_cold_wait_seconds", "How long requests were held, those held over 0.5 s.", COLD_WAIT_S
+            "llm_cold_wait_seconds", "How long requests were queued, of those queued over 0.5 s.", COLD_WAIT_S
         )
         self.ttft = histogram(
             "llm_user_ttft_seconds", "Time to first token, from the arrival at the ingress.", TTFT_S, "cold"

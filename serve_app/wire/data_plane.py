@@ -50,7 +50,7 @@ MOST_BLOCKS = 4096
 is left out, an ingress replica merely does not expect."""
 
 ENGINE_DEAD = "engine_dead"
-"""The engine core had died before the call came, which is not to blame."""
+"""The engine core had died before the call came. It costs nothing of the retry budget."""
 ENGINE_DIED = "engine_died"
 """The engine core died by itself with the call on it, which may be the cause."""
 ENGINE_KILLED = "engine_killed"
@@ -69,7 +69,7 @@ class Hello(msgspec.Struct, tag=0, array_like=True):
 
 
 class Prefix(msgspec.Struct, array_like=True):
-    """What a prompt may share with others: hashes of its beginnings, as `api.prompt_prefix` makes them."""
+    """Hashes of the beginnings of a prompt, as `api.prompt_prefix` makes them."""
 
     blocks: list[int]
     """At most 256, each of 64 bits."""
@@ -103,7 +103,7 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """Prompt tokens that the ingress expects in this replica's prefix cache, over all sequences. None where
     it expects nothing in particular. The engine does nothing by it; the request log has it."""
     prefix: Prefix | None = None
-    """What the replica's cache is about to hold, for other ingress replicas; None where it is not known."""
+    """The prompt that the replica is about to cache, for other ingress replicas; None without hashes."""
     cache_salt: str = ""
     """Of the prefix cache, 64 characters that follow from the client's API key, within which `cache_salt` of
     the body counts; "" where clients share the cache. See `api.api_keys`."""
@@ -124,7 +124,7 @@ class Cancel(msgspec.Struct, tag=3, array_like=True):
 
 
 class Answer(msgspec.Struct, tag=4, array_like=True):
-    """The first of a call's answer, and all of it where no pieces follow."""
+    """The first message of a call's answer, and the only one where no pieces follow."""
 
     stream: int
     status: int
@@ -146,7 +146,7 @@ class Answer(msgspec.Struct, tag=4, array_like=True):
 
 
 class Piece(msgspec.Struct, array_like=True):
-    """What one step adds to a stream."""
+    """The part of a stream that one engine step adds."""
 
     stream: int
     data: bytes
@@ -181,12 +181,12 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     still_s: float = 0.0
     """For how long its engine has taken no step, if that is why; else 0."""
     prefix_cache_tokens: int | None = None
-    """What its prefix cache holds at most, in tokens: 0 where it has none, None where it does not tell."""
+    """The size of its prefix cache, in tokens: 0 where it has none, None where it is not reported."""
     prefixes: list[Prefix] = []
     """Those that calls of other ingress replicas came with since the last one, in their order; the latest of
     them that have at most `MOST_BLOCKS` blocks together."""
     step_tokens: int | None = None
-    """The most tokens of one step of its engine; None where it does not tell."""
+    """The most tokens of one step of its engine; None where it is not reported."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

@@ -65,13 +65,11 @@ class Frames(asyncio.Protocol, Generic[Message]):
         return self._peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio calls this."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none by its class
         self._peer = str(transport.get_extra_info("peername"))
         self.on_connected()
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio calls this."""
         rest = self._rest
         rest += data
         start = 0
@@ -106,15 +104,12 @@ class Frames(asyncio.Protocol, Generic[Message]):
         self._transport.abort()
 
     def pause_writing(self) -> None:
-        """Asyncio calls this."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """Asyncio calls this."""
         self.writable = True
         self.on_writable()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Asyncio calls this."""
         self._transport = None
         self._closed(self.fault or error or ConnectionError("the other end closed the connection"))

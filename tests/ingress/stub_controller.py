@@ -9,7 +9,7 @@ from ray.serve._private.common import DeploymentID, ReplicaID, ReplicaMetricRepo
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.config import HTTPOptions
 
-from serve_app.ingress import cold_reports
+from serve_app.ingress import ingress_deployment
 
 REPLICA = ReplicaID("i1", DeploymentID("Ingress", "shop"))
 
@@ -27,7 +27,7 @@ class StubController:
         self.host = "127.0.0.1"
         self.get_http_config = SimpleNamespace(remote=self._http_config)
         self.record_autoscaling_metrics_from_replica = SimpleNamespace(remote=self._record)
-        monkeypatch.setattr(cold_reports.ray, "get_actor", self._actor)
+        monkeypatch.setattr(ingress_deployment.ray, "get_actor", self._actor)
 
     def _actor(self, name: str, namespace: str) -> "StubController":
         assert (name, namespace) == (SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)

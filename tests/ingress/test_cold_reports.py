@@ -6,8 +6,8 @@ import logging
 import pytest
 from ray.serve._private.common import ReplicaMetricReport, TimeStampedValue
 
-from serve_app.ingress import cold_reports
-from serve_app.ingress.cold_reports import ColdReports
+from serve_app.ingress import ingress_deployment
+from serve_app.ingress.ingress_deployment import ColdReports
 from tests.ingress.stub_controller import REPLICA, StubController
 
 
@@ -37,8 +37,8 @@ class Replica:
 @pytest.fixture
 def replica(monkeypatch: pytest.MonkeyPatch) -> Replica:
     replica = Replica(monkeypatch)
-    monkeypatch.setattr(cold_reports, "_INTERVAL_S", 0.0)
-    monkeypatch.setattr(cold_reports, "time", replica)
+    monkeypatch.setattr(ingress_deployment, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(ingress_deployment, "time", replica)
     return replica
 
 

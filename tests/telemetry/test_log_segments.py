@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from serve_app.settings import RequestLogSettings
-from serve_app.telemetry import log_segments
-from serve_app.telemetry.log_segments import LogSegments, request_log_segments
 from traces import open_trace
+from serve_app.settings import RequestLogSettings
+from serve_app.telemetry import request_log
+from serve_app.telemetry.request_log import LogSegments, request_log_segments
 
 BLOCK = b"x" * 99 + b"\n"
 
@@ -103,7 +103,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from serve_app.telemetry.log_segments import LogSegments
+from serve_app.telemetry.request_log import LogSegments
 
 write = os.write
 def half(file, data):
@@ -161,7 +161,7 @@ def test_by_default_it_is_beside_the_logs_of_ray_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = SimpleNamespace(get_temp_dir=lambda: str(tmp_path), get_session_name=lambda: "session_1")
-    monkeypatch.setattr(log_segments.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(request_log.ray, "get_runtime_context", lambda: context)
 
     log = request_log_segments(RequestLogSettings(), "tideserve", "Engine-tide", "abc123")
 

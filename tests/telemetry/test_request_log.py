@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_app.telemetry.log_segments import LogSegments
-from serve_app.telemetry.request_log import MOST_WAITING_BYTES, RequestLog
-from serve_app.wire.request_line import RequestLine
 from traces import open_trace
+from serve_app.telemetry.request_log import MOST_WAITING_BYTES, LogSegments, RequestLog
+from serve_app.wire.request_line import RequestLine
 
 
 class Disk(LogSegments):

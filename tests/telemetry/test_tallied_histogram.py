@@ -3,8 +3,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.telemetry import series as made
 from serve_app.telemetry.exposition import merge_expositions
-from serve_app.telemetry.series import ReplicaSeries
-from serve_app.telemetry.tallied_histogram import TalliedHistogram
+from serve_app.telemetry.series import ReplicaSeries, TalliedHistogram
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
 
