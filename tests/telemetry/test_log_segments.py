@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from traces import open_trace
 from serve_app.settings import RequestLogSettings
 from serve_app.telemetry import request_log
 from serve_app.telemetry.request_log import LogSegments, request_log_segments
+from traces import open_trace
 
 BLOCK = b"x" * 99 + b"\n"
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from traces import open_trace
 from serve_app.telemetry.request_log import MOST_WAITING_BYTES, LogSegments, RequestLog
 from serve_app.wire.request_line import RequestLine
+from traces import open_trace
 
 
 class Disk(LogSegments):
