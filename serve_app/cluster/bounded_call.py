@@ -1,7 +1,7 @@
 """A blocking call with a limited wait, after which the last answer is used.
 
-Calls to Ray's GCS and to the Serve controller may never return, because the process may have been stopped. In
-the event loop's own pool of threads each of them would occupy a thread for ever, until none is left.
+Calls to Ray's GCS and to the Serve controller may never return, because those processes may be stopped. In
+the event loop's pool each such call would occupy a thread for ever.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What a call returned, and when the call began by the clock of its `BoundedCall`."""
+    """The value that a call returned, and the time at which the call began."""
 
     value: T
     asked_at: float
@@ -30,7 +30,7 @@ class BoundedCall(Generic[T]):
     """Makes one call at a time, in a thread of its own, for all callers of `get`.
 
     Args:
-        name: What is read or written, for the thread and the log.
+        name: Subject of the call, for the thread and the log.
         call: The call. An error is logged once, and the last answer stays.
         fresh_s: An answer no older than this is returned without another call.
         clock: The time in seconds.

@@ -1,10 +1,10 @@
-"""What the head's pod runs before it stops: draining workers need its GCS and Ray Serve's controller.
+"""Keep the head pod running while workers drain, because they need its GCS and Ray Serve's controller.
 
     python -m serve_app.cluster.head_pod_shutdown --address 127.0.0.1:6379 --notice 15 --timeout 45
 
-When the whole cluster is removed, all its pods stop at the same time. Without the GCS a worker cannot report
-that it drains; without the controller its replicas do not stop when their streams have ended. When only the
-head's own node is emptied, no worker drains, and the wait ends after the notice.
+When the cluster is removed, all its pods stop at the same time. Without the GCS a worker cannot report that
+it drains. Without the controller its replicas do not stop when their streams have ended. When only the node
+of the head is drained, no worker drains, and the wait ends after the notice.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Why the GPU pods of our namespace wait for a node, as Kubernetes says.
+"""The reasons that Kubernetes gives for pending GPU pods of our namespace.
 
 Needs the `kubernetes` extra, and a service account that may list the pods of its namespace.
 """
@@ -23,8 +23,8 @@ TIMEOUT_S = 3.0
 def why_pods_wait(pods: Sequence[Mapping[str, Any]]) -> str:
     """Return the name of the first pod that asks for a GPU, and why it does not run; "" without one.
 
-    `pods` are objects of the API in phase Pending. A pod without a node explains more than one whose image is
-    being pulled, so it comes first.
+    `pods` are objects of the API in phase Pending. A pod without a node comes before a pod that pulls its
+    image.
     """
     reasons = [(*_why_pending(pod), pod["metadata"].get("name")) for pod in pods if _asks_for_gpu(pod)]
     reasons.sort(key=lambda reason: not reason[0])
@@ -87,7 +87,7 @@ class PendingPods:
             logger.warning("in Kubernetes, but its API cannot be used: %s", error)
             self.enabled = False
             return
-        configuration.retries = False  # three of them would make 12 s of a timeout of 3 s
+        configuration.retries = False  # three retries would turn a timeout of 3 s into 12 s
         self._api = client.CoreV1Api(client.ApiClient(configuration))
 
 

@@ -1,4 +1,4 @@
-"""Where an engine replica runs: Ray's actor options and placement group for its settings."""
+"""Ray's actor options and placement group for the settings of an engine replica."""
 
 import hashlib
 import json
@@ -12,9 +12,9 @@ from serve_app.settings.tree import EMBEDDED, ModelSettings
 def placement(model: ModelSettings) -> dict[str, Any]:
     """Return the deployment options that place one replica.
 
-    A single GPU is held by the replica itself. Of several, each has a placement-group bundle; the replica is
-    in the first and claims no GPU there, because the GPUs belong to vLLM's worker actors, one per bundle.
-    Custom resources and CPUs belong to the replica, and so to the first bundle.
+    A single GPU belongs to the replica itself. Several GPUs have one placement-group bundle each. The replica
+    is in the first bundle and claims no GPU there, because the GPUs belong to vLLM's worker actors, one per
+    bundle. Custom resources and CPUs belong to the replica, and so to the first bundle.
     """
     options = actor_options(model.cpus_per_replica, model.resources)
     placed: dict[str, Any] = {"ray_actor_options": options}
@@ -45,7 +45,7 @@ def replica_resources(model: ModelSettings) -> dict[str, float]:
 
 
 def resources_on_one_node(model: ModelSettings) -> dict[str, float]:
-    """Return what a node must have, at the least, to hold a part of one replica."""
+    """Return the least resources of a node for a part of one replica."""
     return {**replica_resources(model), **({"GPU": 1.0} if model.device == "gpu" else {})}
 
 

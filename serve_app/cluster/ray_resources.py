@@ -1,4 +1,4 @@
-"""What a Ray cluster has room for: one more replica of an engine, and ingress replicas beside the engines."""
+"""Whether a Ray cluster has resources for one more engine replica, and for ingress replicas beside it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,11 +32,10 @@ def read_nodes() -> tuple[Node, ...]:
 
 
 def shortage(available: Resources, total: Resources, needed: Resources) -> str:
-    """Return why the cluster has no room for one more replica, or "" if it has the resources.
+    """Return why one more replica does not fit into the cluster, or "" if the resources are there.
 
-    Ray reports sums over the cluster, `ray.available_resources()` and `ray.cluster_resources()`. So a
-    shortage is certain, but "" is no promise: four free GPUs on four nodes have no room for a replica that
-    needs four on one.
+    Ray reports sums over the cluster. So a shortage is certain, and "" is no promise: a replica that needs
+    four GPUs on one node does not fit where four nodes have one free GPU each.
     """
     missing = []
     for name in sorted(lacking(available, needed), key=_rank):
@@ -53,11 +52,7 @@ def shortage(available: Resources, total: Resources, needed: Resources) -> str:
 
 
 def share_nodes(nodes: Iterable[Node], ingress: Resources, engines: Sequence[Resources]) -> bool:
-    """Return whether an ingress replica and a replica of one of the `engines` could run on the same node.
-
-    Where the ingress has nodes of its own, pinned by a custom resource for instance, it takes nothing that an
-    engine needs.
-    """
+    """Return whether an ingress replica and a replica of one of the `engines` could run on the same node."""
     for_ingress = [node for node in nodes if not lacking(node.total, ingress)]
     return any(not lacking(node.total, need) for node in for_ingress for need in engines)
 
@@ -67,10 +62,9 @@ def room_for_ingress(
 ) -> int:
     """Return how many ingress replicas, at most `most`, fit beside every engine replica in `awaited`.
 
-    An awaited replica has no node yet, or may need one at any time. One that fits nowhere now reserves each
-    node on which it would fit if the node were empty: what becomes free there is for the engine. A replica
-    over several nodes (a placement group with SPREAD) counts as one that needs everything on one node, and
-    reserves nothing where no node is as large.
+    An awaited replica has no node yet, or may need one at any time. If it fits nowhere now, it reserves each
+    node on which it would fit if the node were empty. A replica over several nodes (SPREAD) counts as one
+    that needs everything on one node. It reserves nothing where no node is as large.
     """
     open_nodes = [(node, dict(node.free)) for node in nodes]
     for need in sorted(awaited, key=lambda need: -need.get("CPU", 0.0)):

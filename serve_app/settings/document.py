@@ -1,7 +1,4 @@
-"""Reading YAML and JSON that people write, in which no key may be given twice.
-
-PyYAML and Python's json take the last value of such a key without a word.
-"""
+"""Read YAML and JSON that people write. A repeated key is an error, which PyYAML and json ignore."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,18 +14,18 @@ _SPECIAL = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A YAML document as plain data, and where its parts stand."""
+    """A YAML document as plain data, with the lines of its parts."""
 
     value: Any
     node: yaml.Node | None
 
     def line(self, location: Sequence[int | str]) -> int:
-        """The line of the deepest part of `location` that stands in the document."""
+        """The line of the deepest part of `location` that is in the document."""
         node = self.node
         line = 1 if node is None else node.start_mark.line + 1
         for part in location:
             if isinstance(node, yaml.MappingNode):
-                # What `<<` merges stands in front of a mapping's own keys, which override it.
+                # `<<` merges in front of a mapping's own keys, which override it.
                 pairs = reversed(node.value)
                 found = next(((key, value) for key, value in pairs if key.value == str(part)), None)
                 if found is not None:
@@ -69,14 +66,14 @@ def parse_yaml(
         problems = [
             f"{place(again)}: {dotted(path)}: given twice"
             + ("" if first.line == again.line else f"; line {first.line + 1} has it first")
-            for path, first, again in _twice(loader, node, set(), ())
+            for path, first, again in _repeated_keys(loader, node, set(), ())
         ]
         if problems:
             raise SettingsError(problems)
         return Document(loader.construct_document(node), node)
     except yaml.MarkedYAMLError as error:
-        told = " ".join(part for part in (error.context, error.problem) if part)
-        raise SettingsError([f"{place(error.problem_mark)}: not YAML: {told}"]) from None
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise SettingsError([f"{place(error.problem_mark)}: not YAML: {problem}"]) from None
     except yaml.YAMLError as error:
         raise SettingsError([f"{where}: not YAML: {' '.join(str(error).split())}"]) from None
     except RecursionError:
@@ -97,16 +94,16 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _twice(
+def _repeated_keys(
     loader: yaml.SafeLoader, node: yaml.Node, seen: set[int], path: tuple[int | str, ...]
 ) -> Iterator[tuple[tuple[int | str, ...], yaml.Mark, yaml.Mark]]:
-    """The path of each key in `node` that is given again, and where the first and the further one stand."""
+    """Yield the path of each repeated key in `node`, and the places of the first and the repeated one."""
     if id(node) in seen:  # an alias is the node of its anchor
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, entry in enumerate(node.value):
-            yield from _twice(loader, entry, seen, (*path, index))
+            yield from _repeated_keys(loader, entry, seen, (*path, index))
     elif isinstance(node, yaml.MappingNode):
         marks: dict[Any, yaml.Mark] = {}
         for key_node, value_node in node.value:
@@ -120,4 +117,4 @@ def _twice(
                 yield place, marks[key], key_node.start_mark
             else:
                 marks[key] = key_node.start_mark
-            yield from _twice(loader, value_node, seen, place)
+            yield from _repeated_keys(loader, value_node, seen, place)

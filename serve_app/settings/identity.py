@@ -1,4 +1,4 @@
-"""What a replica's speed and its room for tokens depend on, as one sentence that an operator can read."""
+"""The settings that decide a replica's speed and KV cache, as one sentence that an operator can read."""
 
 import json
 import re
@@ -8,8 +8,8 @@ from typing import Any
 
 from serve_app.settings.tree import ModelSettings
 
-# Each decides how long a step takes or how much KV cache there is, and is told where it is not the default.
-# `max_model_len` is not among them: a replica reports the size of its KV cache, and steps are no slower.
+# Each decides the step time or the size of the KV cache, and is named where it is not the default.
+# `max_model_len` is not one of them: a replica reports the size of its KV cache, and steps are no slower.
 _DECISIVE = (
     "tokenizer",
     "dtype",
@@ -26,18 +26,17 @@ _SECRET = re.compile(r"(token|key|secret|password)$", re.IGNORECASE)
 
 
 def engine_identity(model: ModelSettings) -> str:
-    """Return what a replica of `model` is: weights, hardware, and the arguments that decide its speed.
+    """Return weights, hardware and the arguments that decide the speed of a replica of `model`.
 
-    Two settings with the same identity make replicas of the same speed, as far as settings tell: not if
-    a folder's or a branch's weights are replaced, or vLLM itself. Whether two replicas serve the same model
-    is what `weights.model_identity` tells.
+    Two settings with the same identity make replicas of the same speed, unless the weights of a folder or
+    branch change, or vLLM does. `weights.model_identity` says whether two replicas serve the same model.
     """
     weights = model.model if model.revision is None else f"{model.model}@{model.revision}"
     return ", ".join([f"{weights} on {_hardware(model)}", *_arguments(model)])
 
 
 def identity_number(identity: str) -> float:
-    """Return a number for `identity`, because a report of a replica can only have numbers."""
+    """Return a number for `identity`, because reports of replicas contain only numbers."""
     return float(zlib.crc32(identity.encode()))
 
 

@@ -14,10 +14,10 @@ from serve_app.settings.closed_model import ClosedModel
 
 Percentile = Literal[50, 90, 95, 99]
 PERCENTILES: tuple[Percentile, ...] = (50, 90, 95, 99)
-"""The percentiles replicas report of their latencies."""
+"""The percentiles that replicas report of their latencies."""
 ITL_PERCENTILES = (50, 90, 95, 96, 97, 98, 99)
-"""More percentiles of inter-token latencies: some steps only decode and others also prefill, and the share at
-which the latter begin tells a replica's capacity."""
+"""More percentiles of inter-token latencies. Some steps only decode and others also prefill. The share of
+steps that prefill shows a replica's capacity."""
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 StartSeconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -34,8 +34,8 @@ def _check_at_most(path: str, least: int, most: int) -> None:
 class Schedule(ClosedModel):
     """At least `min_replicas` ready from `start` to `end` on `days`, in local time of `timezone`.
 
-    A window whose `end` is at or before its `start` runs past midnight; `days` are the days on which it
-    starts.
+    A window whose `end` is at or before its `start` runs past midnight. `days` are the days on which windows
+    start.
     """
 
     days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS
@@ -84,7 +84,7 @@ class StartingValues(ClosedModel):
 
     The names are those of a fleet file (`replay.profile`); `tideserve capacity` measures the values.
 
-    The step time is the prior of the policy's fit: it counts as known within a factor of two, and one second
+    The step time is the prior of the policy's fit. It counts as known within a factor of two, and one second
     of measured steps outweighs it.
     """
 
@@ -93,7 +93,7 @@ class StartingValues(ClosedModel):
     step_per_kv_token_s: Annotated[float, Field(ge=0, le=0.001)]
     step_per_prefill_token_s: Annotated[float, Field(ge=0, le=1)]
     cold_start_s: tuple[StartSeconds, StartSeconds] | None = None
-    """Least and most seconds of a replica's start. None for the general assumption."""
+    """Least and most seconds of a replica's start. None: the general assumption."""
     kv_cache_tokens: Annotated[int, Field(ge=1024, le=1_000_000_000)] | None = None
     """Tokens in the KV cache of one replica. None if no limit is assumed."""
 
@@ -131,43 +131,43 @@ class Knobs(ClosedModel):
     """The same share of inter-token latencies should be at most this long."""
 
     queue_target_per_replica: Annotated[float, Field(gt=0, le=100_000)] = 8.0
-    """The waiting requests that one replica may have, held for a cold start or in engine queues."""
+    """Queued requests that one replica may have: queued for a cold start, or in its engine."""
     slo_attainment: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.99
-    """The share of minutes that should meet the targets. Minutes that miss them add to the headroom."""
+    """The share of minutes that should meet the targets. Minutes that miss the targets raise the headroom."""
     headroom: Annotated[float, Field(ge=0, le=10)] = 0.15
     """The least spare replicas, in units of sqrt(replicas the load needs): square-root staffing."""
 
     upscale_delay_s: Annotated[float, Field(ge=0, le=600)] = 5.0
-    """How long a queue must last before replicas are added. From zero there is no delay."""
+    """How long a queue must last before replicas are added. There is no delay from zero replicas."""
     downscale_delay_s: Seconds | None = None
-    """How long fewer replicas must have been enough before one of several is removed. None: for four of
-    their starts, from 10 to 60 s."""
+    """How long fewer replicas must have been enough before one of several is removed. None: the time of four
+    starts, from 10 to 60 s."""
     downscale_to_zero_delay_s: Seconds = 300.0
     """How long a model must have been idle before its last replica is removed."""
     drain_move_after_s: Seconds | None = 5.0
-    """After so long, streams of a draining replica go on at others that have room, which prefill what was
-    generated. None: they end where they are."""
+    """How long a draining replica keeps its streams before they continue at other replicas with free
+    capacity. None: its streams end there."""
 
     forecast: bool = True
     """Keep replicas for the demand that is possible within the time a replica takes to start."""
     forecast_quantile: Annotated[float, Field(ge=0, le=1)] = 0.9
-    """The share of requests whose demand the forecast should cover where a start takes a minute or more; a
-    shorter start may leave out more."""
+    """The share of requests whose demand the forecast covers where a start takes a minute or more. A shorter
+    start may cover less."""
     forecast_window_s: Annotated[float, Field(ge=60, le=604_800)] = 7200.0
-    """Seconds of traffic, not counting idle time, after which past demand has lost its weight."""
+    """Seconds of traffic, without idle time, after which past demand has lost its weight."""
     schedules: tuple[Schedule, ...] = ()
     starting_values: StartingValues | None = None
-    """The assumed speed of a replica until its steps and a start have been measured. None: an A100's
-    steps."""
+    """The assumed speed of a replica until steps and a start have been measured. None: an A100's steps."""
 
     prefill_groups: bool = True
-    """Send streams so that engines prefill several prompts in one step; otherwise to the least load."""
+    """Pick replicas so that engines prefill several prompts in one step. False: pick the least loaded
+    replica."""
     max_held_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
-    """Requests that each ingress replica holds while no engine replica is up; others get 429."""
+    """Requests that each ingress replica queues for a cold start. Others get 429."""
     cold_wait_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
-    """How long a request may be held; then it gets 503."""
+    """How long a request may be queued for a cold start. Then it gets 503."""
     keep_alive_interval_s: Annotated[float, Field(gt=0, le=300)] = 5.0
-    """Time between the SSE comments that are sent to a held stream."""
+    """Time between the SSE comments of a stream that is queued for a cold start."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -178,13 +178,13 @@ class Knobs(ClosedModel):
 
 
 class IngressKnobs(ClosedModel):
-    """Autoscaling of the ingress replicas, by the streams they relay; held streams do not count."""
+    """Autoscaling of the ingress replicas, by the streams that they relay. Queued streams do not count."""
 
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Two, so that another is left when one is lost; one if only `max_replicas: 1` is given."""
+    """With two, the loss of one leaves another. One if only `max_replicas: 1` is given."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)] = 4
     target_ongoing_requests: Annotated[float, Field(gt=0, le=1_000_000)] = 200.0
-    """Streams that one ingress replica should relay: a core relays about 4,000 tokens per second."""
+    """Streams of one ingress replica. A core relays about 4,000 tokens per second."""
     downscale_delay_s: Seconds = 300.0
 
     @model_validator(mode="before")

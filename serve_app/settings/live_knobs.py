@@ -1,4 +1,4 @@
-"""The knobs in force: what requests are admitted by, and `/autoscaling/knobs` shows."""
+"""The knobs in force, by which requests are admitted and which `/autoscaling/knobs` shows."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,7 @@
 """Turn the `args:` of a configuration file, over its latency/cost profile, into checked settings.
 
-The names of vLLM's arguments are read off the source of the installed vLLM, whose argument classes are plain
-dataclasses. Importing vLLM takes seconds and loads torch, for which `tideserve check` and the controller have
-no time.
+The names of vLLM's arguments are read from the source of the installed vLLM: an import takes seconds and
+loads torch, for which `tideserve check` and the controller have no time.
 """
 
 import ast
@@ -36,7 +35,7 @@ OWNED = frozenset(ModelSettings.model_fields) | {
     "convert",
     "structured_outputs_config",
 }
-"""Tideserve's own settings decide these; a second way to set them could contradict the first."""
+"""Settings of Tideserve decide these arguments. A second way to set them could contradict the first."""
 
 
 def load_settings(args: Mapping[str, Any] | None) -> AppSettings:

@@ -14,20 +14,20 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from serve_app.settings.closed_model import ClosedModel
 
 ENGINE_PREFIX = "Engine-"
-"""What the name of a model's engine deployment begins with."""
+"""Prefix of the names of engine deployments."""
 EMBEDDED = "embedded"
 """The value of `model` for the demonstration model that is part of the package."""
 Backend = Literal["xgrammar", "guidance", "outlines", "lm-format-enforcer", "auto"]
 Quantization = Literal[
     "awq", "gptq", "bitsandbytes", "fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"
 ]
-"""The first three need weights that were prepared for them; vLLM makes the others while it loads."""
+"""The first three need prepared weights. vLLM makes the others while it loads."""
 LoadFormat = Literal[
     "auto", "safetensors", "pt", "npcache", "mistral", "dummy", "sharded_state", "tensorizer",
     "fastsafetensors", "instanttensor", "runai_streamer", "runai_streamer_sharded",
 ]  # fmt: skip
 _ONTO_GPUS = ("fastsafetensors", "instanttensor", "runai_streamer", "runai_streamer_sharded")
-"""What these save is the way from the disk to a GPU."""
+"""These formats shorten the way from the disk to a GPU."""
 _COMPACT = ("xgrammar", "guidance")
 _COMPILE_S = 10.0
 """A string of `maxLength` 1,000 takes 5.4 s with a vocabulary of 128,000."""
@@ -95,8 +95,8 @@ AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
 class StructuredOutputSettings(ClosedModel):
     """Bounds on one grammar, and the backend that compiles it.
 
-    Nothing can stop a compilation in the engine core, so each grammar is first compiled, with these bounds,
-    in a process of its own.
+    A compilation in the engine core cannot be stopped. So each grammar is first compiled, with these bounds,
+    in a compile sandbox.
     """
 
     backend: Backend = "xgrammar"
@@ -182,22 +182,22 @@ class ModelSettings(ClosedModel):
     chat_template: str | None = None
     """Path of a Jinja chat template to use in place of the tokenizer's own."""
     allowed_media_domains: tuple[MediaHost, ...] = ()
-    """Hosts from which images, audio and video that messages name by URL are fetched; none by default, and
-    never from an address that is not public."""
+    """Hosts from which images, audio and video of messages are fetched by URL. None by default. An address
+    that is not public is always refused."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """Other engine or front-end arguments, by vLLM's names; unknown names are refused."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the engine's processes."""
 
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 1000
-    """Requests one replica holds at once, running or queued in the engine."""
+    """Requests of one replica at once, running or queued in the engine."""
     max_sequences_per_request: Annotated[int, Field(ge=1, le=10_000)] = 64
     """The largest product of a request's `n` and its number of prompts."""
     drain_timeout_s: Annotated[float, Field(ge=0)] = 600.0
-    """How long a stopping replica lets its streams finish: the longest generation allowed."""
+    """How long a stopping replica drains. It is the longest generation that you allow."""
     engine_hang_timeout_s: Annotated[float, Field(ge=5, le=3600)] = 30.0
-    """A replica whose engine has sequences but takes no step for this long, and for three times its longest
-    step, is replaced. After four seconds, new requests already go to other replicas."""
+    """A replica is replaced when its engine has sequences and takes no step for this long, and for three
+    times its longest step. After four seconds, new requests go to other replicas."""
 
     @model_validator(mode="before")
     @classmethod
@@ -257,13 +257,13 @@ class HttpSettings(ClosedModel):
     api_keys_file: AbsolutePath | None = None
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
     share_prefix_cache: bool = False
-    """Whether clients with different API keys share prefix caches. A client then sees by `cached_tokens`, and
-    by the time to its first token, whether another one has sent a prompt that begins as its own."""
+    """Whether clients with different API keys share prefix caches. If they do, `cached_tokens` and the time
+    to first token show a client whether another client has sent a prompt with the same beginning."""
     allowed_hosts: Annotated[tuple[HostName, ...], Field(min_length=1)] | None = None
-    """What requests may have as their `Host`. By default, a server that listens on a loopback address answers
-    as localhost, 127.0.0.1 and [::1], and another one as any host."""
+    """Allowed values of the `Host` header. By default, a server on a loopback address accepts localhost,
+    127.0.0.1 and [::1]. Other servers accept any host."""
     cors_origins: tuple[Origin, ...] = ()
-    """The web pages that may use the API, by their origins."""
+    """Origins of the web pages that may use the API."""
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> Self:
@@ -295,7 +295,7 @@ class IngressSettings(ClosedModel):
 
 
 class RequestLogSettings(ClosedModel):
-    """A log with one line per request that was in an engine, without its text; `tideserve replay` reads
+    """A log with one line per request that was in an engine, without its text. `tideserve replay` reads
     it."""
 
     enabled: bool = True
@@ -313,8 +313,8 @@ class AppSettings(ClosedModel):
     ingress: IngressSettings = IngressSettings()
     request_log: RequestLogSettings = RequestLogSettings()
     zygote: bool = True
-    """Whether each node keeps a process that has imported vLLM, from which engine replicas are forked, and up
-    to four forks, which wait to be the next ones."""
+    """Whether each node keeps a process that has imported vLLM. Engine replicas are forks of it. Up to four
+    forks wait to become the next replicas."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:

@@ -3,10 +3,10 @@
     python -m serve_app.weights.download MODEL[@REVISION]... [--tokenizer MODEL[@REVISION]]...
 
 huggingface_hub downloads, with a lock per file, so that engines may load at the same time. `HF_HOME` names
-the cache and `HF_TOKEN` the account. Added here: only the files that vLLM reads, a check of the free space
-before the first byte, a line of progress every 30 s, and an exit status that a Job can act on: 0 when
-everything is there, 1 when another try may succeed, 2 when none can (a gated or unknown repository, an
-unknown revision, a full disk, a folder that cannot be written).
+the cache and `HF_TOKEN` the account. This command selects the files that vLLM reads, checks the free space
+before the first byte, and prints progress every 30 s. Its exit status is 0 when everything is there, 1 when
+another try may succeed, and 2 when none can (a gated or unknown repository, an unknown revision, a full disk,
+a folder that cannot be written).
 """
 
 import argparse
@@ -35,18 +35,18 @@ _SECOND_COPY = "original/*"
 """Llama's weights once more, in Meta's format."""
 _REPORT_S = 30.0
 _STALE_S = 3600.0
-"""A running download writes to its file far more often; one untouched for an hour was killed."""
+"""A running download writes far more often. A file untouched for an hour is left from a killed download."""
 
 
 class NothingToLoadError(Exception):
-    """The repository lacks what was asked for."""
+    """The repository has no weights or no tokenizer."""
 
 
 _PERMANENT = (
     errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.DisabledRepoError,
     errors.OfflineModeIsEnabled, errors.HFValidationError, NothingToLoadError,
 )  # fmt: skip
-"""A gated repository counts as one that is not found; `HFValidationError` is for what is no name of one."""
+"""A gated repository counts as not found. `HFValidationError` is for an invalid name."""
 _PERMANENT_ERRNO = (
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
 )  # fmt: skip
@@ -90,10 +90,10 @@ def download_all(wanted: Sequence[Wanted]) -> int:
     cache = Path(constants.HF_HUB_CACHE)
     permanent: list[bool] = []
     plans: dict[Wanted, tuple[dict[str, Any], list[DryRunFileInfo]]] = {}
-    with _told(cache, permanent):
+    with _report_failure(cache, permanent):
         cache.mkdir(parents=True, exist_ok=True)
         for each in dict.fromkeys(wanted):
-            with _told(each, permanent):
+            with _report_failure(each, permanent):
                 folder = cache / repo_folder_name(repo_id=each.repository, repo_type="model")
                 _remove_leftovers(folder, time.time())
                 plans[each] = _plan(each)
@@ -104,11 +104,11 @@ def download_all(wanted: Sequence[Wanted]) -> int:
             text = f"{_gigabytes(missing)} to download, {_gigabytes(free)} free; nothing was downloaded"
             raise OSError(errno.ENOSPC, text)
     for each, (arguments, files) in plans.items():
-        with _told(each, permanent):
+        with _report_failure(each, permanent):
             total, missing = sum(file.file_size or 0 for file in files), _missing_bytes(files)
             print(f"{each}: downloading {_gigabytes(missing)} of {_gigabytes(total)}", flush=True)
             snapshot_download(**arguments)
-            # If the hub fails now, after it has told its files, its client returns what was there before.
+            # If the hub fails now, its client returns the files that were there before.
             absent = [file.filename for file in files if not Path(file.local_path).is_file()]
             if absent:
                 raise OSError(f"{len(absent)} of {len(files)} files were not downloaded, such as {absent[0]}")
@@ -132,11 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class LogProgress(tqdm):
-    """A progress bar for logs: a line every 30 s. The client's own bars draw nothing without a terminal."""
+    """A progress bar for logs: a line every 30 s. The client's own bars need a terminal."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._shown_at = time.monotonic()
-        # Of three bars this one counts bytes on the disk; its total grows with each file that is begun.
+        # This one of three bars counts bytes on the disk. Its total grows with each file that begins.
         self._shown = options.get("name") == "huggingface_hub.snapshot_download"
         super().__init__(*args, **{**options, "file": StringIO(), "disable": False})  # type: ignore[no-untyped-call]
 
@@ -150,7 +150,7 @@ class LogProgress(tqdm):
 
 
 def _plan(wanted: Wanted) -> tuple[dict[str, Any], list[DryRunFileInfo]]:
-    """Return the arguments of `snapshot_download`, and the files they stand for. Raises the hub's errors."""
+    """Return the arguments of `snapshot_download`, and the files of them. Raises the hub's errors."""
     api = HfApi()
     info = api.model_info(wanted.repository, revision=wanted.revision)
     files = [file.rfilename for file in info.siblings or ()]
@@ -172,7 +172,7 @@ def _plan(wanted: Wanted) -> tuple[dict[str, Any], list[DryRunFileInfo]]:
         "ignore_patterns": _SECOND_COPY,
         "tqdm_class": LogProgress,
     }
-    # By commit: by name the hub would move the cached branch before anything is downloaded.
+    # By commit: by name the client would move the cached branch before anything is downloaded.
     return arguments, snapshot_download(**{**arguments, "revision": info.sha}, dry_run=True)
 
 
@@ -181,8 +181,8 @@ def _missing_bytes(files: Sequence[DryRunFileInfo]) -> int:
 
 
 @contextmanager
-def _told(subject: Wanted | Path, permanent: list[bool]) -> Iterator[None]:
-    """Print the error that ends the block, in its own words, and add whether another try is in vain."""
+def _report_failure(subject: Wanted | Path, permanent: list[bool]) -> Iterator[None]:
+    """Print the error that ends the block, and note whether it is permanent."""
     try:
         yield
     except Exception as raised:  # the other models are still to be downloaded
@@ -201,12 +201,12 @@ def _told(subject: Wanted | Path, permanent: list[bool]) -> Iterator[None]:
 
 
 def _remove_leftovers(repository: Path, now: float) -> None:
-    """Remove files of killed downloads. The client names each file anew and never resumes one."""
+    """Remove the files of killed downloads, which the client never resumes."""
     for path in repository.glob("blobs/*.incomplete"):
         try:
             if now - path.stat().st_mtime > _STALE_S:
                 path.unlink()
-                print(f"{path}: removed; it was left by a download that was killed", flush=True)
+                print(f"{path}: removed, because the download that wrote it was killed", flush=True)
         except OSError as error:  # it is gone, or somebody else's
             print(f"{path}: not removed: {error.strerror}", file=sys.stderr, flush=True)
 

@@ -1,7 +1,7 @@
-"""Which model a replica serves, as an id that is equal wherever the same tokens mean the same text.
+"""An id of the model that a replica serves. It is equal wherever the same tokens mean the same text.
 
-A stream that loses its replica may go on only at a replica of the same identity: under one name, a rolling
-update serves two models for a while, and a folder's weights may be replaced between two starts.
+A stream that loses its replica continues only at a replica of the same identity. One name may stand for two
+models during a rolling update, or when the weights of a folder are replaced between two starts.
 """
 
 import json
@@ -22,8 +22,8 @@ logger = logging.getLogger("ray.serve")
 WHOLE_BYTES = 4 << 20
 """Configurations, tokenizers and small weights are read as a whole."""
 SAMPLES = 1024
-"""Pieces read of all larger files together, in equal steps. Weights of which a hundredth of the bytes differ
-go unnoticed once in 30,000 times: 0.99^1024. On a network drive of 1 ms a read they take a second."""
+"""Samples of all larger files together, in equal steps. If a hundredth of the bytes differ, the difference
+goes unnoticed once in 30,000 times: 0.99^1024. On a network drive with 1 ms per read they take a second."""
 SAMPLE_BYTES = 4 << 10
 _FORMAT = ("dtype", "quantization", "task", "tool_call_parser", "reasoning_parser")
 """Settings that decide which tokens or events come from the same files."""
@@ -33,8 +33,8 @@ def model_identity(model: ModelSettings) -> str:
     """Return the identity of `model`: 32 hexadecimal digits.
 
     It covers the contents of weights, configuration, tokenizer and chat template, and every engine argument.
-    A model of the Hugging Face hub counts by its commit, and one that is neither a folder nor in the cache by
-    its name.
+    A model of the Hugging Face hub counts by its commit. A model that is neither a folder nor in the cache
+    counts by its name.
 
     Raises:
         OSError: a file cannot be read.
@@ -55,7 +55,7 @@ def _contents(source: str, revision: str | None) -> Iterator[bytes]:
     if path.is_file():
         files = [path]
     elif path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file() and _matters(file))
+        files = sorted(file for file in path.iterdir() if file.is_file() and _is_counted(file))
     else:
         snapshot = local_folder(source, revision)
         # The hub's cache names a snapshot's folder by its commit.
@@ -67,7 +67,7 @@ def _contents(source: str, revision: str | None) -> Iterator[bytes]:
         yield from _samples(file, large // SAMPLES)
 
 
-def _matters(file: Path) -> bool:
+def _is_counted(file: Path) -> bool:
     return file.suffix != ".md" and not file.name.startswith(".")
 
 

@@ -9,7 +9,7 @@ import psutil
 CHUNK_BYTES = 128 << 10
 """Linux reads no more for one call of `posix_fadvise` than the device's read-ahead, by default 128 KiB."""
 _SHARE = 0.5
-"""Of the memory that is available: the page cache must not push out what the node's programs use."""
+"""Share of the available memory: the page cache must not push out what the node's programs use."""
 
 
 def prefetch(model: str, revision: str | None = None) -> int:
@@ -44,7 +44,7 @@ def local_folder(model: str, revision: str | None) -> Path | None:
 
 
 def _weights(folder: Path | None) -> Iterator[Path]:
-    """The files that `load_format: auto` would read: of a folder, those of the first kind it has."""
+    """Yield the files that `load_format: auto` would read: those of the first kind in the folder."""
     if folder is not None:
         for kind in ("*.safetensors", "*.bin", "*.pt"):
             if found := sorted(folder.glob(kind)):
