@@ -20,7 +20,7 @@ from loadtests.record import Run
 from loadtests.summary import Summary, summarize
 from loadtests.units import Unit
 from loadtests.verdicts import judge
-from serve_app.cli.formats import count
+from serve_app.cli.formats import count, plain
 
 BLOCKS = 20
 FEWEST_BLOCKS = 5.0
@@ -62,21 +62,12 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One side, for people: scenario and URL are those of its first run."""
-
-    runs: int
-    requests: int
-    scenario: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """B against A."""
 
-    a: Compared
-    b: Compared
+    a: str
+    """Runs, requests, scenario and URL of the side, in words."""
+    b: str
     metrics: tuple[Metric, ...]
     notes: tuple[str, ...]
     """Differences beside the figures, and how the intervals were made, in sentences."""
@@ -178,12 +169,13 @@ def compare(a: Sequence[Run], b: Sequence[Run]) -> Comparison:
         for place, (run, (_, summary)) in enumerate(zip(side, known, strict=True), 1):
             invalid += [f"run {place} of {name} is invalid: {why}" for why in judge(run, summary).invalid]
     notes = (*_differences(a, b), *_method(min(len(a), len(b)) > 1, paired, metrics))
-    return Comparison(_compared(a), _compared(b), metrics, notes, tuple(invalid))
+    return Comparison(_words(a), _words(b), metrics, notes, tuple(invalid))
 
 
-def _compared(runs: Sequence[Run]) -> Compared:
-    requests = sum(len(run.records) for run in runs)
-    return Compared(len(runs), requests, str(runs[0].scenario.get("name", "")), runs[0].url)
+def _words(runs: Sequence[Run]) -> str:
+    requests = count(sum(len(run.records) for run in runs), "request")
+    name = plain(str(runs[0].scenario.get("name", "")))
+    return f"{count(len(runs), 'run')}, {requests}, of {name} at {plain(runs[0].url)}"
 
 
 def _metrics(sides: Sequence[_Side], paired: bool) -> Iterator[Metric]:

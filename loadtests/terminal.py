@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.columns import COLD_S
-from loadtests.compare import Compared, Comparison, Metric, Word
+from loadtests.compare import Comparison, Metric, Word
 from loadtests.conversations import Conversations, PromptCache
 from loadtests.fleet import Fleet
 from loadtests.record import Record, Run
@@ -234,7 +234,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     style = "bold" if comparison.invalid else ""
     console.print(Text(plain(comparison.words, _LONGEST), style=style))
     for name, side in (("A", comparison.a), ("B", comparison.b)):
-        console.print(Text(f"{name}: {_side(side)}", style="dim"))
+        console.print(Text(f"{name}: {side}", style="dim"))
     narrow = console.width < WIDE
     shown = ["A", "B", "B - A", "", "95 % interval", "B is"]
     table = section("", *(shown[:4] + shown[5:] if narrow else shown), width=18)
@@ -243,45 +243,30 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         table.add_row(*(row[:5] + row[6:] if narrow else row))
     console.print()
     console.print(table)
+    notes = [*comparison.notes]
     reasons = dict.fromkeys(metric.why for metric in comparison.metrics if metric.why)
-    notes = [f"{_first_upper(_of(comparison, why))}: {why}." for why in reasons]
-    for note in (*comparison.notes, *notes):
+    for why in reasons:
+        names = ", ".join(metric.name for metric in comparison.metrics if metric.why == why)
+        notes.append(f"{names[:1].upper()}{names[1:]}: {why}.")
+    for note in notes:
         console.print(Text(f"- {plain(note, _LONGEST)}", style="dim"))
 
 
-def _side(side: Compared) -> str:
-    sent = f"{count(side.runs, 'run')}, {count(side.requests, 'request')}"
-    return f"{sent}, of {plain(side.scenario)} at {plain(side.url)}"
-
-
 def _row(metric: Metric) -> list[str | Text]:
+    unit = " GPU-s"  # the name of the metric has it
+
+    def change(value: float | None) -> str:
+        return difference(value, metric.unit).removesuffix(unit)
+
     relative = "" if metric.relative is None else f"{100 * metric.relative:+,.1f} %"
     between = ""
     if metric.low is not None and metric.high is not None:
-        between = f"{_difference(metric.low, metric)} to {_difference(metric.high, metric)}"
+        between = f"{change(metric.low)} to {change(metric.high)}"
     return [
         metric.name,
-        _value(metric.a, metric),
-        _value(metric.b, metric),
-        _difference(metric.difference, metric),
+        *(figure(value, metric.unit).removesuffix(unit) for value in (metric.a, metric.b)),
+        change(metric.difference),
         relative,
         between,
         Text(metric.word, style=_WORD_COLOURS.get(metric.word, "dim")),
     ]
-
-
-def _value(value: float | None, metric: Metric) -> str:
-    """Without the unit where the metric's name has it."""
-    return figure(value, metric.unit).removesuffix(" GPU-s")
-
-
-def _difference(value: float | None, metric: Metric) -> str:
-    return difference(value, metric.unit).removesuffix(" GPU-s")
-
-
-def _of(comparison: Comparison, why: str) -> str:
-    return ", ".join(metric.name for metric in comparison.metrics if metric.why == why)
-
-
-def _first_upper(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from loadtests.columns import Percentiles
 from loadtests.fleet import Fleet
 from loadtests.record import Run
-from loadtests.scenario import Bounds, Client, Scenario
+from loadtests.scenario import Client, Scaling, Scenario
 from loadtests.summary import Summary
 from loadtests.units import figure
 from serve_app.cli.formats import count
@@ -17,7 +16,6 @@ Overall = Literal["pass", "fail", "invalid"]
 EXIT_STATUS: dict[Overall, int] = {"pass": 0, "fail": 3, "invalid": 4}
 """Exit statuses of the command; 1 and 2 mean that the command itself failed, or was used wrongly."""
 _MOST_NAMED = 3
-PERCENTILE_NAMES = ("p50", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +72,14 @@ def judge(run: Run, summary: Summary) -> Verdicts:
         ValueError: `run.scenario` is not a scenario.
     """
     scenario = Scenario.model_validate(run.scenario)
-    verdicts = (*_latencies(scenario, summary), *_errors(scenario, summary), *_scaling(scenario, summary))
+    verdicts = [*_latencies(scenario, summary), *_errors(scenario, summary)]
+    for fleet in summary.fleets:
+        of = f" of {fleet.model}" if len(summary.fleets) > 1 else ""
+        verdicts += _scaling(scenario.scaling, fleet, of)
     invalid = (*_incomplete(run), *_late(run, scenario.client), *_unseen(scenario, summary))
     failed = any(verdict.ok is False for verdict in verdicts)
     overall: Overall = "invalid" if invalid else "fail" if failed else "pass"
-    return Verdicts(overall=overall, verdicts=verdicts, invalid=invalid)
+    return Verdicts(overall=overall, verdicts=tuple(verdicts), invalid=invalid)
 
 
 def _latencies(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
@@ -105,29 +106,21 @@ def _latencies(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
             "s",
             slos.hundred_tokens_s,
             measured.hundred_tokens,
-            "no answer of a hundred tokens was asked for",
+            "no request wants 100 tokens",
         ),
     ):
         if bounds is None:
             continue
-        # If errors are the reason for having no gap, the bound is missed.
-        never = name == "itl_ms" and summary.counts.errors > 0
-        yield from _percentiles(f"slos.{name}", unit, bounds, latency, without, never)
-
-
-def _percentiles(
-    name: str, unit: str, bounds: Bounds, measured: Percentiles | None, without: str, never: bool
-) -> Iterator[Verdict]:
-    for at in PERCENTILE_NAMES:
-        bound: float | None = getattr(bounds, at)
-        if bound is None:
-            continue
-        what = f"{name}.{at}"
-        if measured is None and not never:
-            yield Verdict(what, unit, bound, None, None, f"{what} is not judged: {without}")
-            continue
-        value = getattr(measured, at) * (1000 if unit == "ms" else 1) if measured else math.inf
-        yield _below(what, unit, bound, value)
+        for at, bound in bounds:
+            key = f"slos.{name}.{at}"
+            if bound is None:
+                continue
+            if latency is not None:
+                yield _below(key, unit, bound, getattr(latency, at) * (1000 if unit == "ms" else 1))
+            elif name == "itl_ms" and summary.counts.errors > 0:
+                yield _below(key, unit, bound, math.inf)  # errors are the reason for having no gap
+            else:
+                yield Verdict(key, unit, bound, None, None, f"{key} is not judged: {without}")
 
 
 def _below(name: str, unit: str, bound: float, value: float) -> Verdict:
@@ -151,14 +144,7 @@ def _errors(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
         yield Verdict("broken_streams", "count", most, counts.broken, ok, words)
 
 
-def _scaling(scenario: Scenario, summary: Summary) -> Iterator[Verdict]:
-    for fleet in summary.fleets:
-        of = f" of {fleet.model}" if len(summary.fleets) > 1 else ""
-        yield from _fleet(scenario, fleet, of)
-
-
-def _fleet(scenario: Scenario, fleet: Fleet, of: str) -> Iterator[Verdict]:
-    scaling = scenario.scaling
+def _scaling(scaling: Scaling, fleet: Fleet, of: str) -> Iterator[Verdict]:
     if scaling.starts_at is not None:
         name, ready = f"scaling.starts_at{of}", fleet.starts_at
         ok = ready == scaling.starts_at
@@ -191,13 +177,8 @@ def _late(run: Run, client: Client) -> Iterator[str]:
     for what, value, name, bound in (
         ("99 % of requests left within", kept.sent_p99_ms, "lag_p99_ms", client.lag_p99_ms),
         ("the latest request left after", kept.sent_max_ms, "lag_max_ms", client.lag_max_ms),
-        (
-            "99 % of the time it noticed what was due within",
-            kept.noticed_p99_ms,
-            "lag_p99_ms",
-            client.lag_p99_ms,
-        ),
-        ("at worst it noticed after", kept.noticed_max_ms, "lag_max_ms", client.lag_max_ms),
+        ("99 % of events were noticed within", kept.noticed_p99_ms, "lag_p99_ms", client.lag_p99_ms),
+        ("the latest event was noticed after", kept.noticed_max_ms, "lag_max_ms", client.lag_max_ms),
     ):
         if run.records and not value <= bound:
             shown = "an unknown time" if math.isnan(value) else f"{value:.3g} ms"
@@ -206,20 +187,13 @@ def _late(run: Run, client: Client) -> Iterator[str]:
 
 def _unseen(scenario: Scenario, summary: Summary) -> Iterator[str]:
     """Demands on replicas whose counts the server did not report, or that began with a wrong number."""
-    asked = {
-        name: value
-        for name in ("starts_at", "reaches", "returns_to")
-        if (value := getattr(scenario.scaling, name)) is not None
-    }
+    wanted = {name: getattr(scenario.scaling, name) for name in ("starts_at", "reaches", "returns_to")}
+    demands = ", ".join(f"scaling.{name} = {value}" for name, value in wanted.items() if value is not None)
     seen = {fleet.model for fleet in summary.fleets}
-    if asked:
-        for model in summary.by_model:
-            if model not in seen:
-                demands = ", ".join(f"scaling.{name} = {value}" for name, value in asked.items())
-                yield f"the server reported no replica counts for {model}, which {demands} needs"
+    for model in summary.by_model:
+        if demands and model not in seen:
+            yield f"the server reported no replica counts for {model}, which {demands} needs"
     for fleet in summary.fleets:
-        if "starts_at" in asked and fleet.starts_at != asked["starts_at"]:
-            yield (
-                f"{count(fleet.starts_at, 'replica')} of {fleet.model} ready before the first request, "
-                f"scaling.starts_at = {asked['starts_at']}"
-            )
+        if wanted["starts_at"] not in (None, fleet.starts_at):
+            ready = f"{count(fleet.starts_at, 'replica')} of {fleet.model} ready before the first request"
+            yield f"{ready}, scaling.starts_at = {wanted['starts_at']}"

@@ -1,4 +1,4 @@
-"""What was found in prefix caches, and what one infinite cache would have had."""
+"""What was found in prefix caches, and what one unlimited cache would have had."""
 
 from typing import Any
 

@@ -80,7 +80,7 @@ def test_prompts_are_told_with_what_was_cached_and_what_could_have_been() -> Non
 
     assert row(told, "sent") == ["sent", "164"]
     assert row(told, "found in the prefix cache")[-3:] == ["32", "19.5", "%"]
-    assert row(told, "one infinite cache")[-3:] == ["65", "39.6", "%"]
+    assert row(told, "one unlimited cache")[-3:] == ["65", "39.6", "%"]
     assert row(told, "turns of each")[-1] == "2.00"
     assert row(told, "ended by the model's context")[-1] == "1"
     assert "conversations" not in "".join(printed(samples.cold_burst()))
