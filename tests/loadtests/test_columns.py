@@ -41,7 +41,7 @@ def test_a_stall_that_ends_in_a_timeout_is_in_the_gaps() -> None:
     assert Columns.of([stalled]).gap_s.max() == NEVER
 
 
-def test_who_left_on_purpose_before_the_first_piece_counts_with_the_time_waited() -> None:
+def test_an_early_leaver_counts_with_the_time_waited() -> None:
     columns = Columns.of([record(at_s=1.0, outcome="left", ended_s=4.0, cold_wait_s=2.9)])
 
     assert columns.ttft_s.tolist() == [3.0]
@@ -49,7 +49,7 @@ def test_who_left_on_purpose_before_the_first_piece_counts_with_the_time_waited(
     assert np.isnan(columns.e2e_s).all()
 
 
-def test_who_left_on_purpose_later_counts_in_ttft_and_gaps_and_not_end_to_end() -> None:
+def test_a_late_leaver_has_no_end_to_end_latency() -> None:
     left = record(pieces_s=(0.5, 0.6), outcome="left", output_tokens=None, planned_output_tokens=200)
     columns = Columns.of([left])
 

@@ -83,7 +83,7 @@ def test_an_overloaded_client_declares_its_run_invalid(
     assert "more than client.lag_p99_ms = 10" in told
 
 
-def test_a_server_that_tells_no_replicas_cannot_meet_a_scaling_scenario(
+def test_a_scaling_scenario_needs_reported_replicas(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = scenario(tmp_path, scaling={"starts_at": 0, "within_s": 1})
@@ -155,7 +155,7 @@ def test_an_interrupted_run_closes_its_streams_and_is_invalid(
         (["report"], "report: takes one run, and 0 are given"),
     ],
 )
-def test_wrong_input_is_told_with_key_value_and_bound(
+def test_wrong_input_is_named_with_key_value_and_bound(
     arguments: list[str],
     told: str,
     tmp_path: Path,

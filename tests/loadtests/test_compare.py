@@ -40,7 +40,7 @@ def test_equal_servers_are_within_the_noise_for_nine_of_ten_figures() -> None:
     assert told["within the noise"] / told.total() >= 0.9
 
 
-def test_what_is_a_fifth_slower_is_worse_and_what_is_faster_better() -> None:
+def test_a_fifth_slower_is_worse_and_faster_is_better() -> None:
     slow, fast = samples.steady(2, slower=1.2), samples.steady(1)
     slower, faster = compare([fast], [slow]), compare([slow], [fast])
 
@@ -51,7 +51,7 @@ def test_what_is_a_fifth_slower_is_worse_and_what_is_faster_better() -> None:
     assert "B is worse in" in slower.words
 
 
-def test_several_runs_a_side_show_what_is_slower_too() -> None:
+def test_several_runs_per_side_show_a_slower_server() -> None:
     a = [samples.steady(seed) for seed in (1, 2, 3)]
     b = [samples.steady(seed, slower=1.2) for seed in (4, 5, 6)]
 
@@ -70,7 +70,7 @@ def test_runs_that_differ_among_themselves_make_a_difference_noise() -> None:
     assert named(compare(a[:1], b[:1]), "ITL P50").word == "worse"
 
 
-def test_one_cold_start_a_side_tells_no_noise() -> None:
+def test_one_cold_start_per_side_gives_no_noise() -> None:
     told = compare([samples.cold_burst(1)], [samples.cold_burst(2, slower=1.2)])
 
     for name in ("cold wait P50", "cold wait max", "TTFT P99", "GPU-seconds", "cost"):
@@ -82,7 +82,7 @@ def test_one_cold_start_a_side_tells_no_noise() -> None:
     assert any("repeat the runs" in note for note in told.notes)
 
 
-def test_what_one_side_lacks_is_not_comparable() -> None:
+def test_figures_of_one_side_alone_are_not_comparable() -> None:
     told = compare([samples.steady()], [samples.empty()])
 
     itl, ttft = named(told, "ITL P50"), named(told, "TTFT P50")
@@ -155,13 +155,13 @@ def test_more_tokens_a_second_are_better() -> None:
         ({"versions": {"vllm": "0.40.0"}}, "vllm is 0.32.0 on A and 0.40.0 on B"),
     ],
 )
-def test_what_else_differs_is_told(changed: dict[str, Any], told: str) -> None:
+def test_other_differences_are_noted(changed: dict[str, Any], told: str) -> None:
     run = samples.steady()
 
     assert any(told in note for note in compare([run], [replace(run, **changed)]).notes)
 
 
-def test_other_seeds_and_other_scenarios_are_told_apart() -> None:
+def test_other_seeds_and_scenarios_are_noted() -> None:
     seeds = compare([samples.steady(1)], [samples.steady(2)]).notes
     scenarios = compare([samples.steady(1)], [samples.cold_burst(1)]).notes
 
@@ -178,7 +178,7 @@ def test_runs_that_were_asked_different_things_cannot_be_trusted_to_compare() ->
     assert told.words.startswith("These numbers cannot be trusted")
 
 
-def test_a_run_that_is_on_both_sides_is_told() -> None:
+def test_a_run_on_both_sides_is_noted() -> None:
     a, b = samples.steady(1), replace(samples.steady(2), began=samples.BEGAN + 600)
 
     assert "1 run of B is on A too." in compare([a], [b, a]).notes

@@ -36,14 +36,14 @@ def test_gpu_seconds_are_those_of_steps_between_looks_times_the_gpus_of_a_replic
     assert fleet.dollars == pytest.approx(2.0)
 
 
-def test_what_a_look_does_not_tell_is_as_it_was() -> None:
+def test_an_unreported_count_keeps_its_last_value() -> None:
     fleet = one_fleet([look(-5, 2), look(10, -1), look(20, 0)])
 
     assert fleet.gpu_seconds.ready == 40
     assert fleet.peak_ready == 2
 
 
-def test_a_model_that_is_never_told_has_no_fleet_and_one_not_asked_for_neither() -> None:
+def test_unreported_and_unused_models_have_no_fleet() -> None:
     of = samples.scenario()
     untold = (look(0, -1), Sample(at_s=0, model="other", ready=1))
 
@@ -61,7 +61,7 @@ def test_scale_events_are_replicas_that_come_and_go() -> None:
     assert one_fleet([look(0, 1)], broken).broken_per_1000_events is None
 
 
-def test_the_wait_for_the_first_replica_counts_from_the_first_held_request() -> None:
+def test_the_wait_for_a_replica_counts_from_the_first_cold_request() -> None:
     looks = [look(0, 0), look(20, 0), look(21, 1)]
     held = record(at_s=2.5, pieces_s=(21.0,), cold_wait_s=18.0)
 

@@ -31,7 +31,7 @@ def text_of(progress: Progress) -> str:
     return text.getvalue()
 
 
-def test_progress_counts_what_is_due_open_and_wrong() -> None:
+def test_progress_counts_due_open_and_failed_requests() -> None:
     progress = running(at_s=9.5)
     progress.add([record(0), record(1, "left"), record(2, "rejected"), record(3, "broken")])
 
@@ -39,14 +39,14 @@ def test_progress_counts_what_is_due_open_and_wrong() -> None:
     assert round(progress.worst_lag_s, 6) == 0.002
 
 
-def test_a_closed_loop_has_nothing_due_but_what_has_ended() -> None:
+def test_a_closed_loop_counts_ended_requests_as_due() -> None:
     progress = Progress(stage="running", at_s=10.0)
     progress.add([record(0)])
 
     assert (progress.due, progress.open) == (1, 0)
 
 
-def test_the_panel_tells_requests_latencies_replicas_and_the_newest_decision() -> None:
+def test_the_panel_shows_requests_replicas_and_the_newest_decision() -> None:
     progress = running()
     progress.add([record(0), record(1, "failed")])
     progress.decision = DECISION

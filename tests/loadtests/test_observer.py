@@ -58,7 +58,7 @@ async def observer(application: Application) -> AsyncIterator[Observer]:
         yield Observer(session, str(server.make_url("/")), ["tide"])
 
 
-def test_gauges_are_summed_over_replicas_and_told_by_model() -> None:
+def test_gauges_are_summed_over_the_replicas_of_a_model() -> None:
     assert counts(EXPOSITION) == {
         "tide": {"wanted": 3, "target": 2, "ready": 1, "starting": 1, "held": 9, "running": 7},
         "other": {"running": 9},
@@ -74,15 +74,13 @@ async def test_a_sample_is_all_of_one_source_lest_a_replica_be_counted_twice(
     assert observer.problem == ""
 
 
-async def test_without_metrics_of_the_policy_readiness_tells_the_replicas(
-    application: Application, observer: Observer
-) -> None:
+async def test_replicas_come_from_ready_without_metrics(application: Application, observer: Observer) -> None:
     application.answers["/metrics"] = (200, 'llm_running_requests{model="tide",replica="e1"} 7.0\n')
 
     assert await observer.look(1.0) == [Sample(1.0, "tide", ready=2, running=7)]
 
 
-async def test_what_a_server_does_not_tell_is_left_out(application: Application, observer: Observer) -> None:
+async def test_unreported_values_are_left_out(application: Application, observer: Observer) -> None:
     application.answers = {}
 
     assert await observer.look(1.0) == []
@@ -99,7 +97,7 @@ async def test_an_answer_that_is_not_ours_is_no_readiness(
     assert await observer.replicas("tide") is None
 
 
-async def test_metrics_that_are_none_are_told(application: Application, observer: Observer) -> None:
+async def test_an_unreadable_exposition_is_a_problem(application: Application, observer: Observer) -> None:
     application.answers["/metrics"] = (200, "llm_held_requests{model=\n")
 
     samples = await observer.look(1.0)

@@ -64,9 +64,7 @@ def test_it_is_served_while_the_block_runs_and_stopped_in_order(
     assert "stopped in order" in log.read_text()
 
 
-def test_a_server_that_ends_before_it_is_ready_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_early_end_of_the_server_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = answering(tmp_path, monkeypatch, "")
 
     with pytest.raises(CommandError, match=r"ended before it was ready:\nno such model"):

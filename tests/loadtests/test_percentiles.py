@@ -22,7 +22,7 @@ def test_nothing_has_no_percentiles() -> None:
     assert Percentiles.of(np.zeros(0)) is None
 
 
-def test_what_never_came_is_the_longest_and_makes_no_percentile_nan() -> None:
+def test_infinite_latencies_make_no_percentile_nan() -> None:
     measured = Percentiles.of(np.array([NEVER, 0.1, 0.2, 0.3, NEVER]))
 
     assert measured is not None

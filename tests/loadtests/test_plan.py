@@ -149,7 +149,7 @@ def test_a_trace_gives_times_and_lengths_by_its_scales(tmp_path: Path) -> None:
     assert max(request.output_tokens for request in requests) == 12
 
 
-def test_a_trace_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_trace_is_an_error(tmp_path: Path) -> None:
     recorded = {"shape": "trace", "for_s": 20}
 
     with pytest.raises(SettingsError, match="without `file`; name one there, or with --trace"):
@@ -204,7 +204,7 @@ def test_every_turn_of_every_conversation_has_an_index_of_its_own() -> None:
     assert sorted(indexes) == list(range(len(indexes)))
 
 
-def test_turns_and_pauses_spread_by_the_published_laws_and_change_no_arrival() -> None:
+def test_turns_and_pauses_follow_the_published_distributions() -> None:
     found = talks(conversation={})
     counts = [sum(1 for _ in first.turns()) for first in found]
     pauses = [one.think_s for first in found for one in first.turns() if one.turn > 1]

@@ -22,7 +22,7 @@ def turn(session: int, number: int, at_s: float, **fields: Any) -> Record:
     return asked(10 * session + number, at_s, session=session, turn=number, **fields)
 
 
-def test_the_share_is_of_the_prompts_whose_cached_tokens_the_server_told() -> None:
+def test_the_cached_share_needs_reported_tokens() -> None:
     told = samples.record(0, prompt_tokens=100, cached_tokens=75)
     untold = samples.record(1, prompt_tokens=1000)
 

@@ -9,7 +9,7 @@ from loadtests.runner import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_the_first_signal_ends_the_run_and_the_next_is_no_longer_ours(number: signal.Signals) -> None:
+async def test_the_first_signal_ends_the_run_and_the_second_is_pythons(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_DFL)
     stopping = asyncio.Event()
     try:

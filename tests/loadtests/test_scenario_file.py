@@ -25,7 +25,7 @@ def test_every_scenario_that_comes_along_is_valid(path: Path) -> None:
     assert read_scenario(path).about
 
 
-def test_what_is_wrong_is_told_with_its_line_key_value_and_bound(tmp_path: Path) -> None:
+def test_wrong_values_are_named_with_line_key_and_bound(tmp_path: Path) -> None:
     text = (
         HEAD + "    prompt_tokens: 0\n    leave: {share: 2, after_s: 1}\nslos:\n  ttft_ms: {p50: 3, p95: 2}\n"
     )
@@ -52,11 +52,11 @@ def test_what_is_wrong_is_told_with_its_line_key_value_and_bound(tmp_path: Path)
         ("seed: -1\n", "seed = -1: input should be greater than or equal to 0"),
     ],
 )
-def test_contradictions_are_told(tmp_path: Path, more: str, told: str) -> None:
+def test_contradictions_are_refused(tmp_path: Path, more: str, told: str) -> None:
     assert told in problems(tmp_path, HEAD + more)[0]
 
 
-def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:
+def test_a_file_without_a_scenario_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, HEAD + "name: again\n")[0].endswith("name: given twice; line 1 has it first")
     assert problems(tmp_path, "a: [")[0].startswith("s.yaml:1: not YAML")
     assert problems(tmp_path, "- 1\n") == ["s.yaml: must be a mapping with the fields of a scenario"]
@@ -64,7 +64,7 @@ def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:
         read_scenario(tmp_path / "missing.yaml")
 
 
-def test_the_digest_is_of_what_a_scenario_says_and_not_of_how(tmp_path: Path) -> None:
+def test_the_digest_ignores_the_layout_of_the_file(tmp_path: Path) -> None:
     one, other = tmp_path / "1.yaml", tmp_path / "2.yaml"
     one.write_text(HEAD)
     other.write_text("# a comment\n" + HEAD + "repeat: 1\n")
@@ -95,7 +95,7 @@ TALK = HEAD + "    api: chat\n    conversation:\n"
         ("      think: 1\n", "conversation.think = 1: no such setting"),
     ],
 )
-def test_what_is_wrong_with_a_conversation_is_told(tmp_path: Path, more: str, told: str) -> None:
+def test_wrong_conversations_are_refused(tmp_path: Path, more: str, told: str) -> None:
     assert told in problems(tmp_path, TALK + more)[0]
 
 

@@ -58,7 +58,9 @@ async def test_a_version_that_is_hidden_is_not_missed(url: str) -> None:
         ((200, '{"data": [{"id": "a", "max_model_len": "long"}]}'), "not as the OpenAI API does"),
     ],
 )
-async def test_a_server_that_is_not_one_is_told(url: str, answer: tuple[int, str], told: str) -> None:
+async def test_answers_that_are_not_the_openai_api_are_refused(
+    url: str, answer: tuple[int, str], told: str
+) -> None:
     ANSWERS["/v1/models"] = answer
 
     async with aiohttp.ClientSession() as session:
@@ -66,7 +68,7 @@ async def test_a_server_that_is_not_one_is_told(url: str, answer: tuple[int, str
             await served(session, url)
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_an_unreachable_server_is_an_error() -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ServerError, match=r"nothing answers at http://127\.0\.0\.1:9/v1/models"):
             await served(session, "http://127.0.0.1:9")

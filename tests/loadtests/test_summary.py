@@ -63,7 +63,7 @@ def test_no_more_is_answered_a_second_than_was_offered() -> None:
     assert (rates.offered_rps, rates.answered_rps, rates.output_tokens_per_s) == (0.1, 0.1, 0.2)
 
 
-def test_what_was_answered_late_was_answered_more_slowly_than_it_was_offered() -> None:
+def test_a_late_server_answers_fewer_requests_than_offered() -> None:
     of = samples.scenario(arrivals=[{"shape": "steady", "for_s": 10, "rate": 1}])
     answers = [record(at_s=at, pieces_s=(39.0, 40.0), ended_s=40.0) for at in range(10)]
 
@@ -89,7 +89,7 @@ def test_goodput_needs_both_targets_of_one_request_and_no_error() -> None:
     assert goodput(good, ttft_ms=None, itl_ms=None) is None
 
 
-def test_goodput_takes_the_next_bound_where_p95_has_none_and_holds_warm_requests_to_theirs() -> None:
+def test_goodput_falls_back_to_p99_and_judges_warm_requests() -> None:
     answer = record(pieces_s=(0.2, 0.22, 0.24))
     cold = replace(answer, cold_wait_s=0.6)
 
@@ -98,7 +98,7 @@ def test_goodput_takes_the_next_bound_where_p95_has_none_and_holds_warm_requests
     assert goodput(answer, cold, ttft_ms=None, itl_ms=None, warm_ttft_ms={"p50": 100}) == 0.5
 
 
-def test_who_left_before_the_first_piece_is_told_beside_ttft() -> None:
+def test_clients_that_left_early_are_noted_beside_ttft() -> None:
     left = record(outcome="left"), record(outcome="left", pieces_s=(0.5,)), record(pieces_s=(0.5,))
 
     assert summarize(samples.run(samples.scenario(), left)).counts.left_waiting == 1
@@ -158,7 +158,7 @@ def test_open_streams_are_an_average_over_the_window() -> None:
     assert told == pytest.approx([1.25, 0.5])
 
 
-def test_windows_join_up_to_the_end_of_what_ended_last() -> None:
+def test_windows_cover_the_run_to_its_last_request() -> None:
     of = samples.cold_burst()
     told = windows(Columns.of(of.records), of.duration_s)
 

@@ -59,7 +59,7 @@ def row(told: list[str], begins: str) -> list[str]:
     return next(line.split() for line in told if line.startswith(begins))
 
 
-def test_a_cold_burst_is_told_with_its_waits_its_cost_and_what_went_wrong() -> None:
+def test_a_cold_burst_shows_waits_cost_and_errors() -> None:
     told = printed(samples.cold_burst())
 
     assert row(told, "scaling.returns_to")[1:3] == ["120", "s"]
@@ -70,7 +70,7 @@ def test_a_cold_burst_is_told_with_its_waits_its_cost_and_what_went_wrong() -> N
     assert row(told, "rejected")[:3] == ["rejected", "1", "429"]
 
 
-def test_prompts_are_told_with_what_was_cached_and_what_could_have_been() -> None:
+def test_prompts_show_cached_and_cacheable_tokens() -> None:
     shared = {"planned_prefix_tokens": 32, "session": 0, "cached_tokens": 16}
     turns = [
         samples.record(0, 0.0, (0.5,), turn=1, next_at_s=3.0, **shared),

@@ -42,6 +42,6 @@ def test_latencies_have_the_unit_they_are_read_in(value: float, told: str) -> No
     assert seconds(value) == told
 
 
-def test_what_never_came_is_never() -> None:
+def test_infinity_is_shown_as_never() -> None:
     assert seconds(math.inf) == difference(math.inf, "s") == "never"
     assert seconds(None) == "-"

@@ -39,6 +39,6 @@ def test_long_arrays_come_in_chunks() -> None:
         (([0.0], [1], [10**8]), r"x: output_tokens\[0\] = 100000000: must be a whole number from 0"),
     ],
 )
-def test_what_is_no_request_is_named(columns: tuple[Any, Any, Any], says: str) -> None:
+def test_wrong_arrays_are_named(columns: tuple[Any, Any, Any], says: str) -> None:
     with pytest.raises(TraceError, match=says):
         ArrayTrace("x", *columns)

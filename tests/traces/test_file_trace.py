@@ -133,7 +133,7 @@ def test_one_model_of_a_log_can_be_chosen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz", "trace"])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_gzip_is_told_by_the_content_and_not_by_the_name(tmp_path: Path, name: str, zipped: bool) -> None:
+def test_gzip_is_recognised_by_content(tmp_path: Path, name: str, zipped: bool) -> None:
     path = written(tmp_path, PLAIN + "1,2,3\n", name, zipped=zipped)
 
     assert requests(open_trace(path)).inputs == [2]
@@ -148,7 +148,7 @@ def test_a_trace_can_be_read_again_and_by_two_at_once(tmp_path: Path) -> None:
     assert first.input_tokens.tolist() == second.input_tokens.tolist() == [2, 5]
 
 
-def test_many_requests_come_in_chunks_and_progress_is_told(tmp_path: Path) -> None:
+def test_many_requests_come_in_chunks_with_progress(tmp_path: Path) -> None:
     count = 3 * CHUNK_REQUESTS + 5
     times = np.arange(count) / 100
     lines = "".join(f"{time:.2f},{i + 1},2,{'x' * 50}\n" for i, time in enumerate(times))

@@ -88,7 +88,7 @@ def chunk(*arrivals: float) -> Chunk:
     return Chunk(np.array(arrivals), np.ones(len(arrivals), np.int64), np.ones(len(arrivals), np.int64))
 
 
-def test_merging_is_what_sorting_all_of_them_would_be() -> None:
+def test_merging_equals_sorting() -> None:
     rng = np.random.default_rng(1)
     sources, everything = [], []
     for i in range(9):

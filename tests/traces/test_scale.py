@@ -66,7 +66,7 @@ def test_equal_seeds_give_equal_traces_and_others_do_not(tmp_path: Path) -> None
     assert requests(trace) != read(path, rate=1.5, seed=8)
 
 
-def test_what_is_drawn_does_not_depend_on_how_requests_come_in_chunks() -> None:
+def test_copies_do_not_depend_on_chunks() -> None:
     whole = Chunk(np.arange(1000.0), np.arange(1, 1001), np.ones(1000, dtype=np.int64))
 
     def drawn(most: int) -> list[tuple[float, int]]:

@@ -23,13 +23,13 @@ def read(path: Any, **options: Any) -> tuple[list[float], list[str]]:
 
 
 @pytest.mark.parametrize("bytes_kept", range(1, len(TORN)))
-def test_a_torn_end_is_left_out_and_told(tmp_path: Path, bytes_kept: int) -> None:
+def test_a_torn_end_is_left_out_with_a_note(tmp_path: Path, bytes_kept: int) -> None:
     path = written(tmp_path, (FIRST + SECOND).encode() + TORN[:bytes_kept])
 
     assert read(path) == ([0.0, 5.0], [f"{path}: torn lines left out: 1 (line 3)"])
 
 
-def test_whole_logs_tell_of_nothing(tmp_path: Path) -> None:
+def test_complete_logs_give_no_note(tmp_path: Path) -> None:
     assert read(written(tmp_path, FIRST + SECOND.strip())) == ([0.0, 5.0], [])
 
 

@@ -59,7 +59,7 @@ def test_a_line_far_into_the_file_has_its_right_number(tmp_path: Path) -> None:
     assert ", line 50002: 1 columns" in refusal(written(tmp_path, PLAIN + "".join(lines), zipped=True))
 
 
-def test_of_several_wrong_lines_the_first_is_named(tmp_path: Path) -> None:
+def test_the_first_wrong_line_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, PLAIN + GOOD + "1,1,x\n1,0,1\n-1,1,1\n")
 
     assert refusal(path) == f"{path}, line 3: output_tokens = 'x': not a number"
@@ -110,7 +110,7 @@ def test_a_wrong_object_is_named(tmp_path: Path, change: dict[str, Any], says: s
         assert refusal(path) == f"{path}, line 2: {says}"
 
 
-def test_an_object_without_a_key_says_what_it_has(tmp_path: Path) -> None:
+def test_an_object_without_a_key_lists_its_keys(tmp_path: Path) -> None:
     path = written(tmp_path, json_lines([MOONCAKE, {"timestamp": 1, "output_length": 2}]))
 
     assert refusal(path) == f"{path}, line 2: input_length: missing; the line has 'timestamp, output_length'"
@@ -172,7 +172,7 @@ def test_a_wrong_line_of_our_log_is_named(tmp_path: Path, change: dict[str, Any]
         (PLAIN.encode() + b"1" * (3 << 20), "line 2: longer than 1048576 bytes; this is not a trace"),
     ],
 )
-def test_what_is_no_trace_is_told_from_its_first_lines(
+def test_a_file_without_a_trace_is_refused_by_its_first_lines(
     tmp_path: Path, content: str | bytes, says: str
 ) -> None:
     path = written(tmp_path, content)

@@ -21,7 +21,7 @@ DATA = b"".join(map(pack, MESSAGES))
 
 
 @given(st.lists(st.integers(0, len(DATA)), max_size=20))
-def test_messages_come_back_however_they_are_cut(cuts: list[int]) -> None:
+def test_messages_survive_any_cut(cuts: list[int]) -> None:
     unpacker, found = Unpacker(), list[Message]()
     edges = [0, *sorted(cuts), len(DATA)]
     for start, end in itertools.pairwise(edges):

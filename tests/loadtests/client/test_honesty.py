@@ -14,7 +14,7 @@ def busy(for_s: float) -> None:
         pass
 
 
-def test_a_client_that_was_kept_from_its_loop_says_so(stub: Stub) -> None:
+def test_a_stalled_client_reports_its_lag(stub: Stub) -> None:
     where = target(stub.url, seed=200)
 
     async def hog(*_: object) -> None:
@@ -33,7 +33,7 @@ def test_a_client_that_was_kept_from_its_loop_says_so(stub: Stub) -> None:
     assert all(record.ttft_s is not None and record.ttft_s > record.lag_s for record in late)
 
 
-def test_a_client_with_more_than_it_can_send_says_so(stub: Stub) -> None:
+def test_an_overloaded_client_reports_its_lag(stub: Stub) -> None:
     where = target(stub.url, seed=300)
     scripts = {i: {"ttft_s": 0.0, "itl_s": 0.0} for i in range(1000)}
     run: Driven = driven(

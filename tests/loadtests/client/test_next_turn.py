@@ -23,12 +23,12 @@ def ended(**fields: Any) -> Record:
     )
 
 
-def test_a_turn_at_the_end_of_the_scenarios_time_is_none() -> None:
+def test_no_turn_begins_at_the_end_of_the_scenario() -> None:
     assert with_next_turn(ended(), FIRST, None, 15.0).conversation_end == "time"
     assert with_next_turn(ended(), FIRST, None, 15.1).next_at_s == 15.0
 
 
-def test_what_just_fits_the_context_is_sent_and_one_token_more_is_not() -> None:
+def test_a_turn_may_fill_the_context_and_not_exceed_it() -> None:
     fits = 120 + 50 + 20 + TEMPLATE_TOKENS + 30
 
     assert with_next_turn(ended(), FIRST, fits, math.inf).next_at_s == 15.0

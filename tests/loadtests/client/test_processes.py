@@ -85,7 +85,7 @@ def broken_plan(count: int) -> Iterator[Planned]:
     raise RuntimeError("the plan is broken")
 
 
-def test_a_closed_loop_is_shared_and_an_error_in_a_process_is_told(
+def test_processes_share_a_closed_loop_and_report_errors(
     stub: Stub, capfd: pytest.CaptureFixture[str]
 ) -> None:
     how = Closed(streams=3, for_s=60)
@@ -145,7 +145,7 @@ def test_requests_are_dealt_out_in_turn_by_their_times() -> None:
 
 
 @pytest.mark.parametrize("number", IGNORED)
-def test_what_reaches_the_whole_group_does_not_end_a_client(stub: Stub, number: signal.Signals) -> None:
+def test_signals_to_the_process_group_do_not_end_a_client(stub: Stub, number: signal.Signals) -> None:
     plan = [planned(index, output_tokens=20) for index in range(3)]
     with ClientProcesses.of_open_loop(plan, target(stub.url, seed=705), Client()) as clients:
         begun(clients)

@@ -39,11 +39,11 @@ def test_a_completion_asks_for_a_stream_of_exact_length() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, SLICE_TOKENS, SLICE_TOKENS + 1, 3 * SLICE_TOKENS])
 @pytest.mark.parametrize("shared", [0, 1, SLICE_TOKENS + 5, 10**6])
-def test_prompts_have_their_exact_length_however_they_are_sliced(count: int, shared: int) -> None:
+def test_prompts_have_their_exact_length_in_any_slices(count: int, shared: int) -> None:
     assert len(document(planned(0, prompt_tokens=count, prefix_tokens=shared))["prompt"]) == count
 
 
-def test_what_is_drawn_does_not_change_with_versions() -> None:
+def test_draws_do_not_change_with_versions() -> None:
     assert document(planned(0, prompt_tokens=4))["prompt"] == PINNED
 
 
@@ -122,7 +122,7 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_due_within_seconds_is_made_and_no_more() -> None:
+async def test_bodies_are_made_seconds_ahead_and_no_earlier() -> None:
     prompts = Counted()
     plan = [planned(0), planned(1, 4.0), planned(2, 3600.0)]
     bodies = Bodies(prompts, plan, time.monotonic())
@@ -134,7 +134,7 @@ async def test_what_is_due_within_seconds_is_made_and_no_more() -> None:
     making.cancel()
 
 
-async def test_what_was_not_made_in_time_is_made_at_once_and_not_again() -> None:
+async def test_a_late_body_is_made_at_once_and_only_once() -> None:
     prompts = Counted()
     plan = [planned(0), planned(1)]
     bodies = Bodies(prompts, plan, time.monotonic())

@@ -62,7 +62,7 @@ async def test_a_redirect_is_a_failure_and_not_followed() -> None:
     assert len(raw.asked) == 1
 
 
-async def test_an_error_page_is_shortened_and_told() -> None:
+async def test_an_error_page_is_shortened() -> None:
     page = b"<h1>Bad Gateway</h1>" + b" " * 200_000
     head = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: %d\r\n\r\n" % len(page)
     [record], _ = await answered(saying(head + page))
@@ -104,7 +104,7 @@ async def test_a_connection_is_used_again_once_its_answer_is_over() -> None:
     assert raw.connections == 1
 
 
-async def test_a_server_that_never_ends_its_body_has_answered_all_the_same() -> None:
+async def test_an_answer_counts_although_its_body_never_ends() -> None:
     [record], _ = await answered(saying(HEAD, chunk(piece() + DONE), close=False))
     assert record.outcome == "answered"
 
@@ -132,7 +132,7 @@ def test_segments_may_be_cut_anywhere(cuts: list[int]) -> None:
     assert [phase for _, phase in record.phases] == ["imports"]
 
 
-async def test_an_error_with_half_a_character_can_be_told_on() -> None:
+async def test_half_a_surrogate_in_an_error_is_replaced() -> None:
     body = b'{"error":{"message":"bad \\ud83d"}}'
     head = b"HTTP/1.1 500 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
     [record], _ = await answered(saying(head + body))
@@ -140,7 +140,7 @@ async def test_an_error_with_half_a_character_can_be_told_on() -> None:
     assert pack(record)
 
 
-async def test_what_this_machine_lacks_is_no_fault_of_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lack_of_local_resources_spoils_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect(*_: object, **__: object) -> None:
         raise aiohttp.ClientOSError(errno.EMFILE, "Too many open files")
 

@@ -122,7 +122,7 @@ def test_a_client_leaves_before_the_first_token(asked: Asked) -> None:
         ("refused for long", "the last attempt was refused with 429"),
     ],
 )
-def test_what_is_not_whole_in_time_is_abandoned(asked: Asked, name: str, state: str) -> None:
+def test_an_answer_past_its_timeout_is_abandoned(asked: Asked, name: str, state: str) -> None:
     record = asked.record(name)
     assert record.outcome == "abandoned"
     assert record.error.startswith("not whole 2 s after its intended time: ")
@@ -164,7 +164,7 @@ def test_errors_before_and_after_the_first_piece(
     assert record.error.startswith(error)
 
 
-def test_comments_tell_what_a_held_request_waited_for(asked: Asked) -> None:
+def test_comments_give_the_phases_of_a_cold_wait(asked: Asked) -> None:
     record = asked.record("held")
     assert record.outcome == "answered"
     [(at_s, phase)] = record.phases
@@ -179,7 +179,7 @@ def test_a_server_that_is_not_there_is_a_failure() -> None:
     assert record.error.startswith("no connection: Cannot connect to host 127.0.0.1:1")
 
 
-def test_an_interrupted_run_closes_what_is_open_and_sends_no_more(stub: Stub) -> None:
+def test_an_interrupted_run_closes_open_requests_and_sends_no_more(stub: Stub) -> None:
     where = target(stub.url, seed=500)
     plan = [planned(0), planned(1, output_tokens=1000), planned(2, at_s=3600.0)]
     prompts = Scripted(where, {1: {"itl_s": 0.05}})

@@ -57,7 +57,7 @@ def test_a_token_that_ends_within_a_character_is_a_piece() -> None:
     assert len(scanned(frame(chat({"content": ""})), "chat").pieces) == 1
 
 
-def test_the_frame_that_opens_a_chat_is_none() -> None:
+def test_the_opening_frame_of_a_chat_is_no_piece() -> None:
     scanner = scanned(frame(chat({"role": "assistant", "content": ""})), "chat")
     scanner.feed(frame(chat({"content": "Hi"})), 2.0)
     scanner.feed(frame({"choices": [{"delta": {}, "finish_reason": "length"}]}), 3.0)
@@ -75,7 +75,7 @@ def test_keys_within_text_are_text() -> None:
     assert (len(scanner.pieces), scanner.error, scanner.done, scanner.phases) == (1, "", False, [])
 
 
-def test_the_usage_tells_tokens_and_the_cold_wait() -> None:
+def test_the_usage_has_tokens_and_the_cold_wait() -> None:
     usage = scanned(frame(completion("a")) + frame(USAGE) + DONE).usage()
     assert (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens) == (14, 3, 8)
     assert usage.cold_wait_s == 2.5
@@ -107,7 +107,7 @@ def test_our_own_error_event_is_an_error_and_not_an_end() -> None:
     assert (len(scanner.pieces), scanner.done, scanner.over_s) == (1, False, 1.0)
 
 
-def test_our_own_comments_tell_phases_and_the_wait() -> None:
+def test_comments_give_phases_and_the_wait() -> None:
     scanner = Scanner("completions")
     for at, phase, waited in [(1.0, "imports", 5.2), (2.0, "imports", 10.2), (3.0, "warm_up", 15.2)]:
         scanner.feed(ColdWait("org/tide", phase, None, waited).comment(), at)
@@ -154,7 +154,7 @@ def test_frames_may_be_cut_anywhere(cuts: list[int], crlf: bool) -> None:
         '{"usage":' + "[" * 100_000,
     ],
 )
-def test_what_is_no_count_is_not_told(usage: str) -> None:
+def test_impossible_counts_are_dropped(usage: str) -> None:
     """Each of these has ended a client, with all its open requests."""
     told = scanned(f"data: {usage}\n\n".encode() + DONE).usage()
     assert (told.prompt_tokens, told.output_tokens, told.cold_wait_s) == (None, None, None)

@@ -24,7 +24,7 @@ def test_lateness_is_what_99_percent_did_not_exceed(late_s: list[float], ms: tup
     assert lateness_ms(late_s) == pytest.approx(ms)
 
 
-def test_of_several_processes_the_worst_of_each_figure_counts() -> None:
+def test_the_worst_process_counts_for_each_figure() -> None:
     first, second = Timekeeping(1, 5, 3, 4, 0.5), Timekeeping(2, 3, 1, 9, 0.2)
     assert worst([first, second]) == Timekeeping(2, 5, 3, 9, 0.5)
 
@@ -74,7 +74,7 @@ def test_the_pacer_calls_in_order_and_never_early(
     assert all(at >= start + number * 0.0107 for number, at in called)
 
 
-def test_collections_look_only_at_what_came_since() -> None:
+def test_garbage_collections_skip_older_objects() -> None:
     before = gc.get_threshold()
     with short_collections():
         assert gc.get_freeze_count() > 1000

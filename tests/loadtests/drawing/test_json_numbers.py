@@ -5,7 +5,7 @@ import numpy as np
 from loadtests.drawing.json_numbers import finite, fixed, series, short
 
 
-def test_what_is_not_finite_is_null() -> None:
+def test_infinite_numbers_become_null() -> None:
     assert short(math.inf) is None
     assert fixed(math.nan, 2) is fixed(None, 2) is None
     assert series(np.array([1.0, math.nan])) == [1, None]

@@ -147,7 +147,7 @@ def test_bounds_far_off_are_named_at_the_edge_and_stretch_no_axis(others: Looks)
 
 
 @needs_browser
-def test_marks_of_decisions_that_would_meet_become_one_and_all_are_told(burst: Looks) -> None:
+def test_close_decisions_share_a_mark(burst: Looks) -> None:
     dom = burst.seen["light-wide"]["dom"]
 
     assert re.findall(r'class="mark-name">([^<]*)<', dom)[:2] == ["1\N{EN DASH}2", "3"]

@@ -38,7 +38,7 @@ def test_windows_count_answers_when_they_end_and_errors_when_they_were_due() -> 
     assert series["itl"]["p50"] == [None, None, 1.8, None]
 
 
-def test_what_the_server_does_not_tell_is_null_and_models_queues_are_added_up() -> None:
+def test_unreported_counts_are_null_and_queues_are_summed() -> None:
     looks = (
         Sample(0.0, "a", ready=1, held=2, waiting=1),
         Sample(0.0, "b", ready=0, held=3),
@@ -66,7 +66,7 @@ def test_a_short_peak_is_still_seen_in_a_long_run() -> None:
     assert max(series["ready"]) == 7
 
 
-def test_a_curve_is_dense_where_percentiles_are_and_ends_below_what_never_came() -> None:
+def test_a_curve_is_dense_near_the_percentiles() -> None:
     values = np.append(np.linspace(0.001, 1.0, 9900), np.full(100, math.inf))
     found = curve(values)
 
@@ -78,7 +78,7 @@ def test_a_curve_is_dense_where_percentiles_are_and_ends_below_what_never_came()
     assert found["value_s"][at_median] == pytest.approx(0.505, abs=0.01)
 
 
-def test_curves_are_of_all_of_warm_and_of_held_requests_where_any_were_held() -> None:
+def test_warm_and_cold_requests_have_curves_of_their_own() -> None:
     cold = distributions(Columns.of(samples.cold_burst().records))
     warm = distributions(Columns.of(samples.steady().records))
 
@@ -104,7 +104,7 @@ def test_points_are_thinned_but_keep_every_error_and_the_extremes() -> None:
     assert found["at_s"] == sorted(found["at_s"])
 
 
-def test_a_hold_is_told_phase_by_phase_from_its_intended_time_on() -> None:
+def test_a_cold_wait_is_split_into_its_phases() -> None:
     held = samples.record(
         0, 10.0, (18.0, 18.1), cold_wait_s=7.5, phases=((11.0, "imports"), (15.0, "warm_up"), (17.9, "late"))
     )
@@ -116,7 +116,7 @@ def test_a_hold_is_told_phase_by_phase_from_its_intended_time_on() -> None:
     assert (bar["ended_s"], bar["answered"]) == (8, True)
 
 
-def test_of_many_holds_the_shortest_and_the_longest_are_among_those_drawn() -> None:
+def test_the_shortest_and_longest_cold_waits_are_drawn() -> None:
     records = [
         samples.record(at, 0.0, (1.0 + at,), cold_wait_s=1.0 + at)
         for at in np.random.default_rng(3).permutation(300)

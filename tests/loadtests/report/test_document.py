@@ -49,7 +49,7 @@ def test_a_run_comes_back_as_it_was_written_to_a_tenth_of_a_millisecond(
         assert [phase for _, phase in ours.phases] == [phase for _, phase in theirs.phases]
 
 
-def test_what_was_read_is_written_as_the_same_bytes_compressed_or_not(tmp_path: Path) -> None:
+def test_a_read_run_is_written_as_the_same_bytes(tmp_path: Path) -> None:
     first = written(tmp_path / "first.json.gz", samples.cold_burst())
     back = read_run(first)
     second = written(tmp_path / "second.json.gz", back)
@@ -70,7 +70,7 @@ def test_rounding_never_adds_up_over_the_pieces_of_an_answer(tmp_path: Path) -> 
     assert min(b - a for a, b in zip(back.pieces_s, back.pieces_s[1:], strict=False)) > 0
 
 
-def test_the_document_has_everything_and_says_never_for_what_never_came() -> None:
+def test_the_document_has_everything_and_says_never() -> None:
     run, summary, verdicts = reported(samples.empty())
     document = run_document(run, summary, verdicts)
 
@@ -118,7 +118,7 @@ def test_a_request_without_a_time_is_refused(at: float) -> None:
         (lambda d: d["scenario"].update(name="No Name"), r"scenario\.name = 'No Name': "),
     ],
 )
-def test_what_is_wrong_is_named_with_file_key_and_value(
+def test_wrong_values_are_named_with_file_and_key(
     change: Callable[[Any], object], problem: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=problem):
@@ -141,7 +141,7 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
         read_run(tmp_path / "none.json")
 
 
-def test_text_that_no_file_can_hold_is_replaced(tmp_path: Path) -> None:
+def test_half_surrogates_are_replaced(tmp_path: Path) -> None:
     run = replace(samples.empty(), records=(samples.error("failed", 0, "half a pair: \ud800"),))
 
     assert read_run(written(tmp_path / "run.json", run)).records[0].error == "half a pair: ?"

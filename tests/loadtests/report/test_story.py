@@ -6,7 +6,7 @@ from tests.loadtests import samples
 from tests.loadtests.report.runs import OTHER, two_models
 
 
-def test_a_cold_burst_is_told_from_the_wait_to_the_return() -> None:
+def test_the_story_of_a_cold_burst() -> None:
     run = samples.cold_burst()
 
     assert story(run, summarize(run)) == (
@@ -15,7 +15,7 @@ def test_a_cold_burst_is_told_from_the_wait_to_the_return() -> None:
     )
 
 
-def test_steady_traffic_is_told_by_its_median() -> None:
+def test_the_story_of_steady_traffic() -> None:
     run = samples.steady()
     told = story(run, summarize(run))
 
@@ -24,7 +24,7 @@ def test_steady_traffic_is_told_by_its_median() -> None:
     assert told.endswith("2 replicas at most.")
 
 
-def test_a_run_without_tokens_or_without_requests_says_so() -> None:
+def test_the_story_of_a_run_without_tokens_or_requests() -> None:
     run = samples.empty()
     nothing = replace(run, records=())
 
