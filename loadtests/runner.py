@@ -21,7 +21,7 @@ from loadtests.observer import Observer
 from loadtests.plan import Planned, endless
 from loadtests.record import Run, Sample, Timekeeping
 from loadtests.scenario import Scenario
-from loadtests.server import Served, check_plan, choose_model, served
+from loadtests.server import Served, ask_server, check_plan, choose_model
 from serve_app.cli.http_client import proxy_for
 
 
@@ -96,7 +96,7 @@ async def run(order: Order, view: View) -> Run:
     session = aiohttp.ClientSession(headers=order.headers, proxy=proxy_for(order.url))
     async with session:
         with stop_on_signals(stopping):
-            found = await served(session, order.url)
+            found = await ask_server(session, order.url)
             model = choose_model(found, order.model)
             check_plan(order.planned or list(islice(endless(order.scenario), _CHECKED)), found, model)
             return await _Runner(order, session, found, model, stopping, view).run()

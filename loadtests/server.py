@@ -42,7 +42,7 @@ class Served:
     version: str = ""
 
 
-async def served(session: aiohttp.ClientSession, url: str) -> Served:
+async def ask_server(session: aiohttp.ClientSession, url: str) -> Served:
     """Ask `url` which models it serves, without waking any.
 
     Raises ServerError if nothing answers there, or not as the OpenAI API does.

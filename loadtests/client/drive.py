@@ -37,15 +37,15 @@ async def converse(
         if turn.following is None or record.next_at_s is None:
             return
         at_s = record.next_at_s
-        said = prompts.said(turn, await answer_text(request.kept))
+        said = prompts.turn_json(turn, await answer_text(request.kept))
         history = history + b"," + said if history else said
         body = await make_body(prompts, turn.following, history)
-        take = functools.partial(given, body)
+        take = functools.partial(use_body, body)
         if not await _reached(state, pacer, at_s):
             return
 
 
-async def given(body: bytes, _: Planned) -> bytes:
+async def use_body(body: bytes, _: Planned) -> bytes:
     """A body that exists already, as `RunningRequest.run` takes it."""
     return body
 
@@ -138,7 +138,7 @@ async def drive_closed(
                 sent_s = time.monotonic() - begin
                 if stop.is_set() or sent_s >= closed.for_s:
                     return
-                await converse(state, pacer, writing, one, sent_s, functools.partial(given, body))
+                await converse(state, pacer, writing, one, sent_s, functools.partial(use_body, body))
                 if time.monotonic() - begin + closed.think_s >= closed.for_s:
                     return
                 if closed.think_s:

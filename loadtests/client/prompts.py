@@ -93,10 +93,10 @@ class Prompts:
             yield from self._completion(planned)
 
     def later_parts(self, planned: Planned, history: bytes) -> Iterator[bytes]:
-        """The body of a later turn, as `parts`; `history` joins `said` of the turns before by commas."""
+        """The body of a later turn, as `parts`; `history` joins `turn_json` of the turns before by commas."""
         yield from self._chat(planned, history)
 
-    def said(self, planned: Planned, answer: str) -> bytes:
+    def turn_json(self, planned: Planned, answer: str) -> bytes:
         """The message of a turn and the answer to it, as JSON for the history of its conversation."""
         return b'%b,{"role":"assistant","content":%b}' % (
             b"".join(self._message(planned)),

@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from loadtests.plan import Planned
-from loadtests.server import Served, ServerError, check_plan, choose_model, served
+from loadtests.server import Served, ServerError, ask_server, check_plan, choose_model
 
 TWO = Served({"tide": 2048, "ebb": None})
 ANSWERS: dict[str, tuple[int, str]] = {}
@@ -37,14 +37,14 @@ async def test_models_context_lengths_and_version_are_read(url: str) -> None:
     ANSWERS["/openapi.json"] = (200, '{"info": {"title": "Tideserve", "version": "0.1.0"}}')
 
     async with aiohttp.ClientSession() as session:
-        assert await served(session, url) == Served({"tide": 2048, "ebb": None}, "Tideserve 0.1.0")
+        assert await ask_server(session, url) == Served({"tide": 2048, "ebb": None}, "Tideserve 0.1.0")
 
 
 async def test_a_version_that_is_hidden_is_not_missed(url: str) -> None:
     ANSWERS["/v1/models"] = (200, '{"data": [{"id": "tide"}]}')
 
     async with aiohttp.ClientSession() as session:
-        assert (await served(session, url)).version == ""
+        assert (await ask_server(session, url)).version == ""
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ async def test_answers_that_are_not_the_openai_api_are_refused(
 
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ServerError, match=told):
-            await served(session, url)
+            await ask_server(session, url)
 
 
 async def test_an_unreachable_server_is_an_error() -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ServerError, match=r"nothing answers at http://127\.0\.0\.1:9/v1/models"):
-            await served(session, "http://127.0.0.1:9")
+            await ask_server(session, "http://127.0.0.1:9")
 
 
 def test_the_only_model_need_not_be_named() -> None:

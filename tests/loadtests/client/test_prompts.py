@@ -84,7 +84,7 @@ def test_a_later_turn_repeats_all_that_was_said_and_adds_its_message() -> None:
     first = planned(0, api="chat", prompt_tokens=60, prefix_tokens=15, session=0, turn=1)
     later = planned(1, api="chat", prompt_tokens=120, prefix_tokens=15, history_tokens=75, session=0, turn=2)
 
-    history = prompts.said(first, 'line\n"quoted" Küste \ud800')
+    history = prompts.turn_json(first, 'line\n"quoted" Küste \ud800')
     before = json.loads(b"".join(prompts.parts(first)))["messages"]
     after = json.loads(b"".join(prompts.later_parts(later, history)))["messages"]
 
