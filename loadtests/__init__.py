@@ -1,1 +1,1 @@
-"""Load tests: a scenario's requests, sent at their times, and what came back of them."""
+"""Load tests: the requests of a scenario, sent at their times, and figures of the answers."""

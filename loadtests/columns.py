@@ -1,5 +1,5 @@
-"""The requests of a run as arrays of latencies, and their percentiles. Infinity stands for what never
-came."""
+"""The requests of a run as arrays of latencies, and their percentiles. A missing token has infinite
+latency."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from loadtests.record import ERRORS, Record
 
 NEVER = math.inf
-"""The latency of what never came. Reports say "never"."""
+"""The latency of a token that never came. Reports show `never`."""
 
 Floats = npt.NDArray[np.float64]
 

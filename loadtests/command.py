@@ -104,7 +104,7 @@ def _test(name: str, options: argparse.Namespace) -> int:
             order = Order(scenario, planned, planned_s, url.rstrip("/"), options.model, headers)
             with view_for(console, scenario.name) as view:
                 done = asyncio.run(run(order, view))
-            # Before the server is stopped, which takes its time: what was measured is not to be lost.
+            # Before the server is stopped, which takes long: no measurement may be lost.
             return _report_on(done, folder, console)
     except ServerError as error:
         raise CommandError(str(error)) from None
@@ -136,7 +136,7 @@ def _report_on(done: Run, folder: Path, console: Console) -> int:
         ]
     except OSError as error:
         raise CommandError(f"{error.filename or folder}: {error.strerror}") from None
-    finally:  # Also where the report could not be written: it is all that is left of the run then.
+    finally:  # If no report could be written, this is all that is left of the run.
         print_summary(summary, verdicts, done)
     console.print(f"\n{', '.join(str(path) for path in written)}: written", soft_wrap=True, highlight=False)
     return verdicts.exit_status

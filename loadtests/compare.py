@@ -126,16 +126,16 @@ def _measures(cold: bool) -> Iterator[_Measure]:
             full = f"{name} max" if share == 1.0 else f"{name} P{100 * share:g}"
             yield _Measure(full, "s", False, lambda columns, _: rows(columns), share)
 
-    def told(values: Floats, at_s: Floats) -> tuple[Floats, Floats]:
+    def applying(values: Floats, at_s: Floats) -> tuple[Floats, Floats]:
         return applicable(values), at_s[~np.isnan(values)]
 
     yield from of("TTFT", lambda c: (c.ttft_s, c.at_s), 0.50, 0.95, 0.99)
     if cold:
         yield from of("warm TTFT", lambda c: (c.ttft_s[~c.cold], c.at_s[~c.cold]), 0.50, 0.95, 0.99)
     yield from of("ITL", lambda c: (c.gap_s, c.gap_at_s), 0.50, 0.95, 0.99)
-    yield from of("hundred tokens", lambda c: told(c.hundred_s, c.at_s), 0.50, 0.95)
-    yield from of("end to end", lambda c: told(c.e2e_s, c.at_s), 0.50, 0.95)
-    yield from of("cold wait", lambda c: told(c.cold_wait_s, c.at_s), 0.50, 1.0)
+    yield from of("hundred tokens", lambda c: applying(c.hundred_s, c.at_s), 0.50, 0.95)
+    yield from of("end to end", lambda c: applying(c.e2e_s, c.at_s), 0.50, 0.95)
+    yield from of("cold wait", lambda c: applying(c.cold_wait_s, c.at_s), 0.50, 1.0)
     yield _Measure("output tokens", "per_s", True, _tokens)
     yield _Measure("error rate", "share", False, lambda c, _: (_pairs(c.error.astype(float)), c.at_s))
     yield _Measure(
@@ -243,7 +243,8 @@ def _metric(
     jackknife: bool = False,
     paired: bool = False,
 ) -> Metric:
-    """`noise` has the figures of each run, or without each block, of both sides; or why nothing tells it."""
+    """`noise` has the figures of each run, or without each block, of both sides; or the reason why it is
+    unknown."""
     a, b = figures
     difference = relative = low = high = None
     word: Word = "not comparable"

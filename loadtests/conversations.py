@@ -50,23 +50,23 @@ class PromptCache:
     cached_tokens: int | None
     """Found in a prefix cache; None where the server reports none."""
     cached_share: float | None
-    """Of `prompt_tokens`, 0 to 1."""
+    """A share of `prompt_tokens`, 0 to 1."""
     infinite_cache_tokens: int | None
     """The tokens that one unlimited cache, shared by all replicas, would have found: see `known_tokens`. A
     real cache holds only whole blocks, of 16 tokens in vLLM. None where prompts share nothing."""
     infinite_cache_share: float | None
-    """Of `prompt_tokens`, 0 to 1."""
+    """A share of `prompt_tokens`, 0 to 1."""
 
 
 def prompt_cache(records: Sequence[Record]) -> PromptCache | None:
     """The prompt tokens of a run; None if the server counted none."""
     counted = [record for record in records if record.prompt_tokens]
-    told = [record for record in counted if record.cached_tokens is not None]
-    chosen = told or counted
+    reported = [record for record in counted if record.cached_tokens is not None]
+    chosen = reported or counted
     total = sum(record.prompt_tokens or 0 for record in chosen)
     if not total:
         return None
-    cached = sum(record.cached_tokens or 0 for record in told) if told else None
+    cached = sum(record.cached_tokens or 0 for record in reported) if reported else None
     infinite = None
     if any(record.session is not None or record.planned_prefix_tokens for record in chosen):
         known = known_tokens(records)

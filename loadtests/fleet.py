@@ -97,8 +97,8 @@ def _fleet(model: str, run: Run, scenario: Scenario) -> Fleet:
 def _known(counts: Sequence[int]) -> Floats:
     """An unknown count, -1, becomes the last known one; before that, 0."""
     values = np.array(counts, dtype=np.float64)
-    told = np.maximum.accumulate(np.where(values >= 0, np.arange(len(values)), -1))
-    return np.where(told >= 0, values[told], 0.0)
+    known = np.maximum.accumulate(np.where(values >= 0, np.arange(len(values)), -1))
+    return np.where(known >= 0, values[known], 0.0)
 
 
 def _integral(at: Floats, values: Floats, until_s: float) -> float:

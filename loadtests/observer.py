@@ -31,7 +31,7 @@ _NEWEST = 100
 def counts(exposition: str) -> dict[str, dict[str, int]]:
     """By model, then by the names of `Sample`'s fields; queues are summed over replicas.
 
-    Raises ValueError for what is not an exposition.
+    Raises ValueError if it is not an exposition.
     """
     # A handful of thousands of lines: parsing all took 60 ms of a core that is measured.
     lines = [line for line in exposition.splitlines() if line.startswith(_STARTS)]

@@ -59,7 +59,7 @@ def _times(gaps: tuple[float, ...], known: ValidationInfo) -> tuple[float, ...]:
 Count = Annotated[int, Strict(), Field(ge=0)]
 Level = Annotated[int, Strict(), Field(ge=-1)]
 Seconds = Annotated[float, Strict(), AllowInfNan(False)]
-Figure = Annotated[float, Strict(), BeforeValidator(lambda told: math.nan if told is None else told)]
+Figure = Annotated[float, Strict(), BeforeValidator(lambda given: math.nan if given is None else given)]
 """NaN, which is null in a document, where it is not known."""
 Pieces = Annotated[
     tuple[Annotated[float, Strict(), Field(multiple_of=1)], ...],

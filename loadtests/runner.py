@@ -61,7 +61,7 @@ _LEAD_S = 1.5
 _AFTER_S = 4.0
 """How long to go on looking after the last event: metrics are two seconds behind."""
 _LOST_S = 10.0
-"""How long after an interruption to wait for what the clients had open."""
+"""How long after an interruption to wait for the open requests of the clients."""
 
 
 class View(Protocol):
@@ -152,13 +152,13 @@ class _Runner:
             if unknown:
                 why = f": {self._observer.problem}" if self._observer.problem else ""
                 return f"the server does not report the replicas of {', '.join(unknown)} at /ready{why}"
-            told = "; ".join(f"{model} has {s[0]} of {s[1]}" for model, s in there.items() if s)
+            states = "; ".join(f"{model} has {s[0]} of {s[1]}" for model, s in there.items() if s)
             if time.monotonic() > end:
                 return (
                     f"scaling.starts_at = {wanted} replicas ready and no other: not so within "
-                    f"{self._scenario.scaling.within_s:g} s; {told}"
+                    f"{self._scenario.scaling.within_s:g} s; {states}"
                 )
-            self._progress.waiting_for = f"{wanted} replicas to begin with: {told}"
+            self._progress.waiting_for = f"{wanted} replicas to begin with: {states}"
             self._show()
             await self._pause(_LOOK_S)
         return ""

@@ -122,7 +122,7 @@ class Bounds(ScenarioPart):
 
 
 class Slos(ScenarioPart):
-    """The defaults are for a GPU; a scenario overrides what it runs on. None is not judged."""
+    """The defaults are for a GPU; a scenario overrides them. None is not judged."""
 
     ttft_ms: Bounds | None = Bounds(p50=100, p95=200, p99=500)
     """For all requests, cold ones included, counted from the intended time."""

@@ -210,9 +210,9 @@ def _troubles(summary: Summary) -> Table:
 def _slowest(records: Sequence[Record]) -> Table:
     table = _examples("longest TTFT", "at", "cold wait", "")
     for one in records[:_SLOWEST]:
-        told = f"request {one.index}, {plain(one.kind, 40)}, {one.outcome}"
+        words = f"request {one.index}, {plain(one.kind, 40)}, {one.outcome}"
         held = seconds(one.cold_wait_s) if one.cold_wait_s > COLD_S else "-"
-        table.add_row(seconds(one.ttft_s), seconds(one.at_s), held, Text(told))
+        table.add_row(seconds(one.ttft_s), seconds(one.at_s), held, Text(words))
     return table
 
 

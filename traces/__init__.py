@@ -1,4 +1,4 @@
-"""Recorded traffic from files, whatever wrote them."""
+"""Recorded traffic from files of several formats."""
 
 from traces.file_trace import open_trace
 from traces.formats import FORMATS

@@ -68,7 +68,7 @@ def open_trace(
         model: The model whose requests to take from a request log of several.
 
     Raises:
-        TraceError: with key, value and bound for an argument, with file and line for what stands there.
+        TraceError: with key, value and bound for an argument; with file and line for a line.
     """
     scaling = Scaling(rate, time, start_s, duration_s, max_input_tokens, seed)
     if format not in (AUTO, *FORMATS):

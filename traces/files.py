@@ -99,18 +99,18 @@ class LineFile:
 
     def left_out(self) -> str:
         """The torn lines, in a sentence, as far as the file has been read; empty if there are none."""
-        told = [] if self._truncated_after is None else [f"is truncated after line {self._truncated_after}"]
+        notes = [] if self._truncated_after is None else [f"is truncated after line {self._truncated_after}"]
         if self._torn:
             numbers = [str(number) for number in sorted(self._torn)]
             named = ", ".join(numbers[:_LINES_NAMED]) + (", …" if numbers[_LINES_NAMED:] else "")
-            told.append(f"torn lines left out: {len(numbers)} (line {named})")
-        return f"{self.path}: {'; '.join(told)}" if told else ""
+            notes.append(f"torn lines left out: {len(numbers)} (line {named})")
+        return f"{self.path}: {'; '.join(notes)}" if notes else ""
 
     def blocks(self, skip: int = 0) -> Iterator[Lines]:
         """Every line after the first `skip`, about a megabyte at a time.
 
-        Raises TraceError for a damaged gzip file, a line that is too long or not text, and what the disk
-        reports.
+        Raises TraceError for a damaged gzip file, a line that is too long or not text, and an error of the
+        disk reports.
         """
         begun: tuple[int, str] | None = None
         for first, block in self._blocks():

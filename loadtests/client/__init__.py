@@ -1,1 +1,1 @@
-"""Sends planned requests at their intended times and records what came of each."""
+"""Sends planned requests at their intended times and records each result."""

@@ -112,8 +112,8 @@ class Stream:
             if data:
                 self._scanner.feed(data, now)
         if lost and self.cut is None and not self._content.is_eof():
-            # aiohttp leaves a body open if what follows is not HTTP, and closes the connection.
-            self.cut = ConnectionError("what came was not HTTP")
+            # aiohttp leaves a body open if the next bytes are not HTTP, and closes the connection.
+            self.cut = ConnectionError("the bytes were not HTTP")
         enough = self._enough is not None and len(self._scanner.pieces) >= self._enough
         if self._scanner.over_s is not None or enough or self.cut is not None or self._content.is_eof():
             # Before the task wakes: by then another request may have the connection.

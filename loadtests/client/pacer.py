@@ -137,7 +137,7 @@ class Clock:
 
 
 def lateness_ms(late_s: Sequence[float]) -> tuple[float, float]:
-    """The lateness that 99 % did not exceed, and the largest, in milliseconds; 0 for what was early."""
+    """The lateness that 99 % did not exceed, and the largest, in milliseconds; 0 for early events."""
     if not late_s:
         return 0.0, 0.0
     late = np.maximum(np.asarray(late_s), 0.0) * 1e3

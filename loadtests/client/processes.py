@@ -86,7 +86,7 @@ def main(orders: Connection, results: Connection) -> None:
 
     `orders` closes when the parent dies, however it does; this process then ends too.
     """
-    for number in IGNORED:  # The parent decides what signals mean, and stops this process in order.
+    for number in IGNORED:  # The parent handles signals, and stops this process in order.
         signal.signal(number, signal.SIG_IGN)
     try:
         work = cast(Work, orders.recv())

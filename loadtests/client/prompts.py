@@ -143,7 +143,7 @@ class Prompts:
         return b'{"model":%b,' % json.dumps(planned.model or self._target.model).encode()
 
     def _tail(self, planned: Planned) -> bytes:
-        # Greedy: the work of a step does not depend on what sampling the model's defaults ask for.
+        # Greedy: the work of a step does not depend on the sampling defaults of the model.
         # `max_tokens` in chat too: every server that knows ignore_eos takes it, and not all take
         # max_completion_tokens.
         return (

@@ -134,7 +134,7 @@ class ClientState:
 
 
 class RunningRequest:
-    """Sends one request, again where it is refused, and emits its record, whatever the outcome."""
+    """Sends one request, again where it is refused, and emits its record with any outcome."""
 
     def __init__(self, state: ClientState, planned: Planned, at_s: float) -> None:
         self._state, self._planned, self._at_s = state, planned, at_s

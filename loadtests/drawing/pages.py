@@ -1,7 +1,7 @@
 """HTML pages as single files that load nothing, and open without a network.
 
 A page is a template, style sheets and plain scripts, put together with its data as JSON. The template's
-content security policy forbids every request, so that a page can only show what is in it.
+content security policy forbids every request, so a page shows only its own data.
 """
 
 import html
@@ -29,8 +29,8 @@ def assembled(
     Args:
         package: Has the page's own scripts and styles. A script defines `PAGE`, which `page.js` explains;
             scripts only define things, so their order does not matter. Own styles come after shared ones.
-        kind: What the page reports on, as in `Tideserve replay`.
-        data: What the page draws, as plain data without NaN or infinities.
+        kind: The subject of the page, as in `Tideserve replay`.
+        data: The data to draw, as plain data without NaN or infinities.
         title: Plain text for the head, as are `story` and `facts`.
         theme: `light` or `dark`; without one, the page follows the reader's system.
     """

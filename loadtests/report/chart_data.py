@@ -18,7 +18,7 @@ MOST_LOOKS = 3000
 MOST_CURVE_POINTS = 240
 MOST_POINTS = 5000
 MOST_HOLDS = 40
-"""Bars that can still be told apart on one screen."""
+"""Bars that are still distinct on one screen."""
 _MOST_ERRORS = 4000
 _LONGEST_ERROR = 200
 _STRETCHES = 400
