@@ -68,7 +68,7 @@ class HpaKeda:
     def decide(self, sample: Sample) -> int:
         """One sync of HPA, and every second time a poll of KEDA before it."""
         if self._active_at is None:
-            # What it finds running has not been idle yet.
+            # Replicas that run at the start have not been idle yet.
             self._active_at = sample.at if sample.target else -math.inf
         polls = self._turns % _POLL_EVERY == 0
         self._turns += 1
@@ -92,7 +92,7 @@ class HpaKeda:
         desired = current if abs(ratio - 1.0) <= _TOLERANCE else math.ceil(value / self._target)
         if not self._begun:
             self._begun = True
-            self._wishes.add(sample.at, current)  # what it finds counts as its first wish
+            self._wishes.add(sample.at, current)  # the initial replicas count as the first wish
         highest = int(max(self._wishes.add(sample.at, desired)))
         if desired < current:
             desired = min(current, highest)

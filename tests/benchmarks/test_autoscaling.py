@@ -186,7 +186,7 @@ def test_targets_without_runs_are_not_judged() -> None:
     assert not met(found)
 
 
-def test_cost_of_another_fleet_is_a_ratio_to_its_oracle() -> None:
+def test_cost_of_another_fleet_is_relative_to_its_oracle() -> None:
     runs = with_run(usual(), run(CALM, ORACLE, 2000.0, variant="cold-180"))
     runs = with_run(runs, run(CALM, OURS, 2400.0, variant="cold-180"))
 

@@ -9,7 +9,7 @@ from benchmarks.common.markdown import table
 from benchmarks.common.process_tree import cpu_s, machine_busy_s, pss_bytes, tree
 
 
-def test_a_table_lines_up_as_plain_text_with_numbers_to_the_right() -> None:
+def test_table_aligns_its_columns_in_plain_text() -> None:
     rows = [["bare", "1,300"], ["tideserve", "9"]]
 
     assert table(["", "tok/s"], rows).splitlines() == [
@@ -25,7 +25,7 @@ def test_a_table_lines_up_as_plain_text_with_numbers_to_the_right() -> None:
     ]
 
 
-def test_a_tree_has_the_children_and_what_they_use() -> None:
+def test_process_tree_counts_children_and_their_use() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         processes = tree(os.getpid())
         assert {os.getpid(), child.pid} <= {process.pid for process in processes}
@@ -51,7 +51,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_a_keyboard_interrupt(which: signal.Signals) -> None:
+def test_signal_raises_keyboard_interrupt(which: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "begun\n"

@@ -22,7 +22,7 @@ def sample(
     replicas: Sequence[int] | None = None,
     **totals: Any,
 ) -> Sample:
-    """A fleet with as many ready replicas as `running` has elements, and nothing else unless told."""
+    """A fleet with as many ready replicas as `running` has elements, and no other load unless given."""
     ready = len(running)
     known = {
         "kv_cache_tokens": 100_000.0,
@@ -63,7 +63,7 @@ def drive(
     Args:
         policy: Asked at each of its turns in [begin, begin + seconds).
         seconds: How long.
-        requests: Running at every moment, evenly over the replicas; held while there are none.
+        requests: Running at every moment, evenly over the replicas; queued while no replica is ready.
         target: Replicas at the start.
         begin: Seconds since the start of the first turn.
     """

@@ -43,7 +43,7 @@ def floor(planner: DynamoPlanner, rps: float, replicas: int, until: float = 180.
     return replicas
 
 
-def test_an_engines_rate_is_that_of_the_largest_batch_within_targets() -> None:
+def test_engine_rate_uses_the_largest_batch_within_targets() -> None:
     # 50 ms allow 98 sequences, the engine 64: 64 / (128 * 36.40 ms) = 13.73/s.
     assert ENGINE.best_rps(LOAD, 1e6, 0.5, 0.050) == pytest.approx(64 / (128 * 0.0364037), rel=1e-4)
     # 15 ms allow 8: 8 / (128 * 14.61 ms) = 4.28/s.
@@ -55,11 +55,11 @@ def test_an_engines_rate_is_that_of_the_largest_batch_within_targets() -> None:
     assert ENGINE.best_rps(LOAD, 5760, 0.5, 0.050) == pytest.approx(10 / (128 * 0.0153912), rel=1e-4)
 
 
-def test_where_no_batch_meets_the_targets_it_is_one_of_one() -> None:
+def test_unreachable_targets_give_a_batch_of_one() -> None:
     assert ENGINE.best_rps(LOAD, 1e6, 0.5, 0.001) == pytest.approx(1 / (128 * 0.01188912), rel=1e-4)
 
 
-def test_every_interval_demand_over_that_rate_is_the_floor() -> None:
+def test_floor_is_demand_over_the_rate_of_an_engine() -> None:
     # 30 / 13.73 = 2.2, and 30 / 4.28 = 7.01.
     planner = DynamoPlanner(A100_7B)
     assert [planner.decide(traffic(at, 30.0, 1)) for at in (0.0, 5.0, 175.0, 180.0)] == [1, 1, 1, 3]
@@ -67,7 +67,7 @@ def test_every_interval_demand_over_that_rate_is_the_floor() -> None:
     assert [tight.decide(traffic(at, 30.0, 1)) for at in (0.0, 55.0, 60.0)] == [1, 1, 8]
 
 
-def test_a_measured_itl_above_the_expected_lowers_the_target() -> None:
+def test_measured_itl_above_the_expected_lowers_its_target() -> None:
     # 25/s on 5 engines with an ITL of 40 ms: 5.12 s each, 25.6 at a time, for which 21.46 ms are expected.
     # So 50 ms become 50 / 1.864 = 26.8 ms, which allow 39: 39 / (128 * 26.68 ms) = 11.4/s. 25 / 11.4 = 2.2.
     assert floor(DynamoPlanner(A100_7B), 25.0, 5, itl_s=0.040) == 3
@@ -97,7 +97,7 @@ def loaded(at: float, waiting: list[float], running: list[float], kv: list[float
         ([8, 8], [1, 1], [0.01, 0.01], 2),
     ],
 )
-def test_the_load_loop_adds_where_all_are_too_slow_and_takes_where_the_rest_can_take_it(
+def test_load_loop_steps_by_one_engine(
     waiting: list[float], running: list[float], kv: list[float], replicas: int
 ) -> None:
     planner = DynamoPlanner(A100_7B)
@@ -106,7 +106,7 @@ def test_the_load_loop_adds_where_all_are_too_slow_and_takes_where_the_rest_can_
     assert planner.decide(loaded(185.0, waiting, running, kv)) == replicas
 
 
-def test_it_only_looks_on_while_scaling_is_in_progress_and_keeps_one() -> None:
+def test_planner_waits_while_replicas_start_and_keeps_one() -> None:
     planner = DynamoPlanner(A100_7B)
     for at in (0.0, 180.0):
         planner.decide(traffic(at, 1.0, 2))
@@ -119,6 +119,6 @@ def test_without_traffic_nothing_is_changed() -> None:
     assert [planner.decide(sample(5.0 * n, running=[0, 0])) for n in range(100)] == [2] * 100
 
 
-def test_the_name_tells_what_differs_from_the_defaults() -> None:
+def test_name_shows_settings_that_differ_from_the_defaults() -> None:
     assert DynamoPlanner(A100_7B).name == "dynamo"
     assert DynamoPlanner(A100_7B, interval_s=60, itl_s=0.015).name == "dynamo:itl=0.015,interval=60"

@@ -4,7 +4,7 @@ from benchmarks.peers.hpa import AibrixApa, HpaKeda
 from tests.benchmarks.peers.build import drive, sample
 
 
-def test_up_by_four_or_to_the_double_and_down_to_the_highest_of_five_minutes() -> None:
+def test_hpa_bounds_steps_up_and_delays_steps_down() -> None:
     policy = HpaKeda("ongoing", 10)
     # 100 requests are 10 replicas. From 2: max(2 * 2, 2 + 4) = 6; 15 s later max(12, 10) allows all 10.
     assert drive(policy, 30.0, 100, target=2) == [(0.0, 6), (15.0, 10)]
@@ -12,7 +12,7 @@ def test_up_by_four_or_to_the_double_and_down_to_the_highest_of_five_minutes() -
     assert drive(policy, 300.0, 20, target=10, begin=30.0) == [(315.0, 2)]
 
 
-def test_within_a_tenth_of_the_target_nothing_changes() -> None:
+def test_hpa_tolerates_a_tenth_around_the_target() -> None:
     assert drive(HpaKeda("ongoing", 10), 15.0, 109, target=10) == []  # 1.09
     assert drive(HpaKeda("ongoing", 10), 15.0, 111, target=10) == [(0.0, 12)]  # 1.11
 
@@ -33,18 +33,18 @@ def test_keda_ends_and_wakes_the_last_replica() -> None:
     assert drive(policy, 30.0, 50, target=0, begin=375.0) == [(390.0, 1)]
 
 
-def test_a_request_between_two_polls_counts_as_activity() -> None:
+def test_request_between_two_polls_counts_as_activity() -> None:
     policy = HpaKeda("waiting", 1)
     decided = [policy.decide(sample(15.0 * n, running=[0.0], arrivals=1 + n // 10)) for n in range(100)]
     assert set(decided) == {1}
 
 
-def test_apa_up_to_the_double_at_once() -> None:
+def test_apa_doubles_at_once() -> None:
     # 20 requests on 1 pod are 4 times its target of 5: 2 pods. Then 10 a pod, twice: 4. Then 5: enough.
     assert drive(AibrixApa(5), 60.0, 20, target=1) == [(0.0, 2), (10.0, 4)]
 
 
-def test_apa_down_to_the_highest_recommendation_of_five_minutes() -> None:
+def test_apa_goes_down_to_the_highest_recent_recommendation() -> None:
     policy = AibrixApa(5)
     assert drive(policy, 10.0, 20, target=4) == []  # load 1: 4 pods recommended at 0 s
     # 8 requests from 10 s on. The mean at 10 k s is (20 + 8 k) / (k + 1), and the recommendation a fifth of
@@ -52,12 +52,12 @@ def test_apa_down_to_the_highest_recommendation_of_five_minutes() -> None:
     assert drive(policy, 400.0, 8, target=4, begin=10.0) == [(300.0, 3), (340.0, 2)]
 
 
-def test_apa_within_a_tenth_nothing_changes() -> None:
+def test_apa_tolerates_a_tenth_around_the_target() -> None:
     assert drive(AibrixApa(5), 10.0, 21.9, target=4) == []  # 1.095
     assert drive(AibrixApa(5), 10.0, 18.1, target=4) == []  # 0.905
 
 
-def test_apa_pods_that_start_count_as_idle_on_the_way_up_and_as_used_on_the_way_down() -> None:
+def test_apa_counts_starting_pods_against_every_change() -> None:
     # 2 of 4 ready with 10 requests each: load 2, so 8; but over 4 it is 20 / 5 = 4.
     assert AibrixApa(5).decide(sample(running=[10, 10], target=4)) == 4
     # 2 of 4 ready with 1 each: load 0.2, so half of 4; with 2 as if used it is ceil(0.4 + 2) = 3.

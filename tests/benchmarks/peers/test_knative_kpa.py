@@ -8,7 +8,7 @@ from benchmarks.peers.knative_kpa import Buckets, KnativeKpa
 from tests.benchmarks.peers.build import drive, sample
 
 
-def test_a_burst_makes_it_panic_and_panic_does_not_scale_down() -> None:
+def test_panic_scales_up_at_once_and_never_down() -> None:
     policy = KnativeKpa(5)
     # ceil(28 / 3.5) = 8, at once: a window that just began is averaged over what there is. 8 / 1 >= 2: panic.
     assert drive(policy, 10.0, 28, target=1) == [(0.0, 8)]
@@ -18,12 +18,12 @@ def test_a_burst_makes_it_panic_and_panic_does_not_scale_down() -> None:
     assert drive(policy, 80.0, 3, target=8, begin=10.0) == [(62.0, 4), (64.0, 2), (68.0, 1)]
 
 
-def test_idle_for_the_stable_window_and_the_grace_period_it_goes_to_zero() -> None:
+def test_idle_revision_goes_to_zero_after_window_and_grace() -> None:
     # Ready since 0 s, so it may be marked inactive at 60 s; 30 s of grace.
     assert drive(KnativeKpa(5), 150.0, 0, target=1) == [(90.0, 0)]
 
 
-def test_a_request_in_the_grace_period_keeps_the_replica() -> None:
+def test_request_in_the_grace_period_keeps_the_replica() -> None:
     policy = KnativeKpa(5)
     assert drive(policy, 80.0, 0, target=1) == []
     # At 80 s 3 requests: the mean of the stable window is 3/60, and above zero. It is idle again 60 s after
@@ -32,23 +32,23 @@ def test_a_request_in_the_grace_period_keeps_the_replica() -> None:
     assert drive(policy, 120.0, 0, target=1, begin=82.0) == [(172.0, 0)]
 
 
-def test_the_activator_wakes_it_between_two_ticks() -> None:
+def test_activator_wakes_the_policy_between_ticks() -> None:
     policy = KnativeKpa(5)
     assert [policy.decide(sample(at)) for at in range(7)] == [0] * 7
     assert policy.decide(sample(7.0, held=24)) == 7  # ceil(24 / 3.5)
 
 
-def test_replicas_that_start_are_not_taken_back_for_want_of_metrics() -> None:
+def test_starting_replicas_without_metrics_are_kept() -> None:
     policy = KnativeKpa(5)
     asked = policy.decide(sample(0.0, held=24))
     assert {policy.decide(sample(at, target=asked)) for at in range(1, 200)} == {7}
 
 
-def test_a_fleet_found_at_the_start_is_kept_until_the_windows_are_full() -> None:
+def test_initial_fleet_is_kept_until_the_windows_are_full() -> None:
     assert drive(KnativeKpa(5), 62.0, 3, target=6) == []
 
 
-def test_the_target_is_knatives_default_where_none_is_given() -> None:
+def test_target_defaults_to_knatives() -> None:
     assert (KnativeKpa().name, KnativeKpa(5).name) == ("kpa", "kpa:5")
     # 70 % of 100: 100 requests are 2 replicas.
     assert drive(KnativeKpa(), 10.0, 100, target=1) == [(0.0, 2)]

@@ -35,13 +35,11 @@ def fleet(at: float = 0.0, *, kv: list[float], waiting: list[float] | None = Non
         ([0.1, 0.1], [1, 2], 2),
     ],
 )
-def test_one_more_where_room_is_scarce_and_one_fewer_where_the_rest_can_take_it(
-    kv: list[float], waiting: list[float], replicas: int
-) -> None:
+def test_wva_steps_by_one_replica_by_spare_room(kv: list[float], waiting: list[float], replicas: int) -> None:
     assert LlmdWva().decide(fleet(kv=kv, waiting=waiting)) == replicas
 
 
-def test_it_decides_every_thirty_seconds_by_the_peaks_of_a_minute() -> None:
+def test_wva_decides_every_30_s_by_peaks_of_a_minute() -> None:
     policy = LlmdWva()
     assert policy.decide(fleet(0.0, kv=[0.5, 0.5])) == 2
     # 4 waited at 15 s: (5 + 1) / 2 = 3 are spare at 30 s, enough; 5 at 30 s saturate, and 1 is spare.
@@ -52,7 +50,7 @@ def test_it_decides_every_thirty_seconds_by_the_peaks_of_a_minute() -> None:
     assert policy.decide(fleet(75.0, kv=[0.5, 0.5])) == 2
 
 
-def test_it_waits_while_replicas_start_or_drain_and_keeps_one() -> None:
+def test_wva_waits_while_replicas_start_and_keeps_one() -> None:
     policy = LlmdWva()
     assert policy.decide(fleet(0.0, kv=[0.9, 0.9], target=3)) == 3
     assert LlmdWva().decide(sample(0.0, held=9)) == 1
@@ -75,7 +73,7 @@ def tokens(policy: LlmdWvaTokens, kv: list[float], **rest: Any) -> int:
     return policy.decide(fleet(30.0, kv=kv, **ended, **rest))
 
 
-def test_replicas_are_added_for_demand_beyond_the_supply_of_all() -> None:
+def test_demand_beyond_the_supply_adds_replicas() -> None:
     # N = min(8192 * 128 / 640, 64) = 64, so c = 64 * (512 + 64) = 36,864, less than 80 % of 100,000.
     # D = 60,000: 60,000 / 0.85 - 36,864 = 33,724, one more.
     assert tokens(LlmdWvaTokens(), [0.6]) == 2
@@ -85,14 +83,14 @@ def test_replicas_are_added_for_demand_beyond_the_supply_of_all() -> None:
     assert tokens(LlmdWvaTokens(), [0.6], held=100) == 4
 
 
-def test_replicas_are_taken_for_what_the_ready_supply_beyond_demand() -> None:
+def test_supply_beyond_the_demand_removes_replicas() -> None:
     # D = 4 * 5,000; (4 * 36,864 - 20,000 / 0.7) / 36,864 = 3.2.
     assert tokens(LlmdWvaTokens(), [0.05] * 4) == 1
     # D = 4 * 15,000: 60,000 / 0.7 = 85,714 of 147,456: 1.7.
     assert tokens(LlmdWvaTokens(), [0.15] * 4) == 3
 
 
-def test_a_queue_shows_what_a_replica_can_compute() -> None:
+def test_queue_shows_the_compute_capacity_of_a_replica() -> None:
     policy = LlmdWvaTokens()
     # 5 wait at 30,000 tokens: c = 30,000. D = 30,000 + 5 * 512 = 32,560; / 0.85 - 30,000 = 8,306: one more.
     assert tokens(policy, [0.3], waiting=[5]) == 2
@@ -103,7 +101,7 @@ def test_a_queue_shows_what_a_replica_can_compute() -> None:
     assert policy.decide(fleet(90.0, kv=[0.24], **ended)) == 1
 
 
-def test_without_requests_or_replicas_it_keeps_one() -> None:
+def test_one_replica_is_kept_without_requests() -> None:
     policy = LlmdWvaTokens()
     assert policy.decide(sample(0.0, held=5)) == 1
     assert [policy.decide(sample(15.0 * n, target=1, held=5)) for n in range(1, 5)] == [1] * 4

@@ -90,7 +90,7 @@ CONFIGS: list[dict[str, float]] = [
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_every_target_is_rays_where_arithmetic_is_exact(
+def test_targets_equal_rays_where_arithmetic_is_exact(
     config: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Quarters of a second and whole requests: no rounding anywhere, so whole numbers of replicas are hit.
@@ -100,7 +100,7 @@ def test_every_target_is_rays_where_arithmetic_is_exact(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_target_is_rays_at_its_own_pace(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_equal_rays_at_its_own_pace(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tenths of a second round; a target that whole requests never add up to keeps rounding out of decisions.
     config = {"target_ongoing_requests": 2.0317, "downscale_delay_s": 25.0}
 
@@ -124,7 +124,7 @@ def compare(
 # By hand.
 
 
-def test_up_after_its_delay_and_down_after_its_own() -> None:
+def test_each_direction_has_its_own_delay() -> None:
     # 8 requests over a target of 2 are 4 replicas. The controller has the report of t=0 at 0.1 s, wants 4
     # from then on, and may have them 30 s later.
     policy = RayDefault()
@@ -136,11 +136,11 @@ def test_up_after_its_delay_and_down_after_its_own() -> None:
     assert drive(policy, 620.0, 3, target=4, begin=40.0) == [(650.1, 2)]
 
 
-def test_the_name_is_the_specification() -> None:
+def test_name_is_the_specification() -> None:
     assert (RayDefault().name, RayDefault(5).name) == ("ray", "ray:5")
 
 
-def test_a_fleet_without_numbers_is_told_apart_by_place() -> None:
+def test_replicas_without_numbers_are_known_by_place() -> None:
     anonymous, numbered = RayDefault(), RayDefault()
     for at in range(400):
         known = sample(at / 10, running=spread(9, 3))
