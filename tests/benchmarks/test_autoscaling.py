@@ -1,6 +1,6 @@
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,7 @@ from benchmarks.autoscaling.windows import Window, find_windows
 from benchmarks.common.pool import run_all
 from benchmarks.peers.policies import PUBLISHED
 from replay.defaults import KNOBS, ORACLE, OURS, STATIC
-from serve_app.learning.learn import apply_starting_values
-from serve_app.learning.state import PolicyState
 from serve_app.learning.step_time_fit import StepTimeFit
-from serve_app.policy.snapshot import Snapshot
 
 CALM = Window("calm", Path("calm.csv"), None, 1000, 3600.0, 1.5, 0.0)
 BURSTS = Window("bursts", Path("bursts.csv"), None, 1000, 3600.0, 4.0, 0.2)
@@ -92,15 +89,13 @@ def test_plan_runs_costly_policies_on_the_first_seed_only() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_wrong_prior_is_what_the_policy_starts_with(factor: float) -> None:
-    knobs = Variant("wrong", "wrong", prior=factor).knobs
-    nothing_seen = Snapshot(target=1, ready=1, ingress_ready=1, engines={}, ingress={})
+def test_wrong_prior_scales_each_coefficient(factor: float) -> None:
+    given = Variant("wrong", "wrong", prior=factor).knobs.starting_values
 
-    _, state = apply_starting_values(nothing_seen, knobs, PolicyState())
-
-    fresh, scaled = StepTimeFit().step_time(), state.service.step_time()
-    for name in ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s"):
-        assert getattr(scaled, name) == pytest.approx(factor * getattr(fresh, name)), name
+    assert given is not None
+    assert given.coefficients == pytest.approx(
+        [factor * value for value in astuple(StepTimeFit().step_time())]
+    )
     assert BASE.knobs == KNOBS
 
 
