@@ -75,7 +75,7 @@ async def test_a_report_that_cannot_be_sent_is_logged_and_ends_them_until_the_ne
     with caplog.at_level(logging.WARNING, "ray.serve"):
         replica.reports.start()
         await replica.turns(20)
-    assert caplog.messages == ["the report of held requests could not be sent at once"]
+    assert caplog.messages == ["the report of queued requests could not be sent at once"]
 
     replica.controller.fails = None
     replica.reports.start()
