@@ -149,7 +149,7 @@ def _count(
     arrivals = body_bytes = 0.0
     for source, seen in ingresses.items():
         start = ingress_totals.get(source, IngressTotals(seen.arrivals_total, seen.arrived_bytes_total))
-        # A report may be followed by an older one: see `serve_app.ingress.cold_reports`.
+        # A report may be followed by an older one: see `ColdReports` of the ingress.
         total = ingress_totals[source] = IngressTotals(
             max(start.arrivals, seen.arrivals_total), max(start.bytes, seen.arrived_bytes_total)
         )

@@ -16,9 +16,7 @@ from serve_app.telemetry.series import INTER_TOKEN_S
 
 SCRAPED = frozenset({"namespace", "pod", "instance", "job"})
 """What a scrape adds to every series."""
-MAKERS = frozenset(
-    f"serve_app/telemetry/{name}.py" for name in ("series", "tallied_histogram", "autoscaling_metrics")
-)
+MAKERS = frozenset(f"serve_app/telemetry/{name}.py" for name in ("series", "autoscaling_metrics"))
 """Files that use Ray's metrics, all of them on behalf of what `registered` makes."""
 _REPORTER = "ray.dashboard.modules.reporter.reporter_agent"
 

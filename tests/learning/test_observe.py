@@ -136,7 +136,7 @@ def test_at_the_first_look_the_past_is_unknown_and_a_total_that_falls_counts_not
 
 
 def test_an_older_report_that_follows_a_newer_one_counts_no_arrival_twice() -> None:
-    # A report sent at a cold start is newer than what Ray sends next; see `serve_app.ingress.cold_reports`.
+    # A report sent at a cold start is newer than what Ray sends next; see `ColdReports` of the ingress.
     state = after(with_totals(100), with_totals(107), with_totals(103), with_totals(109))
 
     assert sum(state.demand.buckets) == 9

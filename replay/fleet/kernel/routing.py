@@ -1,4 +1,4 @@
-"""How the ingress picks a replica for a request, as `Slots.take` does, and hands it over."""
+"""How the ingress picks a replica for a request, as `ReplicaSet.take` does, and hands it over."""
 
 import math
 
@@ -42,7 +42,7 @@ def held_anywhere(m: Memory, q: int) -> bool:
 def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
     """The ready replica for the next request, of those with fewer than `limit` in flight; NONE without one.
 
-    As `Slots.take`: if a replica can prefill the request within the time it may wait, the one where that
+    As `ReplicaSet.take`: if a replica can prefill the request within the time it may wait, the one where that
     delays requests least; else the one with the least load. Ties go to the fewest pending tokens, then the
     fewest requests in flight, then the replica unused for longest.
     """
