@@ -71,7 +71,7 @@ def test_a_key_given_twice_is_refused_by_its_lines(tmp_path: Path) -> None:
     assert problem(path) == "line 5 has the key of line 2 again; give each key once"
 
 
-def test_no_key_at_the_start_is_an_error_and_never_an_open_server(tmp_path: Path) -> None:
+def test_a_start_without_keys_is_an_error(tmp_path: Path) -> None:
     missing, empty, folder, closed = (tmp_path / name for name in ("missing", "empty", "folder", "closed"))
     empty.write_text("\n# none yet\n\n")
     folder.mkdir()
@@ -86,7 +86,7 @@ def test_no_key_at_the_start_is_an_error_and_never_an_open_server(tmp_path: Path
 @pytest.mark.parametrize(
     "line", [b"sk one", b"sk\tone", b"schl\xc3\xbcssel", b"sk\x00", b"\xef\xbb\xbfsk-one"]
 )
-def test_a_line_that_no_header_could_carry_is_told_by_its_number_alone(tmp_path: Path, line: bytes) -> None:
+def test_an_unusable_line_is_named_by_its_number(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"sk-good\n\n" + line + b"\n")
 
@@ -118,9 +118,7 @@ async def test_a_secret_that_is_swapped_is_in_force_a_second_later(
     assert caplog.messages == [f"http.api_keys_file = '{mounted.path}': has changed; keys in force: 2"]
 
 
-async def test_the_file_is_looked_at_once_a_second_and_read_when_it_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_file_is_read_once_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, clock = tmp_path / "keys", Clock()
     path.write_text("sk-one\n")
     keys = ApiKeyFile(str(path), clock)
@@ -158,7 +156,7 @@ async def test_the_file_is_looked_at_once_a_second_and_read_when_it_has_changed(
         ("sk new\n", "line 1 is not a key: printable ASCII without spaces, one per line"),
     ],
 )
-async def test_a_file_that_goes_bad_leaves_the_keys_before_in_force_and_is_told_once(
+async def test_a_damaged_file_leaves_the_previous_keys(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None, words: str
 ) -> None:
     path, clock = tmp_path / "keys", Clock()
@@ -181,7 +179,7 @@ async def test_a_file_that_goes_bad_leaves_the_keys_before_in_force_and_is_told_
     assert not await is_known(keys, b"sk-one")
 
 
-async def test_a_file_system_that_hangs_holds_up_one_request_for_a_moment_and_no_other(
+async def test_a_hanging_file_system_delays_one_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, clock, answers = tmp_path / "keys", Clock(), threading.Event()

@@ -68,9 +68,7 @@ async def test_another_model_at_zero_begins_the_second_anew_and_no_second_task(r
     assert await replica.turns(20) == list(range(1, 18))
 
 
-async def test_a_report_that_cannot_be_sent_is_logged_and_ends_them_until_the_next_start(
-    replica: Replica, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_report_ends_the_series(replica: Replica, caplog: pytest.LogCaptureFixture) -> None:
     replica.controller.fails = RuntimeError("Ray is gone")
     with caplog.at_level(logging.WARNING, "ray.serve"):
         replica.reports.start()

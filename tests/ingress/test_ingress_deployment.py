@@ -132,7 +132,7 @@ async def test_each_model_has_replicas_of_its_own(deployed: Deployed) -> None:
     assert [card["id"] for card in cards] == ["tide", "org/embed"]
 
 
-async def test_a_request_without_a_replica_is_held_and_reported_until_one_is_there(
+async def test_a_queued_request_is_reported_until_a_replica_comes(
     deployed: Deployed,
 ) -> None:
     await deployed.build()

@@ -65,9 +65,7 @@ def set_to(**knobs: Any) -> dict[str, Any]:
     return {"autoscaling": {"tide": knobs}}
 
 
-async def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes(
-    replica: Replica, clock: Clock
-) -> None:
+async def test_the_policy_reads_models_knobs_and_resources(replica: Replica, clock: Clock) -> None:
     await replica.store.apply({"autoscaling": {"tide": {"max_replicas": 8}}, "ingress": {"max_replicas": 2}})
 
     served = told()
@@ -83,7 +81,7 @@ async def test_the_policy_is_told_every_model_its_knobs_and_what_a_replica_takes
     assert stored(KNOBS, "shop")["at"] == clock.now
 
 
-async def test_changed_knobs_replace_those_before_and_what_is_not_said_again_is_a_default(
+async def test_omitted_knobs_return_to_their_defaults(
     replica: Replica,
 ) -> None:
     await replica.store.apply(set_to(max_replicas=8, headroom=2))
@@ -93,9 +91,7 @@ async def test_changed_knobs_replace_those_before_and_what_is_not_said_again_is_
     assert replica.live.of("tide") == Knobs(max_replicas=4)
 
 
-async def test_invalid_knobs_at_the_first_start_are_an_error_and_are_told_to_nobody(
-    replica: Replica, kv: StubKv
-) -> None:
+async def test_invalid_knobs_at_the_first_start_are_an_error(replica: Replica, kv: StubKv) -> None:
     with pytest.raises(SettingsError) as caught:
         await replica.store.apply(INVALID)
 
@@ -103,7 +99,7 @@ async def test_invalid_knobs_at_the_first_start_are_an_error_and_are_told_to_nob
     assert kv.kept == {}
 
 
-async def test_invalid_knobs_later_are_kept_out_logged_and_shown(
+async def test_later_invalid_knobs_are_rejected_and_shown(
     replica: Replica, caplog: pytest.LogCaptureFixture
 ) -> None:
     await replica.store.apply(set_to(max_replicas=8))
@@ -141,7 +137,7 @@ async def test_valid_knobs_after_invalid_ones_leave_nothing_rejected(replica: Re
     assert told().models["Engine-tide"].knobs == Knobs(max_replicas=3)
 
 
-async def test_a_replica_that_starts_while_invalid_knobs_are_deployed_goes_on_with_its_peers(
+async def test_a_new_replica_adopts_the_knobs_of_its_peers(
     replica: Replica,
 ) -> None:
     """Or else no ingress replica could be replaced until somebody mends the file."""
@@ -172,9 +168,7 @@ async def status_of(replica: Any) -> dict[str, Any]:
     return dict(status)
 
 
-async def test_what_the_policy_wrote_is_shown_and_is_at_most_half_a_second_old(
-    replica: Replica, clock: Clock
-) -> None:
+async def test_decisions_are_at_most_half_a_second_old(replica: Replica, clock: Clock) -> None:
     put_document(STATUS, "shop", {"at": 1, "models": {}})
     put_document(DECISIONS, "shop", [{"seq": 1, "model": "tide"}])
     assert await status_of(replica) == {"at": 1, "models": {}}
@@ -193,7 +187,7 @@ async def test_what_the_policy_wrote_is_shown_and_is_at_most_half_a_second_old(
     assert replica.store.age_s() == 0.0
 
 
-async def test_where_the_store_does_not_answer_the_last_that_was_read_is_shown_with_its_age(
+async def test_without_the_store_the_last_reading_is_shown(
     replica: Replica, clock: Clock, kv: StubKv
 ) -> None:
     put_document(STATUS, "shop", {"at": 1, "models": {}})
@@ -217,7 +211,7 @@ async def test_documents_of_another_version_are_as_good_as_none(replica: Replica
     assert await replica.store.decisions() == []
 
 
-async def test_knobs_are_in_force_at_once_and_published_once_the_store_answers(
+async def test_knobs_are_published_once_the_store_answers(
     replica: Replica, kv: StubKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GCS that does not answer must not hold up the event loop, where Ray hands knobs over."""

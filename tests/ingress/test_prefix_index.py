@@ -98,7 +98,7 @@ def test_tokens_follow_what_engines_find() -> None:
     assert known.tokens(expected) == round(asked.size / 3 * 0.9)
 
 
-def test_prompts_that_share_nothing_do_not_change_what_is_expected_of_those_that_do() -> None:
+def test_new_prompts_do_not_change_the_ratio_of_cached_ones() -> None:
     """Conversations of two bytes a token, and a flood of one and a half."""
     known = index("a", blocks=10_000)
     asked = prompt(*range(1, 21))
@@ -112,7 +112,7 @@ def test_prompts_that_share_nothing_do_not_change_what_is_expected_of_those_that
     assert known.tokens(known.sent("a", asked, asked.size)) == pytest.approx(asked.size / 2, rel=0.01)
 
 
-def test_traffic_with_other_bytes_per_token_is_not_taken_for_evictions() -> None:
+def test_other_bytes_per_token_are_no_evictions() -> None:
     """One kind has two bytes a token, the other one six; both are found where they are expected."""
     known = index("a", blocks=1000)
     kinds = [
@@ -152,7 +152,7 @@ def test_a_wrong_guess_at_an_answer_evicts_nothing() -> None:
     assert all(known.matched(prompt(1, 100 + number)) == {"a": 2 * BLOCK_BYTES} for number in range(30))
 
 
-def test_prompts_that_are_no_text_do_not_tell_how_many_bytes_a_token_has() -> None:
+def test_images_do_not_change_the_bytes_per_token() -> None:
     known = index("a")
     for size, tokens in ((8 << 20, 12), (40, 40_000), (512, 0)):
         asked = PromptPrefix(size, (1,), 0)

@@ -60,7 +60,7 @@ def error_event(frame: bytes) -> dict[str, Any]:
     return error
 
 
-async def test_a_held_stream_begins_with_comments_and_goes_on_with_the_engines() -> None:
+async def test_a_queued_stream_begins_with_comments() -> None:
     connection = await exchange(frames(FIRST, DONE))
 
     assert connection.status == 200
@@ -73,7 +73,7 @@ async def test_a_held_stream_begins_with_comments_and_goes_on_with_the_engines()
     }
 
 
-async def test_who_asked_for_no_stream_waits_in_silence() -> None:
+async def test_no_comments_without_a_stream() -> None:
     whole = await exchange(EngineReply(200, b'{"ok":1}'), stream=False)
     assert (whole.status, whole.body) == (200, b'{"ok":1}')
     assert whole.headers["content-type"] == "application/json"
@@ -82,14 +82,14 @@ async def test_who_asked_for_no_stream_waits_in_silence() -> None:
     assert (refused.status, refused.body, refused.headers["retry-after"]) == (503, LATE.body(), "42")
 
 
-async def test_a_refusal_after_comments_is_an_error_event_and_an_end() -> None:
+async def test_a_refusal_after_comments_is_an_error_event() -> None:
     connection = await exchange(LATE)
 
     assert connection.status == 200
     assert connection.body == COMMENTS + LATE.last_frames()
 
 
-async def test_an_engines_own_error_after_comments_is_an_error_event_and_an_end() -> None:
+async def test_an_engines_error_after_comments_is_an_error_event() -> None:
     body = ApiError(400, "temperature = 9", code="invalid_value").body().replace(b",", b",\n")
 
     connection = await exchange(EngineReply(400, body))
@@ -100,7 +100,7 @@ async def test_an_engines_own_error_after_comments_is_an_error_event_and_an_end(
     assert (done, end) == (b"data: [DONE]", b"")
 
 
-async def test_a_failure_nobody_foresaw_after_comments_is_an_error_event_and_an_end(
+async def test_an_unforeseen_failure_after_comments_is_an_error_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR, "ray.serve"):
@@ -134,7 +134,7 @@ async def test_comments_are_no_answer() -> None:
     assert engine.cancelled
 
 
-async def test_the_time_held_is_told_with_the_first_byte_and_the_end() -> None:
+async def test_traffic_hears_of_the_queue_time() -> None:
     traffic = TrafficLog()
 
     await exchange(frames(FIRST, DONE), traffic=traffic)

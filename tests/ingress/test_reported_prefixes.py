@@ -17,7 +17,7 @@ from tests.stub_engine import StubEngine, frames
 ASKED = PromptPrefix(3 * BLOCK_BYTES, (1, 2, 3), 9)
 
 
-async def test_the_engine_gets_what_is_expected_and_its_findings_correct_that(fleet: Fleet) -> None:
+async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
     engine = StubEngine(frames(FIRST, DONE), cached_tokens=0, prompt_tokens=300)
     await fleet.start(engine)
     known = fleet.known.prefixes
