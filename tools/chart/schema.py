@@ -1,7 +1,8 @@
 """`values.schema.json`: every value of the chart, closed, with its bounds.
 
-Settings and knobs take their bounds from the application, Kubernetes types from its API, descriptions from
-the comments in values.yaml. The rest is written down here, with the values of a section that go together.
+A default in values.yaml decides the type of its value, where it can: a switch, text, or text that may not be
+empty. Settings and knobs take their bounds from the application, Kubernetes types from its API, descriptions
+from the comments in values.yaml. The rest is written down here: bounds, choices, and values that go together.
 Patterns are in `files/values-rules.yaml` of the chart: Helm reports a pattern without the value.
 """
 
@@ -19,12 +20,7 @@ _NETWORKING = "io.k8s.api.networking.v1."
 _LABEL = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 _DAY_S = 86_400
 PROOF_SHAPES = ("llama-3.1-8b", "llama-3.2-3b", "llama-3.2-1b", "tiny")
-"""What random weights the GPU proof can make up."""
-
-
-def text(*, empty: bool = True) -> Schema:
-    """A string."""
-    return {"type": "string"} if empty else {"type": "string", "minLength": 1}
+"""Models that the GPU proof can make up random weights for."""
 
 
 def whole(least: int, most: int) -> Schema:
@@ -32,39 +28,141 @@ def whole(least: int, most: int) -> Schema:
     return {"type": "integer", "minimum": least, "maximum": most}
 
 
-def quantity() -> Schema:
-    """An amount as Kubernetes writes it."""
-    return {"type": ["string", "number"], "minLength": 1}
+def above_zero(most: float) -> Schema:
+    """A number above zero and at most `most`."""
+    return {"type": "number", "exclusiveMinimum": 0, "maximum": most}
 
 
-def flag() -> Schema:
-    """True or false."""
-    return {"type": "boolean"}
-
-
-def texts() -> Schema:
-    """A list of strings."""
-    return {"type": "array", "items": text(empty=False)}
-
-
-def pairs() -> Schema:
-    """Labels or annotations."""
-    return {"type": "object", "additionalProperties": {"type": "string"}}
-
-
-def closed(properties: Schema, required: tuple[str, ...] = (), *conditions: Schema) -> Schema:
-    """A mapping with these keys and no others, which meets the conditions."""
+def closed(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
+    """A mapping with these keys and no others."""
     schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
-    if required:
-        schema["required"] = list(required)
-    if len(conditions) == 1:
-        return schema | conditions[0]
-    return schema | ({"allOf": list(conditions)} if conditions else {})
+    return schema | ({"required": list(required)} if required else {})
 
 
+TEXT: Schema = {"type": "string", "minLength": 1}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+PAIRS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+QUANTITY: Schema = {"type": ["string", "number"], "minLength": 1}
 ON: Schema = {"const": True}
 GIVEN: Schema = {"minLength": 1}
 SOME: Schema = {"minItems": 1}
+
+_PARENT = dict.fromkeys(("group", "kind", "name", "namespace", "sectionName"), TEXT)
+_OBJECT_NAME = {"type": "object", "properties": {"name": GIVEN}, "required": ["name"]}
+_OBJECT: Schema = {
+    "type": ["object", "string"],  # a string is a template of objects
+    "required": ["apiVersion", "kind", "metadata"],
+    "properties": {"apiVersion": GIVEN, "kind": GIVEN, "metadata": _OBJECT_NAME},
+}
+_THRESHOLDS = "monitoring.prometheusRule.thresholds"
+_BOUNDED: dict[str, Schema] = {
+    "image.pullPolicy": choice("Always", "IfNotPresent", "Never"),
+    "image.pullSecrets": TEXTS,
+    "app.profile": choice("", "lowest-latency", "balanced", "lowest-cost"),
+    "app.drain_timeout_s": {"type": "number", "minimum": 0, "maximum": _DAY_S},
+    "initializingTimeoutSeconds": whole(0, _DAY_S),
+    "terminationGracePeriodSeconds": whole(1, 7 * _DAY_S) | {"type": ["integer", "null"]},
+    "preStopSeconds": whole(0, 300),
+    "tmpSizeLimit": QUANTITY,
+    "homeSizeLimit": QUANTITY,
+    "extraObjects": {"type": "array", "items": _OBJECT},
+    "head.terminationGracePeriodSeconds": whole(30, 3600),
+    "ingressWorkers.minWorkers": whole(1, 1000),
+    "autoscaler.upscalingMode": choice("Default", "Aggressive", "Conservative"),
+    "upgradeStrategy.type": choice("NewCluster", "NewClusterWithIncrementalUpgrade", "None"),
+    "upgradeStrategy.stepSizePercent": whole(1, 100),
+    "upgradeStrategy.intervalSeconds": whole(1, _DAY_S),
+    "upgradeStrategy.maxSurgePercent": whole(0, 100),
+    "modelCache.type": choice("none", "pvc", "hostPath"),
+    "modelCache.pvc.accessMode": choice("ReadWriteMany", "ReadWriteOnce"),
+    "modelCache.pvc.size": QUANTITY,
+    "modelCache.preDownload.nodes": whole(1, 1000),
+    "modelCache.preDownload.backoffLimit": whole(0, 1000),
+    "modelCache.preDownload.activeDeadlineSeconds": whole(60, 30 * _DAY_S),
+    "service.type": choice("ClusterIP", "NodePort", "LoadBalancer"),
+    "ingress.hosts": TEXTS,
+    "gateway.parentRefs": {"type": "array", "items": closed(_PARENT | {"port": whole(1, 65535)}, ("name",))},
+    "gateway.hostnames": TEXTS,
+    "podDisruptionBudget.maxUnavailable": whole(0, 1000),
+    "priorityClass.value": whole(-2_147_483_648, 1_000_000_000),
+    "priorityClass.preemptionPolicy": choice("PreemptLowerPriority", "Never"),
+    "monitoring.prometheusRule.selector": {"type": ["string", "null"]},
+    f"{_THRESHOLDS}.ttft_target_s": above_zero(3600),
+    f"{_THRESHOLDS}.itl_target_s": above_zero(3600),
+    f"{_THRESHOLDS}.hundred_tokens_s": above_zero(3600),
+    f"{_THRESHOLDS}.error_ratio": above_zero(1),
+    f"{_THRESHOLDS}.rejected_ratio": above_zero(1),
+    f"{_THRESHOLDS}.gpu_utilization_percent": above_zero(100),
+    f"{_THRESHOLDS}.min_requests": whole(0, 1_000_000),
+    f"{_THRESHOLDS}.min_errors": whole(0, 1_000_000),
+    f"{_THRESHOLDS}.queued_requests": whole(1, 1_000_000),
+    f"{_THRESHOLDS}.cold_start_factor": {"type": "number", "minimum": 1, "maximum": 100},
+    f"{_THRESHOLDS}.cold_start_s": above_zero(_DAY_S),
+    f"{_THRESHOLDS}.flaps_per_hour": whole(1, 1000),
+    "monitoring.dashboards.folder": {"type": "string"},
+    "monitoring.dashboards.gpuHourPrice": {"type": "number", "minimum": 0},
+    "tests.timeoutSeconds": whole(10, _DAY_S),
+    "tests.gpuProof.randomWeights": choice("", *PROOF_SHAPES),
+    "tests.gpuProof.minutes": {"type": "number", "minimum": 2, "maximum": 240},
+    "tests.gpuProof.timeoutSeconds": whole(60, _DAY_S),
+}
+_BY_NAME: dict[str, Schema] = {
+    **dict.fromkeys(("labels", "annotations", "podLabels", "podAnnotations", "nodeSelector"), PAIRS),
+    "minWorkers": whole(0, 1000),
+    "maxWorkers": whole(1, 1000),
+    "idleTimeoutSeconds": whole(0, _DAY_S),
+}
+_KUBERNETES = {
+    "resources": f"{_CORE}ResourceRequirements",
+    "affinity": f"{_CORE}Affinity",
+    "podSecurityContext": f"{_CORE}PodSecurityContext",
+    "securityContext": f"{_CORE}SecurityContext",
+}
+_KUBERNETES_LISTS = {
+    "tolerations": f"{_CORE}Toleration",
+    "env": f"{_CORE}EnvVar",
+    "extraEnv": f"{_CORE}EnvVar",
+    "extraVolumes": f"{_CORE}Volume",
+    "extraVolumeMounts": f"{_CORE}VolumeMount",
+    "topologySpreadConstraints": f"{_CORE}TopologySpreadConstraint",
+    "tls": f"{_NETWORKING}IngressTLS",
+    "clients": f"{_NETWORKING}NetworkPolicyPeer",
+    "monitoring": f"{_NETWORKING}NetworkPolicyPeer",
+    "operator": f"{_NETWORKING}NetworkPolicyPeer",
+    "to": f"{_NETWORKING}NetworkPolicyEgressRule",
+}
+_EGRESS_ON = {"properties": {"enabled": ON}, "required": ["enabled"]}
+_ASKS_FOR_CPU = {
+    "properties": {"requests": {"properties": {"cpu": GIVEN}, "required": ["cpu"]}},
+    "required": ["requests"],
+}
+_CONDITIONS: dict[str, Schema] = {
+    # KubeRay tells Ray the requested CPUs before there is a pod.
+    "ingressWorkers": {"allOf": [{"properties": {"resources": _ASKS_FOR_CPU}, "required": ["resources"]}]},
+    "upgradeStrategy": when(
+        {"type": {"const": "NewClusterWithIncrementalUpgrade"}}, {"gatewayClassName": GIVEN}
+    ),
+    "gateway": when({"enabled": ON}, {"parentRefs": SOME}),
+    "networkPolicy": {
+        "allOf": [
+            when({"enabled": ON}, {"operator": SOME}),
+            when(
+                {"enabled": ON, "egress": _EGRESS_ON},
+                {"egress": {"properties": {"to": SOME}, "required": ["to"]}},
+            ),
+        ]
+    },
+    "podDisruptionBudget": when({"enabled": ON}, {"maxUnavailable": {"minimum": 1}}),
+    # Without a name the operator would give the rights of the head to every pod of the namespace.
+    "serviceAccount": when({"create": {"const": False}}, {"name": GIVEN}),
+    "gcsFaultTolerance": {
+        "allOf": [
+            when({"enabled": ON}, {"redisAddress": GIVEN}),
+            when({"enabled": ON, "usernameKey": GIVEN}, {"existingSecret": GIVEN}),
+        ]
+    },
+    "tests.gpuProof": when({"model": GIVEN}, {"randomWeights": {"const": ""}}, required=False),
+}
 
 
 class ValuesSchema:
@@ -74,15 +172,23 @@ class ValuesSchema:
         self._comments = comments
         self._defaults = defaults
         self._kubernetes = KubernetesTypes()
-        self._settings = SettingsTypes()
+        settings = self._settings = SettingsTypes()
+        self._by_path = _BOUNDED | {
+            "app.http": settings.http(),
+            "app.ingress": settings.ingress(),
+            "app.request_log": settings.request_log(),
+            "models": {
+                "type": "object",
+                "propertyNames": {"pattern": _LABEL, "maxLength": 63},
+                "additionalProperties": settings.model(),
+            },
+        }
 
     def build(self) -> Schema:
-        """The whole document."""
-        properties = (
-            self._general() | self._application() | self._workers() | self._parts() | self._monitoring()
-        )
+        """The whole document. Raises KeyError for a value whose type no default and no table gives."""
+        schema = self._section(self._defaults, "")
         # Helm adds `global` wherever the chart is a part of another.
-        schema = closed(properties | {"global": {"type": "object"}})
+        schema["properties"]["global"] = {"type": "object"}
         schema = json.loads(json.dumps(schema))  # parts that are used twice have descriptions of their own
         self._describe(schema)
         require(schema, self._defaults)
@@ -94,282 +200,53 @@ class ValuesSchema:
             "definitions": dict(sorted(definitions.items())),
         }
 
-    def _general(self) -> Schema:
-        core = self._core
-        return {
-            "nameOverride": text(),
-            "fullnameOverride": text(),
-            "image": closed(
-                {
-                    "repository": text(),
-                    "tag": text(),
-                    "digest": text(),
-                    "pullPolicy": choice("Always", "IfNotPresent", "Never"),
-                    "pullSecrets": texts(),
-                }
-            ),
-            "rayVersion": text(empty=False),
-            "fastDataPath": flag(),
-            "initializingTimeoutSeconds": whole(0, _DAY_S),
-            "terminationGracePeriodSeconds": whole(1, 7 * _DAY_S) | {"type": ["integer", "null"]},
-            "preStopSeconds": whole(0, 300),
-            "podSecurityContext": core("PodSecurityContext"),
-            "securityContext": core("SecurityContext"),
-            "tmpSizeLimit": quantity(),
-            "homeSizeLimit": quantity(),
-            "extraVolumes": self._kubernetes.list_of(f"{_CORE}Volume"),
-            "extraVolumeMounts": self._kubernetes.list_of(f"{_CORE}VolumeMount"),
-            "extraEnv": self._env(),
-            # Objects of any kind, or templates of objects.
-            "extraObjects": {
-                "type": "array",
-                "items": {
-                    "type": ["object", "string"],
-                    "required": ["apiVersion", "kind", "metadata"],
-                    "properties": {
-                        "apiVersion": GIVEN,
-                        "kind": GIVEN,
-                        "metadata": {"type": "object", "properties": {"name": GIVEN}, "required": ["name"]},
-                    },
-                },
-            },
-        }
+    def _section(self, defaults: Mapping[str, Any], path: str) -> Schema:
+        values = {name: self._value(name, default, path) for name, default in defaults.items()}
+        return closed(values) | _CONDITIONS.get(path, {})
 
-    def _application(self) -> Schema:
-        settings = self._settings
-        models = {
-            "type": "object",
-            "propertyNames": {"pattern": _LABEL, "maxLength": 63},
-            "additionalProperties": settings.model(),
-        }
-        app = {
-            "profile": choice("", "lowest-latency", "balanced", "lowest-cost"),
-            "drain_timeout_s": {"type": "number", "minimum": 0, "maximum": _DAY_S},
-            "http": settings.http(),
-            "ingress": settings.ingress(),
-            "request_log": settings.request_log(),
-            "zygote": flag(),
-        }
-        return {"app": closed(app), "models": models}
+    def _value(self, name: str, default: Any, section: str) -> Schema:
+        path = f"{section}.{name}".removeprefix(".")
+        if path == "gpuProfiles":
+            return self._profiles()
+        if path in self._by_path:
+            return self._by_path[path]
+        if isinstance(default, list) or name == "topologySpreadConstraints":
+            listed = self._kubernetes.list_of(_KUBERNETES_LISTS[name])
+            return listed | ({"type": ["array", "null"]} if default is None else {})
+        if name in _KUBERNETES:
+            return self._kubernetes.of(_KUBERNETES[name])
+        if isinstance(default, bool):
+            return {"type": "boolean"}
+        if isinstance(default, str):
+            return TEXT if default else {"type": "string"}
+        if isinstance(default, Mapping) and name not in _BY_NAME:
+            return self._section(default, path)
+        return _BY_NAME[name]
 
-    def _workers(self) -> Schema:
-        scheduling = {
-            "nodeSelector": pairs(),
-            "tolerations": self._kubernetes.list_of(f"{_CORE}Toleration"),
-            "affinity": self._core("Affinity"),
-        }
-        bounds = {
-            "minWorkers": whole(0, 1000),
-            "maxWorkers": whole(1, 1000),
-            "idleTimeoutSeconds": whole(0, _DAY_S),
-        }
-        pods = {"podAnnotations": pairs(), "podLabels": pairs(), "priorityClassName": text()}
-        profile = bounds | scheduling | {"runtimeClassName": text(), "env": self._env()}
-        size = {"memory": text(empty=False)}
-        size |= {"shm": size["memory"], "cpu": {"type": ["string", "integer"], "minLength": 1}}
+    def _profiles(self) -> Schema:
+        size = {"memory": TEXT, "shm": TEXT, "cpu": {"type": ["string", "integer"], "minLength": 1}}
         of_gpus = {
-            "accelerator_type": text(empty=False),
-            "gpuResource": text(empty=False),
+            "accelerator_type": TEXT,
+            "gpuResource": TEXT,
             "gpusPerNode": whole(1, 64),
-            "perGpu": closed(size, ("cpu", "memory", "shm")),
+            "perGpu": closed(size, tuple(size)),
         }
-        of_cpus = {"perPod": closed(size, ("cpu", "memory", "shm"))}
+        of_cpus = {"perPod": closed(size, tuple(size))}
         absent = {"type": "null"}
         of_device = {
             "if": {"properties": {"device": {"const": "gpu"}}},
             "then": {"required": [*of_gpus], "properties": dict.fromkeys(of_cpus, absent)},
             "else": {"required": [*of_cpus], "properties": dict.fromkeys(of_gpus, absent)},
         }
-        profiles = {
+        [cpu] = [profile for profile in self._defaults["gpuProfiles"].values() if profile["device"] == "cpu"]
+        both = {name: self._value(name, cpu[name], "") for name in cpu if name not in ("device", "perPod")}
+        profile = of_gpus | of_cpus | both | {"device": choice("gpu", "cpu")}
+        required = ("device", "minWorkers", "maxWorkers", "idleTimeoutSeconds")
+        return {
             "type": "object",
             "propertyNames": {"pattern": _LABEL, "maxLength": 40},
-            "additionalProperties": closed(
-                of_gpus | of_cpus | profile | {"device": choice("gpu", "cpu")}, ("device", *bounds), of_device
-            ),
+            "additionalProperties": closed(profile, required) | of_device,
         }
-        head = scheduling | pods | {"resources": self._core("ResourceRequirements"), "env": self._env()}
-        spread = self._kubernetes.list_of(f"{_CORE}TopologySpreadConstraint")
-        ingress = head | bounds | {"minWorkers": whole(1, 1000)}
-        # KubeRay tells Ray the requested CPUs before there is a pod.
-        cpu = {"properties": {"cpu": GIVEN}, "required": ["cpu"]}
-        requests = {"properties": {"requests": cpu}, "required": ["requests"]}
-        with_cpu = {"allOf": [{"properties": {"resources": requests}, "required": ["resources"]}]}
-        ingress["topologySpreadConstraints"] = spread | {"type": ["array", "null"]}
-        autoscaler = {
-            "upscalingMode": choice("Default", "Aggressive", "Conservative"),
-            "idleTimeoutSeconds": whole(0, _DAY_S),
-            "resources": self._core("ResourceRequirements"),
-        }
-        upgrade = {
-            "type": choice("NewCluster", "NewClusterWithIncrementalUpgrade", "None"),
-            "stepSizePercent": whole(1, 100),
-            "intervalSeconds": whole(1, _DAY_S),
-            "maxSurgePercent": whole(0, 100),
-            "gatewayClassName": text(),
-        }
-        return {
-            "gpuProfiles": profiles,
-            "head": closed(head | {"terminationGracePeriodSeconds": whole(30, 3600)}),
-            "ingressWorkers": closed(ingress) | with_cpu,
-            "engineWorkers": closed(pods | {"topologySpreadConstraints": spread}),
-            "autoscaler": closed(autoscaler),
-            "upgradeStrategy": closed(
-                upgrade,
-                (),
-                when({"type": {"const": "NewClusterWithIncrementalUpgrade"}}, {"gatewayClassName": GIVEN}),
-            ),
-        }
-
-    def _parts(self) -> Schema:
-        listed = self._kubernetes.list_of
-        peers = listed(f"{_NETWORKING}NetworkPolicyPeer")
-        secret = {"existingSecret": text(), "key": text(empty=False)}
-        job = {
-            "enabled": flag(),
-            "nodes": whole(1, 1000),
-            "backoffLimit": whole(0, 1000),
-            "activeDeadlineSeconds": whole(60, 30 * _DAY_S),
-            "resources": self._core("ResourceRequirements"),
-            "nodeSelector": pairs(),
-            "tolerations": listed(f"{_CORE}Toleration"),
-        }
-        claim = {
-            "existingClaim": text(),
-            "accessMode": choice("ReadWriteMany", "ReadWriteOnce"),
-            "storageClassName": text(),
-            "size": quantity(),
-            "keep": flag(),
-        }
-        cache = {
-            "type": choice("none", "pvc", "hostPath"),
-            "mountPath": text(empty=False),
-            "compiled": flag(),
-            "pvc": closed(claim),
-            "hostPath": closed({"path": text(empty=False)}),
-            "preDownload": closed(job),
-        }
-        route = {"enabled": flag(), "annotations": pairs()}
-        parent = {name: text(empty=False) for name in ("group", "kind", "name", "namespace", "sectionName")}
-        parents = {"type": "array", "items": closed(parent | {"port": whole(1, 65535)}, ("name",))}
-        policy = {
-            "enabled": flag(),
-            "clients": peers,
-            "monitoring": peers,
-            "operator": peers,
-            "egress": closed({"enabled": flag(), "to": listed(f"{_NETWORKING}NetworkPolicyEgressRule")}),
-        }
-        redis = {
-            "enabled": flag(),
-            "redisAddress": text(),
-            "existingSecret": text(),
-            "passwordKey": text(empty=False),
-            "usernameKey": text(),
-            "externalStorageNamespace": text(),
-        }
-        proof = {
-            "enabled": flag(),
-            "image": closed({"repository": text(), "tag": text(), "digest": text()}),
-            "gpuProfile": text(),
-            "model": text(),
-            "randomWeights": choice("", *PROOF_SHAPES),
-            "minutes": {"type": "number", "minimum": 2, "maximum": 240},
-            "timeoutSeconds": whole(60, _DAY_S),
-        }
-        return {
-            "apiKeys": closed(secret),
-            "rayAuth": closed({"existingSecret": text()}),
-            "huggingFaceToken": closed(secret),
-            "modelCache": closed(cache),
-            "service": closed(
-                {"type": choice("ClusterIP", "NodePort", "LoadBalancer"), "annotations": pairs()}
-            ),
-            "ingress": closed(
-                route | {"className": text(), "hosts": texts(), "tls": listed(f"{_NETWORKING}IngressTLS")}
-            ),
-            "gateway": closed(
-                route | {"parentRefs": parents, "hostnames": texts()},
-                (),
-                when({"enabled": ON}, {"parentRefs": SOME}),
-            ),
-            "networkPolicy": closed(
-                policy,
-                (),
-                when({"enabled": ON}, {"operator": SOME}),
-                when(
-                    {"enabled": ON, "egress": {"properties": {"enabled": ON}, "required": ["enabled"]}},
-                    {"egress": {"properties": {"to": SOME}, "required": ["to"]}},
-                ),
-            ),
-            "podDisruptionBudget": closed(
-                {"enabled": flag(), "maxUnavailable": whole(0, 1000)},
-                (),
-                when({"enabled": ON}, {"maxUnavailable": {"minimum": 1}}),
-            ),
-            # Without one the operator would give the rights of the head to every pod of the namespace.
-            "serviceAccount": closed(
-                {"create": flag(), "name": text(), "annotations": pairs()},
-                (),
-                when({"create": {"const": False}}, {"name": GIVEN}),
-            ),
-            "rbac": closed({"nodeAwareness": flag()}),
-            "priorityClass": closed(
-                {
-                    "create": flag(),
-                    "value": whole(-2_147_483_648, 1_000_000_000),
-                    "preemptionPolicy": choice("PreemptLowerPriority", "Never"),
-                }
-            ),
-            "gcsFaultTolerance": closed(
-                redis,
-                (),
-                when({"enabled": ON}, {"redisAddress": GIVEN}),
-                when({"enabled": ON, "usernameKey": GIVEN}, {"existingSecret": GIVEN}),
-            ),
-            "tests": closed(
-                {
-                    "timeoutSeconds": whole(10, _DAY_S),
-                    "model": text(),
-                    "gpuProof": closed(
-                        proof, (), when({"model": GIVEN}, {"randomWeights": {"const": ""}}, required=False)
-                    ),
-                }
-            ),
-        }
-
-    def _monitoring(self) -> Schema:
-        seconds: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 3600}
-        ratio: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-        thresholds = {
-            "ttft_target_s": seconds,
-            "itl_target_s": seconds,
-            "hundred_tokens_s": seconds,
-            "error_ratio": ratio,
-            "rejected_ratio": ratio,
-            "min_requests": whole(0, 1_000_000),
-            "min_errors": whole(0, 1_000_000),
-            "queued_requests": whole(1, 1_000_000),
-            "cold_start_factor": {"type": "number", "minimum": 1, "maximum": 100},
-            "cold_start_s": {"type": "number", "exclusiveMinimum": 0, "maximum": _DAY_S},
-            "flaps_per_hour": whole(1, 1000),
-            "gpu_utilization_percent": {"type": "number", "exclusiveMinimum": 0, "maximum": 100},
-        }
-        monitor = {"enabled": flag(), "interval": text(empty=False)}
-        rule = {"enabled": flag(), "runbookBase": text(), "selector": {"type": ["string", "null"]}}
-        rule["thresholds"] = closed(thresholds)
-        boards = {"enabled": flag(), "folder": text(), "gpuHourPrice": {"type": "number", "minimum": 0}}
-        labels = {"labels": pairs()}
-        monitoring = {
-            "podMonitor": closed(monitor | labels),
-            "prometheusRule": closed(rule | labels),
-            "dashboards": closed(boards | labels),
-        }
-        return {"monitoring": closed(monitoring)}
-
-    def _env(self) -> Schema:
-        return self._kubernetes.list_of(f"{_CORE}EnvVar")
-
-    def _core(self, kind: str) -> Schema:
-        return self._kubernetes.of(f"{_CORE}{kind}")
 
     def _describe(self, schema: Schema) -> None:
         """Write every comment of values.yaml to its value; entries of `gpuProfiles` share theirs."""
