@@ -18,7 +18,7 @@ _TOTALS: Sequence[tuple[str, Callable[[Measured], float | None], str]] = (
 
 
 def to_markdown(starts: Sequence[Measured], facts: Mapping[str, Mapping[str, str]]) -> str:
-    """Tables for people."""
+    """Tables for people. Ratios are to the system that was started first."""
     lines = [
         f"- {title}: " + ", ".join(f"{k} {v}" for k, v in group.items()) for title, group in facts.items()
     ]
@@ -31,7 +31,6 @@ def to_markdown(starts: Sequence[Measured], facts: Mapping[str, Mapping[str, str
         for start in sorted(starts, key=lambda start: start.round):
             if start.replicas == replicas:
                 by_system.setdefault(start.system, []).append(start)
-        by_system = {name: by_system[name] for name in SYSTEMS if name in by_system}
         parts.append(f"## {replicas} replica{'s at once' if replicas > 1 else ''}")
         parts.append(_totals(by_system))
         if any(start.phases_s for mine in by_system.values() for start in mine):

@@ -33,8 +33,8 @@ def to_markdown(results: Results, facts: Mapping[str, Mapping[str, str]]) -> str
         rows = list(_rows(by_server))
         parts.append(table(["", *(title for title, _, _ in _METRICS)], rows))
         parts.append(_processes(by_server))
-    parts += ["## Starts", _starts(results), *doubts(results)]
-    return "\n\n".join(parts) + "\n"
+    parts += ["## Starts", _starts(results), "\n".join(doubts(results))]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _by_server(results: Results, level: int) -> dict[str, list[Measured]]:
