@@ -2,25 +2,17 @@
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import httpx
-
 from benchmarks import REPOSITORY
 from benchmarks.cold_start.measure import SYSTEMS, Case, Measured, measure
 from benchmarks.cold_start.report import to_markdown
-from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
-from benchmarks.common.server_process import ServerError
-from benchmarks.common.supervise import TERM_S
-from benchmarks.serving_overhead.__main__ import add_engine, numbers, take_engine
+from benchmarks.serving_overhead.__main__ import add_engine, carry_out, numbers, take_engine
 from loadtests.machine import machine, versions
-from serve_app.cli.ray_processes import stop_descendants
 
 _KV_CACHE_BYTES = 256 << 20
 _TIMEOUT_S = 240.0
@@ -87,28 +79,9 @@ def _benchmark(options: argparse.Namespace, work: Path) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """0 when all went well, 1 when a server did not start or answer, 130 when interrupted."""
+    """The exit status of `carry_out`."""
     options = parse(argv)
-    end_on_signals()
-    options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="cs-", dir="/tmp"))  # Short: see `Case.work`.
-    try:
-        text = _benchmark(options, work)
-    except (ServerError, httpx.HTTPError) as error:
-        say(f"FAILED: {error or type(error).__name__}")
-        say(f"server logs: {options.out / 'logs'}; Ray's own logs: {work}")
-        return 1
-    except KeyboardInterrupt:
-        shutil.rmtree(work, ignore_errors=True)
-        say("interrupted")
-        return 130
-    finally:
-        stop_descendants(TERM_S)
-    shutil.rmtree(work, ignore_errors=True)
-    (options.out / "results.md").write_text(text, encoding="utf-8")
-    print(text)
-    say(f"results: {options.out / 'results.md'} and starts.jsonl")
-    return 0
+    return carry_out(options.out, lambda work: _benchmark(options, work))
 
 
 if __name__ == "__main__":

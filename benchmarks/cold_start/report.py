@@ -5,6 +5,7 @@ from statistics import median
 
 from benchmarks.cold_start.measure import SYSTEMS, Measured
 from benchmarks.common.markdown import table
+from benchmarks.serving_overhead.report import spread
 
 _OTHER_CORES = 0.1
 """A start during which others used more is doubtful."""
@@ -22,9 +23,7 @@ def to_markdown(starts: Sequence[Measured], facts: Mapping[str, Mapping[str, str
     lines = [
         f"- {title}: " + ", ".join(f"{k} {v}" for k, v in group.items()) for title, group in facts.items()
     ]
-    lines.append(
-        "- Medians, with lowest and highest; then the median of the round-by-round ratios to the first."
-    )
+    lines.append("- Each cell: median over rounds; lowest to highest round. Ratios are round by round.")
     parts = ["# Cold start", "\n".join(lines)]
     for replicas in dict.fromkeys(start.replicas for start in starts):
         by_system: dict[str, list[Measured]] = {}
@@ -45,27 +44,28 @@ def to_markdown(starts: Sequence[Measured], facts: Mapping[str, Mapping[str, str
 
 
 def _totals(by_system: Mapping[str, Sequence[Measured]]) -> str:
-    base = next(iter(by_system.values()))
-    rows = [
-        [SYSTEMS[system].title, str(len(mine)), *(_cell(mine, base, read, form) for _, read, form in _TOTALS)]
-        for system, mine in by_system.items()
-    ]
+    """A row for each system, and one for its ratios to the first, round by round: slow drifts cancel."""
+    base, rows = next(iter(by_system.values())), []
+    for system, mine in by_system.items():
+        title = SYSTEMS[system].title
+        cells = [_cell([read(one) for one in mine], form) for _, read, form in _TOTALS]
+        rows.append([title, str(len(mine)), *cells])
+        if len(mine) == len(base) and mine is not base:
+            pairs = list(zip(mine, base, strict=True))
+            ratios = [
+                _cell([_ratio(read(one), read(b)) for one, b in pairs], ".2f") for _, read, _ in _TOTALS
+            ]
+            rows.append([f"ratio of {title}", "", *ratios])
     return table(["", "starts", *(title for title, _, _ in _TOTALS)], rows)
 
 
-def _cell(
-    mine: Sequence[Measured], base: Sequence[Measured], read: Callable[[Measured], float | None], form: str
-) -> str:
-    values = [value for one in mine if (value := read(one)) is not None]
-    if not values:
-        return "-"
-    spread = f" ({min(values):{form}}-{max(values):{form}})" if len(values) > 1 else ""
-    bases = [value for one in base if (value := read(one))]
-    if mine is base or len(bases) != len(values):
-        return f"{median(values):{form}}{spread}"
-    # Round by round: slow drifts of the machine cancel out.
-    ratio = median(one / other for one, other in zip(values, bases, strict=True))
-    return f"{median(values):{form}}{spread}, ratio {ratio:.2f}"
+def _cell(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return spread(known, form) if known else "-"
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None
 
 
 def _phases(by_system: Mapping[str, Sequence[Measured]]) -> str:

@@ -5,8 +5,11 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
+
+from httpx import HTTPError
 
 from benchmarks import REPOSITORY
 from benchmarks.common.interruption import end_on_signals
@@ -100,15 +103,28 @@ def _benchmark(plan: Plan, work: Path, out: Path) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """0 when all went well, 1 on any failed reply or server, 130 when interrupted."""
+    """The exit status of `carry_out`."""
     plan, out = parse(argv)
+    return carry_out(out, lambda work: _benchmark(plan, work, out))
+
+
+def carry_out(out: Path, benchmark: Callable[[Path], str]) -> int:
+    """Print the tables of a benchmark and write them to `out`. No process or temporary file is left.
+
+    Args:
+        out: The folder for results.
+        benchmark: Takes a folder with a short path, since Ray puts unix sockets below it. Returns tables.
+
+    Returns:
+        0 when all went well, 1 when a server did not start or answer, 130 when interrupted.
+    """
     end_on_signals()
     out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="so-", dir="/tmp"))  # Short: see `Start.work`.
+    work = Path(tempfile.mkdtemp(prefix="so-", dir="/tmp"))
     try:
-        text = _benchmark(plan, work, out)
-    except (LoadError, ServerError) as error:
-        say(f"FAILED: {error}")
+        text = benchmark(work)
+    except (LoadError, ServerError, HTTPError) as error:
+        say(f"FAILED: {error or type(error).__name__}")
         say(f"server logs: {out / 'logs'}; Ray's own logs: {work}")
         return 1
     except KeyboardInterrupt:
@@ -120,7 +136,7 @@ def main(argv: list[str]) -> int:
     shutil.rmtree(work, ignore_errors=True)
     (out / "results.md").write_text(text, encoding="utf-8")
     print(text)
-    say(f"results: {out / 'results.md'} and results.json")
+    say(f"results: {out}")
     return 0
 
 

@@ -50,7 +50,7 @@ def _rows(by_server: Mapping[str, Sequence[Measured]]) -> Iterator[list[str]]:
     """A row for each server, and one for its ratios to the first, round by round: slow drifts cancel."""
     base = next(iter(by_server.values()))
     for server, mine in by_server.items():
-        yield [TITLES[server], *(_spread([read(m) for m in mine], form) for _, read, form in _METRICS)]
+        yield [TITLES[server], *(spread([read(m) for m in mine], form) for _, read, form in _METRICS)]
         if mine is not base:
             yield [f"ratio of {TITLES[server]}", *(_ratios(mine, base, read) for _, read, _ in _METRICS)]
 
@@ -58,10 +58,10 @@ def _rows(by_server: Mapping[str, Sequence[Measured]]) -> Iterator[list[str]]:
 def _ratios(mine: Sequence[Measured], base: Sequence[Measured], read: Callable[[Measured], float]) -> str:
     if not all(read(b) for b in base):
         return "-"
-    return _spread([read(m) / read(b) for m, b in zip(mine, base, strict=True)], ".2f")
+    return spread([read(m) / read(b) for m, b in zip(mine, base, strict=True)], ".2f")
 
 
-def _spread(values: Sequence[float], form: str) -> str:
+def spread(values: Sequence[float], form: str) -> str:
     """Median; lowest to highest."""
     return f"{median(values):{form}}; {min(values):{form}}-{max(values):{form}}"
 

@@ -25,8 +25,9 @@ def cells(text: str, first: str) -> list[list[str]]:
 def test_totals_have_medians_spreads_and_ratios_round_by_round() -> None:
     second = [replace(VLLM, first_token_s=30.0, round=2), replace(OURS, first_token_s=3.0, round=2)]
     text = to_markdown([OURS, VLLM, *second], {})
-    assert cells(text, "Tideserve, from zero")[0][:2] == ["2", "2.00 (1.00-3.00)"]
-    assert cells(text, "vllm serve")[0][:2] == ["2", "25.00 (20.00-30.00), ratio 15.00"]
+    assert cells(text, "Tideserve, from zero")[0][:2] == ["2", "2.00; 1.00-3.00"]
+    assert cells(text, "vllm serve")[0][:2] == ["2", "25.00; 20.00-30.00"]
+    assert cells(text, "ratio of vllm serve")[0][1] == "15.00; 10.00-20.00"
     assert cells(text, "vllm serve")[0][-1] == "-"
     assert cells(text, "process") == [["0.50"]]
     assert "Doubtful" not in text
