@@ -34,13 +34,13 @@ def to_markdown(starts: Sequence[Measured], facts: Mapping[str, Mapping[str, str
         parts.append(_totals(by_system))
         if any(start.phases_s for mine in by_system.values() for start in mine):
             parts.append(_phases(by_system))
-    parts += [
+    doubts = [
         f"- **Doubtful:** {SYSTEMS[one.system].title}, {one.replicas} at once, round {one.round}: "
         f"others on this machine used {one.other_cores:.2f} cores"
         for one in starts
         if one.other_cores > _OTHER_CORES
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, [*parts, "\n".join(doubts)])) + "\n"
 
 
 def _totals(by_system: Mapping[str, Sequence[Measured]]) -> str:

@@ -13,6 +13,7 @@ from benchmarks.chaos.roles import role_of
 _BENCHMARK = r" -m benchmarks\.common\.supervise "
 _OTHERS = (
     ("grammars", r"^VLLM::Grammars"),
+    ("vLLM's worker", r"^VLLM::Worker"),
     ("vLLM's own front end", r" -m vllm\.entrypoints\."),
     ("spare processes", r"^ray::IDLE"),
     ("dashboard modules", r"^ray-dashboard-"),

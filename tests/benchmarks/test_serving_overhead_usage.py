@@ -15,6 +15,7 @@ from benchmarks.serving_overhead.usage import name_of, read_usage
     [
         ("ray::ServeController", "controller"),
         ("ray::IDLE", "spare processes"),
+        ("VLLM::Worker_TP0", "vLLM's worker"),
         ("ray-dashboard-ServeHead-0 (/x/bin/python -B -c ...)", "dashboard modules"),
         ("/x/bin/python -m vllm.entrypoints.openai.api_server --port 1", "vLLM's own front end"),
         ("sleep 1", "other"),
