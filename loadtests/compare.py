@@ -309,7 +309,7 @@ def _differences(a: Sequence[Run], b: Sequence[Run]) -> Iterator[str]:
             changes.append(f"{key} is {ours} on A and {theirs} on B")
     if changes:
         more = f"; and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
-        yield f"The runs differ otherwise too: {'; '.join(changes[:_MOST_NAMED])}{more}."
+        yield f"The runs also differ: {'; '.join(changes[:_MOST_NAMED])}{more}."
 
 
 def _facts(run: Run) -> Mapping[str, Any]:

@@ -47,7 +47,7 @@ function headline(root, { figures: found, latencies, bounds, price_per_gpu_hour:
   figures(root, [
     latency("TTFT"), latency("ITL"),
     ["Errors", whole(found.errors), `${percent(errors)} of ${whole(found.requests)} requests${bound}`, tone],
-    cold > 0 && ["Held for a replica", whole(cold), `${median(wait)}, longest ${latencyWords(wait.max)}`],
+    cold > 0 && ["Cold requests", whole(cold), `${median(wait)}, longest ${latencyWords(wait.max)}`],
     peaks.length > 0 && ["Peak replicas", peaks.map(whole).join(" + "), readyWords(found)],
     known(goodput) && ["Goodput", percent(goodput), `${rate(found.goodput_rps)} good requests/s, ${rate(found.offered_rps)} offered`],
     ["Throughput", compact(Math.round(found.output_tokens_per_s ?? 0)), `tokens/s; ${rate(found.answered_rps)} requests/s answered`],
