@@ -158,11 +158,14 @@ def judge(
     )
     if live.usable:
         return found
-    if live.out:
-        return _lost(found, newest, live, now)
+    starting = None if newest is None or newest["phase"] in (FAILED, "ready") else newest
+    if live.out:  # which this process knows without Ray
+        why = "; ".join(f"{replica}: {trouble}" for replica, trouble in live.out.items())
+        reason = f"no replica can take requests: {why}"
+        return _loading(found, starting, now, "waiting_for_replacement", reason)
     if known.unreachable:
         # A model at zero is not idle then: without Ray, no replica would be started for a request.
-        return _in_phase(found, newest, "waiting_for_ray", known.unreachable, now)
+        return _loading(found, starting, now, "waiting_for_ray", known.unreachable)
     if known.deployment is None:
         return replace(found, state="loading", phase="deploying")
     failure = _failure(known, newest, total, min_replicas)
@@ -170,7 +173,31 @@ def judge(
         return replace(found, state="failed", reason=failure or None)
     if not total and min_replicas == 0:
         return replace(found, state="idle_at_zero")
-    return _loading(found, newest, known, total, now)
+    message = known.deployment.message or None
+    if newest is not None:
+        return _loading(found, newest, now, "", _why_failed(newest) if newest["phase"] == FAILED else message)
+    if known.scaling is None and not total:
+        return _loading(found, None, now, "waiting_for_the_policy", message or _NO_POLICY)
+    if scaling.get("pending"):
+        reason = message or scaling["reason"] or None
+        return replace(
+            _loading(found, None, now, "pending_capacity", reason), phase_seconds=scaling["pending_s"]
+        )
+    return _loading(found, None, now, "waiting_for_a_node", message)
+
+
+def _loading(
+    found: ModelReadiness,
+    starting: Mapping[str, Any] | None,
+    now: float,
+    otherwise: str,
+    reason: str | None,
+) -> ModelReadiness:
+    """Loading, in the phase of the replica that starts; in `otherwise` if none does."""
+    if starting is None:
+        return replace(found, state="loading", phase=otherwise, reason=reason)
+    seconds = round(now - float(starting["since"]), 3)
+    return replace(found, state="loading", phase=starting["phase"], phase_seconds=seconds, reason=reason)
 
 
 def _replica_states(deployment: Any) -> dict[str, int]:
@@ -189,26 +216,6 @@ def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapp
     return max(candidates, key=lambda document: float(document["since"]), default=None)
 
 
-def _lost(
-    found: ModelReadiness, newest: Mapping[str, Any] | None, live: LiveReplicas, now: float
-) -> ModelReadiness:
-    """Every replica that should run is out, which this process knows without Ray."""
-    why = "; ".join(f"{replica}: {trouble}" for replica, trouble in live.out.items())
-    reason = f"no replica can take requests: {why}"
-    return _in_phase(found, newest, "waiting_for_replacement", reason, now)
-
-
-def _in_phase(
-    found: ModelReadiness, newest: Mapping[str, Any] | None, otherwise: str, reason: str, now: float
-) -> ModelReadiness:
-    """Loading, in the phase of the replica that starts; in `otherwise` if none does."""
-    if newest is None or newest["phase"] in (FAILED, "ready"):
-        return replace(found, state="loading", phase=otherwise, reason=reason)
-    return replace(
-        found, state="loading", phase=newest["phase"], phase_seconds=_lasted(newest, now), reason=reason
-    )
-
-
 def _failure(known: Known, newest: Mapping[str, Any] | None, total: int, min_replicas: int) -> str | None:
     """Why the model has failed for good, as far as Ray is concerned; None if it has not."""
     deployment = known.deployment
@@ -223,36 +230,8 @@ def _failure(known: Known, newest: Mapping[str, Any] | None, total: int, min_rep
     return reason if status in ("UNHEALTHY", "DEPLOY_FAILED") else None
 
 
-def _loading(
-    found: ModelReadiness, newest: Mapping[str, Any] | None, known: Known, total: int, now: float
-) -> ModelReadiness:
-    reason = known.deployment.message or None
-    scaling = known.scaling
-    if newest is not None:
-        if newest["phase"] == FAILED:
-            reason = _why_failed(newest)
-        return replace(
-            found, state="loading", phase=newest["phase"], phase_seconds=_lasted(newest, now), reason=reason
-        )
-    if scaling is None and not total:
-        return replace(found, state="loading", phase="waiting_for_the_policy", reason=reason or _NO_POLICY)
-    if scaling is not None and scaling["pending"]:
-        return replace(
-            found,
-            state="loading",
-            phase="pending_capacity",
-            phase_seconds=scaling["pending_s"],
-            reason=reason or scaling["reason"] or None,
-        )
-    return replace(found, state="loading", phase="waiting_for_a_node", reason=reason)
-
-
 def _why_failed(document: Mapping[str, Any]) -> str:
     return f"{document['during']}: {document['reason']}"
-
-
-def _lasted(document: Mapping[str, Any], now: float) -> float:
-    return round(now - float(document["since"]), 3)
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -29,7 +29,8 @@ class Frames(asyncio.Protocol, Generic[Message]):
         self._closed = closed
         self._rest = bytearray()
         self._closing = False
-        self._peer = ""
+        self.peer = ""
+        """The address of the other end, for people to read."""
         self.fault: Exception | None = None
         """Why this end has closed the connection; None as long as it has not, or had been asked to."""
         self.most_bytes = MOST_BYTES
@@ -59,14 +60,9 @@ class Frames(asyncio.Protocol, Generic[Message]):
         if self._transport is not None:
             self._transport.abort()
 
-    @property
-    def peer(self) -> str:
-        """The address of the other end, for people to read."""
-        return self._peer
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none by its class
-        self._peer = str(transport.get_extra_info("peername"))
+        self.peer = str(transport.get_extra_info("peername"))
         self.on_connected()
 
     def data_received(self, data: bytes) -> None:

@@ -119,13 +119,6 @@ def test_a_body_larger_than_announced_is_refused_as_soon_as_it_is(length: bytes 
     assert upload.taken == 2
 
 
-def test_a_client_that_leaves_before_its_body_is_complete_is_no_failure_of_ours() -> None:
-    with pytest.raises(ApiError) as caught:
-        read(Upload(b'{"a":', leaves=True), 100)
-
-    assert caught.value.status == 400
-
-
 class Clock(asyncio.SelectorEventLoop):
     """An event loop whose time only moves when it is told to."""
 

@@ -202,18 +202,6 @@ async def test_the_progress_is_read_while_somebody_wants_it_and_off_the_event_lo
     assert reader.current == UNKNOWN
 
 
-async def test_once_nobody_wants_it_nothing_is_read(store: Store, reader: ProgressReader) -> None:
-    reader.start()
-    await store.next_read()
-    task = reader._task
-
-    reader.stop()
-
-    assert task is not None
-    await asyncio.gather(task, return_exceptions=True)
-    assert task.cancelled()
-
-
 async def test_a_store_that_fails_leaves_the_progress_as_it_was_for_ten_seconds_and_is_asked_again(
     store: Store, reader: ProgressReader
 ) -> None:

@@ -233,17 +233,3 @@ async def test_readiness_tells_of_every_model(deployed: Deployed) -> None:
     assert (reply.status_code, models["tide"]["state"], models["tide"]["replicas"]) == (503, "up", 1)
     assert reply.json()["zygote"] is True
     assert (models["org/embed"]["state"], models["org/embed"]["phase"]) == ("loading", "deploying")
-
-
-async def test_no_request_goes_to_a_replica_whose_process_is_gone(deployed: Deployed) -> None:
-    """The ingress listens to the heartbeats of the replicas of all its models."""
-    await deployed.build()
-    known = replica_set.replica_set("Engine-org-embed")
-    known.update({"gone": {"address": "127.0.0.1:1", "token": "t"}})
-
-    async with asyncio.timeout(LIMIT_S):
-        while len(known):
-            await asyncio.sleep(0.001)
-
-    (replica,) = known.listed()
-    assert "its data plane cannot be reached" in replica.trouble

@@ -69,19 +69,6 @@ async def test_a_half_closed_connection_is_a_lost_replica(fleet: Fleet) -> None:
     assert first.cancelled
 
 
-async def test_streams_leave_a_replica_that_hangs(fleet: Fleet) -> None:
-    first = CountingEngine(until=25)
-    await fleet.start(first)
-    async with reading(fleet) as answer:
-        await first.reached.wait()
-        await fleet.start(CountingEngine())
-        fleet.known.keep_away(fleet.replicas[0], "it has sent no heartbeat for 2 s")
-        text, moves = without_comments(await answer)
-
-    assert (text, moves) == (WHOLE, 1)
-    assert first.cancelled
-
-
 async def test_a_stream_may_move_again_after_twenty_tokens(fleet: Fleet) -> None:
     for until in (18, 36):
         await fleet.start(CountingEngine(until=until, dies=DIED))

@@ -105,13 +105,6 @@ def test_waiting_ends_where_another_prompt_in_the_group_is_worth_little() -> Non
     assert ingress.burst(1000, 1000, 1000, 1000, 1000, 1000, prefill_budget_s=1.6) == ["a"] * 5 + ["b"]
 
 
-def test_prompts_that_are_not_streamed_are_waited_for_too() -> None:
-    ingress = Ingress("a", "b", running=2)
-    ingress.send(3000, 0.0, paced=False)
-
-    assert ingress.burst(300, 300) == ["b", "b"]
-
-
 def test_no_group_is_begun_behind_a_full_batch() -> None:
     ingress = Ingress("a", "b", running=2)
     ingress.burst(200)

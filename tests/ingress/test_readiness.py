@@ -414,18 +414,6 @@ def _no_thread(*arguments: object) -> Any:
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 50.0])
-async def test_a_policys_clock_may_be_wrong(watched: Watched, ahead_s: float) -> None:
-    watched.deployments["Engine-tide"] = deployment(STARTING=0)
-    for _ in range(3):
-        watched.says(ahead_s=ahead_s, pending=1, pending_s=12, reason="no node has 1 GPU free")
-        watched.clocks.now += 10  # it writes every ten seconds
-        assert (await watched.tide()).phase == "pending_capacity"
-
-    watched.clocks.now += 59  # and then it is gone
-    assert (await watched.tide()).phase == "waiting_for_the_policy"
-
-
-@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 50.0])
 async def test_a_replicas_clock_may_be_wrong(watched: Watched, kv: StubKv, ahead_s: float) -> None:
     watched.deployments["Engine-tide"] = deployment(STARTING=1)
     kv.replicas = {("shop", "Engine-tide", "r1")}

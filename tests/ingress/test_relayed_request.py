@@ -169,18 +169,6 @@ async def test_a_stranger_on_a_replicas_port_is_not_taken_for_it(fleet: Fleet) -
     assert stranger.requests == []
 
 
-async def test_a_stranger_that_speaks_http_is_not_taken_for_a_replica(fleet: Fleet) -> None:
-    def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as stranger:
-        fleet.name("stranger", f"127.0.0.1:{stranger.sockets[0].getsockname()[1]}")
-        await fleet.start(StubEngine(EngineReply(200, b"ours")))
-
-        assert [(await fleet.whole()).body for _ in range(2)] == [b"ours"] * 2
-
-
 async def test_a_fault_of_our_own_code_is_no_lost_replica(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -348,18 +336,6 @@ async def test_a_client_that_leaves_before_its_first_token_takes_its_prompt_alon
     await asyncio.wait((asked,))
 
     assert (fleet.loads, fleet.in_flight) == ([0], [0])
-
-
-async def test_a_request_held_for_a_replica_weighs_nothing_before_it_has_one(fleet: Fleet) -> None:
-    asked = asyncio.create_task(fleet.whole(request(body=LONG)))
-    await fleet.handle.asked.wait()
-    engine = StubEngine(EngineReply(200, b"{}"))
-
-    await fleet.start(engine)
-
-    assert fleet.loads == [LONG_TOKENS + SEQUENCE_TOKENS]
-    await asked
-    assert fleet.loads == [0]
 
 
 @pytest.mark.parametrize("answer", [DEAD, DIED, frames()], ids=["dead", "died", "nothing"])
