@@ -158,7 +158,7 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_without_a_service_account_s_token_there_is_nothing_to_ask(account: Path) -> None:
+def test_without_a_token_there_is_no_api(account: Path) -> None:
     assert not PendingPods().enabled
 
 

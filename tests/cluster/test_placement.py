@@ -26,7 +26,7 @@ def test_a_replica_on_cpus_or_one_gpu_holds_all_itself(
     assert placement(ModelSettings(name="a", **model)) == {"ray_actor_options": options}
 
 
-def test_each_of_four_gpus_has_a_bundle_and_the_replica_the_first() -> None:
+def test_each_gpu_has_a_bundle() -> None:
     """Ray starts the replica's actor in bundle 0: what it asks for must be there."""
     model = ModelSettings(
         name="a", accelerator_type="A100", tensor_parallel_size=4, cpus_per_replica=3, resources={"x4": 1}

@@ -186,7 +186,7 @@ def test_only_package_managers_fetch_and_leave_nothing_behind(image: str) -> Non
 
 
 @each_image
-def test_it_runs_as_the_user_and_with_the_home_of_the_chart(image: str) -> None:
+def test_user_and_home_are_those_of_the_chart(image: str) -> None:
     template = ray_service(LAPTOP)["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]
     pod: dict[str, Any] = template["spec"]
     user, group = map(int, instructions(image, "USER", "serving")[-1].split(":"))

@@ -20,7 +20,7 @@ def rendered() -> dict[Path, str]:
     return manifests()
 
 
-def test_they_are_what_make_chart_writes(rendered: dict[Path, str]) -> None:
+def test_the_manifests_are_up_to_date(rendered: dict[Path, str]) -> None:
     for path, text in rendered.items():
         assert path.read_text() == text, f"{path} is out of step: run `make chart`"
     assert stale(rendered) == []
@@ -40,7 +40,7 @@ def test_the_kustomization_lists_them_all(rendered: dict[Path, str]) -> None:
 
 @needs_kubectl
 @needs_crds
-def test_kustomize_builds_them_with_an_image_and_a_namespace_of_ones_own(tmp_path: Path) -> None:
+def test_kustomize_sets_image_and_namespace(tmp_path: Path) -> None:
     folder = shutil.copytree(FOLDER, tmp_path / "k8s", ignore=shutil.ignore_patterns("images"))
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     kustomization["namespace"] = "mine"

@@ -46,7 +46,7 @@ def test_every_version_is_given_the_same_objects() -> None:
 
 @needs_crds
 @pytest.mark.parametrize("values", ALL_VALUES, ids=lambda path: path.stem)
-def test_the_ray_service_is_valid_by_the_crd_and_has_no_field_unknown_to_it(values: Path) -> None:
+def test_the_ray_service_has_only_fields_of_the_crd(values: Path) -> None:
     assert crd.problems(ray_service(values)) == []
 
 

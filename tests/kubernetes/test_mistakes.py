@@ -104,7 +104,7 @@ def said_of(kind: str, mistakes: list[Mistake]) -> str:
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_every_mistake_is_refused_with_its_key_its_value_and_the_bound(kind: str) -> None:
+def test_every_mistake_is_refused_with_key_and_bound(kind: str) -> None:
     silent: list[list[str]] = []
     for group in _together(MISTAKES[kind]):
         said = said_of(kind, group)
@@ -119,7 +119,7 @@ def test_a_mistake_alone_is_refused_too(kind: str) -> None:
     assert mistake.says in said_of(kind, [mistake])
 
 
-def test_what_kubernetes_takes_is_taken() -> None:
+def test_valid_values_are_accepted() -> None:
     for group in _together([Mistake([setting]) for setting in FINE]):
         assert rendered(A100, *(setting for fine in group for setting in fine.sets))
 
@@ -138,7 +138,7 @@ EMPTY = [
 ]
 
 
-def test_null_is_as_good_as_empty_where_a_value_may_be_empty() -> None:
+def test_null_counts_as_empty() -> None:
     documents(CHART / "ci/everything-values.yaml", *EMPTY)
 
 

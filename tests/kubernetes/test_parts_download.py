@@ -35,18 +35,18 @@ def _container(job: dict[str, Any]) -> dict[str, Any]:
     return dict(container)
 
 
-def test_what_is_on_the_hub_is_loaded_once_with_tokenizer_and_draft_model() -> None:
+def test_hub_models_are_downloaded_once_with_tokenizer_and_draft() -> None:
     container = _container(_job(CLAIM, ROOM, MANY))
     assert container["command"] == ["python", "-m", "serve_app.weights.download"]
     assert container["args"] == ["--tokenizer=org/t@r1", "org/a@r1", "org/draft"]
 
 
-def test_nothing_to_load_is_no_job() -> None:
+def test_without_hub_models_there_is_no_job() -> None:
     assert of_kind("Job", LAPTOP, CLAIM) == []
     assert of_kind("Job", LAPTOP, 'models.tiny.model="org/a"') == []
 
 
-def test_the_name_changes_with_all_that_is_in_the_job_and_with_nothing_else() -> None:
+def test_the_job_name_follows_the_contents_of_the_job() -> None:
     base = [CLAIM, 'models.tiny.model="org/a"']
     name = _job(*base)["metadata"]["name"]
     for unrelated in ("models.tiny.autoscaling.headroom=1", "monitoring.podMonitor.enabled=true"):
@@ -60,7 +60,7 @@ def test_the_name_changes_with_all_that_is_in_the_job_and_with_nothing_else() ->
     assert len(name) <= 63
 
 
-def test_the_job_may_run_under_restricted_rights_and_without_a_token() -> None:
+def test_the_job_runs_restricted_and_without_a_token() -> None:
     spec = _job(CLAIM, 'models.tiny.model="org/a"')["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert spec["serviceAccountName"] == "demo-tideserve-worker"
@@ -70,7 +70,7 @@ def test_the_job_may_run_under_restricted_rights_and_without_a_token() -> None:
     assert not any("gpu" in name for name in container["resources"]["limits"])
 
 
-def test_it_loads_to_where_engines_look_as_who_they_are() -> None:
+def test_the_job_uses_cache_and_token_of_the_engines() -> None:
     job = _job(CLAIM, 'models.tiny.model="org/a"', 'huggingFaceToken.existingSecret="hub"')
     env = {item["name"]: item for item in _container(job)["env"]}
     assert env["HF_HOME"]["value"] == "/models"
@@ -78,14 +78,14 @@ def test_it_loads_to_where_engines_look_as_who_they_are() -> None:
     assert {"name": "models", "mountPath": "/models"} in _container(job)["volumeMounts"]
 
 
-def test_what_no_retry_mends_ends_it_and_a_drained_node_does_not_count() -> None:
+def test_permanent_failures_end_the_job_and_drains_do_not_count() -> None:
     rules = _job(CLAIM, 'models.tiny.model="org/a"')["spec"]["podFailurePolicy"]["rules"]
     assert rules[0]["action"] == "FailJob"
     assert rules[0]["onExitCodes"]["values"] == [2]
     assert rules[1]["action"] == "Ignore"
 
 
-def test_on_the_nodes_own_disks_each_pod_has_a_node_of_the_profile() -> None:
+def test_with_host_path_each_pod_has_its_own_node() -> None:
     [job] = of_kind("Job", CHART / "ci/host-path-values.yaml")
     assert job["spec"]["parallelism"] == job["spec"]["completions"] == 2
     spec = job["spec"]["template"]["spec"]
@@ -108,7 +108,7 @@ def test_each_profile_in_use_has_its_job() -> None:
     ]
 
 
-def test_engines_share_what_they_compile_on_the_volume_and_only_there() -> None:
+def test_engines_share_compiled_kernels_only_on_the_volume() -> None:
     def folders(*sets: str) -> dict[str, str]:
         cluster = ray_service(LAPTOP, *sets)["spec"]["rayClusterConfig"]
         groups = {"head": cluster["headGroupSpec"]} | {g["groupName"]: g for g in cluster["workerGroupSpecs"]}
@@ -123,7 +123,7 @@ def test_engines_share_what_they_compile_on_the_volume_and_only_there() -> None:
     assert folders(CLAIM) == folders("modelCache.compiled=true") == {}
 
 
-def test_a_claim_outlives_the_release_unless_told_otherwise() -> None:
+def test_a_claim_outlives_the_release_by_default() -> None:
     [claim] = of_kind("PersistentVolumeClaim", LAPTOP, CLAIM)
     assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     [claim] = of_kind("PersistentVolumeClaim", LAPTOP, CLAIM, "modelCache.pvc.keep=false")

@@ -23,7 +23,7 @@ def _sources(policy: dict[str, Any], port: int) -> list[Any]:
     return [rule.get("from") for rule in rules]
 
 
-def test_the_policy_is_on_and_covers_every_pod_of_the_release() -> None:
+def test_the_network_policy_covers_every_pod() -> None:
     policy = _policy()
     cluster = ray_service(LAPTOP)["spec"]["rayClusterConfig"]
     for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
@@ -34,19 +34,19 @@ def test_the_policy_is_on_and_covers_every_pod_of_the_release() -> None:
     assert of_kind("NetworkPolicy", LAPTOP, "networkPolicy.enabled=false") == []
 
 
-def test_rays_own_pods_reach_each_other_on_every_port_and_nobody_else_does() -> None:
+def test_only_pods_of_ray_reach_every_port() -> None:
     [everywhere] = [rule for rule in _policy()["ingress"] if "ports" not in rule]
     [peer] = everywhere["from"]
     [only] = peer["podSelector"]["matchExpressions"]
     assert set(only["values"]) == COMPONENTS
 
 
-def test_only_the_operator_reaches_the_dashboard_which_runs_what_it_is_told() -> None:
+def test_only_the_operator_reaches_the_dashboard() -> None:
     [[operator]] = _sources(_policy(), 8265)
     assert operator["podSelector"]["matchLabels"]
 
 
-def test_everybody_may_ask_until_clients_are_named() -> None:
+def test_named_clients_alone_may_send_requests() -> None:
     assert None in _sources(_policy(), 8000)
     named = _sources(_policy('networkPolicy.clients=[{"podSelector":{}}]'), 8000)
     assert None not in named
@@ -58,18 +58,18 @@ def test_everybody_may_ask_until_clients_are_named() -> None:
     assert "test" in components
 
 
-def test_no_monitoring_is_no_rule_rather_than_an_open_one() -> None:
+def test_without_monitoring_nobody_scrapes() -> None:
     assert _sources(_policy("networkPolicy.monitoring=[]"), 8080) == []
 
 
-def test_bounded_egress_leaves_names_each_other_and_what_is_given() -> None:
+def test_egress_allows_dns_pods_and_given_rules() -> None:
     policy = _policy('networkPolicy.egress={"enabled":true,"to":[{"ports":[{"port":443}]}]}')
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     ports = [tuple(item["port"] for item in rule.get("ports", ())) for rule in policy["egress"]]
     assert ports == [(), (53, 53), (443,)]
 
 
-def test_an_ingress_waits_as_long_as_an_answer_may_take_and_holds_no_token_back() -> None:
+def test_an_ingress_neither_times_out_nor_buffers() -> None:
     [ingress] = of_kind("Ingress", LAPTOP, "ingress.enabled=true", "app.drain_timeout_s=700")
     annotations = ingress["metadata"]["annotations"]
     longest = Knobs().cold_wait_timeout_s + 700
@@ -86,7 +86,7 @@ def test_a_longer_cold_wait_makes_the_ingress_wait_longer() -> None:
     assert int(ingress["metadata"]["annotations"][f"{NGINX}proxy-read-timeout"]) >= 1860
 
 
-def test_annotations_of_ones_own_win() -> None:
+def test_given_annotations_win() -> None:
     own = f'ingress={{"enabled":true,"annotations":{{"{NGINX}proxy-buffering":"on","a":"b"}}}}'
     [ingress] = of_kind("Ingress", LAPTOP, own)
     annotations = ingress["metadata"]["annotations"]

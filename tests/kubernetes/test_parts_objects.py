@@ -20,7 +20,7 @@ EVERYTHING = CHART / "ci/everything-values.yaml"
 HOST_PATH = CHART / "ci/host-path-values.yaml"
 
 
-def test_only_the_head_has_rights_and_only_what_it_asks_for() -> None:
+def test_only_the_head_has_rights() -> None:
     [role] = of_kind("Role", LAPTOP)
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     [binding] = of_kind("RoleBinding", LAPTOP)
@@ -37,12 +37,12 @@ def test_workers_have_an_account_without_a_token() -> None:
         assert group["template"]["spec"]["serviceAccountName"] == "demo-tideserve-worker"
 
 
-def test_no_rights_and_no_accounts_where_they_are_not_wanted() -> None:
+def test_rights_and_accounts_can_be_turned_off() -> None:
     kinds = {found["kind"] for found in documents(HOST_PATH)}
     assert not kinds & {"ServiceAccount", "Role", "RoleBinding"}
 
 
-def test_budgets_count_pods_because_a_ray_cluster_has_no_scale() -> None:
+def test_budgets_count_pods() -> None:
     budgets = {
         found["spec"]["selector"]["matchLabels"]["ray.io/group"]: found["spec"]
         for found in of_kind("PodDisruptionBudget", LAPTOP, "ingressWorkers.minWorkers=3")
@@ -57,7 +57,7 @@ def test_a_drain_leaves_one_of_two_ingress_pods() -> None:
     assert budget["spec"]["selector"]["matchLabels"]["ray.io/group"] == "ingress"
 
 
-def test_a_group_that_may_be_empty_holds_up_no_drain() -> None:
+def test_a_group_that_may_be_empty_has_no_budget() -> None:
     assert of_kind("PodDisruptionBudget", LAPTOP) == []
     always = of_kind("PodDisruptionBudget", LAPTOP, "gpuProfiles.cpu.minWorkers=2")
     assert [found["metadata"]["name"] for found in always] == ["demo-tideserve-cpu"]
@@ -69,7 +69,7 @@ def test_the_priority_class_is_the_one_that_engines_use() -> None:
     assert created["metadata"]["name"] == engines["priorityClassName"]
 
 
-def test_series_get_the_names_of_the_documentation() -> None:
+def test_scraped_series_lose_rays_prefix() -> None:
     [monitor] = of_kind("PodMonitor", EVERYTHING)
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
     [relabeling] = endpoint["metricRelabelings"]
@@ -123,7 +123,7 @@ def _run_test_pod(folder: Path, *sets: str, asked: int = 0, explained: int = 0) 
     return done.returncode, said.read_text().splitlines()
 
 
-def test_the_test_asks_with_a_command_line_that_there_is(tmp_path: Path) -> None:
+def test_the_test_pod_runs_valid_commands(tmp_path: Path) -> None:
     status, lines = _run_test_pod(tmp_path)
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers()
@@ -138,7 +138,7 @@ def test_the_test_asks_with_a_command_line_that_there_is(tmp_path: Path) -> None
     assert pod["activeDeadlineSeconds"] > asked.timeout
 
 
-def test_the_test_fails_without_an_answer_and_with_rejected_knobs(tmp_path: Path) -> None:
+def test_the_test_fails_without_answer_or_with_rejected_knobs(tmp_path: Path) -> None:
     assert _run_test_pod(tmp_path, asked=1)[0] == 1
     # With knobs that were rejected `tideserve explain` exits with 1, though everything is served.
     assert _run_test_pod(tmp_path, explained=1)[0] == 1
@@ -175,7 +175,7 @@ def test_names_that_look_like_numbers_stay_text() -> None:
             assert kubernetes_api.problems(found, "1.36") == []
 
 
-def test_whatever_belongs_to_a_namespace_says_so() -> None:
+def test_namespaced_objects_name_their_namespace() -> None:
     for found in documents(EVERYTHING, "extraObjects=[]"):
         assert (found["metadata"].get("namespace") == "llm") is (found["kind"] != "PriorityClass")
 
@@ -219,7 +219,7 @@ _NAMES = [
 _NAMESPACE = {"namespaces/llm/configmaps/kube-root-ca.crt": _core("ConfigMap", "kube-root-ca.crt")}
 
 
-def test_the_notes_warn_of_what_is_named_and_not_there(tmp_path: Path) -> None:
+def test_the_notes_warn_about_named_objects_that_are_missing(tmp_path: Path) -> None:
     secret = _core("Secret", "clients", data={"keys": ""})
     with api_server({**_NAMESPACE, "namespaces/llm/secrets/clients": secret}) as address:
         notes = _notes(tmp_path, LAPTOP, *_NAMES, cluster=address)
@@ -230,7 +230,7 @@ def test_the_notes_warn_of_what_is_named_and_not_there(tmp_path: Path) -> None:
     assert 'gpuProfiles.cpu.runtimeClassName = "gvisor": the cluster has no such RuntimeClass.' in notes
 
 
-def test_the_notes_do_not_warn_of_what_is_there_nor_without_a_cluster_to_ask(tmp_path: Path) -> None:
+def test_the_notes_warn_only_about_missing_objects(tmp_path: Path) -> None:
     there = {
         **_NAMESPACE,
         "namespaces/llm/secrets/clients": _core("Secret", "clients", data={"api-keys": ""}),

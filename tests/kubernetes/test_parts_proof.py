@@ -43,11 +43,11 @@ def _engine(values: Path, group: str) -> dict[str, Any]:
     return dict(spec)
 
 
-def test_there_is_none_unless_it_is_asked_for() -> None:
+def test_the_proof_is_off_by_default() -> None:
     assert [pod["metadata"]["name"] for pod in of_kind("Pod", A100)] == ["demo-tideserve-test"]
 
 
-def test_it_is_a_test_hook_that_stays_for_its_log() -> None:
+def test_the_proof_pod_stays_for_its_log() -> None:
     pod = _pod(A100, ON)
     assert pod["metadata"]["annotations"] == {
         "helm.sh/hook": "test",
@@ -58,7 +58,7 @@ def test_it_is_a_test_hook_that_stays_for_its_log() -> None:
     assert kubernetes_api.problems(pod, "1.36") == []
 
 
-def test_it_has_one_gpu_where_the_engines_of_the_model_have_theirs() -> None:
+def test_the_proof_runs_where_the_engines_run() -> None:
     proof, engine = _pod(EVERYTHING)["spec"], _engine(EVERYTHING, "mine")
     for key in ("nodeSelector", "tolerations", "runtimeClassName", "securityContext", "serviceAccountName"):
         assert proof[key] == engine[key], key
@@ -68,7 +68,7 @@ def test_it_has_one_gpu_where_the_engines_of_the_model_have_theirs() -> None:
     assert proof["containers"][0]["securityContext"] == engine["containers"][0]["securityContext"]
 
 
-def test_it_has_one_gpu_of_the_first_profile_on_gpus_unless_told_otherwise() -> None:
+def test_the_proof_has_one_gpu_of_the_first_gpu_profile() -> None:
     sets = (ON, 'models.big={"gpuProfile":"h100","tensor_parallel_size":8}', 'models.a={"gpuProfile":"cpu"}')
     limits = _container(A100, *sets)["resources"]["limits"]
     assert (limits["nvidia.com/gpu"], limits["memory"]) == ("1", "180Gi")
@@ -76,12 +76,12 @@ def test_it_has_one_gpu_of_the_first_profile_on_gpus_unless_told_otherwise() -> 
     assert _options(A100, *sets, 'tests.gpuProof.gpuProfile="cpu"').device == "cpu"
 
 
-def test_on_cpus_it_is_a_rehearsal_without_a_gpu() -> None:
+def test_on_cpus_the_proof_needs_no_gpu() -> None:
     assert _options(LAPTOP, ON).device == "cpu"
     assert set(_container(LAPTOP, ON)["resources"]["limits"]) == {"cpu", "memory"}
 
 
-def test_it_proves_the_smoke_stages_with_random_weights_into_a_volume() -> None:
+def test_the_proof_writes_its_smoke_stages_to_a_volume() -> None:
     options = _options(A100, ON, "tests.gpuProof.minutes=2.5", 'tests.gpuProof.randomWeights="tiny"')
     assert options.stages == SMOKE
     assert (options.minutes, options.model, options.random_weights) == (2.5, None, "tiny")
@@ -91,7 +91,7 @@ def test_it_proves_the_smoke_stages_with_random_weights_into_a_volume() -> None:
     assert all("emptyDir" in volumes[name] for name in mounts.values())
 
 
-def test_a_model_of_the_hub_comes_from_the_cache_and_with_the_token_of_the_engines() -> None:
+def test_the_proof_uses_model_cache_and_token_of_the_engines() -> None:
     container, engine = _container(EVERYTHING), _engine(EVERYTHING, "mine")["containers"][0]
     assert _options(EVERYTHING).model == "org/small"
     assert {"name": "models", "mountPath": "/models"} in container["volumeMounts"]
@@ -119,11 +119,11 @@ def test_the_shapes_in_the_schema_are_those_of_the_proof() -> None:
         ((f'tests.gpuProof.image.digest="{DIGEST}"',), f"registry.example/tideserve@{DIGEST}"),
     ],
 )  # fmt: skip
-def test_its_image_is_the_charts_with_a_tag_of_its_own(sets: tuple[str, ...], image: str) -> None:
+def test_the_proof_has_an_image_tag_of_its_own(sets: tuple[str, ...], image: str) -> None:
     assert _container(A100, 'image.repository="registry.example/tideserve"', ON, *sets)["image"] == image
 
 
-def test_the_network_policy_lets_it_reach_what_engines_reach_and_nobody_reach_it() -> None:
+def test_the_network_policy_isolates_the_proof() -> None:
     labels = _pod(EVERYTHING)["metadata"]["labels"]
     [policy] = of_kind("NetworkPolicy", EVERYTHING)
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
@@ -133,7 +133,7 @@ def test_the_network_policy_lets_it_reach_what_engines_reach_and_nobody_reach_it
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])
-def test_it_ends_with_the_status_of_the_proof_and_its_document(tmp_path: Path, status: int) -> None:
+def test_the_pod_ends_with_status_and_document_of_the_proof(tmp_path: Path, status: int) -> None:
     container = _container(A100, ON)
     script, *arguments = container["args"]
     (tmp_path / "servers").mkdir()

@@ -47,7 +47,7 @@ def checked(values: Path, folder: Path) -> ConfigFile:
 
 
 @each_values
-def test_the_serve_configuration_is_valid_to_ray_serve_and_to_tideserve(values: Path, tmp_path: Path) -> None:
+def test_the_serve_configuration_is_valid(values: Path, tmp_path: Path) -> None:
     ServeDeploySchema.model_validate(serve_config(values))
     settings = checked(values, tmp_path).applications["tideserve"].settings
     given = yaml.safe_load(values.read_text())["models"]
@@ -55,9 +55,7 @@ def test_the_serve_configuration_is_valid_to_ray_serve_and_to_tideserve(values: 
 
 
 @each_values
-def test_ray_knows_before_there_is_a_pod_that_a_replica_will_fit_into_it(
-    values: Path, tmp_path: Path
-) -> None:
+def test_ray_plans_one_group_for_each_replica(values: Path, tmp_path: Path) -> None:
     custom_resource = {"metadata": {"name": "x", "namespace": "llm"}, "spec": cluster(values)}
     derived = autoscaling_config._derive_autoscaling_config_from_ray_cr(custom_resource)
     kinds = {name: kind["resources"] for name, kind in derived["available_node_types"].items()}
@@ -77,7 +75,7 @@ def test_ray_knows_before_there_is_a_pod_that_a_replica_will_fit_into_it(
 
 
 @each_values
-def test_a_gpu_pod_holds_one_replica_and_asks_for_its_gpus(values: Path) -> None:
+def test_a_gpu_pod_holds_one_replica(values: Path) -> None:
     for name, group in groups(values).items():
         gpus = group["resources"].get("GPU")
         [container] = group["template"]["spec"]["containers"]
@@ -88,14 +86,14 @@ def test_a_gpu_pod_holds_one_replica_and_asks_for_its_gpus(values: Path) -> None
             assert group["resources"][f"{name}:replicas"] == "1"
 
 
-def test_a_tensor_parallel_group_asks_for_the_gpus_of_a_whole_replica() -> None:
+def test_a_tensor_parallel_pod_has_the_gpus_of_its_replica() -> None:
     group = groups(CHART / "examples/tensor-parallel.yaml")["a100-80gb-x4"]
     [container] = group["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {"cpu": "40", "memory": "400Gi", "nvidia.com/gpu": "4"}
     assert (group["minReplicas"], group["maxReplicas"]) == (0, 2)
 
 
-def test_the_head_has_no_gpus_no_cpus_for_replicas_and_no_requests_to_carry() -> None:
+def test_the_head_runs_no_replicas_and_serves_no_requests() -> None:
     head = cluster(A100)["headGroupSpec"]
     assert head["rayStartParams"]["num-cpus"] == "0"
     assert head["rayStartParams"]["num-gpus"] == "0"
@@ -103,7 +101,7 @@ def test_the_head_has_no_gpus_no_cpus_for_replicas_and_no_requests_to_carry() ->
     assert ray_service(A100)["spec"]["excludeHeadPodFromServeSvc"] is True
 
 
-def test_autoscaling_is_version_2_from_zero_with_nobody_else_to_write_replicas() -> None:
+def test_only_kuberays_autoscaler_v2_sets_replicas() -> None:
     found = cluster(A100)
     assert found["enableInTreeAutoscaling"] is True
     assert found["autoscalerOptions"]["version"] == "v2"
@@ -145,7 +143,7 @@ def test_drain_pre_stop_and_grace_follow_from_the_longest_generation(values: Pat
             assert int(flags["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > drain
 
 
-def test_the_front_door_is_doubled_and_on_two_nodes_where_there_are_two() -> None:
+def test_two_ingress_pods_spread_over_nodes() -> None:
     single = CHART / "examples/single-gpu.yaml"
     user_config = serve_config(single)["applications"][0]["deployments"][0]["user_config"]
     assert user_config["ingress"]["min_replicas"] == 2
@@ -159,7 +157,7 @@ def test_the_front_door_is_doubled_and_on_two_nodes_where_there_are_two() -> Non
     assert spread["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "ingress"
 
 
-def test_ingress_pods_spread_as_it_is_given() -> None:
+def test_given_spread_constraints_replace_the_default() -> None:
     own = '[{"maxSkew":2,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]'
     pod = templates(A100, f"ingressWorkers.topologySpreadConstraints={own}")["ingress"]["spec"]
     assert [spread["topologyKey"] for spread in pod["topologySpreadConstraints"]] == ["zone"]
@@ -168,7 +166,7 @@ def test_ingress_pods_spread_as_it_is_given() -> None:
 
 
 @each_values
-def test_the_head_has_seconds_of_its_own_to_stop_whatever_streams_need(values: Path) -> None:
+def test_the_head_stops_within_its_own_grace_period(values: Path) -> None:
     pod = templates(values, "app.drain_timeout_s=7200", "terminationGracePeriodSeconds=null")["head"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 60
     flags = variables({"spec": pod})
@@ -181,7 +179,7 @@ def test_the_head_has_seconds_of_its_own_to_stop_whatever_streams_need(values: P
 
 
 @each_values
-def test_ray_asks_for_a_token_that_no_pod_of_ours_turns_off(values: Path) -> None:
+def test_every_pod_keeps_rays_token_authentication(values: Path) -> None:
     assert cluster(values)["authOptions"]["mode"] == "token"
     autoscaler = cluster(values)["autoscalerOptions"].get("env", [])
     for name, template in {**templates(values)}.items():
@@ -189,13 +187,13 @@ def test_ray_asks_for_a_token_that_no_pod_of_ours_turns_off(values: Path) -> Non
     assert not _OF_THE_OPERATOR & {variable["name"] for variable in autoscaler}
 
 
-def test_the_token_may_come_from_a_secret_of_ones_own() -> None:
+def test_the_token_can_come_from_an_existing_secret() -> None:
     assert cluster(A100)["authOptions"] == {"mode": "token"}  # the operator makes one for each cluster
     own = cluster(A100, 'rayAuth.existingSecret="ray-token"')["authOptions"]
     assert own == {"mode": "token", "secretName": "ray-token"}
 
 
-def test_one_value_moves_them_all() -> None:
+def test_drain_timeout_sets_every_grace_period() -> None:
     setting = "app.drain_timeout_s=7200"
     assert templates(A100, setting)["a100-80gb"]["spec"]["terminationGracePeriodSeconds"] == 7240
     flags = variables(templates(A100, setting)["a100-80gb"])
@@ -235,7 +233,7 @@ def test_pods_are_restricted(values: Path) -> None:
         assert {"/tmp", "/home/tideserve", "/dev/shm"} <= writable
 
 
-def test_a_profile_of_ones_own_is_a_few_lines_of_values() -> None:
+def test_a_custom_profile_places_its_pods() -> None:
     group = groups(EVERYTHING)["mine"]
     pod = group["template"]["spec"]
     assert group["resources"]["accelerator_type:L40S"] == "1"
@@ -272,7 +270,7 @@ def test_the_laptop_values_are_the_configuration_for_a_laptop() -> None:
     assert ours["autoscaling_policy"] == theirs["autoscaling_policy"]
 
 
-def test_a_profile_needs_no_more_than_the_schema_asks() -> None:
+def test_a_profile_with_the_required_keys_renders() -> None:
     profile = (
         '{"device":"gpu","accelerator_type":"B200","gpuResource":"nvidia.com/gpu","gpusPerNode":8,'
         '"perGpu":{"cpu":"8","memory":"64Gi","shm":"8Gi"},'
@@ -283,14 +281,14 @@ def test_a_profile_needs_no_more_than_the_schema_asks() -> None:
 
 
 @each_values
-def test_the_labels_by_which_kuberay_finds_its_pods_are_left_to_it(values: Path) -> None:
+def test_pods_have_no_labels_of_kuberay(values: Path) -> None:
     for template in templates(values).values():
         labels = template["metadata"]["labels"]
         assert not {"app.kubernetes.io/name", "app.kubernetes.io/created-by"} & labels.keys()
         assert not any(name.startswith("ray.io/") for name in labels)
 
 
-def test_the_operator_has_time_to_clear_redis_after_the_pods_have_drained() -> None:
+def test_redis_cleanup_has_time_after_the_drain() -> None:
     annotations = ray_service(EVERYTHING)["metadata"]["annotations"]
     grace = templates(EVERYTHING)["ingress"]["spec"]["terminationGracePeriodSeconds"]
     assert int(annotations["ray.io/gcs-ft-deletion-timeout"]) == grace + 300

@@ -54,7 +54,7 @@ def selectors(expression: str) -> list[tuple[str, str]]:
 
 @needs_promtool
 @pytest.mark.parametrize("selector", ["null", '""', '"job=\\"llm/tide\\", cluster=\\"eu\\""'])
-def test_prometheus_takes_the_rules(tmp_path: Path, selector: str) -> None:
+def test_promtool_accepts_the_rules(tmp_path: Path, selector: str) -> None:
     assert PROMTOOL is not None
     path = written(tmp_path, f"monitoring.prometheusRule.selector={selector}")
 
@@ -64,7 +64,7 @@ def test_prometheus_takes_the_rules(tmp_path: Path, selector: str) -> None:
 
 
 @needs_promtool
-def test_rules_do_what_their_tests_say(tmp_path: Path) -> None:
+def test_rules_pass_their_promtool_tests(tmp_path: Path) -> None:
     assert PROMTOOL is not None
     written(tmp_path)
     for path in RULE_TESTS:
@@ -73,7 +73,7 @@ def test_rules_do_what_their_tests_say(tmp_path: Path) -> None:
     run(PROMTOOL, "test", "rules", *(tmp_path / path.name for path in RULE_TESTS))
 
 
-def test_every_alert_is_tested_when_it_fires_and_when_it_must_not() -> None:
+def test_every_alert_is_tested_firing_and_silent() -> None:
     seen: dict[str, set[bool]] = defaultdict(set)
     for path in RULE_TESTS:
         for case in yaml.safe_load(path.read_text())["tests"]:
@@ -91,7 +91,7 @@ def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
         assert alert["annotations"]["runbook_url"] == f"docs/runbooks.md#{name.lower()}"
 
 
-def test_runbook_links_lead_to_where_one_keeps_them() -> None:
+def test_runbook_links_begin_with_the_given_base() -> None:
     base = "https://wiki.example/runbooks.md"
 
     links = [
@@ -103,7 +103,7 @@ def test_runbook_links_lead_to_where_one_keeps_them() -> None:
     assert links == [f"{base}#{name.lower()}" for name in alerts()]
 
 
-def test_an_alert_says_how_bad_it_is_what_it_is_and_of_which_release() -> None:
+def test_an_alert_has_severity_description_and_release() -> None:
     for alert in alerts().values():
         assert alert["labels"]["severity"] in ("page", "ticket")
         assert alert["labels"]["release"] == "llm/tide"
@@ -159,7 +159,7 @@ def test_every_threshold_can_be_set() -> None:
         assert re.search(rf"(>=?|==|on \(namespace, model\)) {re.escape(str(value))}\b", expressions), name
 
 
-def test_labels_are_added_by_which_a_prometheus_finds_its_rules() -> None:
+def test_given_labels_are_on_the_rule_object() -> None:
     metadata = prometheus_rule('monitoring.prometheusRule.labels={"release":"kube-prometheus"}')["metadata"]
 
     assert metadata["labels"]["release"] == "kube-prometheus"
@@ -174,7 +174,7 @@ def test_without_the_switch_there_is_no_rule() -> None:
 
 
 @needs_amtool
-def test_alertmanager_takes_its_example() -> None:
+def test_amtool_accepts_the_alertmanager_example() -> None:
     assert AMTOOL is not None
 
     assert "SUCCESS" in run(AMTOOL, "check-config", ALERTMANAGER)
@@ -182,7 +182,7 @@ def test_alertmanager_takes_its_example() -> None:
 
 @needs_amtool
 @pytest.mark.parametrize("severity", ["page", "ticket", "other"])
-def test_pages_go_to_who_is_on_call_and_all_else_becomes_a_ticket(severity: str) -> None:
+def test_pages_go_to_on_call_and_other_alerts_to_tickets(severity: str) -> None:
     assert AMTOOL is not None
     receiver = "on-call" if severity == "page" else "tickets"
     labels = [f"severity={severity}", "release=llm/tide", "namespace=llm", "model=tide"]
@@ -196,7 +196,7 @@ def test_pages_go_to_who_is_on_call_and_all_else_becomes_a_ticket(severity: str)
     assert said.strip() == receiver
 
 
-def test_only_who_pages_may_silence_a_page() -> None:
+def test_only_pages_inhibit_other_alerts() -> None:
     def matching(matchers: list[str]) -> set[str]:
         [pattern] = [re.fullmatch(r'alertname=~?"(.+)"', matcher) for matcher in matchers]
         assert pattern is not None

@@ -66,7 +66,7 @@ WORST_DOCKERFILE = "FROM debian:latest\nCOPY a b\nUSER root\n"
 
 
 @needs_checkov
-def test_every_failed_check_has_a_reason_and_every_reason_is_needed() -> None:
+def test_every_failed_check_has_a_reason() -> None:
     """One scan of everything, because starting the scanner takes 3 s; the worst of pods shows it sees."""
     manifests = {"worst": WORST_POD}
     for values in sorted((CHART / "ci").glob("*-values.yaml")):

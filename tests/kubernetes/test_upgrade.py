@@ -44,7 +44,7 @@ def test_knobs_change_the_serve_configuration_alone() -> None:
     assert changed(*KNOBS) == {"/RayService demo-tideserve/spec/serveConfigV2"}
 
 
-def test_in_it_knobs_change_nothing_that_ray_serve_restarts_replicas_for() -> None:
+def test_knobs_change_only_user_config() -> None:
     found = differing(serve_config(A100), serve_config(A100, *KNOBS))
     user_config = "/applications/0/deployments/0/user_config"
     model = f"{user_config}/autoscaling/llama-3.1-8b-instruct"
@@ -52,20 +52,20 @@ def test_in_it_knobs_change_nothing_that_ray_serve_restarts_replicas_for() -> No
     assert found == {f"{user_config}/ingress/max_replicas", *(f"{model}/{name}" for name in names)}
 
 
-def test_ray_serve_calls_it_a_lightweight_update() -> None:
+def test_changed_knobs_are_a_lightweight_update() -> None:
     before, after = (version(serve_config(A100, *sets)) for sets in ((), KNOBS))
     assert before.requires_actor_reconfigure(after)
     assert not before.requires_actor_restart(after)
 
 
-def test_a_changed_model_changes_the_serve_configuration_alone_but_restarts_replicas() -> None:
+def test_a_changed_model_restarts_replicas_and_no_pods() -> None:
     setting = "models.llama-8b.max_model_len=8192"
     assert changed(setting) == {"/RayService demo-tideserve/spec/serveConfigV2"}
     before, after = version(serve_config(A100)), version(serve_config(A100, setting))
     assert before.requires_actor_restart(after)
 
 
-def test_a_changed_image_changes_the_pods_and_not_the_serve_configuration() -> None:
+def test_a_changed_image_changes_only_pods() -> None:
     found = changed('image.tag="v2"')
     assert found
     assert "/RayService demo-tideserve/spec/serveConfigV2" not in found
@@ -73,7 +73,7 @@ def test_a_changed_image_changes_the_pods_and_not_the_serve_configuration() -> N
     assert all(path.endswith("/image") for path in found if path.startswith(spec))
 
 
-def test_a_new_version_of_the_chart_does_not_change_the_pods() -> None:
+def test_pods_do_not_name_the_chart_version() -> None:
     found = copy.deepcopy(ray_service(A100))
     groups = found["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     for template in (found["spec"]["rayClusterConfig"]["headGroupSpec"], *groups):

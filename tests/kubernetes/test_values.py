@@ -52,7 +52,7 @@ def test_the_schema_is_closed_throughout(schema: dict[str, Any]) -> None:
     assert [found for found in open_ones if "properties" in found] == []
 
 
-def test_every_comment_of_the_values_is_the_description_of_its_own_value(schema: dict[str, Any]) -> None:
+def test_every_comment_is_the_description_of_its_value(schema: dict[str, Any]) -> None:
     comments = Comments.read((CHART / "values.yaml").read_text())
     described = {}
     for path in comments.by_path:

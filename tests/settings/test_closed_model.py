@@ -54,7 +54,7 @@ def problems(model: type[ClosedModel], **given: Any) -> list[str]:
         ({"name": True}, "name = True: input should be a valid string"),
     ],
 )
-def test_a_boolean_for_a_number_is_refused_with_key_and_bounds(given: dict[str, Any], problem: str) -> None:
+def test_a_boolean_for_a_number_is_refused(given: dict[str, Any], problem: str) -> None:
     assert problems(Thing, **given) == [problem]
 
 

@@ -104,9 +104,7 @@ ALWAYS = Schedule(start="06:00", end="06:00", min_replicas=1)
         (ALWAYS, "2026-03-02 06:00:00", True),
     ],
 )
-def test_a_window_is_open_from_start_to_end_in_local_time(
-    window: Schedule, moment: str, is_open: bool
-) -> None:
+def test_a_window_opens_and_closes_in_local_time(window: Schedule, moment: str, is_open: bool) -> None:
     assert window.covers(at(moment, window.timezone)) is is_open
 
 

@@ -140,7 +140,7 @@ def test_a_profile_leaves_the_arguments_as_they_were() -> None:
         load_settings({"profile": "balanced", "models": [3]})
 
 
-def test_the_knobs_of_a_profile_are_the_defaults_of_every_model() -> None:
+def test_knobs_of_a_profile_are_defaults() -> None:
     assert knob_defaults({"models": [{"name": "a"}, {"name": "org/b"}]}) == {"a": Knobs(), "org/b": Knobs()}
     found = knob_defaults({"profile": "lowest-cost", "models": [{"name": "a"}, {"name": "b"}]})
     assert found["a"] == found["b"]

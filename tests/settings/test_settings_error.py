@@ -26,7 +26,7 @@ def test_a_location_is_shown_as_a_path(location: tuple[int | str, ...], path: st
     assert dotted(location) == path
 
 
-def test_a_long_value_is_cut_and_a_short_one_is_not() -> None:
+def test_only_a_long_value_is_cut() -> None:
     assert shown("a" * 118) == repr("a" * 118)
     assert shown("a" * 119) == "'" + "a" * 119 + "…"
 

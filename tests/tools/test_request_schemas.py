@@ -3,13 +3,13 @@
 from tools import request_schemas
 
 
-def test_the_file_is_in_step_with_the_installed_vllm() -> None:
+def test_the_file_matches_the_installed_vllm() -> None:
     assert request_schemas.FILE.read_text(encoding="utf-8") == request_schemas.text(), (
         "run `python -m tools.request_schemas` and look at what changed"
     )
 
 
-def test_prose_is_left_out_and_fields_that_are_called_like_prose_are_kept() -> None:
+def test_descriptions_are_left_out() -> None:
     schema = {
         "description": "vLLM's words",
         "properties": {

@@ -16,7 +16,7 @@ def installed() -> Path:
     return Path(spec.origin).parents[1]
 
 
-def test_the_installed_release_has_all_that_the_engine_needs_and_can_do_without() -> None:
+def test_the_installed_vllm_has_everything() -> None:
     release = Release(installed())
 
     assert list(release.problems()) == []
@@ -57,7 +57,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_inherited_exported_or_moved_is_found(made_up: Path) -> None:
+def test_inherited_exported_and_moved_names_are_found(made_up: Path) -> None:
     assert list(Release(made_up).problems()) == []
 
 
@@ -73,7 +73,7 @@ def test_what_is_inherited_exported_or_moved_is_found(made_up: Path) -> None:
         ("MEMBERS", ("vllm.base.Other", "port"), "no vllm.base.Other"),
     ],
 )
-def test_what_is_missing_or_has_changed_is_named(
+def test_missing_and_changed_names_are_reported(
     made_up: Path, table: str, entry: tuple[str, str], problem: str
 ) -> None:
     getattr(vllm_releases, table)[entry[0]] = entry[1]
@@ -81,9 +81,7 @@ def test_what_is_missing_or_has_changed_is_named(
     assert list(Release(made_up).problems()) == [problem]
 
 
-def test_a_name_that_is_at_none_of_its_places_is_missing(
-    made_up: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_in_none_of_its_modules_is_missing(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vllm_releases.places()["Engine"] = ("vllm.newest", "vllm.base")
     vllm_releases.CALLED.clear()
     vllm_releases.REPLACED.clear()

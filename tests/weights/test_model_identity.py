@@ -97,9 +97,7 @@ def test_the_contents_of_tokenizer_and_chat_template_count(tmp_path: Path) -> No
     assert len(seen) == 3
 
 
-def test_a_model_of_the_hub_counts_by_the_commit_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_model_counts_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     repository = tmp_path / "models--org--chat"
     seen = set()

