@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks import REPOSITORY
-from benchmarks.gpu_proof.shapes import SHAPES
+from benchmarks.gpu_proof.random_weights import SHAPES
 
 Device = Literal["gpu", "cpu"]
 _USUAL_MINUTES = 25.0

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from httpx import HTTPError
@@ -12,7 +13,7 @@ from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError as ProcessError
 from benchmarks.gpu_proof.bench import Bench, plain
 from benchmarks.gpu_proof.beside_vllm import cold_start, overhead
-from benchmarks.gpu_proof.random_weights import find_model
+from benchmarks.gpu_proof.random_weights import make, parameters
 from benchmarks.gpu_proof.step_time import quantization, step_time, tensor_parallel
 from benchmarks.gpu_proof.store import CannotError, NeedError, Outcome, State
 from benchmarks.gpu_proof.under_load import capacity, prefill_groups, prefix_cache, slo
@@ -26,6 +27,8 @@ from replay.run import replay
 from serve_app.cli.command_error import CommandError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import EMBEDDED
+from serve_app.weights import embedded_model_path
 from traces import TraceError, open_trace
 
 
@@ -43,6 +46,32 @@ class Stage:
     """
     needs: tuple[str, ...] = ()
     """Stages whose figures it reads."""
+
+
+def find_model(bench: Bench) -> dict[str, Any]:
+    """Return the model for vLLM to load, and how. Makes random weights where the options ask for them."""
+    options = bench.options
+    if options.random_weights is not None:
+        shape = options.random_weights
+        how = "written" if options.checkpoint else "made up by vLLM while it starts"
+        say(f"random weights of {shape} ({parameters(shape) / 1e6:,.1f} million parameters), {how}")
+        try:
+            folder = make(shape, bench.store.folder.resolve() / "models", checkpoint=options.checkpoint)
+        except OSError as error:
+            raise CannotError(f"the model cannot be written: {error.strerror}") from None
+        return {
+            "model": str(folder),
+            "title": f"random weights of {shape}, {how}",
+            "parameters": parameters(shape),
+            "load_format": "auto" if options.checkpoint else "dummy",
+        }
+    if options.model is None or options.model == EMBEDDED:
+        return {"model": str(embedded_model_path()), "title": "the embedded model", "load_format": "auto"}
+    folder = Path(options.model)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise CannotError(f"--model = {folder}: the folder has no config.json")
+    name = str(folder.resolve()) if folder.is_dir() else options.model
+    return {"model": name, "title": options.model, "load_format": "auto"}
 
 
 def replay_windows(bench: Bench) -> dict[str, Any]:

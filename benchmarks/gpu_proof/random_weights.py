@@ -1,8 +1,7 @@
-"""Stage `model`: which model, and where its weights come from; models with random weights.
+"""Models of real architectures with random weights, for machines without a network.
 
-Random weights serve on machines without a network. An engine takes as long with them as with trained ones:
-its work depends on shapes alone. The tokenizer is the embedded model's: its 2,048 tokens are token ids of
-every vocabulary here.
+An engine takes as long with them as with trained ones: its work depends on shapes alone. The tokenizer is the
+embedded model's: its 2,048 tokens are token ids of every vocabulary here.
 """
 
 import json
@@ -11,11 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.progress import say
-from benchmarks.gpu_proof.bench import Bench
-from benchmarks.gpu_proof.shapes import SHAPES, parameters
-from benchmarks.gpu_proof.store import CannotError
-from serve_app.settings.tree import EMBEDDED
 from serve_app.weights import embedded_model_path
 
 _BYTES = 2
@@ -25,30 +19,58 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, 
 """The `quantization_config` of checkpoints with weights of four bits, as AutoAWQ writes it."""
 
 
-def find_model(bench: Bench) -> dict[str, Any]:
-    """Return the model for vLLM to load, and how. Makes random weights where the options ask for them."""
-    options = bench.options
-    if options.random_weights is not None:
-        shape = options.random_weights
-        how = "written" if options.checkpoint else "made up by vLLM while it starts"
-        say(f"random weights of {shape} ({parameters(shape) / 1e6:,.1f} million parameters), {how}")
-        try:
-            folder = make(shape, bench.store.folder.resolve() / "models", checkpoint=options.checkpoint)
-        except OSError as error:
-            raise CannotError(f"the model cannot be written: {error.strerror}") from None
-        return {
-            "model": str(folder),
-            "title": f"random weights of {shape}, {how}",
-            "parameters": parameters(shape),
-            "load_format": "auto" if options.checkpoint else "dummy",
-        }
-    if options.model is None or options.model == EMBEDDED:
-        return {"model": str(embedded_model_path()), "title": "the embedded model", "load_format": "auto"}
-    folder = Path(options.model)
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise CannotError(f"--model = {folder}: the folder has no config.json")
-    name = str(folder.resolve()) if folder.is_dir() else options.model
-    return {"model": name, "title": options.model, "load_format": "auto"}
+def _llama(
+    hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int, head: int, *,
+    factor: float, tied: bool = True, vocabulary: int = 128256, context: int = 131072,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": tied,
+        "max_position_embeddings": context,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "bos_token_id": 0,
+        "eos_token_id": 2043,
+        "torch_dtype": "bfloat16",
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    }
+
+
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "llama-3.1-8b": _llama(4096, 14336, 32, 32, 8, 128, factor=8.0, tied=False),
+    "llama-3.2-3b": _llama(3072, 8192, 28, 24, 8, 128, factor=32.0),
+    "llama-3.2-1b": _llama(2048, 8192, 16, 32, 8, 64, factor=32.0),
+    "tiny": _llama(256, 512, 2, 4, 2, 64, factor=8.0, vocabulary=2048, context=4096),
+}
+"""The `config.json` of published models (Meta's Llama 3.1 and 3.2), and of one for rehearsals on a CPU."""
+
+
+def parameters(shape: str) -> int:
+    """Return how many weights a shape has."""
+    config = SHAPES[shape]
+    hidden, inter = config["hidden_size"], config["intermediate_size"]
+    heads, kv_heads, head = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    attention = hidden * head * (2 * heads + 2 * kv_heads)
+    layer = attention + 3 * hidden * inter + 2 * hidden
+    embeddings = config["vocab_size"] * hidden * (1 if config["tie_word_embeddings"] else 2)
+    return int(config["num_hidden_layers"] * layer + embeddings + hidden)
 
 
 def make(shape: str, folder: Path, *, checkpoint: bool = False, awq: bool = False) -> Path:

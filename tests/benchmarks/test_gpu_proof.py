@@ -11,12 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from benchmarks.gpu_proof import hardware
 from benchmarks.gpu_proof.__main__ import begin
 from benchmarks.gpu_proof.bench import Bench, plain
-from benchmarks.gpu_proof.loads import at_times, largest_rate, poisson
 from benchmarks.gpu_proof.options import parse
 from benchmarks.gpu_proof.proof import SMOKE, STAGES, Stage, prove
-from benchmarks.gpu_proof.random_weights import AWQ, make
-from benchmarks.gpu_proof.shapes import parameters
+from benchmarks.gpu_proof.random_weights import AWQ, make, parameters
 from benchmarks.gpu_proof.store import CannotError, NeedError, Outcome, RefusedError, Store
+from benchmarks.gpu_proof.under_load import at_times, largest_rate, poisson
 from replay.capacity.server import MeasurementError
 
 IDENTITY = {"device": "cpu", "gpu": "none", "model": "embedded", "processor": "a processor"}

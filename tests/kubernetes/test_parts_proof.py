@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.gpu_proof.options import Options, parse
 from benchmarks.gpu_proof.proof import SMOKE, STAGES
-from benchmarks.gpu_proof.shapes import SHAPES
+from benchmarks.gpu_proof.random_weights import SHAPES
 from tests.kubernetes import kubernetes_api
 from tests.kubernetes.chart import A100, LAPTOP, of_kind, ray_service
 from tests.kubernetes.tools import CHART
