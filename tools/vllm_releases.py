@@ -195,12 +195,12 @@ class Release:
 
     @property
     def version(self) -> str:
-        """What the sources say, without the part that names a build."""
+        """The version in the sources, without the part that names a build."""
         found = re.search(r"version = '([\d.]+\w*)", (self._folder / "vllm/_version.py").read_text("utf-8"))
         return found[1] if found else "?"
 
     def problems(self) -> Iterator[str]:
-        """Yield what the engine needs and the release does not have."""
+        """Yield everything that the engine needs and the release lacks."""
         for name, modules in places().items():
             if name not in OPTIONAL and not any(self._has(module, name) for module in modules):
                 yield f"no {name} in {' or '.join(modules)}"
@@ -213,7 +213,7 @@ class Release:
         yield from (f"no state.{name}" for name in STATE.split() if f"state.{name} = " not in handlers)
 
     def lacking(self) -> Iterator[str]:
-        """Yield what the release does not have and the engine can do without."""
+        """Yield everything that the release lacks and the engine can do without."""
         for name, members in OPTIONAL.items():
             yield from self._missing(name, members.split())
 
@@ -258,7 +258,7 @@ class Release:
         return ".".join([*parts[: len(parts) - node.level + package], *filter(None, [node.module])])
 
     def _find(self, name: str) -> tuple[str, _Node] | None:
-        """Return what an entry of the tables names: `Imported`, `Imported:Neighbour`, `vllm.module.Name`."""
+        """Return what a table names: `Imported`, `Imported:Neighbour` or `vllm.module.Name`."""
         if name.startswith("vllm."):
             module, _, last = name.rpartition(".")
             return self._defined(module, last)

@@ -1,4 +1,4 @@
-"""`k8s/`: the chart rendered once, an object or kind a file, for people without Helm."""
+"""`k8s/`: the chart rendered for people without Helm, one file for each kind of object."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ _HEADER = "# Written by `make chart` from helm/tideserve with the values in k8s/
 def manifests() -> dict[Path, str]:
     """The text of every file of `k8s/` that is generated, by its path.
 
-    Raises RuntimeError with what helm says, if it does not render.
+    Raises RuntimeError with the error of helm, if it does not render.
     """
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for document in yaml.safe_load_all(_rendered()):
@@ -61,10 +61,10 @@ def _kustomization(files: list[str]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as it reads."""
+    """Writes text of several lines as a block."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Repeat what occurs twice."""
+        """Repeat an object that occurs twice."""
         return True
 
 

@@ -13,8 +13,7 @@ _DOCUMENTED_ONCE = ("gpuProfiles",)
 def readme(introduction: str, values: Mapping[str, Any], comments: Comments) -> str:
     """The README's text.
 
-    Raises ValueError naming every value without a comment, its own or one of a mapping above it that stands
-    for all it holds.
+    Raises ValueError that names every value without a comment of its own or of a mapping above it.
     """
     rows, missing = [], []
     for path, value, description in documented(values, comments):
@@ -30,13 +29,13 @@ def readme(introduction: str, values: Mapping[str, Any], comments: Comments) -> 
 def documented(values: Mapping[str, Any], comments: Comments) -> Iterator[tuple[Path, Any, str]]:
     """A row for each value: its path, its default, and its description or nothing.
 
-    A mapping with a comment and none on its keys is one row: a resource list, a security context. What has a
-    comment in one of several mappings that are alike has no row in the others.
+    A mapping with a comment and none on its keys is one row: a resource list, a security context. A key that
+    has a comment in one of several like mappings has no row in the others.
     """
     described = {_alike(path): text for path, text in comments.by_path.items()}
     done: set[Path] = set()
     for path, value in leaves(values):
-        row = next((path[:n] for n in range(1, len(path)) if _stands_for_all(path[:n], described)), path)
+        row = next((path[:n] for n in range(1, len(path)) if _covers_all_below(path[:n], described)), path)
         if row in done:
             continue
         done.add(row)
@@ -49,7 +48,7 @@ def _alike(path: Path) -> Path:
     return (path[0], "*", *path[2:]) if path[0] in _DOCUMENTED_ONCE and len(path) > 1 else path
 
 
-def _stands_for_all(path: Path, described: Mapping[Path, str]) -> bool:
+def _covers_all_below(path: Path, described: Mapping[Path, str]) -> bool:
     alike = _alike(path)
     below = any(len(other) > len(alike) and other[: len(alike)] == alike for other in described)
     return alike in described and not below

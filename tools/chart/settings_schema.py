@@ -1,4 +1,4 @@
-"""JSON schemas of Tideserve's own settings, from their pydantic models, and which keys are required."""
+"""JSON schemas of Tideserve's settings, from their pydantic models, and the keys that are required."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -14,9 +14,9 @@ Schema = dict[str, Any]
 
 
 def require(schema: Schema, defaults: Mapping[str, Any]) -> None:
-    """Makes `schema` ask for what the templates count on, in it and in all sections below."""
+    """Require the keys that the templates need, in `schema` and in all sections below."""
     properties = schema.get("properties", {})
-    wanted = [name for name, below in properties.items() if _counted_on(below, defaults.get(name))]
+    wanted = [name for name, below in properties.items() if _is_required(below, defaults.get(name))]
     if wanted:
         schema["required"] = wanted
     for name in wanted:
@@ -24,8 +24,8 @@ def require(schema: Schema, defaults: Mapping[str, Any]) -> None:
             require(properties[name], defaults[name])
 
 
-def _counted_on(schema: Schema, default: Any) -> bool:
-    """Numbers, switches, sections, text that may not be empty; not lists, labels or Kubernetes's types."""
+def _is_required(schema: Schema, default: Any) -> bool:
+    """Whether a key is a number, switch, section or non-empty text; not a list, labels or Kubernetes type."""
     if "$ref" in schema or default is None or isinstance(default, list):
         return False
     if isinstance(default, Mapping):
@@ -115,12 +115,12 @@ def engine_arguments() -> dict[str, Any]:
 
 
 def timezones() -> list[str]:
-    """Names of the IANA database, from the package that the image has it from too."""
+    """Names of the IANA time zone database, from the package that the images install too."""
     return (resources.files("tzdata") / "zones").read_text(encoding="utf-8").split()
 
 
 def _without_titles(schema: Any) -> Any:
-    """Pydantic's titles repeat the names, and its defaults are the application's business."""
+    """Drop pydantic's titles, which repeat the names, and its defaults, which the application applies."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
@@ -135,9 +135,9 @@ def _without_titles(schema: Any) -> Any:
 
 
 def merged(schema: dict[str, Any]) -> dict[str, Any]:
-    """Alternatives as one list of types, where they are no more: Helm tells of `anyOf` and of each part.
+    """Write alternatives that differ only in type as a list of types: Helm reports each part of `anyOf`.
 
-    A null beside a reference goes: Helm takes a key that is null away before it looks at the schema.
+    A null beside a reference is dropped, because Helm removes a null key before it checks the schema.
     """
     for key in ("anyOf", "oneOf"):
         parts = [part for part in schema.get(key, ()) if part != {"type": "null"}]

@@ -48,7 +48,7 @@ class Comments:
 
 
 def leaves(values: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value that is not a mapping of others, with its path; an empty mapping is one."""
+    """Every value that is not a mapping of others, with its path. An empty mapping is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*path, key))
