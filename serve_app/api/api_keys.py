@@ -36,13 +36,13 @@ _MOST_BYTES = 1 << 20
 _MOST_KEYS = 1000
 """Each is compared with what a client sends: 1,000 take 0.1 ms."""
 _KEY = re.compile(rb"[\x21-\x7e]+")
-"""What a header can carry: printable ASCII without spaces."""
+"""Printable ASCII without spaces, which a header can carry."""
 
 _Signature = tuple[int, int, int, int, int]
 
 
 class _UnusableError(Exception):
-    """A file has no usable keys. The message tells why, without the file's path and content."""
+    """A file has no usable keys. The message says why, without the file's path and content."""
 
 
 class ApiKeyFile:

@@ -35,7 +35,7 @@ class BodyMemory:
 
     All of them may have `limit_bytes`, and one group of requests half of that, so that the other half is left
     to the others. A request belongs to the group of its API key, where keys are needed, and to the group of
-    its model. Until its body has told the model, a request without a key belongs to the group of those that
+    its model. Until its model has been read, a request without a key belongs to the group of those that
     are being read. What is kept of streams is a group, too. For one event loop.
     """
 

@@ -42,7 +42,7 @@ class ApiModel:
     """Runs its requests."""
     max_model_len: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
-    """Is told what becomes of its requests."""
+    """Hears of the events of its requests."""
 
     def card(self) -> dict[str, str | int | None]:
         """The model's entry in `/v1/models`."""
@@ -57,12 +57,12 @@ class ApiModel:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a body shows of a request."""
+    """The fields of a body that the ingress needs."""
 
     model: ApiModel
     wants_stream: bool
     fields: PromptFields | None
-    """Of its prompt; None where there is none."""
+    """The fields of its prompt; None where there is none."""
 
 
 class Endpoints:
@@ -96,7 +96,7 @@ class Endpoints:
         return endpoint
 
     async def answer(self, http: Request, operation: Operation, read: Callable[[bytes], Seen]) -> Response:
-        """The engine's answer. `read` tells what the ingress needs to know of a body."""
+        """The engine's answer. `read` finds the fields that the ingress needs."""
         check_content_type(http.scope["headers"])
         timeout_s = request_timeout_s(http.scope)
         state = http.state

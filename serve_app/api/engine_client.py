@@ -1,4 +1,4 @@
-"""What the HTTP API asks of an engine, wherever that engine runs."""
+"""The engine as the HTTP API sees it, wherever the engine runs: requests, replies and their state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
 """Operations that are work for a GPU. Tokenizing is not."""
 
 Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
-"""How a request ended, as its client saw it; error rates count outcomes. Answered in full; told to come later
+"""How a request ended, as its client saw it; error rates count outcomes. Answered in full; refused for now
 (429); failed (5xx, or a stream that ended in an error event or was cut); wrong in itself (any other 4xx),
 or ended by its client's deadline; left by its client before the end."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -32,7 +32,7 @@ EVENT_STREAM = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class ColdWait:
-    """What is known of a request's wait for a replica, at one moment. Times in seconds."""
+    """The progress of a request's wait for a replica, at one moment. Times in seconds."""
 
     model: str
     phase: str
@@ -42,7 +42,7 @@ class ColdWait:
     waited_s: float
 
     def comment(self) -> bytes:
-        """The SSE comment that tells a client: ignored by parsers, readable by people."""
+        """The SSE comment for the client: ignored by parsers, readable by people."""
         eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
         return (
             f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
@@ -52,7 +52,7 @@ class ColdWait:
 
 @dataclass(slots=True)
 class RequestState:
-    """What has happened to a request in this process. Each stage writes what it measures."""
+    """The record of a request in this process. Each stage writes its own measurements."""
 
     tell_wait: Callable[[ColdWait], Awaitable[None]] | None = None
     """Awaited every `keep_alive_interval_s` while no replica can take the request."""
@@ -89,7 +89,7 @@ class EngineRequest:
     arrived: float = field(default_factory=time.perf_counter, compare=False)
     """When the request arrived at the ingress, by this process's `time.perf_counter`, in seconds."""
     wants_stream: bool = False
-    """Whether the client asked for a stream: its first byte then tells that the prompt is prefilled."""
+    """Whether the client asked for a stream: its first byte then shows that the prompt is prefilled."""
     timeout_s: float | None = None
     """How long after its arrival the client wants it to be answered or given up. None for no such wish."""
     trace: TraceContext | None = None
@@ -156,7 +156,7 @@ class EngineClient(Protocol):
 
 
 class Traffic:
-    """Is told what becomes of the requests of one model. This class ignores it; `IngressCounters` counts."""
+    """Hears of the events of one model's requests. This class ignores them; `IngressCounters` counts."""
 
     def opened(self, request: EngineRequest) -> None:
         """The request has arrived with all of its body."""

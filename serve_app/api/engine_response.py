@@ -31,7 +31,7 @@ logger = logging.getLogger("ray.serve")
 STREAM_HEADERS = {
     "Content-Type": f"{EVENT_STREAM}; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
-    "X-Accel-Buffering": "no",  # nginx and its kin would hold tokens back
+    "X-Accel-Buffering": "no",  # nginx and its kin would delay tokens
 }
 _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _EXTENSION = "tideserve.write_now"
@@ -40,13 +40,13 @@ _EXTENSION = "tideserve.write_now"
 class EngineResponse(Response):
     """Streams or sends what an engine answers to `request`.
 
-    A client that asked for a stream is sent comments while its request is held. The first of them sends the
+    A client that asked for a stream is sent comments while its request is queued. The first of them sends the
     status, 200; from then on a failure is an SSE error event.
 
     Args:
         engine: The engines of the model that the request is for.
         request: What to run.
-        traffic: Told what becomes of the request.
+        traffic: Hears of the events of the request.
         release_body: Called when the request's body is needed no more: with the first byte of an answer, or
             at the end. It may be called again.
     """
@@ -103,7 +103,7 @@ class EngineResponse(Response):
             raise results[0]
 
     async def _expire(self, answer: asyncio.Future[None]) -> None:
-        """Give up at the client's deadline: the engine frees its sequences, then the client is told."""
+        """Give up at the client's deadline: the engine frees its sequences, then the client gets an error."""
         answer.cancel()
         await asyncio.wait((answer,))
         if not answer.cancelled() or self._ended:

@@ -11,7 +11,7 @@ ERROR_EVENT = b"event: error\n"
 
 
 class ApiError(Exception):
-    """A failure with its HTTP status, told to the client in OpenAI's shape.
+    """A failure with its HTTP status, sent to the client in OpenAI's shape.
 
     Args:
         status: HTTP status code.
@@ -39,7 +39,7 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's type of error, which tells whose fault it is."""
+        """OpenAI's type of error, which says whose fault it is."""
         return "invalid_request_error" if self.status < 500 else "server_error"
 
     def body(self) -> bytes:
@@ -91,7 +91,7 @@ def deadline_exceeded(timeout_s: float) -> ApiError:
 
 
 def body_memory_full(limit: int, used: int, group: str, of_group: int, more: int) -> ApiError:
-    """A 429 for a body of `more` bytes that the memory for bodies does not hold now."""
+    """A 429 for a body of `more` bytes that exceeds the memory for bodies now."""
     return ApiError(
         429,
         f"This ingress replica has {used} bytes of request bodies in memory, {of_group} of them of {group}, "

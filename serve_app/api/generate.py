@@ -29,7 +29,7 @@ class GenerateTimings(BaseModel):
     """Latency of one generation, in milliseconds."""
 
     cold_wait_ms: float
-    """The part of `ttft_ms` for which the request was held until a replica had room."""
+    """The part of `ttft_ms` for which the request was queued for a cold start."""
     ttft_ms: float
     inter_token_ms: float
     total_time_ms: float

@@ -25,7 +25,7 @@ class ModelReadiness:
     reason: str | None = None
     startup_seconds: dict[str, float] = field(default_factory=dict)
     replicas_out: dict[str, str] = field(default_factory=dict)
-    """What is wrong with each replica that runs, as far as Ray knows, and takes no requests."""
+    """The trouble of each replica that Ray lists and that takes no requests."""
     warm_node: bool | None = None
     """Whether a node with a warm zygote has room for the next replica; None while the policy says nothing."""
     warm_node_start_s: float | None = None
@@ -47,9 +47,9 @@ class ControlPlane:
     """
 
     controller_age_s: float | None
-    """What Ray Serve's controller says: states of deployments, counts of replicas."""
+    """The age of the controller's answer: states of deployments, counts of replicas."""
     gcs_age_s: float | None
-    """What is in Ray's GCS: phases of starting replicas, and what the autoscaling policy says."""
+    """The age of the GCS's answer: phases of starting replicas, and the policy's status."""
     limit_s: float
     """An age above this means that a later question has not been answered."""
 

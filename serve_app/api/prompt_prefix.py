@@ -1,4 +1,4 @@
-"""What of a prompt another one may share, by hashes of the bytes of the body that make it.
+"""Hashes of the beginnings of a prompt, by which prompts that share a prefix are found.
 
 A client serialises a conversation alike each time, so the bytes of its next turn begin with those of the one
 before, up to the last message. Hashing them takes no tokenizer, and 0.4 us a kilobyte.
@@ -56,10 +56,10 @@ class PromptPrefix(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
     """One for each whole block, of all bytes up to its end; at most `MOST_BLOCKS`."""
     end: int
-    """Of the whole prompt; 0 where it is longer than the blocks reach."""
+    """The hash of the whole prompt; 0 where it is longer than the blocks reach."""
     turns: tuple[tuple[int, int], ...] = ()
     """(hash, bytes): where the prompt of an earlier turn may have ended, latest first, and the bytes up to
-    the end of the message behind it, its answer, which the engine's cache holds, too."""
+    the end of the message behind it, its answer, which the engine has cached, too."""
 
 
 def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | None:

@@ -50,7 +50,7 @@ class RayHeadersMiddleware:
 
 
 def middlewares() -> list[Middleware]:
-    """What Ray Serve puts in front of its HTTP servers, the outermost last."""
+    """The middlewares of Ray Serve's HTTP servers, the outermost last."""
     return [Middleware(RayHeadersMiddleware), Middleware(WriteNowMiddleware)]
 
 

@@ -1,1 +1,1 @@
-"""The ingress: requests are held, an engine replica is picked, and its bytes are relayed."""
+"""The ingress: it queues requests, picks an engine replica, and relays its bytes."""

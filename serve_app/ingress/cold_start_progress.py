@@ -36,7 +36,7 @@ class StoredState:
     """Phase documents by engine deployment and replica: of replicas that exist or could not start."""
 
     def of(self, deployment: str, now: float) -> Mapping[str, Any] | None:
-        """What the policy says of one engine deployment at `now` by the reader's clock, if there is one."""
+        """The policy's status of one engine deployment; None if it is too old at `now`."""
         if self.status is None or now - float(self.status["at"]) >= _STATUS_LIFE_S:
             return None
         found: Mapping[str, Any] | None = self.status["models"].get(deployment)

@@ -292,7 +292,7 @@ class EngineChannels:
         return None if channel.lost.done() else channel
 
     def close(self, replica: Replica, reason: str) -> None:
-        """End the channel to `replica`; its requests are told that the replica is lost.
+        """End the channel to `replica`; for its requests the replica is lost.
 
         A channel that is being opened is closed once it is open. If it were cancelled, so would be the
         requests that wait for it, as if their clients had left.

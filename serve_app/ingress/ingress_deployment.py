@@ -128,7 +128,7 @@ class Ingress:
         await self._knob_publisher.apply(user_config)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Ray tells the autoscaling policy of this replica, twice a second: `IngressSignals`."""
+        """Return the report that Ray sends to the policy twice a second: `IngressSignals`."""
         return ingress_report(self._counters)
 
     def _has_queued(self) -> bool:
@@ -149,7 +149,7 @@ class ColdReports:
 
     Args:
         replica: The ingress replica's own id.
-        report: What Ray would be told: `record_autoscaling_stats`.
+        report: Makes the report that Ray would send: `record_autoscaling_stats`.
     """
 
     def __init__(self, replica: ReplicaID, report: Callable[[], Mapping[str, float]]) -> None:
@@ -182,7 +182,7 @@ class ColdReports:
 
 
 def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:
-    """What an ingress replica tells Ray: flat numbers, every model's signals and the requests it carries."""
+    """The report of an ingress replica: flat numbers, every model's signals and the requests it carries."""
     flat = {ONGOING_REQUESTS: 0.0}
     for counters in models:
         signals = counters.signals()

@@ -80,7 +80,7 @@ class KnobPublisher:
         """Take over the knobs in `user_config` and publish them.
 
         Invalid knobs leave those in force as they are; they are logged and shown by `/autoscaling/knobs`.
-        Where the GCS does not answer within a second, the policy is told later.
+        Where the GCS does not answer within a second, the policy gets them later.
 
         Raises:
             SettingsError: for invalid knobs where none have ever been in force.

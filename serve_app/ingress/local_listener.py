@@ -31,7 +31,7 @@ def listen_beside(path: Path) -> None:
     """Have uvicorn's servers that start in this process listen on a Unix socket at `path`, too.
 
     Ray makes the server itself and shows it to nobody, hence the change of the class. The socket is the
-    server's own: when Ray tells it to take no more requests, it closes like the port.
+    server's own: when Ray stops it, it closes like the port.
     """
     start = uvicorn.Server.startup
 

@@ -16,7 +16,7 @@ from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.wire.data_plane import Prefix
 
 BYTES_PER_TOKEN = 4
-"""Of English text; used until the engines' counts tell the model's own ratio."""
+"""The ratio of English text, used until the engines' counts tell the model's own ratio."""
 _UNKNOWN_CACHE_TOKENS = 32_768
 """The assumed size of a cache until its replica reports it: less than any GPU's, and a long prompt."""
 _FADE = 0.99
@@ -62,7 +62,7 @@ class Expected(NamedTuple):
     size: int
     """Bytes."""
     last_uses: tuple[int, ...] = ()
-    """Of the cached blocks, before this prompt used them."""
+    """The last use of each cached block, before this prompt used it."""
     use: int = 0
     """The number of this use."""
 
@@ -76,15 +76,15 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._caches: dict[str, _Cache] = {}
         self._names: dict[int, str] = {}
-        """Of replicas, by bit."""
+        """The replicas' names, by bit."""
         self._holders: dict[int, int] = {}
         """By hash, the bits of the replicas that have it cached."""
         self._uses = 0
         self._bytes_per_token = Ratio()
-        """Of whole prompts."""
+        """The ratio of whole prompts."""
         self._bytes_per_found_token = Ratio()
-        """Of the part that was expected in caches: prompts that share nothing may be of another kind, caches
-        have whole blocks, and answers have other bytes per token."""
+        """The ratio of the parts expected in caches. Prompts that share nothing may be of another kind,
+        caches have whole blocks, and answers have other bytes per token."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -119,19 +119,19 @@ class PrefixIndex:
         """Return how many bytes of a prompt each replica has cached, for those that have some."""
         holders, names = self._holders, self._names
         found: dict[str, int] = {}
-        held, depth = -1, 0
+        common, depth = -1, 0
         for block in prefix.blocks:
-            still = holders.get(block, 0) & held
-            if still != held:
+            still = holders.get(block, 0) & common
+            if still != common:
                 if depth:
-                    for bit in _bits(held & ~still):
+                    for bit in _bits(common & ~still):
                         found[names[bit]] = depth
-                held = still
+                common = still
                 if not still:
                     break
             depth += BLOCK_BYTES
         if depth:
-            for bit in _bits(held):
+            for bit in _bits(common):
                 found[names[bit]] = depth
         for end, size in ((prefix.end, prefix.size), *prefix.turns):
             for bit in _bits(holders.get(end, 0)):
@@ -151,7 +151,7 @@ class PrefixIndex:
             if used is None:
                 break
             uses.append(used)
-        self.holds(replica, prefix)
+        self.add(replica, prefix)
         return Expected(matched, tuple(uses), self._uses)
 
     def never_prefilled(self, replica: str, prefix: PromptPrefix, expected: Expected) -> None:
@@ -164,7 +164,7 @@ class PrefixIndex:
                 del cache.last_use[block]
                 self._let_go(block, cache.bit)
 
-    def holds(self, replica: str, prefix: PromptPrefix | Prefix) -> None:
+    def add(self, replica: str, prefix: PromptPrefix | Prefix) -> None:
         """Note that `replica` has a prompt cached now, sent by this process or another one."""
         cache = self._caches.get(replica)
         if cache is None:
@@ -191,12 +191,14 @@ class PrefixIndex:
         if not expected.size:
             return
         # By the prompt's own bytes per token: those of two kinds of traffic may differ by a factor of three.
-        told = prompt_tokens * expected.size / prefix.size
+        expected_tokens = prompt_tokens * expected.size / prefix.size
         # Only blocks were known to be there; that an answer is, was a guess.
         known = prompt_tokens * len(expected.last_uses) * BLOCK_BYTES / prefix.size
         cache = self._caches.get(replica)
         if cached_tokens + _SLACK_TOKENS >= known * _SURE_SHARE:
-            self._bytes_per_found_token.learn(expected.size, min(cached_tokens, told + _SLACK_TOKENS))
+            self._bytes_per_found_token.learn(
+                expected.size, min(cached_tokens, expected_tokens + _SLACK_TOKENS)
+            )
             return
         if cache is None:
             return

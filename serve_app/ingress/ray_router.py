@@ -1,4 +1,4 @@
-"""Ray Serve's request router for engine deployments: it tells which replicas run, and a wake asks it for one.
+"""Ray Serve's request router for engine deployments: it knows which replicas run, and a wake asks it for one.
 
 To reserve a place on a replica through Ray costs two actor calls, 2.5 ms of one core for each request; a
 burst of 32 would wait 80 ms for them. So the relay picks from this process's own view of the running
@@ -18,7 +18,7 @@ from serve_app.ingress.replica_set import ReplicaSet, replica_set
 
 logger = logging.getLogger("ray.serve")
 
-# Only a new request is told that the engines cannot start; one that is queued already waits on.
+# Ray says only to new requests that the engines cannot start; those queued already wait on.
 _ASK_AGAIN_S = 5.0
 _PAUSE_S = 1.0
 

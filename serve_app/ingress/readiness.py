@@ -108,21 +108,21 @@ class LiveReplicas:
     """The replicas of one model that Ray says run, as this process finds them."""
 
     usable: int = 0
-    """Those that requests go to."""
+    """The number of replicas that requests go to."""
     out: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong with each of the others, by replica."""
+    """The trouble of each of the others, by replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What Ray, the replicas and the policy say of one model, each as of its last answer."""
+    """The last answers of Ray, the replicas and the policy about one model."""
 
     deployment: Any = None
     """Ray Serve's status of its engine deployment; None while Ray Serve has none, or has never answered."""
     phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Phase documents of the replicas that exist and of those that could not start, by replica."""
     scaling: Mapping[str, Any] | None = None
-    """What the autoscaling policy says of it, or None while it has said nothing."""
+    """The policy's status of it; None while there is none."""
     unreachable: str = ""
     """Which part of Ray does not answer, and for how long; "" where all do."""
 
@@ -138,7 +138,7 @@ def judge(
         model: Its settings.
         min_replicas: The knob as it stands.
         live: Its replicas.
-        known: What else is known of it.
+        known: The last answers about it.
         now: On the clock of the times in the documents, in seconds.
     """
     states = _replica_states(known.deployment)

@@ -150,7 +150,7 @@ class _Attempt:
     delivered_before: int = 0
     """Tokens of the stream that others have generated."""
     spent_before: int = 0
-    """What of the retry budget had been spent before this replica answered."""
+    """The retry budget spent before this replica answered."""
 
 
 class RelayedRequest:
@@ -171,7 +171,7 @@ class RelayedRequest:
         self._channels = channels
         self._attempt: _Attempt | None = None
         self._delivered: Delivered | None = None
-        """Of a stream that another replica can go on with."""
+        """The delivered tokens of a stream that another replica can go on with; else None."""
         self._budget = RetryBudget()
         self._complete = False
         """Whether the client has been sent the stream's last event."""
@@ -373,7 +373,7 @@ class RelayedRequest:
         if moved:
             if self._request.prefix is not None:
                 replica_id = reservation.replica.replica_id
-                self._admission.replicas.prefixes.holds(replica_id, self._request.prefix)
+                self._admission.replicas.prefixes.add(replica_id, self._request.prefix)
             self._leave()
             self._attempt = attempt
         return moved

@@ -14,7 +14,7 @@ from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.prefix_index import NOTHING, Expected
 
 SEQUENCE_TOKENS = 64
-"""What one request in flight weighs in a pick, in prompt tokens still to be prefilled.
+"""The weight of a request in flight in a pick, in prompt tokens still to be prefilled.
 
 A prompt token makes one step longer, the one that prefills it; a running sequence makes every step longer,
 for all that share the batch. By the step time that is assumed of a 7B model on an A100, a sequence of 600
@@ -187,7 +187,7 @@ def least_delay(
 def least_loaded(replicas: Iterable[Replica], limit: int, cached: Mapping[str, int]) -> Replica | None:
     """The replica with the least load, of those with fewer than `limit` requests in flight.
 
-    Tokens of the prompt that its cache holds need no prefill, and are subtracted from its load.
+    Cached prompt tokens need no prefill, and are subtracted from the load.
     """
     chosen: Replica | None = None
     least = fewest = 0

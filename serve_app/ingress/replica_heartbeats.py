@@ -1,6 +1,6 @@
 """Listening to the heartbeats of engine replicas, so that no request goes to one that hangs or is dead.
 
-They also tell what a replica's prefix cache holds.
+They also report the size of a replica's prefix cache, and prompts in it.
 
 Ray stops listing a replica when three health checks have failed: 4 s after the death of an engine core, 18 s
 after a process was stopped. What an ingress replica hears itself is half a second old.
@@ -133,7 +133,7 @@ class Heartbeats:
         if beat.step_tokens:
             known.step_tokens = beat.step_tokens
         for prefix in beat.prefixes:
-            known.prefixes.holds(replica.replica_id, prefix)
+            known.prefixes.add(replica.replica_id, prefix)
         if beat.trouble:
             self._keep_away(listener, beat.trouble)
             return

@@ -61,7 +61,7 @@ class ReplicaSet:
     sharing: float = 0.0
     """The share of prompts of which some replica cached some, over about the last hundred."""
     step_tokens: float = math.inf
-    """The most tokens of an engine's step; infinite until one has told."""
+    """The most tokens of an engine's step; infinite until one has reported it."""
     awaited: bool = False
     """Whether queued requests wait for room. Only then is a free place announced."""
     _usable: dict[str, Replica] = field(default_factory=dict)
@@ -222,8 +222,8 @@ class ReplicaSet:
         known = {**self._missed, **self._listed}
         self._listed = {
             replica_id: known.get(replica_id)
-            or Replica(replica_id, told["address"], told["token"], told.get("identity", ""))
-            for replica_id, told in metadata.items()
+            or Replica(replica_id, each["address"], each["token"], each.get("identity", ""))
+            for replica_id, each in metadata.items()
         }
         self._usable = {name: replica for name, replica in self._listed.items() if not replica.trouble}
         self.prefixes.keep(self._listed)

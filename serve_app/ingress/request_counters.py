@@ -29,7 +29,7 @@ class IngressCounters(Traffic):
     def __init__(self, deployment: str, queue: ColdQueue, metrics: IngressMetrics) -> None:
         self.deployment = deployment
         self.open_requests = 0
-        """Of any operation."""
+        """Requests of any operation."""
         self.queue = queue
         self._metrics = metrics
         self._arrivals = self._arrived_bytes = 0

@@ -30,7 +30,7 @@ def raise_if_lost(lost: str) -> None:
 
 
 class RetryBudget:
-    """What one request has spent of its budget."""
+    """The retry budget of one request."""
 
     def __init__(self) -> None:
         self.spent = 0

@@ -24,7 +24,7 @@ class EngineLimits:
     """The bounds of an engine's batch, constant while it runs."""
 
     kv_cache_tokens: int
-    """Tokens the whole KV cache holds; 0 for a model without one."""
+    """The size of the KV cache in tokens; 0 for a model without one."""
     max_num_seqs: int
     max_num_batched_tokens: int
     """Tokens of one step."""

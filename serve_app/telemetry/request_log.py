@@ -31,7 +31,7 @@ class LogSegments:
     there is room for it. So a family takes `max_bytes`, and an eighth more per other process that writes.
 
     Several threads may append; each write is whole. The folder is made with the first file. The names of
-    a family's files begin with the parts `family`, and `writer` tells those of this process from others.
+    a family's files begin with the parts `family`, and `writer` tells the files of this process apart.
     """
 
     def __init__(self, folder: Path, family: Sequence[str], writer: str, max_bytes: int) -> None:

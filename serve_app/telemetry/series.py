@@ -42,9 +42,9 @@ def show_zero(counter: Counter, **tags: str) -> None:
 
 
 class TalliedHistogram:
-    """A histogram that is counted here; Ray is told the totals once a second.
+    """A histogram that is counted here; Ray gets the totals once a second.
 
-    Ray's own is told of each value, and the metrics agent of the node records each of them once more, in
+    Ray's own takes each value, and the metrics agent of the node records each of them once more, in
     Python: 10 µs per token there, so that an agent would be full at 100,000 tokens per second on its node.
 
     Args:

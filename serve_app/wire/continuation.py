@@ -1,4 +1,4 @@
-"""What an engine needs to go on with a stream of another one: the tokens that the client has been sent.
+"""The record by which an engine goes on with a stream of another one, and the tokens in it.
 
 Delivered tokens are tokens whose events the client was sent. An engine notes them in `DeliveredTokens`, each
 once all of its events have left, and they go to the ingress with the stream. If the engine is lost, the

@@ -40,14 +40,14 @@ HELLO_S = 5.0
 MOST_STRANGERS = 64
 """Connections without the token that an engine replica keeps; one more takes the place of the oldest."""
 CREDIT_BYTES = 64 << 10
-"""What an engine replica may send of a stream before the ingress has passed it on. Then it waits, and vLLM
+"""Bytes of a stream that an engine replica may send ahead of the client. Then the stream waits, and vLLM
 merges what it generates meanwhile, at most the answer's `max_tokens`; no other stream waits with it."""
 BEAT_S = 0.5
 """Between two `Beat`s of an engine replica."""
 
 MOST_BLOCKS = 4096
-"""Of the prefixes of a `Beat`, some 40 kB: as many prompt tokens as an engine prefills in half a minute. What
-is left out, an ingress replica merely does not expect."""
+"""Blocks of the prefixes of a `Beat`, some 40 kB: as many prompt tokens as an engine prefills in half a
+minute. An ingress replica does not expect the others."""
 
 ENGINE_DEAD = "engine_dead"
 """The engine core had died before the call came. It costs nothing of the retry budget."""
@@ -74,7 +74,7 @@ class Prefix(msgspec.Struct, array_like=True):
     blocks: list[int]
     """At most 256, each of 64 bits."""
     end: int
-    """Of the whole prompt; 0 where it is longer than the blocks reach."""
+    """The hash of the whole prompt; 0 where it is longer than the blocks reach."""
 
 
 class Call(msgspec.Struct, tag=1, array_like=True):
@@ -105,8 +105,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     prefix: Prefix | None = None
     """The prompt that the replica is about to cache, for other ingress replicas; None without hashes."""
     cache_salt: str = ""
-    """Of the prefix cache, 64 characters that follow from the client's API key, within which `cache_salt` of
-    the body counts; "" where clients share the cache. See `api.api_keys`."""
+    """The salt of the prefix cache, 64 characters that follow from the client's API key, within which
+    `cache_salt` of the body counts; "" where clients share the cache. See `api.api_keys`."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):
@@ -128,9 +128,9 @@ class Answer(msgspec.Struct, tag=4, array_like=True):
 
     stream: int
     status: int
-    """Of HTTP, 200 to 599."""
+    """HTTP status, 200 to 599."""
     headers: dict[str, str]
-    """Of HTTP. An ingress passes on `Retry-After` and no other."""
+    """HTTP headers. An ingress passes on `Retry-After` and no other."""
     body: bytes
     """JSON; empty where pieces follow."""
     streamed: bool = False

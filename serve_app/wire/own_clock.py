@@ -8,8 +8,8 @@ from typing import Any
 class OwnClock:
     """Remembers when the reader first saw each time stamp.
 
-    Clocks of nodes differ, by a minute where nothing sets them. So a stamp only tells whether what it belongs
-    to has changed, and an age counts from the reading that first had it. The reading before had not: a stamp
+    Clocks of nodes differ, by a minute where nothing sets them. So a stamp only shows whether its document
+    has changed, and an age counts from the reading that first had it. The reading before had not: a stamp
     is never taken for older than that. Only where there was none is it as old as it says.
     """
 

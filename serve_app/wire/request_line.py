@@ -22,7 +22,7 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     input_tokens: int
     """Prompt tokens, of all its sequences."""
     cached_tokens: int
-    """Of these, the tokens that the prefix cache held."""
+    """The prompt tokens found in the prefix cache."""
     output_tokens: int
     """Generated, of all its sequences."""
     sequences: int
@@ -32,12 +32,12 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     e2e_s: float
     """From the arrival to the end."""
     held_s: float
-    """Of both, the wait for a replica that could take it."""
+    """The part of both for which the request was queued for a cold start."""
     status: int | None
     """The HTTP status; None if the client left before it was known."""
     outcome: str
     """`completed`, `abandoned` or `failed`."""
     trace_id: str | None = None
-    """Of the trace that its client made it a part of: 32 hexadecimal digits. Left out if there is none."""
+    """The id of the client's trace: 32 hexadecimal digits. Left out if there is none."""
     expected_cached_tokens: int | None = None
-    """What the ingress expected `cached_tokens` to be when it picked the replica. Left out if nothing."""
+    """`cached_tokens` as the ingress expected it at the pick. Left out if it expected nothing."""

@@ -17,9 +17,9 @@ class ServedModel:
     deployment: str
     knobs: Knobs
     resources: Mapping[str, float] = field(default_factory=dict)
-    """What one replica takes of a Ray cluster, such as `{"GPU": 1}`."""
+    """Ray resources of one replica, such as `{"GPU": 1}`."""
     identity: str = ""
-    """What a replica is, see `serve_app.settings.identity`; empty where the writer does not say."""
+    """The engine's identity, see `serve_app.settings.identity`; empty where the writer does not say."""
 
 
 _model = TypeAdapter(ServedModel)
@@ -34,9 +34,9 @@ class ServedApplication:
     """By engine deployment."""
     ingress: IngressKnobs
     rejected: str = ""
-    """What was wrong with knobs that were set and not taken over."""
+    """The errors of knobs that were rejected."""
     ingress_resources: Mapping[str, float] = field(default_factory=dict)
-    """What one ingress replica takes of a Ray cluster, such as `{"CPU": 0.5}`."""
+    """Ray resources of one ingress replica, such as `{"CPU": 0.5}`."""
     zygote: bool = True
     """Whether nodes keep zygotes."""
 

@@ -15,12 +15,12 @@ _CERTIFICATE, _KEY, _AUTHORITY = "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "R
 
 
 def server_tls(variables: Mapping[str, str]) -> ssl.SSLContext | None:
-    """What an engine replica listens with; None where Ray has no TLS. Raises as `client_tls` does."""
+    """The context an engine replica listens with; None where Ray has no TLS. Raises as `client_tls` does."""
     return _context(variables, ssl.Purpose.CLIENT_AUTH)
 
 
 def client_tls(variables: Mapping[str, str]) -> ssl.SSLContext | None:
-    """What an ingress replica connects with; None where Ray has no TLS.
+    """The context an ingress replica connects with; None where Ray has no TLS.
 
     Raises:
         OSError: a variable is missing, or its file cannot be read or is no certificate or key; it is named.
@@ -34,7 +34,7 @@ def check_tls(variables: Mapping[str, str], address: str) -> None:
     Nothing is done where Ray has no TLS. With files that are wrong Ray 2.60 says nothing: its GCS crashes.
 
     Raises:
-        OSError: they would not, or `client_tls` raises it; the reason is told, with the variables.
+        OSError: they would not, or `client_tls` raises it; the message names the reason and the variables.
     """
     accepting, connecting = server_tls(variables), client_tls(variables)
     if accepting is None or connecting is None:

@@ -63,8 +63,8 @@ def test_a_replica_that_is_gone_is_forgotten_and_the_others_are_not() -> None:
 
 def test_what_others_sent_counts_and_an_unknown_replica_does_not() -> None:
     known = index("a")
-    known.holds("a", Prefix([1, 2], 9))
-    known.holds("z", Prefix([1, 2], 9))
+    known.add("a", Prefix([1, 2], 9))
+    known.add("z", Prefix([1, 2], 9))
     known.resize("z", 1000)
 
     assert known.matched(prompt(1, 2)) == {"a": 2 * BLOCK_BYTES}
