@@ -161,8 +161,9 @@ def judge(
     starting = None if newest is None or newest["phase"] in (FAILED, "ready") else newest
     if live.out:  # which this process knows without Ray
         why = "; ".join(f"{replica}: {trouble}" for replica, trouble in live.out.items())
-        reason = f"no replica can take requests: {why}"
-        return _loading(found, starting, now, "waiting_for_replacement", reason)
+        return _loading(
+            found, starting, now, "waiting_for_replacement", f"no replica can take requests: {why}"
+        )
     if known.unreachable:
         # A model at zero is not idle then: without Ray, no replica would be started for a request.
         return _loading(found, starting, now, "waiting_for_ray", known.unreachable)
@@ -179,10 +180,8 @@ def judge(
     if known.scaling is None and not total:
         return _loading(found, None, now, "waiting_for_the_policy", message or _NO_POLICY)
     if scaling.get("pending"):
-        reason = message or scaling["reason"] or None
-        return replace(
-            _loading(found, None, now, "pending_capacity", reason), phase_seconds=scaling["pending_s"]
-        )
+        pending = _loading(found, None, now, "pending_capacity", message or scaling["reason"] or None)
+        return replace(pending, phase_seconds=scaling["pending_s"])
     return _loading(found, None, now, "waiting_for_a_node", message)
 
 
