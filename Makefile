@@ -14,7 +14,7 @@ help:
 	@echo 'make test                               set up, then lint, type-check and run every test'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
-	@echo 'make bench-policy [ARGS=--fresh]        every autoscaling policy on recorded traffic, by its targets'
+	@echo 'make bench-policy                       every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make cold-start [ARGS=--fresh]          from zero to the first token by phase, beside vllm serve'
 	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
 	@echo 'make test-gpu-proof                     a rehearsal of every stage of it on the CPU: ten minutes'
