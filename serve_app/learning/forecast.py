@@ -2,14 +2,8 @@
 
 import math
 
-from serve_app.learning.daily import DailyDemand
 from serve_app.learning.demand import MINUTE, Demand
-from serve_app.policy.inputs import Expected, Forecast
-
-DAILY_HORIZON_S = 300.0
-"""On composed days the time of day told nothing of the next 75 s that 5 % more would not have covered; of the
-next 15 minutes, 17 to 22 % of what was expected too few: `benchmarks/days`."""
-
+from serve_app.policy.inputs import Forecast
 
 def forecast(demand: Demand, level: float, quantile: float, horizon_s: float) -> Forecast:
     """Return what demand may come to within a cold start of `horizon_s` seconds from `level` requests/s.
@@ -43,8 +37,3 @@ def _shifted(quantile: float, horizon_s: float) -> float:
     left_out = 1.0 - quantile
     more = math.sqrt(60.0 / max(horizon_s, 1.0))
     return 1.0 - min(left_out * min(max(more, 1.0), 4.0), 1.0)
-
-
-def by_time_of_day(daily: DailyDemand, now: float, horizon_s: float) -> Expected | None:
-    """Return what the time of day tells of a start of `horizon_s` seconds, where it is long enough."""
-    return daily.expected(now, horizon_s) if horizon_s >= DAILY_HORIZON_S else None

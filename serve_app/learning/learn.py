@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from serve_app.learning.demand import rise_s
 from serve_app.learning.feedback import learn_interference, measure, remember_ready
-from serve_app.learning.forecast import by_time_of_day, forecast
+from serve_app.learning.forecast import forecast
 from serve_app.learning.headroom import learn_headroom
 from serve_app.learning.observe import observe
 from serve_app.learning.state import PolicyState, Waiting
@@ -71,7 +71,6 @@ def digest(
         forecast=forecast(demand, arrivals.felt_rps, knobs.forecast_quantile, horizon_s)
         if knobs.forecast
         else None,
-        daily=by_time_of_day(state.daily, now, horizon_s) if knobs.forecast else None,
         standing_requests=min(entry.requests for entry in queue),
         standing_tokens=min(entry.tokens for entry in queue),
         waking_s=_since(state.woken_at, now) or 0.0,

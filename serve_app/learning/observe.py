@@ -160,7 +160,6 @@ def _count(
     remembered = replace(
         state,
         demand=demand,
-        daily=state.daily.note(now, max(demand.recent(now))) if ingresses else state.daily,
         service=state.service.learn(samples),
         sums=state.sums.add(new, state.elapsed_s(now)),
         engine_totals=engine_totals,

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 from serve_app.learning.state import MixSums, PolicyState
 
-_TRAFFIC = ("demand", "daily", "ingress_totals", "last_at")
+_TRAFFIC = ("demand", "ingress_totals", "last_at")
 # Queues and delays in progress, most of them counted in replicas of the former speed. Without `since`,
 # nothing is removed until the new replicas have been observed for as long as a new policy observes.
 _MOMENT = (

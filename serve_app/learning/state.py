@@ -6,7 +6,6 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from serve_app.learning.daily import DailyDemand
 from serve_app.learning.demand import Demand
 from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, StepTime
@@ -125,7 +124,6 @@ class PolicyState:
     since: float | None = None
     """When the policy began to remember; delays count from here after a reset."""
     demand: Demand = field(default_factory=Demand)
-    daily: DailyDemand = field(default_factory=DailyDemand)
     service: StepTimeFit = field(default_factory=StepTimeFit)
     started_with: StepTime | None = None
     """The prior of `service`, if knobs gave it; None for the general prior."""
@@ -191,9 +189,9 @@ _STATES = TypeAdapter(PolicyState)
 
 
 def _check_fields(found: Any, fresh: Mapping[str, Any]) -> None:
-    """Raise ValueError if a record in `found` has other fields than in `fresh`, where mappings are empty."""
-    if not isinstance(found, Mapping) or found.keys() != fresh.keys():
-        raise ValueError(f"other fields than {', '.join(fresh)}")
+    """Raise ValueError if a record in `found` lacks a field of `fresh`. Mappings of `fresh` are empty."""
+    if not isinstance(found, Mapping) or not found.keys() >= fresh.keys():
+        raise ValueError(f"fewer fields than {', '.join(fresh)}")
     for name, part in fresh.items():
         if isinstance(part, Mapping) and part:
             _check_fields(found[name], part)

@@ -49,17 +49,6 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """The highest demand that the time of day lets expect."""
-
-    rps: float
-    trust: float
-    """The share of the error without a time of day that this forecast has saved, above 0 and at most 1."""
-    source: str
-    """The day that it is told from, for an explanation."""
-
-
-@dataclass(frozen=True, slots=True)
 class Need:
     """The replicas that the load needed at `at`."""
 
@@ -86,8 +75,6 @@ class Inputs:
     arrivals: Arrivals
     forecast: Forecast | None
     """None where knobs want none."""
-    daily: Expected | None
-    """What the time of day tells; None where it has not helped."""
     standing_requests: float
     """Requests that have waited throughout `upscale_delay_s`, and so do not clear by themselves."""
     standing_tokens: float

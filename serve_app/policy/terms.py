@@ -101,18 +101,14 @@ def _demand(inputs: Inputs, rps: float) -> Term:
 
 def _expected_rps(inputs: Inputs) -> float:
     """Return the requests per second to size the fleet for."""
-    told = [expected.rps for expected in (inputs.forecast, inputs.daily) if expected is not None]
-    return max(inputs.arrivals.rps, *told, 0.0)
+    return max(inputs.arrivals.rps, inputs.forecast.rps if inputs.forecast is not None else 0.0)
 
 
 def _rise(inputs: Inputs, rps: float, load: str) -> list[str]:
     """Return why the fleet is sized for `rps`, which is shown as `load`, and not for what arrives now."""
-    forecast, daily, felt_rps = inputs.forecast, inputs.daily, inputs.arrivals.felt_rps
+    forecast, felt_rps = inputs.forecast, inputs.arrivals.felt_rps
     start_s = amount(inputs.snapshot.horizon_s)
     allowed = f"Allowed for while a replica starts ({start_s} s): a rise to {load} requests/s."
-    if daily is not None and daily.rps == rps:
-        less = f"Such forecasts have had {100 * daily.trust:.0f} % less error than recent load alone."
-        return [allowed, f"The forecast follows the same time {daily.source}.", less]
     felt = load if rps == felt_rps else amount(felt_rps)
     clumps = f"Requests come in clumps, so the load counts as {felt} requests/s."
     why = [clumps] if felt_rps > inputs.arrivals.rps else []

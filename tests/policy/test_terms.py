@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from serve_app.learning.daily import DailyDemand, Merit
 from serve_app.learning.demand import Demand
 from serve_app.learning.feedback import measure
 from serve_app.learning.learn import digest
@@ -371,28 +370,3 @@ def test_no_load_asks_for_more_than_the_largest_number() -> None:
     terms = terms_of(flood, knobs=tiny, demand=arriving(1e15))
 
     assert {term.replicas for term in terms.values()} == {MOST_REPLICAS}
-
-
-# The time of day.
-
-
-def at_this_hour(start_s: float, *, helped: bool = True) -> Term:
-    """A day on which demand rose from 2 to 20 requests/s at this time, and the same hour of today."""
-    closed = tuple(20.0 if bucket % 144 == 0 else 2.0 for bucket in range(1152))
-    merit = Merit(error=1.0 if helped else 9.0, as_now=5.0, as_lately=5.0)
-    daily = DailyDemand(closed, 2.0, NOW // 600 * 600, yesterday=merit)
-    seen = snapshot(engine(), cold_node_start_s=start_s)
-    return terms_of(seen, demand=arriving(2.0), daily=daily)["demand"]
-
-
-def test_where_starts_take_minutes_yesterday_at_this_hour_counts() -> None:
-    term = at_this_hour(600.0)
-
-    assert term.replicas > 1
-    assert ". The forecast follows the same time yesterday. " in term.why
-    assert "Such forecasts have had 80 % less error than recent load alone." in term.why
-
-
-def test_the_time_of_day_is_left_out_where_starts_are_short_or_it_has_not_helped() -> None:
-    assert "same time" not in at_this_hour(299.0).why
-    assert "same time" not in at_this_hour(600.0, helped=False).why

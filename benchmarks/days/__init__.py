@@ -1,1 +1,0 @@
-"""Writes days of traffic, for replays in which the hour of the day matters. See README.md."""
