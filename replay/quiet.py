@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from serve_app.learning.learn import apply_starting_values
+from serve_app.learning.next_decision import apply_starting_values
 from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
@@ -24,7 +24,8 @@ def quiet_until(
 
     That is `now` unless the model has been idle for a minute with as many replicas as are wanted. Until
     `next_event`, when requests arrive, only three things depend on time. How long the model has been idle and
-    the open schedules bound the answer. The minutes that teach headroom go on as they would have: if a minute ends, the answer is such an end.
+    the open schedules bound the answer. The minutes that teach headroom go on as they would have: if a minute
+    ends, the answer is such an end.
     """
     snapshot, _ = apply_starting_values(snapshot, knobs, state)
     idle_since, delay_s = state.idle_since, knobs.downscale_to_zero_delay_s

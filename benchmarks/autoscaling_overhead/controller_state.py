@@ -115,8 +115,8 @@ class Fleet:
             )
         )
         self.policy: ServePolicy = self.state._policy.__wrapped__
-        self.policy._mailbox = Mailbox(Inbox(served))  # nothing reads or writes Ray's key-value store
-        self.policy._metrics = AutoscalingMetrics()
+        self.policy.mailbox = Mailbox(Inbox(served))  # nothing reads or writes Ray's key-value store
+        self.policy.metrics = AutoscalingMetrics()
         self._replicas = {
             ENGINE: _replicas(ENGINE, engines),
             INGRESS: _replicas(INGRESS, self.reports.ingress),

@@ -145,8 +145,8 @@ class PolicyState:
     """Tokens that the KV cache of one replica holds, as last reported."""
     queue: tuple[Waiting, ...] = ()
     """What has waited over the last `upscale_delay_s`."""
-    peaks: tuple[Need, ...] = ()
-    """What the load has needed: falling, each entry the most since its time."""
+    recent_needs: tuple[Need, ...] = ()
+    """Falling maxima: each entry is the largest need of the load since its time."""
     idle_since: float | None = None
     woken_at: float | None = None
     """Since when replicas are starting and none is ready; None at zero and with one ready."""
@@ -173,6 +173,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     Raises:
         ValueError: for a document of another version; start afresh then.
     """
+    document = _renamed(document)
     _check_fields(document, PolicyState().document())
     state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
@@ -186,6 +187,14 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
 
 
 _STATES = TypeAdapter(PolicyState)
+
+
+def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `document` with the present names of two fields that were called `peaks` until version 0.1."""
+    found = {("recent_needs" if name == "peaks" else name): part for name, part in document.items()}
+    if isinstance(demand := found.get("demand"), Mapping):
+        found["demand"] = {("histogram" if name == "peaks" else name): part for name, part in demand.items()}
+    return found
 
 
 def _check_fields(found: Any, fresh: Mapping[str, Any]) -> None:

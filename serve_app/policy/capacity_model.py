@@ -233,6 +233,11 @@ class Sizing:
     _by_pool: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Capacities computed before: one decision needs the same few many times."""
 
+    @property
+    def feasibility(self) -> Feasibility:
+        """Whether an empty replica meets the targets, and the limits that fleets are sized for."""
+        return feasibility(self.step, self.mix, self.knobs)
+
     def rps(self, replicas: int) -> float:
         """Return the requests per second of one replica among `replicas`."""
         pool = min(max(replicas, 1), _LARGEST_POOL)

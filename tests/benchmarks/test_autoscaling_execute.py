@@ -49,7 +49,7 @@ def test_the_first_decision_rests_on_the_scaled_prior() -> None:
     for factor in (0.5, 1.0, 2.0):
         policy = policy_with_prior(factor)(clock=lambda: 0.0)
         decision, _ = policy.decide(MODEL, NOTHING_SEEN, PolicyState(), 100.0)
-        capacity[factor] = decision.explanation.signals["replica_capacity_rps"]
+        capacity[factor] = decision.signals["replica_capacity_rps"]
 
     # Twice as slow a step is less than half the capacity: the latency targets stay where they are.
     assert capacity[2.0] < capacity[1.0] / 2 < capacity[1.0] < capacity[0.5]

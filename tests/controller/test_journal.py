@@ -1,23 +1,21 @@
 from typing import Any
 
 from serve_app.controller.journal import Journal
-from serve_app.policy.decide import Decision
-from serve_app.policy.explanation import Explanation, Term
+from serve_app.policy.decide import Decision, Term
 from tests.policy.build import NOW
 
 
 def decision(target: int, wanted: int | None = None, binding: str = "queue") -> Decision:
-    why = Explanation(
-        terms=(Term(binding, target, "why"),),
+    return Decision(
+        target=target,
+        wanted=target if wanted is None else wanted,
         binding=binding,
-        clamps=(),
         reason="because",
         counterfactual="otherwise",
-        notes=(),
+        terms=(Term(binding, target, "why"),),
         signals={"held_requests": 3.0},
         ages_s={"e0": 0.5},
     )
-    return Decision(target, target if wanted is None else wanted, why)
 
 
 def note(

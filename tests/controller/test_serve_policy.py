@@ -280,16 +280,15 @@ def test_what_is_learned_can_be_written_and_with_the_policy_its_thread_ends(kv: 
     assert memories is not None
     assert set(memories) == {"Engine-a"}
 
-    app.policy._mailbox = None
+    app.policy.mailbox = None
     app.tick()
-    gone, sync = weakref.ref(app.policy), app.policy._mailbox
+    gone, sync = weakref.ref(app.policy), app.policy.mailbox
     assert isinstance(sync, Sync)
     del app
     gc.collect()
 
     assert gone() is None
-    sync._thread.join(LIMIT_S)
-    assert not sync._thread.is_alive()
+    assert sync.join(LIMIT_S)
 
 
 def test_the_controllers_loop_makes_no_call_of_the_gcs(
@@ -307,18 +306,19 @@ def test_the_controllers_loop_makes_no_call_of_the_gcs(
 
     monkeypatch.setattr(kv, "_internal_kv_get", hanging)
     app = FakeApplication(clock, {"a": KNOBS})
-    app.policy._mailbox = None
+    app.policy.mailbox = None
     app.reports(a=holding(24))
 
     targets = [app.tick()["Engine-a"] for _ in range(5)]
 
-    sync = app.policy._mailbox
+    sync = app.policy.mailbox
     assert isinstance(sync, Sync)
     sync.stop()
     answers.set()
-    sync._thread.join(LIMIT_S)
+    assert sync.join(LIMIT_S)
     assert targets == [0] * 5
-    assert threads == {sync._thread}
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 def test_the_policy_reaches_the_controller_as_ray_sends_it() -> None:

@@ -112,7 +112,7 @@ def test_a_memory_that_makes_the_policy_raise_is_given_up_after_ten_seconds(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, policy=CannotBearItsMemory, targets={"a": 1})
-    app.policy._memories["Engine-a"] = Memory(PolicyState(sums=MixSums(arrivals=5, bytes=500)))
+    app.policy.memories["Engine-a"] = Memory(PolicyState(sums=MixSums(arrivals=5, bytes=500)))
     with caplog.at_level(logging.CRITICAL, "ray.serve"):
         for _ in range(24):
             app.tick(0.5)

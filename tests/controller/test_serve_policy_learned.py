@@ -36,7 +36,7 @@ def work(app: FakeApplication, identity: str, step_s: float) -> None:
 
 
 def state_of(app: FakeApplication) -> PolicyState:
-    return app.policy._memories["Engine-a"].state
+    return app.policy.memories["Engine-a"].state
 
 
 def test_another_model_behind_a_name_does_not_start_with_the_law_of_the_former(
@@ -119,7 +119,7 @@ def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clo
     app.tick()
 
     assert [record["seq"] for record in app.mailbox.outbox.decisions] == [41, 42]
-    assert app.policy._memories["Engine-a"].state.learned_headroom == 0.9
+    assert app.policy.memories["Engine-a"].state.learned_headroom == 0.9
 
 
 def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replace_it(clock: Clock) -> None:

@@ -9,7 +9,7 @@ from ray.serve._private.constants import CONTROL_LOOP_INTERVAL_S
 
 from serve_app.ingress import cold_reports
 from serve_app.ingress.cold_reports import ColdReports
-from serve_app.policy import limits
+from serve_app.policy import decide
 from tests.ingress.stub_controller import REPLICA, StubController
 
 
@@ -46,7 +46,7 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> Replica:
 
 def test_reports_come_as_often_as_the_policy_decides_for_as_long_as_it_waits_for_a_burst() -> None:
     assert cold_reports._INTERVAL_S == CONTROL_LOOP_INTERVAL_S
-    assert cold_reports._INTERVAL_S * cold_reports._REPORTS == limits._COLD_BURST_S
+    assert cold_reports._INTERVAL_S * cold_reports._REPORTS == decide.COLD_BURST_S
 
 
 async def test_a_report_is_what_ray_would_send_as_of_now(replica: Replica) -> None:

@@ -6,8 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from serve_app.api.engine_client import OUTCOMES
-from serve_app.policy.explanation import ClampName
-from serve_app.policy.terms import IDLE
+from serve_app.policy.decide import IDLE, ClampName
 from serve_app.settings.knobs import Knobs
 from tests.kubernetes.dashboards_queries import FOLDER, PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made

@@ -110,9 +110,9 @@ def test_a_state_comes_back_from_json_as_it_was() -> None:
     assert state.demand.buckets
     assert state.engine_totals
     assert state.queue
-    assert state.peaks
-    assert state.demand.peaks.levels
-    assert state.demand.peaks.rises
+    assert state.recent_needs
+    assert state.demand.histogram.levels
+    assert state.demand.histogram.rises
     assert state.late_tokens > 0
     assert state.late_tokens_expected > 0
     assert state.ready_mean > 0
@@ -144,11 +144,11 @@ def test_late_tokens_are_what_the_model_expects_until_measured_otherwise() -> No
     "damage",
     [
         lambda plain: plain.pop("demand"),
-        lambda plain: plain.pop("peaks"),
-        lambda plain: plain["demand"].pop("peaks"),  # as before demand was remembered by requests
+        lambda plain: plain.pop("recent_needs"),
+        lambda plain: plain["demand"].pop("histogram"),
         lambda plain: plain.pop("late_tokens"),
-        lambda plain: plain["demand"]["peaks"]["levels"].update(many=1.0),
-        lambda plain: next(iter(plain["demand"]["peaks"]["rises"].values())).pop("squares"),
+        lambda plain: plain["demand"]["histogram"]["levels"].update(many=1.0),
+        lambda plain: next(iter(plain["demand"]["histogram"]["rises"].values())).pop("squares"),
         lambda plain: plain.update(since="yesterday"),
         lambda plain: plain.update(learned_headroom=None),
         lambda plain: plain["service"].update(gram=[1.0] * 9),
@@ -158,7 +158,7 @@ def test_late_tokens_are_what_the_model_expects_until_measured_otherwise() -> No
         lambda plain: plain["ingress_totals"].update(i0=[1.0]),
     ],
 )
-def test_a_document_of_another_version_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
+def test_a_damaged_or_incomplete_document_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
     plain = json.loads(json.dumps(lived().document()))
     damage(plain)
 
@@ -166,10 +166,12 @@ def test_a_document_of_another_version_is_refused(damage: Callable[[dict[str, An
         restore(plain)
 
 
-def test_fields_that_this_version_does_not_know_are_ignored() -> None:
+def test_a_document_of_an_earlier_version_is_restored() -> None:
+    """Two fields were called `peaks`, and a field was removed."""
     state = lived()
     plain = json.loads(json.dumps(state.document()))
+    plain["peaks"] = plain.pop("recent_needs")
+    plain["demand"]["peaks"] = plain["demand"].pop("histogram")
     plain["daily"] = {"closed": [1.0, None], "filling": 2.0}
-    plain["sums"]["more"] = 1.0
 
     assert restore(plain) == state

@@ -43,8 +43,8 @@ def test_a_burst_on_a_cold_model_is_answered_in_one_step() -> None:
     decision = PolicyLoop(KNOBS).decide(held(24))
 
     assert decision.target == 3
-    assert decision.explanation.binding == "queue"
-    assert decision.explanation.reason == (
+    assert decision.binding == "queue"
+    assert decision.reason == (
         "queue: 24 requests are waiting. One replica may have a queue of 8 requests, "
         "so 3 replicas are needed."
     )
@@ -56,7 +56,7 @@ def test_a_burst_is_given_a_moment_to_arrive_whole() -> None:
     early = loop.decide(held(3, oldest_s=0.19), 0.1)
     late = loop.decide(held(24, oldest_s=0.2), 0.1)
 
-    assert (early.target, early.wanted, early.explanation.binding) == (0, 1, "delay")
+    assert (early.target, early.wanted, early.binding) == (0, 1, "delay")
     assert late.target == 3
     # One that asks for all there may be is not waited for.
     assert PolicyLoop(KNOBS).decide(held(500, oldest_s=0.0)).target == 10
@@ -171,7 +171,7 @@ def test_after_a_reset_nothing_is_taken_away_before_the_longer_delay_has_passed(
     busy = snapshot(*[engine(running_requests=1)] * 4)
 
     decision = loop.decide_for(119, busy)
-    assert (decision.target, decision.wanted, decision.explanation.binding) == (4, 1, "delay")
+    assert (decision.target, decision.wanted, decision.binding) == (4, 1, "delay")
 
     assert loop.decide_for(3, busy).target == 1
     # Once the load has been observed for long enough, the shorter delay counts.
@@ -211,7 +211,7 @@ def test_a_minimum_is_never_left_however_idle() -> None:
     decision = PolicyLoop(knobs(min_replicas=2)).decide_for(400, snapshot(engine(), engine()))
 
     assert decision.target == 2
-    assert decision.explanation.binding == "min_replicas"
+    assert decision.binding == "min_replicas"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_nothing_is_taken_away_while_most_engines_or_an_ingress_are_silent(seen:
     decision = PolicyLoop(KNOBS).decide_for(400, seen)
 
     assert decision.target == seen.target
-    assert decision.explanation.binding == "signals"
+    assert decision.binding == "signals"
 
 
 def test_one_mute_replica_does_not_keep_the_others_of_an_idle_fleet() -> None:
@@ -244,8 +244,8 @@ def test_one_mute_replica_does_not_keep_the_others_of_an_idle_fleet() -> None:
 def test_a_mute_replica_is_taken_to_run_as_much_as_the_others() -> None:
     busy = engine(running_requests=30, running_tokens=120_000)
 
-    seen = PolicyLoop(KNOBS).decide(snapshot(busy, busy, engine(age_s=11.0))).explanation.signals
-    new = PolicyLoop(KNOBS).decide(snapshot(busy, busy, ready=3)).explanation.signals
+    seen = PolicyLoop(KNOBS).decide(snapshot(busy, busy, engine(age_s=11.0))).signals
+    new = PolicyLoop(KNOBS).decide(snapshot(busy, busy, ready=3)).signals
 
     assert (seen["running_requests"], seen["running_tokens"]) == (90, 360_000)
     assert new["running_requests"] == 60  # a replica that has never reported has nothing yet
@@ -268,7 +268,7 @@ def test_a_replica_goes_only_if_the_others_hold_what_is_running() -> None:
     heavy = PolicyLoop(strict).decide_for(125, running(1200))
 
     assert light.target == 1
-    assert (heavy.target, heavy.explanation.binding) == (2, "batch_limit")
+    assert (heavy.target, heavy.binding) == (2, "batch_limit")
     # Nor if the others have no room in their KV caches.
     full = snapshot(*[engine(running_requests=4, running_tokens=95_000)] * 2)
     assert PolicyLoop(KNOBS).decide_for(125, full).target == 2
@@ -291,11 +291,11 @@ def test_what_is_wanted_beyond_the_maximum_is_said() -> None:
     decision = PolicyLoop(knobs(max_replicas=2)).decide(held(80))
 
     assert (decision.target, decision.wanted) == (2, 2)
-    assert decision.explanation.binding == "max_replicas"
-    assert decision.explanation.reason.startswith(
+    assert decision.binding == "max_replicas"
+    assert decision.reason.startswith(
         "max_replicas: max_replicas allows 2 replicas, but 10 replicas are needed. 80 requests"
     )
-    assert [clamp.name for clamp in decision.explanation.clamps] == ["bounds"]
+    assert [clamp.name for clamp in decision.clamps] == ["bounds"]
 
 
 def test_advise_decides_and_changes_nothing() -> None:
@@ -304,10 +304,10 @@ def test_advise_decides_and_changes_nothing() -> None:
     cold = PolicyLoop(advise).decide(held(24))
     idle = PolicyLoop(advise).decide_for(400, snapshot(engine(), engine()))
 
-    assert (cold.target, cold.wanted, cold.explanation.binding) == (0, 3, "mode")
+    assert (cold.target, cold.wanted, cold.binding) == (0, 3, "mode")
     said = "In mode advise the target stays at no replica. In mode act it would be 3 replicas."
-    assert said in cold.explanation.reason
-    assert (idle.target, idle.wanted, idle.explanation.binding) == (2, 0, "mode")
+    assert said in cold.reason
+    assert (idle.target, idle.wanted, idle.binding) == (2, 0, "mode")
     # The bounds hold all the same.
     assert PolicyLoop(knobs(mode="advise", min_replicas=1)).decide(held(24)).target == 1
     assert PolicyLoop(knobs(mode="advise", max_replicas=2)).decide(snapshot(*[engine()] * 3)).target == 2
@@ -345,7 +345,7 @@ def test_an_infeasible_ttft_is_reported_and_not_chased() -> None:
     decision = loop.decide_for(300, snapshot(slow, slow))
 
     assert decision.target == 1
-    assert decision.explanation.notes == (
+    assert decision.notes == (
         "infeasible: Half of the prompts take 0.5 s of prefill or more. The target ttft_target_s is 0.2 s. "
         "More replicas cannot shorten a prefill.",
     )
@@ -357,8 +357,8 @@ def test_pending_capacity_is_said_and_changes_nothing() -> None:
     decision = PolicyLoop(KNOBS).decide(held(24, target=3, ready=0, capacity=capacity))
 
     assert decision.target == 3
-    assert decision.explanation.clamps == ()
-    assert decision.explanation.notes == ("capacity: 2 replicas are pending. Reason: no node has a free GPU",)
+    assert decision.clamps == ()
+    assert decision.notes == ("capacity: 2 replicas are pending. Reason: no node has a free GPU",)
 
 
 def test_a_decision_is_the_same_for_the_same_arguments() -> None:

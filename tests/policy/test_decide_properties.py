@@ -91,7 +91,7 @@ def bounds_hold_and_every_number_is_finite(knobs: Knobs, history: list[tuple[flo
         assert type(decision.target) is int
         assert knobs.min_replicas <= decision.target <= knobs.max_replicas
         assert knobs.min_replicas <= decision.wanted <= knobs.max_replicas
-        why = decision.explanation
+        why = decision
         json.dumps([dict(why.signals), dict(why.ages_s)], allow_nan=False)
         assert all(type(term.replicas) is int and term.replicas >= 0 for term in why.terms)
         assert why.reason
@@ -107,7 +107,7 @@ def sentences_are_short_and_a_reader_who_divides_gets_their_replicas(
     knobs: Knobs, history: list[tuple[float, Snapshot]]
 ) -> None:
     for _, decision in live(knobs, history):
-        why = decision.explanation
+        why = decision
         told = [term.why for term in why.terms]
         for text in (why.reason, why.counterfactual, *told, *(clamp.effect for clamp in why.clamps)):
             for sentence in re.split(r"(?<=\.) ", text):

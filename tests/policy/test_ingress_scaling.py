@@ -3,6 +3,7 @@ import math
 import pytest
 
 from serve_app.policy.ingress_scaling import IngressDecision, decide_ingress
+from serve_app.policy.inputs import Need
 from serve_app.settings.knobs import IngressKnobs
 from tests.policy.build import NOW
 
@@ -14,7 +15,7 @@ class Ingress:
 
     def __init__(self, target: int = 1) -> None:
         self.target = target
-        self.peaks: tuple[tuple[float, int], ...] = ()
+        self.needs: tuple[Need, ...] = ()
         self.now = NOW
 
     def see(self, ongoing: float, seconds: int = 1, silent: int = 0) -> IngressDecision:
@@ -22,8 +23,8 @@ class Ingress:
             self.now += 1
             known = self.target - silent
             reported = {f"i{n}": (ongoing / known, 0.5) for n in range(known)}
-            decision = decide_ingress(reported, self.target, self.target, KNOBS, self.peaks, self.now)
-            self.peaks, self.target = decision.peaks, decision.target
+            decision = decide_ingress(reported, self.target, self.target, KNOBS, self.needs, self.now)
+            self.needs, self.target = decision.recent_needs, decision.target
         return decision
 
 
@@ -71,7 +72,7 @@ def test_nothing_is_taken_away_while_a_replica_is_silent() -> None:
 
 @pytest.mark.parametrize("report", [(math.nan, 0.5), (math.inf, 0.5), (50.0, 11.0), (50.0, math.nan)])
 def test_a_report_that_is_none_makes_its_replica_silent(report: tuple[float, float]) -> None:
-    decision = decide_ingress({"i0": report}, 2, 2, KNOBS, ((NOW - 999, 2),), NOW)
+    decision = decide_ingress({"i0": report}, 2, 2, KNOBS, (Need(NOW - 999, 2),), NOW)
 
     assert (decision.target, "replicas did not report" in decision.reason) == (2, True)
 
