@@ -53,8 +53,8 @@ def demand(inputs: Inputs, rps: float, replicas: int) -> str:
     why = [f"{over}: {now} requests/s.", *(_allowed_rise(inputs, rps, load) if rps > arrivals.rps else ())]
     why.append(f"One replica serves {one} requests/s{source}, so {are(loaded, 'replica')} needed.")
     if replicas > loaded:
-        more = "Headroom" if sizing.headroom else "The wait for a free replica"
-        why.append(f"{more} adds {counted(replicas - loaded, 'replica')}.")
+        spare = counted(replicas - loaded, "replica")
+        why.append(f"{'Headroom' if sizing.headroom else 'The wait for a free replica'} adds {spare}.")
     return " ".join(why)
 
 
@@ -193,7 +193,7 @@ def _rise(inputs: Inputs, target: int) -> str:
         return "The target rises at the first request."
     load = "load or forecast exceeds" if inputs.knobs.forecast else "the load exceeds"
     above = f"when {load} {amount(inputs.sizing.most_rps(target))} requests/s"
-    above += ". The rest of the capacity is headroom." if inputs.sizing.headroom else "."
+    above += ". Headroom keeps the rest of the capacity free." if inputs.sizing.headroom else "."
     if inputs.most_for_queue < MOST_REPLICAS:
         return f"The target rises {above} A queue asks for no more replicas while replicas start."
     waiting = math.floor(inputs.knobs.queue_target_per_replica * target) + 1

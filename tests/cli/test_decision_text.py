@@ -85,7 +85,7 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
 
     assert lines == [
         "tiny",
-        "  Replicas: 1 ready, 1 starting, target 3, wanted 3. Mode: act. Cold start: 41.2 s, measured.",
+        "  Replicas: 1 ready, 1 starting, target 3. Mode: act. Cold start: 41.2 s, measured.",
         "  1 replica has been pending for 42 s. Reason: no node has 1 GPU free",
         "",
         "  Newest decision, 11:59:40: the target goes from 1 to 3 replicas, because of queue.",
@@ -110,8 +110,8 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
 @pytest.mark.parametrize(
     ("warm_node", "text"),
     [
-        (True, "  A node with vLLM already imported has room, so the next replica starts on a warm node."),
-        (False, "  No node with vLLM already imported has room, so the next replica starts on a cold node."),
+        (True, "  A node with vLLM already imported (a warm node) has room for the next replica."),
+        (False, "  No node with vLLM already imported (a warm node) has room for the next replica."),
     ],
 )
 def test_the_kind_of_node_that_the_next_start_is_on_is_told(warm_node: bool, text: str) -> None:
@@ -235,7 +235,7 @@ def test_an_error_before_any_model_is_the_application_s() -> None:
 def test_a_model_that_has_not_changed_says_so() -> None:
     lines = explained(status(**{"Engine-tiny": state_of()}), record(NOON, 1, 1, kind="heartbeat"))
 
-    assert lines[1] == "  Replicas: 1 ready, target 3, wanted 3. Mode: act. Cold start: not measured yet."
+    assert lines[1] == "  Replicas: 1 ready, target 3. Mode: act. Cold start: not measured yet."
     assert lines[-2:] == ["  History", "  The records that were asked for hold no change."]
 
 

@@ -202,7 +202,7 @@ def test_a_name_has_one_colour_wherever_it_means_the_same() -> None:
 
 
 def test_what_can_set_a_target_has_a_colour() -> None:
-    terms = (PROJECT / "serve_app/policy/terms.py").read_text("utf-8")
+    terms = (PROJECT / "serve_app/policy/decide.py").read_text("utf-8")
     named = set(re.findall(r'Term\(\s*"(\w+)"', terms))
     # Bounds bind by the names of their knobs.
     clamps = set(get_args(ClampName)) - {"bounds"}
