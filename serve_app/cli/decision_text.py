@@ -91,7 +91,7 @@ class _ModelStatus(_Document):
 
 
 class _Status(_Document):
-    """What the policy reported last, at `at` (Unix time, seconds, by its clock); models by deployment."""
+    """The last report of the policy, at `at` (Unix time, seconds, by its clock); models by deployment."""
 
     at: float
     age_s: float | None = None
@@ -105,7 +105,7 @@ class DecisionsDocument(_Document):
     """The whole answer: records oldest first, and `autoscaler` null while no policy has reported."""
 
     knobs_rejected: str = ""
-    """What is wrong with the knobs given last, so that the earlier ones stay in force; else empty."""
+    """The error of the newest knobs, while the knobs before them stay in force; else empty."""
     autoscaler: _Status | None
     decisions: tuple[RecordDocument, ...]
 
@@ -197,7 +197,7 @@ def _block(
     dated = any(_on_another_day(record.at, now, zone) for record in shown)
     lines += ["", style.bold("  History")]
     lines += [history_line(record, zone, style, dated=dated) for record in shown] or [
-        style.dim("  The records that were asked for hold no change.")
+        style.dim("  No change among the records that were asked for.")
     ]
     return "\n".join(lines)
 

@@ -58,7 +58,7 @@ class Journal:
         key = (decision.target, decision.wanted, mode, decision.binding)
         last = self._last.get(deployment)
         if last is not None and not moved:
-            # What is wanted or what binds may flicker; one record per second is enough to show that.
+            # The replicas wanted or the binding term may flicker; one record per second shows that.
             spacing = HEARTBEAT_S if last[1:] == key else FLICKER_S
             if 0 <= now - last[0] < spacing:
                 return None

@@ -15,7 +15,7 @@ KEPT_IDENTITIES = 4
 """The present replicas and the three kinds before: enough for a model, its successor, and a trial of each.
 A state without traffic is about 1 KB of the document."""
 FORGOTTEN_AFTER_S = 86_400.0
-"""What was learned of a model that is no longer served is kept for a day: for a rename that is taken back."""
+"""The memory of a model that is no longer served is kept for a day: for a rename that is taken back."""
 KEPT_REMOVED = 16
 """Models that are no longer served and still remembered, the latest: some 10 KB of the document each."""
 
@@ -27,7 +27,7 @@ _MOMENT = (
 )  # fmt: skip
 _FRESH = PolicyState()
 # Tokenizers count some 20 % more or fewer tokens in a text. Prompts scatter about as much as they are long,
-# so 25 requests tell their mean to 20 %: a former mix is worth as many.
+# so the mean of 25 requests is known to 20 %: a former mix is worth as many.
 _FORMER_MIX = 25.0
 
 

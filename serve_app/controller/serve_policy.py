@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from serve_app.controller.contexts import SnapshotBuilder, held_at_zero, ingress_room
+from serve_app.controller.contexts import SnapshotBuilder, ingress_room, queued_at_zero
 from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.controller.mailbox import ColdStarts, Inbox, Mailbox
 from serve_app.controller.memory import Memory, remembered
@@ -30,8 +30,8 @@ from serve_app.wire.served_models import ServedApplication, ServedModel
 logger = logging.getLogger("ray.serve")
 
 _DECIDE_INTERVAL_S = 0.5
-"""At the longest. While requests are held for a model at zero, a decision is made whenever Ray asks, which is
-ten times a second: half a second would be a sixth of a start."""
+"""At the longest. While requests are queued for a model at zero, a decision is made when Ray asks, ten times
+a second: half a second would be a sixth of a start."""
 _LONGEST_FAILURE_S = 10.0
 """For so long a model's decisions may fail, one after the other, before its memory is given up."""
 
@@ -45,7 +45,7 @@ class ServePolicy:
 
     Args:
         clock: Unix time in seconds; the system's if not given.
-        mailbox: What to read and write instead of the documents in Ray's key-value store.
+        mailbox: Read and written instead of the documents in Ray's key-value store.
         metrics: Where metrics go instead of Ray's.
         log: Where changes and errors are logged instead of Ray Serve's log.
     """
@@ -66,7 +66,7 @@ class ServePolicy:
         self._snapshots = SnapshotBuilder()
         self.memories: dict[str, Memory] = {}
         self._news: dict[str, str] = {}
-        """What an operator should know of a model, until a record of it has said so."""
+        """News of a model for its operator, until a record has them."""
         self._ingress_needs: tuple[Need, ...] = ()
         self._look_at_nodes = False
         self._status: dict[str, dict[str, Any]] = {}
@@ -93,7 +93,7 @@ class ServePolicy:
             return {}, {}
         now = time.time() if self._clock is None else self._clock()
         try:
-            if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not held_at_zero(contexts.values()):
+            if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not queued_at_zero(contexts.values()):
                 return {}, {}
             self._next_at = now + _DECIDE_INTERVAL_S
             return self._answer(contexts, now), {}

@@ -47,7 +47,7 @@ _LEARNED_S = 10.0
 _KUBERNETES_S = 15.0
 _NODES_S = 1.0
 _REPORT_FORGOTTEN_S = 60.0
-"""An ingress replica that holds requests reports twice a second; after this silence it was killed."""
+"""An ingress replica with queued requests reports twice a second; after this silence it was killed."""
 _FORGOTTEN_S = 3600.0
 """How long the reason is kept why a replica could not start."""
 
@@ -251,7 +251,7 @@ class Sync(Mailbox):
             "states": {name: memory.state.document() for name, memory in memories.items()},
             "identities": {name: memory.identity for name, memory in memories.items()},
             "former": {
-                name: [(identity, law.document()) for identity, law in memory.former]
+                name: [(identity, state.document()) for identity, state in memory.former]
                 for name, memory in memories.items()
             },
             "cold_starts": {
@@ -272,7 +272,7 @@ def _parse_learned(document: Any) -> tuple[dict[str, Memory], dict[str, ColdStar
         str(name): Memory(
             restore(state),
             str(identities.get(name, "")),
-            tuple((str(identity), restore(law)) for identity, law in former.get(name, ())),
+            tuple((str(identity), restore(known)) for identity, known in former.get(name, ())),
         )
         for name, state in document["states"].items()
     }

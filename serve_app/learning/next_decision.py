@@ -29,7 +29,7 @@ def next_decision(
     `state` is the memory from the last decision; `PolicyState()` at first or after a loss.
     """
     if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
-        # Nobody has seen what happened meanwhile: no delay has passed. What was learned is still true.
+        # Nothing was observed meanwhile, so no delay has passed. The learned figures are still true.
         state = replace(state, since=None, idle_since=None, woken_at=None, queue=(), recent_needs=())
     inputs, state = learn(snapshot, knobs, state, now)
     decision = decide(inputs)
@@ -109,8 +109,8 @@ def apply_starting_values(
 ) -> tuple[Snapshot, PolicyState]:
     """Return both with the values of the knob for what has not been measured.
 
-    A fit that has seen a step stays as it is, whatever the knob is changed to: which part of it comes from
-    the old prior cannot be separated any more, and steps tell more than the knob does.
+    A fit that has seen a step stays as it is, whatever the knob is changed to: its part of the old prior
+    cannot be separated any more, and steps say more than the knob.
     """
     given = knobs.starting_values
     if given is not None and given.typical_start_s is not None:

@@ -1,4 +1,4 @@
-"""What the policy remembers between decisions: plain data that can be lost or restored at any moment."""
+"""The memory between decisions: plain data that can be lost or restored at any moment."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -77,7 +77,7 @@ def _kept(requests: float, elapsed_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What has been served within a minute, and how much of it too late for lack of replicas."""
+    """The requests and tokens served within a minute, and how many were late for lack of replicas."""
 
     began: float = 0.0
     ready: int = 0
@@ -90,7 +90,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class EngineTotals:
-    """What an engine replica had counted when it made a report."""
+    """The totals of an engine replica at its last report."""
 
     reported_at: float
     requests: float
@@ -102,7 +102,7 @@ class EngineTotals:
 
 @dataclass(frozen=True, slots=True)
 class IngressTotals:
-    """What an ingress replica had counted: arrivals, and the bytes of their bodies."""
+    """The totals of an ingress replica: arrivals, and the bytes of their bodies."""
 
     arrivals: float
     bytes: float
@@ -110,7 +110,7 @@ class IngressTotals:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waited at `at`, in engines and in the ingress."""
+    """The queue at `at`, in engines and in the ingress."""
 
     at: float
     requests: float
@@ -129,7 +129,7 @@ class PolicyState:
     """The prior of `service`, if knobs gave it; None for the general prior."""
     sums: MixSums = field(default_factory=MixSums)
     learned_headroom: float = 0.0
-    """What minutes that missed their targets have added to the knob `headroom`."""
+    """Added to the knob `headroom` by minutes that missed their targets."""
     minute: Minute = field(default_factory=Minute)
     late_tokens: float = 0.0
     """Inter-token latencies above their target, a fading sum."""
@@ -142,9 +142,9 @@ class PolicyState:
     ingress_totals: Mapping[str, IngressTotals] = field(default_factory=dict)
     """By replica."""
     kv_cache_tokens: float = 0.0
-    """Tokens that the KV cache of one replica holds, as last reported."""
+    """The size of the KV cache of one replica in tokens, as last reported."""
     queue: tuple[Waiting, ...] = ()
-    """What has waited over the last `upscale_delay_s`."""
+    """The queue over the last `upscale_delay_s`."""
     recent_needs: tuple[Need, ...] = ()
     """Falling maxima: each entry is the largest need of the load since its time."""
     idle_since: float | None = None

@@ -221,7 +221,7 @@ def _largest(high: float, holds: Callable[[float], bool]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What a replica can serve of this model's requests, as the policy has learned it."""
+    """The capacity of a replica for the mean request of this model, as learned."""
 
     step: StepTime
     mix: Mix

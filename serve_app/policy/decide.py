@@ -63,7 +63,7 @@ class Decision:
     """The age of every replica's report."""
     notes: tuple[str, ...] = ()
     recent_needs: tuple[Need, ...] = ()
-    """What the load has needed, for the `Inputs` of the next decision."""
+    """The needs of the load, for the `Inputs` of the next decision."""
 
     def document(self) -> dict[str, Any]:
         """Return the reasons as plain data, with numbers rounded to what a reader can use."""
@@ -175,7 +175,7 @@ def _queue(inputs: Inputs) -> Term:
 
 
 def _kv_cache(inputs: Inputs) -> Term:
-    """Replicas whose KV caches hold the running and the waiting requests."""
+    """Replicas whose KV caches have room for the running and the waiting requests."""
     seen = inputs.seen
     tokens = seen.running_tokens + seen.waiting_tokens
     if seen.kv_cache_tokens <= 0 or tokens <= 0:

@@ -65,7 +65,7 @@ class Observation:
     arrivals: float
     """Requests since the last decision."""
     kv_cache_tokens: float
-    """Tokens that the KV cache of one replica holds."""
+    """The size of the KV cache of one replica, in tokens."""
     ttft_queue: Latency
     ttft_prefill: Latency
     itl: Latency

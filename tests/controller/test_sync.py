@@ -88,7 +88,7 @@ def written(kv: StubKv, kind: str) -> int:
     return kv.written.count(f"{kind}/shop")
 
 
-def test_knobs_are_read_at_every_turn_and_those_that_cannot_be_read_leave_them_in_force(sync: Sync) -> None:
+def test_knobs_are_read_at_every_turn_and_unreadable_ones_ignored(sync: Sync) -> None:
     def knobs_after(turn: int) -> Knobs:
         sync.turn(START + 0.5 * turn)
         assert sync.inbox.served is not None
@@ -101,9 +101,7 @@ def test_knobs_are_read_at_every_turn_and_those_that_cannot_be_read_leave_them_i
     assert knobs_after(2) == Knobs(max_replicas=7)
 
 
-def test_before_anybody_has_said_what_is_served_nothing_is_known_and_nothing_written(
-    kv: StubKv, cluster: Cluster
-) -> None:
+def test_nothing_is_written_before_the_ingress_publishes_its_models(kv: StubKv, cluster: Cluster) -> None:
     sync = sync_of(cluster)
     assert sync.inbox.learned is None
 
@@ -135,7 +133,7 @@ def test_phases_of_a_deployment_that_scales_are_read_at_every_turn(sync: Sync) -
         assert sync.inbox.deployments[TIDE].phases["r1"]["phase"] == name
 
 
-def test_a_finished_start_up_is_remembered_when_its_replica_is_long_gone(sync: Sync) -> None:
+def test_a_start_is_remembered_after_its_replica_is_gone(sync: Sync) -> None:
     phase("r1", "ready", START, process=2.0, imports=8.0)
     sync.turn(START)
     phase("r1", "draining", START + 5)
@@ -146,9 +144,7 @@ def test_a_finished_start_up_is_remembered_when_its_replica_is_long_gone(sync: S
     assert list(cold_starts.phases_s()) == ["process", "imports"]
 
 
-def test_the_cluster_is_asked_for_room_every_five_seconds_and_every_two_while_something_scales(
-    sync: Sync, cluster: Cluster
-) -> None:
+def test_nodes_are_read_every_five_seconds_or_two_while_scaling(sync: Sync, cluster: Cluster) -> None:
     def asked(*at: float) -> int:
         before = cluster.asked
         for seconds in at:
@@ -178,7 +174,7 @@ def test_the_cluster_is_asked_for_room_every_five_seconds_and_every_two_while_so
         ([{"GPU": 1.0}, {}], [("node 0", "tide")], False, False),
     ],
 )
-def test_the_next_start_is_on_a_warm_node_if_one_with_a_warm_zygote_has_room(
+def test_warm_node_needs_a_warm_zygote_and_room(
     sync: Sync,
     cluster: Cluster,
     free: list[dict[str, float]],
@@ -197,7 +193,7 @@ def test_the_next_start_is_on_a_warm_node_if_one_with_a_warm_zygote_has_room(
 
 
 @pytest.mark.parametrize(("enabled", "read"), [(True, [0, 1, 1, 1, 2]), (False, [0] * 5)])
-def test_kubernetes_is_asked_why_pods_wait_while_something_scales_and_every_fifteen_seconds(
+def test_pending_pods_are_read_every_fifteen_seconds_while_scaling(
     sync: Sync, cluster: Cluster, enabled: bool, read: list[int]
 ) -> None:
     cluster.enabled = enabled
@@ -212,7 +208,7 @@ def test_kubernetes_is_asked_why_pods_wait_while_something_scales_and_every_fift
 
 
 @pytest.mark.parametrize(("name", "start_up_s"), [("imports", None), ("ready", 8.0), ("draining", None)])
-def test_what_a_killed_replica_left_behind_is_removed_at_once_and_only_its_start_up_counts(
+def test_documents_of_killed_replicas_are_removed_at_once(
     sync: Sync, kv: StubKv, name: str, start_up_s: float | None
 ) -> None:
     phase("killed", name, START, imports=8.0)
@@ -224,7 +220,7 @@ def test_what_a_killed_replica_left_behind_is_removed_at_once_and_only_its_start
     assert sync.inbox.deployments[TIDE].cold_starts.total_s == start_up_s
 
 
-def test_why_a_replica_could_not_start_is_told_for_an_hour(sync: Sync, kv: StubKv) -> None:
+def test_reason_of_a_failed_start_is_kept_for_an_hour(sync: Sync, kv: StubKv) -> None:
     for replica, since in (("late", START - 3599), ("early", START - 3601)):
         document = {"phase": "failed", "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
         publish_phase("shop", TIDE, replica, json.dumps(document))
@@ -234,7 +230,7 @@ def test_why_a_replica_could_not_start_is_told_for_an_hour(sync: Sync, kv: StubK
     assert left(kv) == {"late"}
 
 
-def test_the_status_is_written_when_it_changes_and_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
+def test_status_is_written_on_change_and_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
     sync.turn(START)
     assert written(kv, STATUS) == 0  # the policy has said nothing
 
@@ -255,9 +251,7 @@ def test_the_status_is_written_when_it_changes_and_every_ten_seconds(sync: Sync,
     assert stored(STATUS, "shop")["policy_errors"] == 1
 
 
-def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones(
-    sync: Sync, kv: StubKv
-) -> None:
+def test_only_new_decisions_are_written_at_the_next_turn(sync: Sync, kv: StubKv) -> None:
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
     sync.turn(START)
     sync.turn(START + 0.5)
@@ -270,7 +264,7 @@ def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones
     assert stored(DECISIONS, "shop") == [{"seq": 1}, {"seq": 2}]
 
 
-def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: Sync, kv: StubKv) -> None:
+def test_memories_and_starts_are_written_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
     phase("r1", "ready", START, imports=8.0)
     state = PolicyState(learned_headroom=0.9)
     sync.outbox.memories = {TIDE: Memory(state, "a 7B", (("a 1B", PolicyState()),))}
@@ -289,9 +283,7 @@ def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: 
     assert written(kv, LEARNED) == 2
 
 
-def test_a_policy_that_is_gone_writes_nothing_that_could_replace_what_the_next_one_writes(
-    sync: Sync, kv: StubKv
-) -> None:
+def test_a_stopped_sync_writes_nothing(sync: Sync, kv: StubKv) -> None:
     sync.outbox.memories = {}
     sync.stop()
 
@@ -300,9 +292,7 @@ def test_a_policy_that_is_gone_writes_nothing_that_could_replace_what_the_next_o
     assert kv.written == ["knobs/shop"]
 
 
-def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(
-    sync: Sync, cluster: Cluster
-) -> None:
+def test_a_new_sync_finds_memories_and_starts_of_the_one_before(sync: Sync, cluster: Cluster) -> None:
     phase("r1", "ready", START, imports=8.0)
     former = PolicyState(learned_headroom=0.8, kv_cache_tokens=9e5)
     memory = Memory(PolicyState(learned_headroom=0.9), "a 7B", (("a 1B", former),))
@@ -320,7 +310,7 @@ def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(
     assert later.inbox.deployments[TIDE].cold_starts == starts
 
 
-def test_what_a_version_learned_that_knew_fewer_kinds_of_replicas_and_nodes_is_not_lost(sync: Sync) -> None:
+def test_memories_of_an_earlier_version_are_read(sync: Sync) -> None:
     state, starts = PolicyState(learned_headroom=0.9), {TIDE: [["old", {"imports": 8.0}]]}
     put_document(LEARNED, "shop", {"states": {TIDE: state.document()}, "cold_starts": starts})
 
@@ -333,9 +323,7 @@ def test_what_a_version_learned_that_knew_fewer_kinds_of_replicas_and_nodes_is_n
     assert [found.on(warm_node=kind).total_s for kind in (True, False)] == [8.0, 8.0]
 
 
-def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_written(
-    sync: Sync, kv: StubKv
-) -> None:
+def test_nothing_is_written_before_memories_have_been_read(sync: Sync, kv: StubKv) -> None:
     """Or a policy would begin anew, and what it then writes would replace what there is to be read."""
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
     kv.fails = RuntimeError("GCS is gone")
@@ -355,7 +343,7 @@ def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_writt
 @pytest.mark.parametrize(
     "data", [b"no zlib stream", zlib.compress(b"{"), zlib.compress(b'{"of": "another version"}')]
 )
-def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
+def test_an_unreadable_document_is_logged_once_and_stops_no_other(
     sync: Sync, kv: StubKv, caplog: pytest.LogCaptureFixture, kind: str, data: bytes
 ) -> None:
     key = kind if "/" in kind else f"{kind}/shop"
@@ -379,7 +367,7 @@ def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
         assert set(sync.inbox.deployments[TIDE].phases) == {"starts"}
 
 
-def test_a_cluster_that_cannot_be_asked_stops_no_document(sync: Sync, cluster: Cluster, kv: StubKv) -> None:
+def test_unreadable_nodes_stop_no_document(sync: Sync, cluster: Cluster, kv: StubKv) -> None:
     cluster.free = cast(Any, None)  # so that reading the nodes raises
     sync.outbox.unsettled = {TIDE}
     sync.outbox.status = {"policy_errors": 0, "models": {}}
@@ -389,7 +377,7 @@ def test_a_cluster_that_cannot_be_asked_stops_no_document(sync: Sync, cluster: C
     assert written(kv, STATUS) == 1
 
 
-def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
+def test_a_failed_write_is_repeated(sync: Sync, kv: StubKv) -> None:
     sync.outbox.status = {"policy_errors": 0, "models": {}}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
     sync.outbox.memories = {}
@@ -406,7 +394,7 @@ def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
     assert [written(kv, kind) for kind in (STATUS, DECISIONS)] == [1, 1]
 
 
-def test_reports_of_ingress_replicas_are_read_until_a_minute_after_the_last(sync: Sync) -> None:
+def test_ingress_reports_are_removed_a_minute_after_the_last(sync: Sync) -> None:
     publish_report("shop", "killed", {"Engine-tide:held_requests": 3.0}, START)
     sync.turn(START)
     publish_report("shop", "holds", {}, START + 59.5)
@@ -419,9 +407,7 @@ def test_reports_of_ingress_replicas_are_read_until_a_minute_after_the_last(sync
     assert set(sync.inbox.ingress_reports) == set(read_reports("shop")) == {"holds"}
 
 
-def test_nodes_are_looked_at_once_a_second_while_the_ingress_wants_more_replicas(
-    sync: Sync, cluster: Cluster
-) -> None:
+def test_nodes_are_read_once_a_second_while_the_ingress_grows(sync: Sync, cluster: Cluster) -> None:
     sync.turn(START)
     assert (sync.inbox.nodes, cluster.asked) == (None, 1)
 
@@ -438,7 +424,7 @@ def test_nodes_are_looked_at_once_a_second_while_the_ingress_wants_more_replicas
     assert sync.inbox.nodes is None
 
 
-def test_what_a_removed_model_left_is_removed_with_its_memory(sync: Sync, kv: StubKv) -> None:
+def test_documents_of_a_removed_model_go_with_its_memory(sync: Sync, kv: StubKv) -> None:
     starts = {name: [["old", {"imports": 8.0}]] for name in (TIDE, "Engine-renamed", "Engine-forgotten")}
     put_document(LEARNED, "shop", {"states": {}, "cold_starts": starts})
     for name, since in (("ready", START), ("failed", START - 3601)):
@@ -456,7 +442,7 @@ def test_what_a_removed_model_left_is_removed_with_its_memory(sync: Sync, kv: St
 
 
 @pytest.mark.parametrize("ahead_s", [-50.0, 50.0])
-def test_a_drain_of_a_node_with_another_clock_lasts_as_long(sync: Sync, ahead_s: float) -> None:
+def test_a_drain_lasts_as_long_on_a_node_with_another_clock(sync: Sync, ahead_s: float) -> None:
     sync.turn(START)
     since = START + 4.5 + ahead_s
     document = {"phase": "draining", "since": since, "until": since + 30.0, "durations_s": {}}

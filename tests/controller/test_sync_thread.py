@@ -57,7 +57,7 @@ def sync(turns: Turns) -> Sync:
     return turns.sync
 
 
-def test_the_thread_reads_at_once_and_writes_when_it_is_told_to(sync: Sync, turns: Turns) -> None:
+def test_the_thread_reads_at_once_and_writes_after_send(sync: Sync, turns: Turns) -> None:
     sync.start()
     assert turns.ended()
     assert sync.inbox.served is not None
@@ -68,7 +68,7 @@ def test_the_thread_reads_at_once_and_writes_when_it_is_told_to(sync: Sync, turn
     assert stored(DECISIONS, "shop") == [{"seq": 1}]
 
 
-def test_a_store_that_is_gone_is_logged_once_and_the_thread_goes_on(
+def test_a_lost_store_is_logged_once(
     sync: Sync, turns: Turns, kv: StubKv, caplog: pytest.LogCaptureFixture
 ) -> None:
     kv.fails = RuntimeError("GCS is gone")

@@ -23,7 +23,7 @@ def steady(seconds: int, requests: float, history: Demand | None = None) -> Dema
     return demand
 
 
-def test_the_short_rate_follows_a_rise_and_the_long_one_outlasts_a_lull() -> None:
+def test_short_rate_follows_a_rise_and_long_rate_outlasts_a_lull() -> None:
     same, rise = steady(120, 3.0), steady(30, 6.0, history=steady(120, 2.0))
     lull = steady(30, 0.0, history=steady(120, 2.0))
 
@@ -136,7 +136,7 @@ def ramp(horizon_s: float, q: float = 0.5) -> float:
 @pytest.mark.parametrize(
     ("start_s", "buckets"), [(0.1, 2), (3.0, 2), (10.0, 2), (10.1, 3), (20.0, 4), (60.0, 12), (900.0, 12)]
 )
-def test_a_rate_is_read_over_as_long_as_a_replica_takes_to_start(start_s: float, buckets: int) -> None:
+def test_a_rate_is_read_over_one_start(start_s: float, buckets: int) -> None:
     assert window_buckets(start_s) == buckets
     demand = Demand().add(NOW, 0, start_s)
     for second in range(1, 91):  # 20 a second in the last ten seconds
@@ -154,7 +154,7 @@ def test_a_rise_is_remembered_by_the_demand_it_rose_from() -> None:
     assert busy.histogram.rises_from(8.0).quantile(0.9) == 0.0
 
 
-def test_a_rise_is_read_over_a_start_and_no_less_than_ten_seconds() -> None:
+def test_a_rise_is_read_over_at_least_ten_seconds() -> None:
     # Over a start and half a window: 0.15, 0.9 and 2.1.
     assert ramp(3.0) == ramp(10.0) == pytest.approx(0.15, rel=0.06)
     assert (ramp(60.0), ramp(180.0)) == (pytest.approx(0.9, rel=0.06), pytest.approx(2.1, rel=0.06))
@@ -167,7 +167,7 @@ def test_a_rise_is_not_read_from_before_observation_began() -> None:
     assert steady(300, 8.0).histogram.all_rises.quantile(1.0) == 0.0
 
 
-def test_a_long_cold_start_is_looked_back_over_no_further_than_its_bound() -> None:
+def test_buckets_of_a_long_start_are_bounded() -> None:
     demand = Demand().add(NOW, 0)
     for second in range(1, 1801):
         demand = demand.add(NOW + second, 2.0, horizon_s=1e9)

@@ -209,9 +209,7 @@ def test_a_minute_that_misses_its_targets_adds_headroom_at_its_end(missed: tuple
 
 
 @pytest.mark.parametrize(("slo_attainment", "minutes"), [(0.99, 99), (0.9, 9)])
-def test_headroom_of_one_miss_lasts_as_many_minutes_as_the_slo_promises(
-    slo_attainment: float, minutes: int
-) -> None:
+def test_headroom_of_one_miss_lasts_as_long_as_the_slo_allows(slo_attainment: float, minutes: int) -> None:
     knobs = KNOBS.model_copy(update={"slo_attainment": slo_attainment})
     step = 0.35 * slo_attainment
     assert headroom_after(60, LATE_TOKENS, knobs=knobs) == pytest.approx(step)

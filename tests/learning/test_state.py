@@ -15,7 +15,7 @@ def test_before_anything_has_come_the_mix_is_the_prior() -> None:
     assert MixSums().tokens_per_byte == 0.25
 
 
-def test_before_the_first_request_has_finished_prompts_are_guessed_from_bytes() -> None:
+def test_prompts_are_estimated_from_bytes_before_the_first_end() -> None:
     sums = MixSums().add(MixSums(arrivals=10, bytes=80_000), 1.0)
 
     assert sums.mix().prompt_tokens == 2000  # four bytes a token
@@ -39,7 +39,7 @@ def test_old_requests_fade_from_the_mix() -> None:
     assert all_.mix().prompt_tokens == pytest.approx(300)
 
 
-def test_a_mix_that_changes_is_seen_within_minutes_however_few_the_requests() -> None:
+def test_a_changed_mix_is_seen_within_minutes() -> None:
     """At 3 requests/s, over 5,000 requests, half of a change took twenty minutes to be seen."""
     sums = MixSums()
     for tokens, minutes in ((250, 60), (2000, 4)):
@@ -131,7 +131,7 @@ def test_what_a_fit_began_with_comes_back() -> None:
     assert restore(json.loads(json.dumps(state.document()))) == state
 
 
-def test_late_tokens_are_what_the_model_expects_until_measured_otherwise() -> None:
+def test_interference_is_one_until_late_tokens_are_measured() -> None:
     assert PolicyState().interference == 1.0
     # 3,000 late where 1,000 were expected, and a thousand by which the model is trusted: 4 to 2.
     assert PolicyState(late_tokens=3000.0, late_tokens_expected=1000.0).interference == pytest.approx(2.0)

@@ -53,7 +53,7 @@ def test_demand_needs_the_rate_over_one_replicas_capacity() -> None:
     )
 
 
-def test_a_replica_goes_only_if_fewer_are_enough_for_a_rate_read_too_low() -> None:
+def test_scale_down_allows_for_a_rate_read_too_low() -> None:
     """420 arrivals in a minute are read to 0.34 requests/s: two such errors more are 7.7 requests/s."""
     kept = [
         decided(snapshot(engine()), demand=arriving(rps)).recent_needs[-1].replicas
@@ -90,7 +90,7 @@ def test_queue_asks_for_no_more_while_replicas_start() -> None:
     )
 
 
-def test_at_zero_a_queue_asks_for_all_it_needs_only_until_the_upscale_delay_is_over() -> None:
+def test_at_zero_a_queue_is_bounded_after_the_upscale_delay() -> None:
     seen = snapshot(at={"i0": ingress(held_requests=80)}, target=2)
     knobs = KNOBS.model_copy(update={"upscale_delay_s": 5.0})
 
