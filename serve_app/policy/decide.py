@@ -102,15 +102,19 @@ def decide(inputs: Inputs) -> Decision:
         clamps.append(Clamp("bounds", reasons.bounds(bound, wanted, strongest.replicas)))
     # More replicas are asked for at once, fewer with every caution.
     needs = _recent_needs(inputs, load)
-    scale = _scale_down if wanted < current else _scale_up
-    target, limits = scale(inputs, wanted, needs[0])
+    if wanted < current:
+        target, limits = _scale_down(inputs, wanted, needs[0])
+    else:
+        target, limits = _scale_up(inputs, wanted)
     clamps += limits
     if knobs.mode == "advise" and target != current:
         clamps.append(Clamp("mode", reasons.advise(current, target)))
         target = current
     # A clamp sets the target where the terms do not; else the bound does, or the strongest term.
-    limiting = [clamp for clamp in clamps if clamp.name == "bounds" or target != wanted]
-    setting = next(iter(sorted(limiting, key=lambda clamp: clamp.name == "bounds")), None)
+    # Of several, the bound comes last.
+    limiting = [clamp for clamp in clamps if clamp.name != "bounds" and target != wanted]
+    limiting += [clamp for clamp in clamps if clamp.name == "bounds"]
+    setting = limiting[0] if limiting else None
     binding = strongest.name if setting is None else bound if setting.name == "bounds" else setting.name
     effect = "" if setting is None else f"{setting.effect} "
     minimum = max([term.replicas for term in scheduled], default=0)
@@ -225,7 +229,7 @@ def _recent_needs(inputs: Inputs, load: tuple[Term, ...]) -> tuple[Need, ...]:
     return (*kept, Need(inputs.now, needed))
 
 
-def _scale_up(inputs: Inputs, wanted: int, _: Need) -> tuple[int, list[Clamp]]:
+def _scale_up(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
     """Return `wanted`, or zero while a burst on a cold model still arrives.
 
     A part of the burst would ask for too few replicas, and asking twice costs a second cold start.
