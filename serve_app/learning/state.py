@@ -190,7 +190,7 @@ _STATES = TypeAdapter(PolicyState)
 
 
 def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `document` with the present names of two fields that were called `peaks` until version 0.1."""
+    """Return `document` with the present names of two fields that earlier versions called `peaks`."""
     found = {("recent_needs" if name == "peaks" else name): part for name, part in document.items()}
     if isinstance(demand := found.get("demand"), Mapping):
         found["demand"] = {("histogram" if name == "peaks" else name): part for name, part in demand.items()}

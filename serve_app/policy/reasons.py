@@ -239,7 +239,7 @@ def _pending(inputs: Inputs) -> list[str]:
 
 def _infeasible(inputs: Inputs) -> list[str]:
     """Return the targets that no number of replicas would meet, and what the fleet is sized for instead."""
-    knobs, seen, alone = inputs.knobs, inputs.seen, inputs.sizing.feasibility
+    knobs, seen, empty = inputs.knobs, inputs.seen, inputs.sizing.feasibility
     found = []
     prefill, target = seen.ttft_prefill, f"The target ttft_target_s is {amount(knobs.ttft_target_s)} s"
     if prefill.count > 0 and not knobs.ttft_target_s - prefill.at(50) > 0:
@@ -248,15 +248,15 @@ def _infeasible(inputs: Inputs) -> list[str]:
     elif prefill.count > 0 and (prefill_s := prefill.at(knobs.ttft_percentile)) > knobs.ttft_target_s:
         at = f"P{knobs.ttft_percentile}"
         found.append(f"infeasible at {at}: The {at} of prefill alone is {amount(prefill_s)} s. {target}.")
-    elif not alone.ttft and seen.itl.count > 0:
-        takes = f"A mean request on an empty replica gets its first token after {amount(alone.ttft_s)} s."
-        instead = f"so the fleet is sized for {amount(alone.ttft_limit_s)} s"
+    elif not empty.ttft and seen.itl.count > 0:
+        takes = f"A mean request on an empty replica gets its first token after {amount(empty.ttft_s)} s."
+        instead = f"so the fleet is sized for {amount(empty.ttft_limit_s)} s"
         found.append(f"infeasible: {takes} {target}, {instead}.")
-    if seen.itl.count > 0 and alone.itl_limit_s > knobs.itl_target_s:
-        hardly = "hardly feasible" if alone.itl else "infeasible"
-        every = f"A single sequence on an empty replica gets a token every {amount(alone.itl_s)} s."
+    if seen.itl.count > 0 and empty.itl_limit_s > knobs.itl_target_s:
+        hardly = "hardly feasible" if empty.itl else "infeasible"
+        every = f"A single sequence on an empty replica gets a token every {amount(empty.itl_s)} s."
         target = f"The target itl_target_s is {amount(knobs.itl_target_s)} s"
-        found.append(f"{hardly}: {every} {target}, so the fleet is sized for {amount(alone.itl_limit_s)} s.")
+        found.append(f"{hardly}: {every} {target}, so the fleet is sized for {amount(empty.itl_limit_s)} s.")
     return found
 
 
