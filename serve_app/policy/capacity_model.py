@@ -249,8 +249,8 @@ class Sizing:
         """Return the fewest replicas for `rps` requests per second: the load, and headroom by its root."""
         if rps <= 0:
             return 0
-        # Each replica of a larger fleet serves more. So the number by the rate of a single replica is enough, and
-        # the number by the rate of each replica in that fleet is the least.
+        # Each replica of a larger fleet serves more. So the number by the rate of a single replica is enough.
+        # The number by the rate of each replica in that fleet is the least.
         enough = self._needed(rps, 1)
         least = self._needed(rps, enough)
         while least < enough:
