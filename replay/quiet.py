@@ -2,8 +2,7 @@
 
 from itertools import pairwise
 
-from serve_app.learning.forecast import DAILY_HORIZON_S
-from serve_app.learning.learn import apply_starting_values
+from serve_app.learning.next_decision import apply_starting_values
 from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
@@ -14,7 +13,7 @@ _SETTLED_S = 60.0
 _BEFORE_S = 2.0
 """Decided step by step before anything happens, so that reports are as old then as they would have been."""
 _LONGEST_S = 600.0
-"""Longer gaps make the policy forget its delays, and a bucket of the daily demand must have one decision."""
+"""Longer gaps make the policy forget its delays."""
 _MINUTE_S = 60.0
 
 
@@ -24,9 +23,9 @@ def quiet_until(
     """Return when to decide next, such that every decision until then would be as `decision`, made `now`.
 
     That is `now` unless the model has been idle for a minute with as many replicas as are wanted. Until
-    `next_event`, when requests arrive, only four things depend on time. How long the model has been idle and
-    the open schedules bound the answer. Demand by the time of day forbids to skip anything while it counts.
-    The minutes that teach headroom go on as they would have: if a minute ends, the answer is such an end.
+    `next_event`, when requests arrive, only three things depend on time. How long the model has been idle and
+    the open schedules bound the answer. The minutes that teach headroom go on as they would have: if a minute
+    ends, the answer is such an end.
     """
     snapshot, _ = apply_starting_values(snapshot, knobs, state)
     idle_since, delay_s = state.idle_since, knobs.downscale_to_zero_delay_s
@@ -37,8 +36,6 @@ def quiet_until(
         return now
     until = next_event
     if snapshot.target and now - idle_since < delay_s:
-        if knobs.forecast and snapshot.horizon_s >= DAILY_HORIZON_S:
-            return now
         until = min(until, idle_since + delay_s)
     if knobs.schedules:
         until = min(until, _schedule_change(knobs, snapshot.horizon_s, now))

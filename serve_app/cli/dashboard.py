@@ -20,7 +20,7 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 # Ray's controller answers in milliseconds; a busy head node has been seen to take seconds.
 _TIMEOUT_S = 30.0
 _INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
-# What Ray's dashboard reports in place of the value of an environment variable.
+# Ray's dashboard reports this in place of the value of an environment variable.
 _HIDDEN = "<redacted>"
 
 

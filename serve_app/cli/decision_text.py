@@ -91,7 +91,7 @@ class _ModelStatus(_Document):
 
 
 class _Status(_Document):
-    """What the policy reported last, at `at` (Unix time, seconds, by its clock); models by deployment."""
+    """The last report of the policy, at `at` (Unix time, seconds, by its clock); models by deployment."""
 
     at: float
     age_s: float | None = None
@@ -105,7 +105,7 @@ class DecisionsDocument(_Document):
     """The whole answer: records oldest first, and `autoscaler` null while no policy has reported."""
 
     knobs_rejected: str = ""
-    """What is wrong with the knobs given last, so that the earlier ones stay in force; else empty."""
+    """The error of the newest knobs, while the knobs before them stay in force; else empty."""
     autoscaler: _Status | None
     decisions: tuple[RecordDocument, ...]
 
@@ -197,7 +197,7 @@ def _block(
     dated = any(_on_another_day(record.at, now, zone) for record in shown)
     lines += ["", style.bold("  History")]
     lines += [history_line(record, zone, style, dated=dated) for record in shown] or [
-        style.dim("  The records that were asked for hold no change.")
+        style.dim("  No change among the records that were asked for.")
     ]
     return "\n".join(lines)
 
@@ -206,9 +206,12 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
     moving = f", {state.starting} starting" if state.starting else ""
     moving += f", {state.draining} draining" if state.draining else ""
     cold = "not measured yet" if state.cold_start_s is None else f"{seconds(state.cold_start_s)}, measured"
-    counts = f"{state.ready} ready{moving}, target {state.target}, wanted {state.wanted}"
+    without = "in mode act" if state.mode == "advise" else "without clamps"
+    other = f" ({state.wanted} {without})" if state.wanted != state.target else ""
+    counts = f"{state.ready} ready{moving}, target {state.target}{other}"
     lines = [f"  Replicas: {counts}. Mode: {state.mode}. Cold start: {cold}."]
-    lines += _hanging("  ", _next_start(state, zygote), indent=4) if state.warm_node is not None else []
+    if state.warm_node is not None and not state.pending:
+        lines += _hanging("  ", _next_start(state, zygote), indent=4)
     if state.pending:
         have = "replica has" if state.pending == 1 else "replicas have"
         waits = f"{state.pending} {have} been pending for {seconds(state.pending_s)}."
@@ -218,11 +221,11 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
 
 
 def _next_start(state: _ModelStatus, zygote: bool) -> str:
-    """Return on which kind of node the next replica starts, and how long starts take."""
+    """Return whether a warm node has room for the next replica, and how long starts take."""
     if not zygote:
         return "The zygote is off, so every replica imports vLLM when it starts."
-    room, kind = ("A", "warm") if state.warm_node else ("No", "cold")
-    text = f"{room} node with vLLM already imported has room, so the next replica starts on a {kind} node."
+    warm = "node with vLLM already imported (a warm node) has room for the next replica."
+    text = f"A {warm}" if state.warm_node else f"No {warm}"
     if (warm_s := state.warm_node_start_s) is not None and (cold_s := state.cold_node_start_s) is not None:
         text += f" A start takes {seconds(warm_s)} on a warm node and {seconds(cold_s)} on a cold node."
     return text

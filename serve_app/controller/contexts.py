@@ -1,4 +1,4 @@
-"""From Ray Serve's autoscaling contexts and the documents read to what the policy decides by. No I/O."""
+"""From Ray Serve's autoscaling contexts and the documents read to snapshots for the policy. No I/O."""
 
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -51,7 +51,7 @@ class SnapshotBuilder:
         """Return the snapshot of engine deployment `name` from its context and that of the ingress."""
         known, starts = inbox.deployments.get(name, Deployment()), inbox.cold_starts(name)
         starting, draining = count_phases(known.phases, running_ids(ctx), now)
-        # The ingress replicas that run, and those that drain and still hold requests, which Ray leaves out.
+        # The ingress replicas that run, and those that drain with queued requests, which Ray leaves out.
         raw = (ingress.raw_metrics or {}) if ingress is not None else {}
         reported = ingress_readings(raw, name, now, self._seen[name, "ingress"])
         written = reported_readings(
@@ -99,8 +99,8 @@ class SnapshotBuilder:
         return Capacity(starting, pending, pending_s, "; ".join(filter(None, reasons)))
 
 
-def held_at_zero(contexts: Collection[Any]) -> bool:
-    """Return whether the ingress has reported requests for a deployment whose target is zero."""
+def queued_at_zero(contexts: Collection[Any]) -> bool:
+    """Return whether the ingress has queued requests for a deployment whose target is zero."""
     at_zero = [str(ctx.deployment_name) for ctx in contexts if ctx.target_num_replicas == 0]
     if not at_zero:  # Ray computes the reports when they are asked for
         return False
@@ -209,9 +209,10 @@ def reported_readings(
     now: float,
     seen: Sightings | None = None,
 ) -> dict[str, Reading[IngressSignals]]:
-    """Return the fresh written reports of ingress replicas that hold requests and are not `known` from Ray.
+    """Return the fresh written reports of ingress replicas with queued requests that Ray does not report.
 
-    They drain, or the controller has just restarted. Stale reports were left by replicas that were killed.
+    Such replicas drain, or the controller has just restarted. Stale reports are of replicas that were killed.
+    `known` are the replicas that Ray reports.
     """
     names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
     ages = (seen or Sightings()).ages({replica: report.at for replica, report in reports.items()}, now)

@@ -5,7 +5,6 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal
 
 from serve_app.policy.decide import Decision
-from serve_app.policy.explanation import Explanation, Record
 
 HEARTBEAT_S = 10.0
 FLICKER_S = 1.0
@@ -56,10 +55,10 @@ class Journal:
         A change is a new target, or in mode `advise` a new number of replicas wanted.
         """
         moved = decision.target != old
-        key = (decision.target, decision.wanted, mode, decision.explanation.binding)
+        key = (decision.target, decision.wanted, mode, decision.binding)
         last = self._last.get(deployment)
         if last is not None and not moved:
-            # What is wanted or what binds may flicker; one record per second is enough to show that.
+            # The replicas wanted or the binding term may flicker; one record per second shows that.
             spacing = HEARTBEAT_S if last[1:] == key else FLICKER_S
             if 0 <= now - last[0] < spacing:
                 return None
@@ -72,12 +71,13 @@ class Journal:
         self, deployment: str, model: str, target: int, ready: int, text: str, now: float
     ) -> dict[str, Any]:
         """Return the record of a policy that raised."""
-        why = Explanation(
+        kept = Decision(
+            target=target,
+            wanted=target,
             binding="error",
             reason=f"The policy raised {text}. The target is kept.",
             counterfactual="The target changes when the policy works again.",
         )
-        kept = Decision(target, target, why)
         return self._add("error", deployment, model, "", target, ready, kept, now)
 
     def _add(
@@ -91,19 +91,19 @@ class Journal:
         decision: Decision,
         now: float,
     ) -> dict[str, Any]:
-        record = Record(
-            seq=self.seq + 1,
-            at=round(now, 3),
-            deployment=deployment,
-            model=model,
-            kind=kind,
-            mode=mode,
-            old_target=old,
-            new_target=decision.target,
-            wanted=decision.wanted,
-            ready=ready,
-            explanation=decision.explanation,
-        ).document()
+        record = {
+            "seq": self.seq + 1,
+            "at": round(now, 3),
+            "deployment": deployment,
+            "model": model,
+            "kind": kind,
+            "mode": mode,
+            "old_target": old,
+            "new_target": decision.target,
+            "wanted": decision.wanted,
+            "ready": ready,
+            **decision.document(),
+        }
         self._records.append(record)
         self.seq += 1
         return record

@@ -1,4 +1,4 @@
-"""What the policy reads and writes: an inbox and an outbox, which `Sync` keeps in step with Ray's store."""
+"""The inbox and the outbox of the policy, which `Sync` keeps in step with Ray's store."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class StartUp(NamedTuple):
     warm_node: bool | None = None
     """Whether vLLM was imported on the node before; None where an earlier version measured the start."""
     identity: str = ""
-    """What the replica is; see `serve_app.settings.identity`. Empty where an earlier version started it."""
+    """See `serve_app.settings.identity`. Empty where an earlier version started the replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ColdStarts:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What the documents say about one engine deployment."""
+    """The documents about one engine deployment."""
 
     phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Phase documents by replica: of the replicas that exist, and of those that could not start."""
@@ -93,7 +93,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What an earlier policy of the application has left."""
+    """The memories and records of an earlier policy of the application."""
 
     memories: Mapping[str, Memory] = field(default_factory=dict)
     """By engine deployment."""
@@ -103,7 +103,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """What has been read. It is replaced as a whole, so that a reader sees one moment."""
+    """All that has been read. It is replaced as a whole, so that a reader sees one moment."""
 
     served: ServedApplication | None = None
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Inbox:
     why_pods_wait: str = ""
     """Why a GPU pod waits, as Kubernetes says; empty outside of Kubernetes."""
     ingress_reports: Mapping[str, IngressReport] = field(default_factory=dict)
-    """By ingress replica that holds requests, whether Ray counts it as running or not."""
+    """By ingress replica with queued requests, whether Ray counts it as running or not."""
     nodes: tuple[Node, ...] | None = None
     """The nodes of the cluster, while `Outbox.look_at_nodes` asks for them."""
     learned: Learned | None = None
@@ -130,13 +130,13 @@ class Inbox:
 
 @dataclass(slots=True)
 class Outbox:
-    """What is to be written. The policy replaces each part."""
+    """All that is to be written. The policy replaces each part."""
 
     status: dict[str, Any] = field(default_factory=dict)
     decisions: list[dict[str, Any]] = field(default_factory=list)
     decisions_seq: int = 0
     memories: Mapping[str, Memory] | None = None
-    """What has been learned, by engine deployment; None until what an earlier policy learned is known."""
+    """By engine deployment; None until the memories of an earlier policy have been read."""
     unsettled: Collection[str] = ()
     """The deployments whose replicas are starting or stopping."""
     look_at_nodes: bool = False

@@ -12,26 +12,26 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from serve_app.controller.contexts import SnapshotBuilder, held_at_zero, ingress_room
+from serve_app.controller.contexts import SnapshotBuilder, ingress_room, queued_at_zero
 from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.controller.mailbox import ColdStarts, Inbox, Mailbox
 from serve_app.controller.memory import Memory, remembered
-from serve_app.controller.replica_time import ReplicaTime
 from serve_app.controller.sync import Sync
 from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.ingress_scaling import decide_ingress
+from serve_app.policy.inputs import Need
 from serve_app.policy.snapshot import Snapshot
-from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
 from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
 
 _DECIDE_INTERVAL_S = 0.5
-"""At the longest. While requests are held for a model at zero, a decision is made whenever Ray asks, which is
-ten times a second: half a second would be a sixth of a start."""
+"""At the longest. While requests are queued for a model at zero, a decision is made when Ray asks, ten times
+a second: half a second would be a sixth of a start."""
 _LONGEST_FAILURE_S = 10.0
 """For so long a model's decisions may fail, one after the other, before its memory is given up."""
 
@@ -45,7 +45,7 @@ class ServePolicy:
 
     Args:
         clock: Unix time in seconds; the system's if not given.
-        mailbox: What to read and write instead of the documents in Ray's key-value store.
+        mailbox: Read and written instead of the documents in Ray's key-value store.
         metrics: Where metrics go instead of Ray's.
         log: Where changes and errors are logged instead of Ray Serve's log.
     """
@@ -59,15 +59,15 @@ class ServePolicy:
     ) -> None:
         self._clock = clock
         self._log = log
-        self._mailbox = mailbox
-        self._metrics = metrics
+        self.mailbox = mailbox
+        self.metrics = metrics
         self._journal = Journal()
         self._replica_time = ReplicaTime()
         self._snapshots = SnapshotBuilder()
-        self._memories: dict[str, Memory] = {}
+        self.memories: dict[str, Memory] = {}
         self._news: dict[str, str] = {}
-        """What an operator should know of a model, until a record of it has said so."""
-        self._ingress_peaks: tuple[tuple[float, int], ...] = ()
+        """News of a model for its operator, until a record has them."""
+        self._ingress_needs: tuple[Need, ...] = ()
         self._look_at_nodes = False
         self._status: dict[str, dict[str, Any]] = {}
         self._errors = 0
@@ -93,14 +93,14 @@ class ServePolicy:
             return {}, {}
         now = time.time() if self._clock is None else self._clock()
         try:
-            if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not held_at_zero(contexts.values()):
+            if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not queued_at_zero(contexts.values()):
                 return {}, {}
             self._next_at = now + _DECIDE_INTERVAL_S
             return self._answer(contexts, now), {}
         except Exception as error:
             self._report_error("", "", None, error, now)
-            if self._mailbox is not None:
-                self._send(self._mailbox, self._mailbox.outbox.unsettled)
+            if self.mailbox is not None:
+                self._send(self.mailbox, self.mailbox.outbox.unsettled)
             return {}, {}
 
     def _answer(self, contexts: Mapping[Any, Any], now: float) -> dict[Any, int]:
@@ -109,7 +109,7 @@ class ServePolicy:
         if inbox.learned is not None and not self._remembers:
             # Go on with what an earlier policy has left.
             self._remembers = True
-            self._memories = {**inbox.learned.memories, **self._memories}
+            self.memories = {**inbox.learned.memories, **self.memories}
             self._journal.load(inbox.learned.records)
         served = inbox.served
         if served is None:
@@ -131,7 +131,7 @@ class ServePolicy:
             except Exception as error:  # the other models are decided all the same
                 if now - self._failing_since.setdefault(name, now) >= _LONGEST_FAILURE_S:
                     del self._failing_since[name]
-                    self._memories.pop(name, None)  # it may be the reason
+                    self.memories.pop(name, None)  # it may be the reason
                 self._report_error(name, model.name, ctx, error, now)
             else:
                 self._failing_since.pop(name, None)
@@ -146,7 +146,7 @@ class ServePolicy:
 
     def _forget(self, served: frozenset[str], metrics: AutoscalingMetrics, now: float) -> None:
         """Forget the deployments that are not `served`: what was learned after a day, all else at once."""
-        self._memories = remembered(self._memories, served, now)
+        self.memories = remembered(self.memories, served, now)
         if served == self._served:
             return
         self._served = served
@@ -168,10 +168,9 @@ class ServePolicy:
         name, old = model.deployment, snapshot.target
         memory = self._recall(model)
         decision, state = self.decide(model, snapshot, memory.state, now)
-        self._memories[name] = replace(memory, state=state)
+        self.memories[name] = replace(memory, state=state)
         if name in self._news:
-            why = decision.explanation
-            decision = replace(decision, explanation=replace(why, notes=(*why.notes, self._news[name])))
+            decision = replace(decision, notes=(*decision.notes, self._news[name]))
         record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
         if record is not None:
             self._news.pop(name, None)
@@ -179,7 +178,7 @@ class ServePolicy:
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
         starts = inbox.cold_starts(name)
         status = self._status[name] = _model_status(model, snapshot, decision, starts)
-        metrics.set(model.name, _gauges(model, status, decision), decision.explanation.binding)
+        metrics.set(model.name, _gauges(model, status, decision), decision.binding)
         replicas = {state: status[state] for state in ("starting", "ready", "draining")}
         metrics.count_replica_seconds(model.name, self._replica_time.add(name, replicas, now))
         if decision.target != old:
@@ -188,8 +187,8 @@ class ServePolicy:
 
     def _recall(self, model: ServedModel) -> Memory:
         """Return the memory of a model; if its replicas are others now, with what is known of these."""
-        memory, news = self._memories.get(model.deployment, Memory()).of(model.identity)
-        self._memories[model.deployment] = memory
+        memory, news = self.memories.get(model.deployment, Memory()).of(model.identity)
+        self.memories[model.deployment] = memory
         if news:
             self._news[model.deployment] = news
             self._log.warning("autoscaling of %s: %s", model.deployment, news)
@@ -202,8 +201,8 @@ class ServePolicy:
         ongoing = self._snapshots.ongoing_of_ingress(ctx, now)
         ready, old = ctx.current_num_replicas, ctx.target_num_replicas
         room = ingress_room(ctx, engines, served, inbox, now)
-        decision = decide_ingress(ongoing, ready, old, served.ingress, self._ingress_peaks, now, room)
-        self._ingress_peaks = decision.peaks
+        decision = decide_ingress(ongoing, ready, old, served.ingress, self._ingress_needs, now, room)
+        self._ingress_needs = decision.recent_needs
         self._look_at_nodes = decision.wanted > old
         if decision.target != old:
             self._log.info("ingress replicas %d -> %d: %s", old, decision.target, decision.reason)
@@ -216,28 +215,28 @@ class ServePolicy:
         served = mailbox.inbox.served
         zygote = served is not None and served.zygote
         outbox.status = {"policy_errors": self._errors, "zygote": zygote, "models": dict(self._status)}
-        outbox.memories = dict(self._memories) if self._remembers else None
+        outbox.memories = dict(self.memories) if self._remembers else None
         if self._journal.seq != outbox.decisions_seq:
             outbox.decisions = self._journal.records()
             outbox.decisions_seq = self._journal.seq
             mailbox.send()
 
     def _open(self, app: str) -> tuple[Mailbox, AutoscalingMetrics]:
-        self._metrics = self._metrics or AutoscalingMetrics()
-        if self._mailbox is None:
-            self._mailbox = sync = Sync(app)
+        self.metrics = self.metrics or AutoscalingMetrics()
+        if self.mailbox is None:
+            self.mailbox = sync = Sync(app)
             sync.start()
             # Ray drops the old policy at every change of the configuration; its thread ends with it.
             weakref.finalize(self, sync.stop)
-        return self._mailbox, self._metrics
+        return self.mailbox, self.metrics
 
     def _report_error(
         self, deployment: str, model: str, ctx: Any | None, error: Exception, now: float
     ) -> None:
         self._errors += 1
         text = f"{type(error).__name__}: {error}"
-        if self._metrics is not None:
-            self._metrics.count_error()
+        if self.metrics is not None:
+            self.metrics.count_error()
         last, at = self._logged.get(deployment, ("", 0.0))
         if text == last and 0 <= now - at < HEARTBEAT_S:
             return  # it raises at every decision
@@ -281,7 +280,7 @@ def _gauges(model: ServedModel, status: Mapping[str, Any], decision: Decision) -
     """Return the values of the model's gauges, by the names in `AutoscalingMetrics`."""
     counts = ("wanted", "target", "ready", "starting", "pending", "draining")
     values = {f"{name}_replicas": float(status[name]) for name in counts}
-    values["replica_capacity_rps"] = decision.explanation.signals["replica_capacity_rps"]
+    values["replica_capacity_rps"] = decision.signals["replica_capacity_rps"]
     values["gpus_per_replica"] = model.resources.get("GPU", 0.0)
     values["warm_node"] = float(status["warm_node"])
     for name in ("cold_start", "warm_node_start", "cold_node_start"):

@@ -7,7 +7,7 @@ from math import inf
 class Sightings:
     """Remembers when the newest report of each source was first seen.
 
-    Clocks of nodes differ, by seconds where nothing sets them. So a sender's time stamp only tells whether a
+    Clocks of nodes differ, by seconds where nothing sets them. So a sender's time stamp only shows whether a
     report is another one than before, and its age counts from when it was seen. The report of a source that
     was not seen the last time may be old, as after a restart: it is as old as its stamp says. If that was the
     sender's clock, its next report, a second later, is new all the same.
@@ -27,7 +27,7 @@ class Sightings:
         """Return the age in seconds of the newest report of each source, given their finite time stamps.
 
         `now` is Unix time in seconds. As long as it is not set back, `now` minus the age of a report stays
-        the same until the next report, which tells the two apart. If it is, no report becomes younger.
+        the same until the next report. If `now` is set back, no report becomes younger.
         """
         self._set_back_s += max(0.0, self._last - now)
         self._last = now

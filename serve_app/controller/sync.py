@@ -8,14 +8,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from serve_app.cluster.pending_pods import PendingPods
-from serve_app.cluster.ray_resources import lacking, read_nodes, shortage
+from serve_app.cluster.ray_resources import Node, lacking, read_nodes, shortage
 from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox, StartUp
 from serve_app.controller.memory import Memory
 from serve_app.controller.sightings import Sightings
@@ -47,7 +47,7 @@ _LEARNED_S = 10.0
 _KUBERNETES_S = 15.0
 _NODES_S = 1.0
 _REPORT_FORGOTTEN_S = 60.0
-"""An ingress replica that holds requests reports twice a second; after this silence it was killed."""
+"""An ingress replica with queued requests reports twice a second; after this silence it was killed."""
 _FORGOTTEN_S = 3600.0
 """How long the reason is kept why a replica could not start."""
 
@@ -55,18 +55,33 @@ _COLD_STARTS = TypeAdapter(dict[str, tuple[StartUp, ...]])
 
 
 class Sync(Mailbox):
-    """Reads and writes the documents of one application until it is stopped."""
+    """Reads and writes the documents of one application until it is stopped.
 
-    def __init__(self, app: str) -> None:
+    Args:
+        app: The Serve application.
+        nodes: Reads the nodes of the cluster.
+        pending_pods: Says why a GPU pod waits, as Kubernetes sees it.
+        poll_s: The longest time between two turns.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        nodes: Callable[[], tuple[Node, ...]] = read_nodes,
+        pending_pods: PendingPods | None = None,
+        poll_s: float = _POLL_S,
+    ) -> None:
         super().__init__()
         self._app = app
+        self._nodes = nodes
+        self._poll_s = poll_s
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._written_status: dict[str, Any] = {}
         self._written_seq = 0
         self._done_at: dict[str, float] = {}
         """When each kind of document was last read or written."""
-        self._pending_pods = PendingPods()
+        self._pending_pods = PendingPods() if pending_pods is None else pending_pods
         # Not believed: each report of a replica whose clock is behind would be removed as soon as it is made.
         self._reports_seen = Sightings(believed=False)
         self._own_clock = OwnClock()
@@ -82,18 +97,27 @@ class Sync(Mailbox):
         self._stop.set()
         self._wake.set()
 
+    def join(self, timeout_s: float) -> bool:
+        """Return whether the thread has ended, or never began, within `timeout_s` seconds."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
     def send(self) -> None:
         """Have the outbox written now rather than at the next turn."""
         self._wake.set()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._turn(time.time())
-            self._wake.wait(_POLL_S)
+            self.turn(time.time())
+            self._wake.wait(self._poll_s)
             self._wake.clear()
 
-    def _turn(self, now: float) -> None:
-        """Take every step by itself: what cannot be read must not stop what can be written."""
+    def turn(self, now: float) -> None:
+        """Read and write all that is due at `now`, Unix time in seconds.
+
+        Every step is taken by itself: a document that cannot be read must not stop those to be written.
+        """
         failures: set[str] = set()
         for step in (
             self._read_learned, self._read_knobs, self._read_phases, self._read_ingress_reports,
@@ -171,13 +195,13 @@ class Sync(Mailbox):
         nodes = self.inbox.nodes if self.outbox.look_at_nodes else None
         if self.outbox.look_at_nodes and (nodes is None or self._due("nodes", _NODES_S, now)):
             self._done_at["nodes"] = now
-            nodes = read_nodes()
+            nodes = self._nodes()
         self.inbox = replace(self.inbox, nodes=nodes)
 
     def _read_resources(self, now: float) -> None:
         if not self._due("resources", _RESOURCES_S if self.outbox.unsettled else _IDLE_RESOURCES_S, now):
             return
-        nodes = read_nodes()
+        nodes = self._nodes()
         available, total = Counter[str](), Counter[str]()
         for node in nodes:
             available.update(node.free)
@@ -227,7 +251,7 @@ class Sync(Mailbox):
             "states": {name: memory.state.document() for name, memory in memories.items()},
             "identities": {name: memory.identity for name, memory in memories.items()},
             "former": {
-                name: [(identity, law.document()) for identity, law in memory.former]
+                name: [(identity, state.document()) for identity, state in memory.former]
                 for name, memory in memories.items()
             },
             "cold_starts": {
@@ -248,7 +272,7 @@ def _parse_learned(document: Any) -> tuple[dict[str, Memory], dict[str, ColdStar
         str(name): Memory(
             restore(state),
             str(identities.get(name, "")),
-            tuple((str(identity), restore(law)) for identity, law in former.get(name, ())),
+            tuple((str(identity), restore(known)) for identity, known in former.get(name, ())),
         )
         for name, state in document["states"].items()
     }

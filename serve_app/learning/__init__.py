@@ -1,1 +1,1 @@
-"""What the policy learns: from the reports of a model to the plain numbers that a decision is made from."""
+"""Observing and learning: from the reports of a model to the inputs of a decision."""

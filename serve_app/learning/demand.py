@@ -1,4 +1,4 @@
-"""How many requests arrive: rates over at most the last minute, and what of them is remembered."""
+"""The requests that arrive: rates over at most the last minute, which also fill the histogram of demand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from serve_app.learning.peaks import Peaks
+from serve_app.learning.forecast import DemandHistogram
 from serve_app.policy.inputs import Arrivals
 
 BUCKET_S = 5.0
@@ -29,7 +29,7 @@ class Demand:
     """When the last bucket began."""
     until: float = 0.0
     """The time until which arrivals have been counted."""
-    peaks: Peaks = field(default_factory=Peaks)
+    histogram: DemandHistogram = field(default_factory=DemandHistogram)
     window: int = MINUTE
     """The buckets over which a rate is read; see `window_buckets`."""
 
@@ -37,12 +37,12 @@ class Demand:
         """Return the history with the requests since the last call; time that has passed closes buckets.
 
         `horizon_s` is the time over which a rise is measured, a cold start; within `memory_s` of traffic the
-        memory of peaks fades to 1/e.
+        histogram fades to 1/e.
         """
         window = window_buckets(horizon_s)
         if self.start is None or now < self.until:
             # The first call, or a clock set back: the time of earlier arrivals is unknown.
-            return Demand((requests,), now, now, self.peaks, window)
+            return Demand((requests,), now, now, self.histogram, window)
         passed = max(0, int((now - self.start) // BUCKET_S))
         *before, last = self.buckets
         if passed == 0:
@@ -53,9 +53,9 @@ class Demand:
         head = max(0.0, self.start + BUCKET_S - self.until) * per_s
         middle = min(passed - 1, MAX_BUCKETS)
         closed = (*before, last + requests * head, *[requests * (BUCKET_S * per_s)] * middle)
-        peaks = _remember(self.peaks, closed, 1 + middle, horizon_s, memory_s)
+        histogram = _remember(self.histogram, closed, 1 + middle, horizon_s, memory_s)
         buckets = (*closed, requests * ((now - start) * per_s))
-        return Demand(buckets[-MAX_BUCKETS:], start, now, peaks, window)
+        return Demand(buckets[-MAX_BUCKETS:], start, now, histogram, window)
 
     def rate(self, now: float, buckets: int) -> float:
         """Return the requests per second in the last `buckets` whole buckets and the one that is filling."""
@@ -81,14 +81,14 @@ class Demand:
             rps=max(short, long),
             over_s=self._seconds(now, window),
             window_s=self.window * BUCKET_S,
-            felt_rps=self.felt_rps(now),
+            weighted_rps=self.weighted_rps(now),
             last_30s_rps=self.rate(now, MINUTE // 2),
             last_60s_rps=self.rate(now, MINUTE),
         )
 
-    def felt_rps(self, now: float) -> float:
-        """Return the demand of the last window as requests felt it, at least the mean rate; see `felt`."""
-        return max(self.rate(now, self.window), felt(self.buckets[-(self.window + 1) :]))
+    def weighted_rps(self, now: float) -> float:
+        """Return the rate of the last window weighted by requests, at least the mean rate."""
+        return max(self.rate(now, self.window), _weighted(self.buckets[-(self.window + 1) :]))
 
 
 def window_buckets(horizon_s: float) -> int:
@@ -114,12 +114,12 @@ def _ahead(horizon_s: float, window: int) -> int:
     return int(min(max(horizon_s, window * BUCKET_S), LONGEST_HORIZON_S) / BUCKET_S) + window // 2
 
 
-def felt(counts: Sequence[float]) -> float:
-    """Return the requests per second as the requests felt it: the mean over requests of their bucket's rate.
+def _weighted(counts: Sequence[float]) -> float:
+    """Return the weighted rate in requests per second: the mean over requests of their bucket's rate.
 
     Requests in clumps wait for each other's prefill more often than their mean rate says. The mean over
     requests of the rate around them is E[rate^2] / E[rate]; c (c - 1) instead of c^2 leaves out each request
-    itself, so that Poisson arrivals feel their mean rate and no more.
+    itself, so that the weighted rate of Poisson arrivals is their mean rate.
     """
     total = sum(counts)
     pairs = sum([count * (count - 1.0) for count in counts if count > 1.0])
@@ -128,11 +128,13 @@ def felt(counts: Sequence[float]) -> float:
 
 def _level(counts: Sequence[float]) -> float:
     """Return the demand in the buckets of one window."""
-    return max(sum(counts) / (len(counts) * BUCKET_S), felt(counts))
+    return max(sum(counts) / (len(counts) * BUCKET_S), _weighted(counts))
 
 
-def _remember(peaks: Peaks, counts: Sequence[float], closed: int, horizon_s: float, memory_s: float) -> Peaks:
-    """Return the memory with the last `closed` of `counts`, buckets that have just been closed.
+def _remember(
+    histogram: DemandHistogram, counts: Sequence[float], closed: int, horizon_s: float, memory_s: float
+) -> DemandHistogram:
+    """Return the histogram with the last `closed` of `counts`, buckets that have just been closed.
 
     The demand of a bucket is that of the half windows before and after it, so that a burst counts by its own
     requests and not by those of the windows next to it; it is known half a window later. Time without
@@ -151,5 +153,5 @@ def _remember(peaks: Peaks, counts: Sequence[float], closed: int, horizon_s: flo
         # Both windows of a rise must have been observed entirely; a part of one would look like a lull.
         first = end - window - ahead
         before = _level(counts[first : end - ahead]) if first >= 0 else None
-        peaks = peaks.note(before, level, weight, sum(around), fade, window)
-    return peaks
+        histogram = histogram.note(before, level, weight, sum(around), fade, window)
+    return histogram

@@ -1,13 +1,14 @@
-"""From the reports in a snapshot to sums over them, and to what the policy remembers."""
+"""Sums over the reports in a snapshot, and what the policy remembers of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import hypot, inf, isfinite
 from operator import attrgetter
 
 from serve_app.learning.state import EngineTotals, IngressTotals, MixSums, PolicyState
-from serve_app.policy.observation import Observation
+from serve_app.policy.inputs import Latency, Observation
 from serve_app.policy.snapshot import Snapshot
+from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
 
 # One call reads several fields: reading is half the time of a decision about a hundred replicas.
@@ -17,6 +18,14 @@ _READ_TOTALS = attrgetter(*_TOTALS.split(), "finished_generation_tokens_total")
 _READ_STEP = attrgetter("steps", "step_s", "step_batch", "step_kv_tokens", "step_prefill_tokens")
 _QUEUES = "running_requests running_tokens waiting_requests waiting_tokens"
 _READ_LOAD = attrgetter(*_QUEUES.split(), "ongoing_requests", "kv_cache_tokens")
+_READ_LATENCY = {
+    part: (attrgetter(count, *(f"{part}_p{p}_s" for p in percentiles)), percentiles)
+    for part, count, percentiles in (
+        ("ttft_queue", "ttft_count", PERCENTILES),
+        ("ttft_prefill", "ttft_count", PERCENTILES),
+        ("itl", "itl_count", ITL_PERCENTILES),
+    )
+}
 _LARGEST = 1e15
 """A report with a larger number is refused like one with a number that is not finite."""
 
@@ -35,12 +44,19 @@ def _usable(readings: Mapping[str, Reading[S]], what: str, notes: list[str]) -> 
     return usable
 
 
+def latency(engines: Sequence[EngineSignals], part: str) -> Latency:
+    """Return `ttft_queue`, `ttft_prefill` or `itl` as `engines` report it."""
+    read, percents = _READ_LATENCY[part]
+    rows = tuple([row for row in map(read, engines) if row[0] > 0])
+    return Latency(percents, rows, sum([row[0] for row in rows]))
+
+
 def observe(
     snapshot: Snapshot, state: PolicyState, now: float, memory_s: float = 7200.0
 ) -> tuple[Observation, PolicyState]:
     """Sum up `snapshot`, and remember arrivals, the mix of requests and the steps engines took.
 
-    The memory of peaks fades over `memory_s` seconds of traffic. `now` is Unix time in seconds.
+    The histogram of demand fades over `memory_s` seconds of traffic. `now` is Unix time in seconds.
     """
     notes: list[str] = []
     engines = _usable(snapshot.engines, "engine", notes)
@@ -68,6 +84,7 @@ def observe(
         held_bytes += max(seen.held_bytes, 0.0)
         oldest_held = max(oldest_held, seen.oldest_held_s)
         newest_held = min(newest_held, seen.newest_held_s if seen.held_requests > 0 else inf)
+    reports = tuple(engines.values())
     observation = Observation(
         running_requests=running * stand_in,
         running_tokens=running_tokens * stand_in,
@@ -79,6 +96,7 @@ def observe(
         newest_held_s=newest_held if held else 0.0,
         arrivals=arrivals,
         kv_cache_tokens=kv_cache_tokens or state.kv_cache_tokens,
+        **{part: latency(reports, part) for part in _READ_LATENCY},
         unknown_engines=max(0, snapshot.ready - len(engines)),
         ingress_known=bool(ingresses) and len(ingresses) >= snapshot.ingress_ready,
         ages_s={
@@ -88,7 +106,6 @@ def observe(
             if isfinite(reading.age_s)
         },
         notes=tuple(notes),
-        engines=tuple(engines.values()),
     )
     return observation, replace(
         state,
@@ -160,7 +177,6 @@ def _count(
     remembered = replace(
         state,
         demand=demand,
-        daily=state.daily.note(now, max(demand.recent(now))) if ingresses else state.daily,
         service=state.service.learn(samples),
         sums=state.sums.add(new, state.elapsed_s(now)),
         engine_totals=engine_totals,

@@ -1,4 +1,4 @@
-"""What the policy remembers between decisions: plain data that can be lost or restored at any moment."""
+"""The memory between decisions: plain data that can be lost or restored at any moment."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -6,7 +6,6 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from serve_app.learning.daily import DailyDemand
 from serve_app.learning.demand import Demand
 from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, StepTime
@@ -78,7 +77,7 @@ def _kept(requests: float, elapsed_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What has been served within a minute, and how much of it too late for lack of replicas."""
+    """The requests and tokens served within a minute, and how many were late for lack of replicas."""
 
     began: float = 0.0
     ready: int = 0
@@ -91,7 +90,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class EngineTotals:
-    """What an engine replica had counted when it made a report."""
+    """The totals of an engine replica at its last report."""
 
     reported_at: float
     requests: float
@@ -103,7 +102,7 @@ class EngineTotals:
 
 @dataclass(frozen=True, slots=True)
 class IngressTotals:
-    """What an ingress replica had counted: arrivals, and the bytes of their bodies."""
+    """The totals of an ingress replica: arrivals, and the bytes of their bodies."""
 
     arrivals: float
     bytes: float
@@ -111,7 +110,7 @@ class IngressTotals:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waited at `at`, in engines and in the ingress."""
+    """The queue at `at`, in engines and in the ingress."""
 
     at: float
     requests: float
@@ -125,13 +124,12 @@ class PolicyState:
     since: float | None = None
     """When the policy began to remember; delays count from here after a reset."""
     demand: Demand = field(default_factory=Demand)
-    daily: DailyDemand = field(default_factory=DailyDemand)
     service: StepTimeFit = field(default_factory=StepTimeFit)
     started_with: StepTime | None = None
     """The prior of `service`, if knobs gave it; None for the general prior."""
     sums: MixSums = field(default_factory=MixSums)
     learned_headroom: float = 0.0
-    """What minutes that missed their targets have added to the knob `headroom`."""
+    """Added to the knob `headroom` by minutes that missed their targets."""
     minute: Minute = field(default_factory=Minute)
     late_tokens: float = 0.0
     """Inter-token latencies above their target, a fading sum."""
@@ -144,11 +142,11 @@ class PolicyState:
     ingress_totals: Mapping[str, IngressTotals] = field(default_factory=dict)
     """By replica."""
     kv_cache_tokens: float = 0.0
-    """Tokens that the KV cache of one replica holds, as last reported."""
+    """The size of the KV cache of one replica in tokens, as last reported."""
     queue: tuple[Waiting, ...] = ()
-    """What has waited over the last `upscale_delay_s`."""
-    peaks: tuple[Need, ...] = ()
-    """What the load has needed: falling, each entry the most since its time."""
+    """The queue over the last `upscale_delay_s`."""
+    recent_needs: tuple[Need, ...] = ()
+    """Falling maxima: each entry is the largest need of the load since its time."""
     idle_since: float | None = None
     woken_at: float | None = None
     """Since when replicas are starting and none is ready; None at zero and with one ready."""
@@ -175,6 +173,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     Raises:
         ValueError: for a document of another version; start afresh then.
     """
+    document = _renamed(document)
     _check_fields(document, PolicyState().document())
     state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
@@ -190,10 +189,18 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
 _STATES = TypeAdapter(PolicyState)
 
 
+def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `document` with the present names of two fields that earlier versions called `peaks`."""
+    found = {("recent_needs" if name == "peaks" else name): part for name, part in document.items()}
+    if isinstance(demand := found.get("demand"), Mapping):
+        found["demand"] = {("histogram" if name == "peaks" else name): part for name, part in demand.items()}
+    return found
+
+
 def _check_fields(found: Any, fresh: Mapping[str, Any]) -> None:
-    """Raise ValueError if a record in `found` has other fields than in `fresh`, where mappings are empty."""
-    if not isinstance(found, Mapping) or found.keys() != fresh.keys():
-        raise ValueError(f"other fields than {', '.join(fresh)}")
+    """Raise ValueError if a record in `found` lacks a field of `fresh`. Mappings of `fresh` are empty."""
+    if not isinstance(found, Mapping) or not found.keys() >= fresh.keys():
+        raise ValueError(f"fewer fields than {', '.join(fresh)}")
     for name, part in fresh.items():
         if isinstance(part, Mapping) and part:
             _check_fields(found[name], part)

@@ -221,7 +221,7 @@ def _largest(high: float, holds: Callable[[float], bool]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What a replica can serve of this model's requests, as the policy has learned it."""
+    """The capacity of a replica for the mean request of this model, as learned."""
 
     step: StepTime
     mix: Mix
@@ -232,6 +232,11 @@ class Sizing:
     """Replicas beside those that the load needs, in units of their square root."""
     _by_pool: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Capacities computed before: one decision needs the same few many times."""
+
+    @property
+    def feasibility(self) -> Feasibility:
+        """Whether an empty replica meets the targets, and the limits that fleets are sized for."""
+        return feasibility(self.step, self.mix, self.knobs)
 
     def rps(self, replicas: int) -> float:
         """Return the requests per second of one replica among `replicas`."""
@@ -244,8 +249,8 @@ class Sizing:
         """Return the fewest replicas for `rps` requests per second: the load, and headroom by its root."""
         if rps <= 0:
             return 0
-        # Each replica of a larger fleet serves more. So the number by what one alone serves is enough, and
-        # the number by what each of that fleet serves is the least.
+        # Each replica of a larger fleet serves more. So the number by the rate of a single replica is enough.
+        # The number by the rate of each replica in that fleet is the least.
         enough = self._needed(rps, 1)
         least = self._needed(rps, enough)
         while least < enough:

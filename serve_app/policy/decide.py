@@ -1,32 +1,282 @@
-"""The law: from what is known of one model to how many replicas it should have, and why. Pure.
+"""The scaling policy: how many replicas one model should have, and why. Pure: no Ray, no clock, no I/O.
 
-Inputs    size: -> Needs    limit: -> Limited    explain: -> Explanation
+terms -> the largest need -> bounds -> scale-up at once, scale-down with caution -> mode -> target
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
-from serve_app.policy.explanation import Explanation
+from serve_app.policy import reasons
+from serve_app.policy.capacity_model import KV_FILL, round_up
 from serve_app.policy.inputs import Inputs, Need
-from serve_app.policy.limits import limit
-from serve_app.policy.reasons import explain
-from serve_app.policy.terms import size
+from serve_app.settings.knobs import scheduled_minimum
+
+# A request that has waited for a cold start hardly notices a tenth of it more; replicas that clear the
+# backlog faster would be idle a second later.
+_BACKLOG_SHARE = 0.1
+COLD_BURST_S = 1.0
+"""A burst reaches the ingress over some hundred milliseconds, or a second from a slow client. Its size is
+known only after that; before, if its last request came `_QUIET_BURST_S` ago."""
+_QUIET_BURST_S = 0.2
+_AGES_KEPT = 20
+"""Reports whose age a record keeps, the oldest. The ages of a thousand replicas are 30 KB in each record."""
+
+ClampName = Literal["bounds", "delay", "signals", "batch_limit", "mode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One consideration: how many replicas it needs by itself, and why, with its numbers."""
+
+    name: str
+    replicas: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """A limit that kept the target from what the terms need, and how."""
+
+    name: ClampName
+    effect: str
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there should be, and why."""
+    """How many replicas there should be, and why, with the numbers that the decision used."""
 
     target: int
     """Replicas to ask for now."""
     wanted: int
     """Replicas that the terms need, within the bounds: the target if there were no delays and no `advise`."""
-    explanation: Explanation
-    peaks: tuple[Need, ...] = ()
-    """What the load has needed, for the `Inputs` of the next decision."""
+    binding: str
+    """The name of the term that needs the most replicas, or of the clamp that set the target."""
+    reason: str
+    counterfactual: str
+    """When the target would rise, and when it can fall."""
+    terms: tuple[Term, ...] = ()
+    clamps: tuple[Clamp, ...] = ()
+    signals: Mapping[str, float] = field(default_factory=dict)
+    """Sums over the fresh reports, and what was derived from them."""
+    ages_s: Mapping[str, float] = field(default_factory=dict)
+    """The age of every replica's report."""
+    notes: tuple[str, ...] = ()
+    recent_needs: tuple[Need, ...] = ()
+    """The needs of the load, for the `Inputs` of the next decision."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the reasons as plain data, with numbers rounded to what a reader can use."""
+        oldest = sorted(self.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
+        return {
+            "binding": self.binding,
+            "reason": self.reason,
+            "counterfactual": self.counterfactual,
+            "terms": [asdict(term) for term in self.terms],
+            "clamps": [asdict(clamp) for clamp in self.clamps],
+            "signals": _rounded(self.signals),
+            "ages_s": _rounded(dict(oldest)),
+            "notes": list(self.notes),
+        }
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in values.items()}
+
+
+IDLE = Term("idle", 0, "No request is waiting, running or arriving.")
 
 
 def decide(inputs: Inputs) -> Decision:
     """Decide for one model."""
-    limited = limit(size(inputs))
-    needs = limited.needs
-    return Decision(limited.target, needs.wanted, explain(limited), needs.inputs.peaks)
+    knobs, current = inputs.knobs, inputs.current
+    # Each term looks at one thing and says how many replicas it needs; the largest need counts.
+    load, scheduled = _load_terms(inputs), _schedule(inputs)
+    terms = (*load, _awake(inputs), *scheduled)
+    strongest = max([IDLE, *terms], key=lambda term: term.replicas)
+    # Within the bounds, that is wanted.
+    wanted = min(max(strongest.replicas, knobs.min_replicas), knobs.max_replicas)
+    bound = "min_replicas" if wanted > strongest.replicas else "max_replicas"
+    clamps = []
+    if wanted != strongest.replicas:
+        clamps.append(Clamp("bounds", reasons.bounds(bound, wanted, strongest.replicas)))
+    # More replicas are asked for at once, fewer with every caution.
+    needs = _recent_needs(inputs, load)
+    if wanted < current:
+        target, limits = _scale_down(inputs, wanted, needs[0])
+    else:
+        target, limits = _scale_up(inputs, wanted)
+    clamps += limits
+    if knobs.mode == "advise" and target != current:
+        clamps.append(Clamp("mode", reasons.advise(current, target)))
+        target = current
+    # A clamp sets the target where the terms do not; else the bound does, or the strongest term.
+    # Of several, the bound comes last.
+    limiting = [clamp for clamp in clamps if clamp.name != "bounds" and target != wanted]
+    limiting += [clamp for clamp in clamps if clamp.name == "bounds"]
+    setting = limiting[0] if limiting else None
+    binding = strongest.name if setting is None else bound if setting.name == "bounds" else setting.name
+    effect = "" if setting is None else f"{setting.effect} "
+    minimum = max([term.replicas for term in scheduled], default=0)
+    return Decision(
+        target=target,
+        wanted=wanted,
+        binding=binding,
+        reason=f"{binding}: {reasons.idle(inputs.idle_s)}{effect}{strongest.why}",
+        counterfactual=reasons.counterfactual(inputs, wanted, target, minimum, needs[0]),
+        terms=terms,
+        clamps=tuple(clamps),
+        signals=reasons.signals(inputs),
+        ages_s=inputs.seen.ages_s,
+        notes=reasons.notes(inputs),
+        recent_needs=needs,
+    )
+
+
+# The terms of the load.
+
+
+def _load_terms(inputs: Inputs) -> tuple[Term, ...]:
+    """Return the terms of the load: they look back, and need nothing where no request is left to serve."""
+    terms = (_demand(inputs), _queue(inputs), _kv_cache(inputs))
+    if not inputs.snapshot.target and not inputs.seen.queued_requests:
+        none = reasons.AT_ZERO
+    elif inputs.idle_s is not None and inputs.idle_s >= inputs.knobs.downscale_to_zero_delay_s:
+        none = reasons.past_load(inputs.idle_s)
+    else:
+        return terms
+    return tuple(Term(term.name, 0, none) for term in terms)
+
+
+def _demand(inputs: Inputs) -> Term:
+    """The requests that arrive, or may arrive before a replica that is asked for now is ready."""
+    rps = inputs.expected_rps
+    replicas = inputs.sizing.replicas(rps)
+    if replicas == inputs.sizing.replicas(inputs.arrivals.rps):
+        rps = inputs.arrivals.rps  # a forecast that asks for nothing is no reason
+    return Term("demand", replicas, reasons.demand(inputs, rps, replicas))
+
+
+def _queue(inputs: Inputs) -> Term:
+    """The standing queue over the queue allowed: requests per replica, or prefill within a tenth of a start.
+
+    The TTFT target is missed by all of a cold start already, whatever the number of replicas; and more
+    replicas than prompts would prefill nothing.
+    """
+    requests, tokens = inputs.standing_requests, inputs.standing_tokens
+    if not requests and not tokens:
+        return Term("queue", 0, "No request is waiting.")
+    allowed = inputs.knobs.queue_target_per_replica
+    work_s = tokens * inputs.sizing.step.per_prefill_token_s * inputs.sizing.mix.computed_share
+    one_prompt_s = work_s / requests if requests > 0 else 0.0
+    budget_s = max(inputs.knobs.ttft_target_s, one_prompt_s, _BACKLOG_SHARE * inputs.snapshot.horizon_s)
+    by_number, by_work = round_up(requests / allowed), min(round_up(requests), round_up(work_s / budget_s))
+    needed = max(by_number, by_work)
+    replicas = min(needed, inputs.most_for_queue)
+    if by_number == needed:
+        return Term("queue", replicas, reasons.queue_length(requests, allowed, needed, replicas))
+    return Term("queue", replicas, reasons.queue_work(work_s, budget_s, needed, replicas))
+
+
+def _kv_cache(inputs: Inputs) -> Term:
+    """Replicas whose KV caches have room for the running and the waiting requests."""
+    seen = inputs.seen
+    tokens = seen.running_tokens + seen.waiting_tokens
+    if seen.kv_cache_tokens <= 0 or tokens <= 0:
+        return Term("kv_cache", 0, "No running or waiting request needs KV cache.")
+    room = KV_FILL * seen.kv_cache_tokens
+    replicas = max(1, round_up(tokens / room))
+    return Term("kv_cache", replicas, reasons.kv_cache(tokens, room, replicas))
+
+
+# The terms that count whatever the load.
+
+
+def _awake(inputs: Inputs) -> Term:
+    """One replica while requests wait or run, and for `downscale_to_zero_delay_s` after the last."""
+    delay_s = inputs.knobs.downscale_to_zero_delay_s
+    if inputs.seen.queued_requests > 0 or inputs.seen.running_requests > 0:
+        return Term("awake", 1, "Requests are waiting or running, so 1 replica is needed.")
+    if not inputs.snapshot.target:
+        return Term("awake", 0, reasons.AT_ZERO)
+    if inputs.idle_s is None:
+        return Term("awake", 1, "A request has just ended, or not every replica reports.")
+    kept = inputs.idle_s < delay_s
+    return Term("awake", int(kept), reasons.awake(delay_s, kept))
+
+
+def _schedule(inputs: Inputs) -> tuple[Term, ...]:
+    """The largest minimum of the schedules that are open now or within one start."""
+    if not inputs.knobs.schedules:
+        return ()
+    lead_s = inputs.snapshot.horizon_s
+    replicas = scheduled_minimum(inputs.knobs.schedules, inputs.now, lead_s)
+    return (Term("schedule", replicas, reasons.schedule(lead_s, replicas)),)
+
+
+# The clamps.
+
+
+def _recent_needs(inputs: Inputs, load: tuple[Term, ...]) -> tuple[Need, ...]:
+    """Return the needs of the load within the scale-down window, as a falling sequence of maxima.
+
+    The need of now is taken with caution: the rate may have been read too low.
+    """
+    needed = max(term.replicas for term in load)
+    needed = max(needed, inputs.cautious_replicas(inputs.expected_rps)) if needed else 0
+    start = inputs.now - inputs.scale_down_window_s
+    kept = [need for need in inputs.recent_needs if start < need.at <= inputs.now and need.replicas > needed]
+    return (*kept, Need(inputs.now, needed))
+
+
+def _scale_up(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
+    """Return `wanted`, or zero while a burst on a cold model still arrives.
+
+    A part of the burst would ask for too few replicas, and asking twice costs a second cold start.
+    """
+    if not inputs.current and _burst_arrives(inputs) and wanted < inputs.knobs.max_replicas:
+        return 0, [Clamp("delay", reasons.burst(COLD_BURST_S))]
+    return wanted, []
+
+
+def _burst_arrives(inputs: Inputs) -> bool:
+    """Return whether a burst on a cold model has only begun, or still grows within its first second."""
+    seen = inputs.seen
+    # By the age of the last request, not by whether one came since the last decision: a report that is late
+    # on a busy node is read by several decisions, and would look like quiet to all but the first.
+    grows = seen.oldest_held_s < COLD_BURST_S and seen.newest_held_s < _QUIET_BURST_S
+    return seen.held_requests > 0 and grows
+
+
+def _scale_down(inputs: Inputs, wanted: int, largest: Need) -> tuple[int, list[Clamp]]:
+    """Return the least target that recent needs, `largest` above all, and the running batch allow."""
+    knobs, current, clamps = inputs.knobs, inputs.current, []
+    if inputs.silent:
+        return current, [Clamp("signals", reasons.silent(engines=inputs.seen.ingress_known))]
+    several_s = inputs.scale_down_window_s if current > 1 else 0.0
+    if wanted == 0 and (inputs.idle_s or 0.0) >= max(knobs.downscale_to_zero_delay_s, several_s):
+        return 0, []
+    if inputs.unobserved_s > 0:
+        return current, [Clamp("delay", reasons.unobserved(inputs.observed_s, inputs.unobserved_s))]
+    floor = max(wanted, min(largest.replicas, current), 1 if wanted == 0 else 0)
+    if floor > wanted:
+        effect = reasons.scale_down_window(largest, inputs.now, inputs.scale_down_window_s)
+        clamps.append(Clamp("delay", effect))
+    target = min(floor, current)
+    while target < current and not _can_run_batch(inputs, target):
+        target += 1
+    if target > floor:
+        clamps.append(Clamp("batch_limit", reasons.batch_limit(floor, target)))
+    return target, clamps
+
+
+def _can_run_batch(inputs: Inputs, replicas: int) -> bool:
+    """Return whether `replicas` can run the present batch within the ITL target and their KV caches."""
+    seen, sizing = inputs.seen, inputs.sizing
+    if seen.running_requests <= 0:
+        return True
+    if seen.kv_cache_tokens > 0 and seen.running_tokens > KV_FILL * seen.kv_cache_tokens * replicas:
+        return False
+    share = 1.0 / replicas
+    step_s = sizing.step.decode_s(seen.running_requests * share, seen.running_tokens * share)
+    return step_s <= sizing.feasibility.itl_limit_s

@@ -1,17 +1,95 @@
-"""All that a decision is made from, as plain numbers: what is reported, and what has been learned."""
+"""The inputs of a decision about one model, as plain numbers: the reports summed up, and what was learned."""
 
+import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
-from serve_app.policy.capacity_model import Feasibility, Sizing
-from serve_app.policy.measured import Measured
-from serve_app.policy.observation import Observation
+from serve_app.policy.capacity_model import MOST_REPLICAS, Sizing
 from serve_app.policy.snapshot import Snapshot
-from serve_app.settings.knobs import Knobs
+from serve_app.settings.knobs import Knobs, Percentile
 
-_STARTS_HELD = 4.0
-_SHORTEST_HOLD_S = 10.0
-_LONGEST_HOLD_S = 60.0
-"""With starts of 75 s, holds of 90, 180 and 300 s were no better: `docs/measurements.md`."""
+_STARTS_IN_WINDOW = 4.0
+_SHORTEST_WINDOW_S = 10.0
+_LONGEST_WINDOW_S = 60.0
+"""With starts of 75 s, windows of 90, 180 and 300 s were no better: `docs/measurements.md`."""
+_STANDARD_ERRORS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One part of latency over the last 30 s, by replica, in seconds."""
+
+    percents: tuple[int, ...]
+    rows: tuple[tuple[float, ...], ...]
+    """For each replica that observed any: the number of observations, then the percentiles."""
+    count: float
+    """Observations of all replicas."""
+
+    def at(self, percentile: Percentile) -> float:
+        """Return the mean of the replicas' percentiles, weighted by their observations; 0 without any."""
+        column = 1 + self.percents.index(percentile)
+        return sum([row[0] * row[column] for row in self.rows]) / self.count if self.rows else 0.0
+
+    def share_above(self, limit_s: float) -> float:
+        """Return the share of observations above `limit_s`, interpolated for each replica by itself.
+
+        Mean percentiles would not do: where latencies are of two kinds, the means belong to neither.
+        """
+        percents, above = (0, *self.percents), 0.0
+        for row in self.rows:
+            if row[-1] > limit_s:
+                index = bisect_right(row, limit_s, 1) - 1
+                # Linear between two percentiles; the lowest is taken to start at 0 s.
+                below, below_s = percents[index], row[index] if index else 0.0
+                width_s = row[index + 1] - below_s
+                part = (limit_s - below_s) / width_s if width_s > 0 else 0.0
+                above += row[0] * (100.0 - below - part * (percents[index + 1] - below))
+        # A report whose percentiles are out of order must not come to more than all, or less than none.
+        return min(max(above / (100.0 * self.count), 0.0), 1.0) if self.rows else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Sums over the fresh reports about one model at one moment."""
+
+    running_requests: float
+    running_tokens: float
+    waiting_requests: float
+    """Requests in engine queues."""
+    waiting_tokens: float
+    held_requests: float
+    """Requests that ingress replicas queue for a cold start."""
+    held_tokens: float
+    oldest_held_s: float
+    newest_held_s: float
+    arrivals: float
+    """Requests since the last decision."""
+    kv_cache_tokens: float
+    """The size of the KV cache of one replica, in tokens."""
+    ttft_queue: Latency
+    ttft_prefill: Latency
+    itl: Latency
+    unknown_engines: int
+    """Ready replicas without a fresh report."""
+    ingress_known: bool
+    ages_s: dict[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def queued_requests(self) -> float:
+        """Requests that wait in engines or in the ingress."""
+        return self.waiting_requests + self.held_requests
+
+    @property
+    def queued_tokens(self) -> float:
+        """Prompt tokens that wait in engines or in the ingress."""
+        return self.waiting_tokens + self.held_tokens
+
+    @property
+    def idle(self) -> bool:
+        """Whether the model is known to have nothing to do; a model with silent replicas is not."""
+        known = self.ingress_known and not self.unknown_engines
+        return known and not (self.running_requests or self.queued_requests or self.arrivals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,42 +99,31 @@ class Arrivals:
     rps: float
     """The higher of the rates over a start and over half of it."""
     over_s: float
-    """The seconds over which that was read."""
+    """The seconds over which `rps` was read."""
     window_s: float
     """The longer of the two."""
-    felt_rps: float
-    """Of the longer one as its requests felt it: those in clumps wait for each other."""
+    weighted_rps: float
+    """The rate over the window, weighted by requests: requests in clumps wait for each other."""
     last_30s_rps: float
     last_60s_rps: float
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What demand may come to until a replica that is asked for now is there, in requests per second."""
+    """The demand to allow for until a replica that is asked for now is ready, in requests per second."""
 
     rps: float
     quantile: float
-    """The share of past requests by which the following are read."""
+    """The share of past requests by which `rise` and `most` are read."""
     rise: float
-    """So far had demand risen, or less."""
+    """Demand rose by this much, or less."""
     alike: bool
-    """Whether `rise` is that from a demand like this one, and not from wherever it was."""
+    """Whether `rise` is the rise from a demand like this one, and not from any demand."""
     most: float
-    """So high had demand been, or lower."""
+    """Demand was this high, or lower."""
     unsure_rps: float
-    """Of `rps`, what is added because little is known."""
+    """The part of `rps` that is added because little traffic is known."""
     known_minutes: float
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The highest demand that the time of day lets expect."""
-
-    rps: float
-    trust: float
-    """The share of the error without a time of day that this forecast has saved, above 0 and at most 1."""
-    source: str
-    """The day that it is told from, for an explanation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +142,12 @@ class Inputs:
     knobs: Knobs
     now: float
     seen: Observation
-    measured: Measured
+    ttft_missed: float
+    """Share of requests that waited too long in an engine's queue: beyond what prefill leaves of the target,
+    or beyond half a prefill if that is more."""
+    itl_missed: float
+    """Share of inter-token latencies above `Feasibility.itl_limit_s`."""
     sizing: Sizing
-    alone: Feasibility
-    """What an empty replica reaches."""
     steps_learned: float
     """The steps that `sizing` follows from; 0 if from a prior."""
     interference: float
@@ -86,8 +155,6 @@ class Inputs:
     arrivals: Arrivals
     forecast: Forecast | None
     """None where knobs want none."""
-    daily: Expected | None
-    """What the time of day tells; None where it has not helped."""
     standing_requests: float
     """Requests that have waited throughout `upscale_delay_s`, and so do not clear by themselves."""
     standing_tokens: float
@@ -98,9 +165,9 @@ class Inputs:
     observed_s: float
     """Seconds for which the policy has observed the model since a start or a loss of memory."""
     rise_s: float
-    """Seconds of traffic in which the forecast can first see a rise; 0 without one."""
-    peaks: tuple[Need, ...]
-    """What the load has needed: falling, each entry the most since its time."""
+    """Seconds of traffic in which the forecast can first see a rise; 0 without a forecast."""
+    recent_needs: tuple[Need, ...]
+    """Falling maxima: each entry is the largest need of the load since its time."""
 
     @property
     def current(self) -> int:
@@ -108,15 +175,33 @@ class Inputs:
         return min(max(self.snapshot.target, self.knobs.min_replicas), self.knobs.max_replicas)
 
     @property
-    def hold_s(self) -> float:
+    def expected_rps(self) -> float:
+        """The requests per second to size the fleet for."""
+        return max(self.arrivals.rps, self.forecast.rps if self.forecast is not None else 0.0)
+
+    @property
+    def most_for_queue(self) -> int:
+        """The most replicas that a queue may ask for: while replicas start, those already asked for.
+
+        A queue grows meanwhile because these replicas are not ready yet. Replicas asked for late would come
+        when those that start now have cleared the queue: at 1 request/s and a start of 60 s, 60 requests
+        would have asked for eight replicas where one is enough. The demand goes on asking.
+        """
+        snapshot = self.snapshot
+        waking = self.waking_s > self.knobs.upscale_delay_s
+        starting = 0 < snapshot.ready < snapshot.target
+        return snapshot.target if waking or starting else MOST_REPLICAS
+
+    @property
+    def scale_down_window_s(self) -> float:
         """Seconds for which fewer replicas must have been enough: `downscale_delay_s`, or four starts.
 
         A replica that is kept for less than it takes to start one costs less than starting it again. Four
         times as long, because the start is paid in late requests as well.
         """
         given = self.knobs.downscale_delay_s
-        starts_s = _STARTS_HELD * self.snapshot.horizon_s
-        return given if given is not None else min(max(starts_s, _SHORTEST_HOLD_S), _LONGEST_HOLD_S)
+        starts_s = _STARTS_IN_WINDOW * self.snapshot.horizon_s
+        return given if given is not None else min(max(starts_s, _SHORTEST_WINDOW_S), _LONGEST_WINDOW_S)
 
     @property
     def unobserved_s(self) -> float:
@@ -125,12 +210,28 @@ class Inputs:
         A lull of a minute says nothing about traffic that the policy has not observed, and before it has seen
         how much demand rises while a replica starts it cannot tell which replica it will want back.
         """
-        return max(self.hold_s, self.knobs.downscale_to_zero_delay_s, self.rise_s) - self.observed_s
+        longest_s = max(self.scale_down_window_s, self.knobs.downscale_to_zero_delay_s, self.rise_s)
+        return longest_s - self.observed_s
 
     @property
     def silent(self) -> bool:
-        """Whether too few report: an ingress replica does not, or most engine replicas do not.
+        """Whether too few report to remove a replica: an ingress replica is silent, or most engines are.
 
-        Nothing may be removed then. Fewer engine replicas are stood in for by the others: see `observe`.
+        Fewer silent engine replicas count like the others: see `observe`.
         """
         return 2 * self.seen.unknown_engines > self.snapshot.ready or not self.seen.ingress_known
+
+    def cautious_replicas(self, rps: float) -> int:
+        """Return the replicas for `rps` and two standard errors of its reading; none may go before.
+
+        So many Poisson arrivals scatter by their root. Without it 12 requests/s for two hours, which are read
+        as 11.1 to 12.9, took a replica away and brought it back 22 times an hour.
+        """
+        error = math.sqrt(self.arrivals.rps / self.arrivals.window_s)
+        return self.sizing.replicas(rps + _STANDARD_ERRORS * error)
+
+    def cautious_rps(self, replicas: int) -> float:
+        """Return the rate below which `replicas` are enough: the inverse of `cautious_replicas`."""
+        half = _STANDARD_ERRORS / 2 / math.sqrt(self.arrivals.window_s)
+        root = math.sqrt(self.sizing.most_rps(replicas) + half * half) - half
+        return root * root

@@ -1,55 +1,189 @@
-"""A decision in words: its reason, what would change it, what is out of reach, and the numbers behind it."""
+"""The sentences of a decision: why each term needs its replicas, and when the target may change."""
 
 import math
-from collections.abc import Sequence
 
-from serve_app.policy.capacity_model import MOST_REPLICAS
-from serve_app.policy.explanation import Clamp, Explanation, Term, amount, are, counted
-from serve_app.policy.inputs import Inputs
-from serve_app.policy.limits import Limited
-from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.terms import kept_below_rps, most_for_a_queue
+from serve_app.policy.capacity_model import MOST_REPLICAS, round_up
+from serve_app.policy.inputs import Inputs, Need
+
+AT_ZERO = "The model is at zero replicas, and no request is waiting."
 
 
-def explain(limited: Limited) -> Explanation:
-    """Return a decision in words and numbers: the last step of a decision, made of its target."""
-    needs, target = limited.needs, limited.target
-    inputs = needs.inputs
-    binding, reason = main_reason(needs.strongest, limited.clamps, needs.wanted, target, inputs.idle_s)
-    return Explanation(
-        terms=(*needs.load, *needs.baseline),
-        binding=binding,
-        clamps=limited.clamps,
-        reason=reason,
-        counterfactual=counterfactual(inputs, needs.wanted, target, needs.scheduled),
-        notes=(
-            *pending_notes(inputs.snapshot),
-            *feasibility_notes(inputs),
-            *assumption_notes(inputs),
-            *inputs.seen.notes,
-        ),
-        signals=explain_signals(inputs),
-        ages_s=inputs.seen.ages_s,
-    )
+def counted(number: float, noun: str) -> str:
+    """Return `number` with its noun: "no replica", "1 replica", "3,000 replicas"."""
+    whole = f"{number:,.0f}"
+    return {"0": f"no {noun}", "1": f"1 {noun}"}.get(whole, f"{whole} {noun}s")
 
 
-def main_reason(
-    strongest: Term, clamps: Sequence[Clamp], wanted: int, target: int, idle_s: float | None
-) -> tuple[str, str]:
-    """Return the name of what set the target, and why: first of all that the model is idle, if it is."""
-    idle = "" if idle_s is None else f"The model has been idle for {idle_s:.0f} s. "
-    for names in (("mode", "signals", "delay", "batch_limit") if target != wanted else (), ("bounds",)):
-        for clamp in clamps:
-            if clamp.name in names:
-                binding = clamp.effect.partition(" ")[0] if clamp.name == "bounds" else clamp.name
-                return binding, f"{binding}: {idle}{clamp.effect} {strongest.why}"
-    return strongest.name, f"{strongest.name}: {idle}{strongest.why}"
+def are(number: float, noun: str) -> str:
+    """Return `number` with its noun and verb: "no replica is", "1 replica is", "3 replicas are"."""
+    words = counted(number, noun)
+    return f"{words} {'are' if words.endswith('s') else 'is'}"
 
 
-def counterfactual(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
-    """Return what would raise the target, and when it can fall; `scheduled` is a schedule's minimum."""
+def amount(number: float, digits: int = 3) -> str:
+    """Return `number` with so many significant digits, and all those before its point: "0.62", "24,300"."""
+    rounded = round(number) if abs(number) >= 10**digits else float(f"{number:.{digits}g}")
+    return f"{rounded:,.15g}"
+
+
+def _agreeing(total: float, each: float) -> tuple[str, str]:
+    """Return both numbers with the digits it takes for a reader who divides them to get the same replicas."""
+    for digits in range(3, 16):
+        shown, one = amount(total, digits), amount(each, digits)
+        by_reader = float(shown.replace(",", "")) / float(one.replace(",", ""))
+        if round_up(by_reader) == round_up(total / each):
+            break
+    return shown, one
+
+
+# The terms.
+
+
+def demand(inputs: Inputs, rps: float, replicas: int) -> str:
+    """Return why `replicas` are needed for `rps` requests per second."""
+    arrivals, sizing = inputs.arrivals, inputs.sizing
+    if not rps:
+        return "Load now: 0 requests/s, so no replica is needed."
+    one_rps = max(sizing.rps(replicas), 1e-9)
+    load, one = _agreeing(rps, one_rps)
+    loaded = max(1, round_up(rps / one_rps))
+    now = load if rps == arrivals.rps else amount(arrivals.rps)
+    over = f"Load over the last {amount(arrivals.over_s)} s" if arrivals.rps else "Load now"
+    source = " (from starting_values)" if inputs.knobs.starting_values and not inputs.steps_learned else ""
+    why = [f"{over}: {now} requests/s.", *(_allowed_rise(inputs, rps, load) if rps > arrivals.rps else ())]
+    why.append(f"One replica serves {one} requests/s{source}, so {are(loaded, 'replica')} needed.")
+    if replicas > loaded:
+        spare = counted(replicas - loaded, "replica")
+        why.append(f"{'Headroom' if sizing.headroom else 'The wait for a free replica'} adds {spare}.")
+    return " ".join(why)
+
+
+def _allowed_rise(inputs: Inputs, rps: float, load: str) -> list[str]:
+    """Return why the fleet is sized for `rps`, which is shown as `load`, and not for what arrives now."""
+    forecast, weighted_rps = inputs.forecast, inputs.arrivals.weighted_rps
+    weighted = load if rps == weighted_rps else amount(weighted_rps)
+    clumps = f"Requests come in clumps, so the load counts as {weighted} requests/s."
+    why = [clumps] if weighted_rps > inputs.arrivals.rps else []
+    if forecast is None or rps == weighted_rps:
+        return why
+    start_s = amount(inputs.snapshot.horizon_s)
+    share = f"{100 * forecast.quantile:.0f} % of past requests"
+    if weighted_rps + forecast.rise > forecast.most:
+        past = f"For {share}, the load was no higher."
+    else:
+        past = f"For {share}{' at a similar load' if forecast.alike else ''}, the load rose no more."
+    why += [f"Allowed for while a replica starts ({start_s} s): a rise to {load} requests/s.", past]
+    if forecast.unsure_rps > 0.05 * rps:
+        known, more = amount(forecast.known_minutes, 2), amount(forecast.unsure_rps, 2)
+        why.append(f"Only {known} minutes of traffic are known, so the rise includes {more} requests/s more.")
+    return why
+
+
+def queue_length(requests: float, allowed: float, needed: int, replicas: int) -> str:
+    """Return why a queue of `requests` needs replicas, and that it may ask for `replicas` only."""
+    shown, limit = _agreeing(requests, allowed)
+    waiting = f"{shown} request{' is' if shown == '1' else 's are'} waiting."
+    return f"{waiting} One replica may have a queue of {limit} requests{_queue_needs(needed, replicas)}"
+
+
+def queue_work(work_s: float, budget_s: float, needed: int, replicas: int) -> str:
+    """Return why a queue with `work_s` seconds of prefill needs replicas; see `queue_length`."""
+    work, limit = _agreeing(work_s, budget_s)
+    waiting = f"The waiting requests need {work} s of prefill."
+    return f"{waiting} One replica may have a queue of {limit} s{_queue_needs(needed, replicas)}"
+
+
+def _queue_needs(needed: int, replicas: int) -> str:
+    most = f" While replicas start, the queue asks for {counted(replicas, 'replica')} at most."
+    return f", so {are(needed, 'replica')} needed.{most if replicas < needed else ''}"
+
+
+def kv_cache(tokens: float, room: float, replicas: int) -> str:
+    """Return why `tokens` need `replicas` whose KV caches have `room` each."""
+    shown, one = _agreeing(tokens, room)
+    why = f"Running and waiting requests need KV cache for {shown} tokens."
+    return f"{why} One replica has room for {one} tokens, so {are(replicas, 'replica')} needed."
+
+
+def awake(delay_s: float, kept: bool) -> str:
+    """Return for how long an idle model keeps its last replica."""
+    over = "" if kept else ", which are over"
+    return f"An idle model keeps 1 replica for {amount(delay_s)} s{over}."
+
+
+def schedule(lead_s: float, replicas: int) -> str:
+    """Return the minimum that schedules ask for."""
+    opening = f"Schedules that are open now or within {amount(lead_s)} s"
+    return f"{opening} ask for {counted(replicas, 'replica')}."
+
+
+def past_load(idle_s: float) -> str:
+    """Return why the load of an idle model needs nothing."""
+    return f"The model has been idle for {idle_s:.0f} s, so past load no longer counts."
+
+
+def idle(idle_s: float | None) -> str:
+    """Return that a model is idle, with a space after the sentence; nothing if the model is not."""
+    return "" if idle_s is None else f"The model has been idle for {idle_s:.0f} s. "
+
+
+# The clamps.
+
+
+def bounds(bound: str, wanted: int, needed: int) -> str:
+    """Return how a bound keeps the target from the need."""
+    asks = "asks for" if wanted > needed else "allows"
+    return f"{bound} {asks} {counted(wanted, 'replica')}, but {are(needed, 'replica')} needed."
+
+
+def advise(current: int, target: int) -> str:
+    """Return what mode `advise` keeps from happening."""
+    stays = f"In mode advise the target stays at {counted(current, 'replica')}."
+    return f"{stays} In mode act it would be {counted(target, 'replica')}."
+
+
+def burst(longest_s: float) -> str:
+    """Return why a cold model does not start yet."""
+    waits = f"The policy waits up to {longest_s:g} s to see the size of the burst."
+    return f"A burst is still arriving. {waits}"
+
+
+def silent(*, engines: bool) -> str:
+    """Return why nothing is removed while too few `engines` or ingress replicas report."""
+    who = "Most engine" if engines else "Ingress"
+    return f"{who} replicas do not report, so no replica is removed."
+
+
+def unobserved(observed_s: float, left_s: float) -> str:
+    """Return why nothing is removed soon after a start of the policy."""
+    observed = f"The policy has observed the load for {observed_s:.0f} s only."
+    return f"{observed} Replicas can be removed in {left_s:.0f} s."
+
+
+def scale_down_window(largest: Need, now: float, window_s: float) -> str:
+    """Return why a need of the recent past keeps replicas."""
+    ago_s = now - largest.at
+    need = f"The need was {counted(largest.replicas, 'replica')} {ago_s:.0f} s ago."
+    left = f"replicas can be removed in {max(0.0, window_s - ago_s):.0f} s"
+    return f"{need} The scale-down window is {amount(window_s)} s, so {left}."
+
+
+def batch_limit(fewer: int, target: int) -> str:
+    """Return why the running batch keeps replicas."""
+    cannot = f"{counted(fewer, 'replica')} cannot run the present batch within the targets."
+    return f"{cannot} {counted(target, 'replica')} can."
+
+
+# When the target changes.
+
+
+def counterfactual(inputs: Inputs, wanted: int, target: int, scheduled: int, largest: Need) -> str:
+    """Return what would raise the target, and when it can fall.
+
+    `scheduled` is a schedule's minimum, `largest` the largest need within the scale-down window.
+    """
     rise = _rise(inputs, target)
-    return f"{rise} The target {_fall(inputs, wanted, target, scheduled)}." if target else rise
+    return f"{rise} The target {_fall(inputs, wanted, target, scheduled, largest)}." if target else rise
 
 
 def _rise(inputs: Inputs, target: int) -> str:
@@ -59,14 +193,14 @@ def _rise(inputs: Inputs, target: int) -> str:
         return "The target rises at the first request."
     load = "load or forecast exceeds" if inputs.knobs.forecast else "the load exceeds"
     above = f"when {load} {amount(inputs.sizing.most_rps(target))} requests/s"
-    above += ". The rest of the capacity is headroom." if inputs.sizing.headroom else "."
-    if most_for_a_queue(inputs) < MOST_REPLICAS:
+    above += ". Headroom keeps the rest of the capacity free." if inputs.sizing.headroom else "."
+    if inputs.most_for_queue < MOST_REPLICAS:
         return f"The target rises {above} A queue asks for no more replicas while replicas start."
     waiting = math.floor(inputs.knobs.queue_target_per_replica * target) + 1
     return f"The target rises at {waiting:,} waiting requests, or {above}"
 
 
-def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
+def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int, largest: Need) -> str:
     knobs = inputs.knobs
     if target <= knobs.min_replicas:
         return f"cannot fall below min_replicas = {knobs.min_replicas}"
@@ -77,67 +211,74 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int) -> str:
     if target == 1:
         left_s = max(0.0, knobs.downscale_to_zero_delay_s - (inputs.idle_s or 0.0))
         return f"falls to 0 replicas in {left_s:.0f} s if no request comes"
+    window_s = inputs.scale_down_window_s
     if wanted >= target:
         stays = "load and forecast stay" if knobs.forecast else "the load stays"
-        below = f"{amount(kept_below_rps(inputs, target - 1))} requests/s"
-        return f"falls when {stays} below {below} for {amount(inputs.hold_s)} s"
-    peak = inputs.peaks[0]
-    delayed_s = peak.at + inputs.hold_s - inputs.now if peak.replicas >= target else 0.0
+        below = f"{amount(inputs.cautious_rps(target - 1))} requests/s"
+        return f"falls when {stays} below {below} for {amount(window_s)} s"
+    delayed_s = largest.at + window_s - inputs.now if largest.replicas >= target else 0.0
     return f"can fall in {max(0.0, delayed_s, inputs.unobserved_s):.0f} s"
 
 
-def pending_notes(snapshot: Snapshot) -> list[str]:
+# The notes.
+
+
+def notes(inputs: Inputs) -> tuple[str, ...]:
+    """Return what an operator should know beside the terms and the clamps."""
+    return (*_pending(inputs), *_infeasible(inputs), *_assumed(inputs), *inputs.seen.notes)
+
+
+def _pending(inputs: Inputs) -> list[str]:
     """Return what is pending, and why; for how long is in the status, which is newer than a decision."""
-    capacity = snapshot.capacity
+    capacity = inputs.snapshot.capacity
     if not capacity.pending:
         return []
     why = f" Reason: {capacity.reason}" if capacity.reason else ""
     return [f"capacity: {are(capacity.pending, 'replica')} pending.{why}"]
 
 
-def feasibility_notes(inputs: Inputs) -> list[str]:
+def _infeasible(inputs: Inputs) -> list[str]:
     """Return the targets that no number of replicas would meet, and what the fleet is sized for instead."""
-    knobs, measured, alone = inputs.knobs, inputs.measured, inputs.alone
-    notes = []
-    prefill, target = measured.ttft_prefill, f"The target ttft_target_s is {amount(knobs.ttft_target_s)} s"
-    if prefill.count > 0 and not measured.ttft_feasible:
+    knobs, seen, empty = inputs.knobs, inputs.seen, inputs.sizing.feasibility
+    found = []
+    prefill, target = seen.ttft_prefill, f"The target ttft_target_s is {amount(knobs.ttft_target_s)} s"
+    if prefill.count > 0 and not knobs.ttft_target_s - prefill.at(50) > 0:
         half = f"Half of the prompts take {amount(prefill.at(50))} s of prefill or more."
-        notes.append(f"infeasible: {half} {target}. More replicas cannot shorten a prefill.")
+        found.append(f"infeasible: {half} {target}. More replicas cannot shorten a prefill.")
     elif prefill.count > 0 and (prefill_s := prefill.at(knobs.ttft_percentile)) > knobs.ttft_target_s:
         at = f"P{knobs.ttft_percentile}"
-        notes.append(f"infeasible at {at}: The {at} of prefill alone is {amount(prefill_s)} s. {target}.")
-    elif not alone.ttft and measured.itl.count > 0:
-        takes = f"A mean request on an empty replica gets its first token after {amount(alone.ttft_s)} s."
-        instead = f"so the fleet is sized for {amount(alone.ttft_limit_s)} s"
-        notes.append(f"infeasible: {takes} {target}, {instead}.")
-    if measured.itl.count > 0 and alone.itl_limit_s > knobs.itl_target_s:
-        hardly = "hardly feasible" if alone.itl else "infeasible"
-        every = f"A single sequence on an empty replica gets a token every {amount(alone.itl_s)} s."
+        found.append(f"infeasible at {at}: The {at} of prefill alone is {amount(prefill_s)} s. {target}.")
+    elif not empty.ttft and seen.itl.count > 0:
+        takes = f"A mean request on an empty replica gets its first token after {amount(empty.ttft_s)} s."
+        instead = f"so the fleet is sized for {amount(empty.ttft_limit_s)} s"
+        found.append(f"infeasible: {takes} {target}, {instead}.")
+    if seen.itl.count > 0 and empty.itl_limit_s > knobs.itl_target_s:
+        hardly = "hardly feasible" if empty.itl else "infeasible"
+        every = f"A single sequence on an empty replica gets a token every {amount(empty.itl_s)} s."
         target = f"The target itl_target_s is {amount(knobs.itl_target_s)} s"
-        notes.append(f"{hardly}: {every} {target}, so the fleet is sized for {amount(alone.itl_limit_s)} s.")
-    return notes
+        found.append(f"{hardly}: {every} {target}, so the fleet is sized for {amount(empty.itl_limit_s)} s.")
+    return found
 
 
-def assumption_notes(inputs: Inputs) -> list[str]:
-    """Return a sentence for each thing that the decision takes from the knob because nothing was measured."""
+def _assumed(inputs: Inputs) -> list[str]:
+    """Return a sentence for each value that the decision takes from the knob: nothing was measured yet."""
     given = inputs.knobs.starting_values
     if given is None:
         return []
-    notes = []
+    found = []
     if not inputs.steps_learned:
-        notes.append("starting_values: No step is measured yet, so they give the capacity of a replica.")
+        found.append("starting_values: No step is measured yet, so they give the capacity of a replica.")
     if given.cold_start_s is not None and not inputs.snapshot.start_measured:
         assumed_s = inputs.snapshot.assumed_start_s
         on = " on a cold node" if inputs.snapshot.cold_start_s is not None else ""
-        notes.append(f"starting_values: No start{on} is measured yet, so {amount(assumed_s)} s are assumed.")
-    return notes
+        found.append(f"starting_values: No start{on} is measured yet, so {amount(assumed_s)} s are assumed.")
+    return found
 
 
-def explain_signals(inputs: Inputs) -> dict[str, float]:
+def signals(inputs: Inputs) -> dict[str, float]:
     """Return the numbers that the decision is based on, by the names that docs/operating.md explains."""
-    snapshot, seen, arrivals = inputs.snapshot, inputs.seen, inputs.arrivals
-    measured, sizing = inputs.measured, inputs.sizing
-    signals = {
+    snapshot, seen, arrivals, sizing = inputs.snapshot, inputs.seen, inputs.arrivals, inputs.sizing
+    found = {
         "ready_replicas": snapshot.ready,
         "starting_replicas": snapshot.capacity.starting,
         "pending_replicas": snapshot.capacity.pending,
@@ -150,7 +291,7 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "oldest_held_s": seen.oldest_held_s,
         "arrivals_30s_rps": arrivals.last_30s_rps,
         "arrivals_60s_rps": arrivals.last_60s_rps,
-        "arrivals_felt_rps": arrivals.felt_rps,
+        "arrivals_felt_rps": arrivals.weighted_rps,
         "prompt_tokens_mean": sizing.mix.prompt_tokens,
         "output_tokens_mean": sizing.mix.output_tokens,
         "cached_share": 1.0 - sizing.mix.computed_share,
@@ -162,16 +303,16 @@ def explain_signals(inputs: Inputs) -> dict[str, float]:
         "step_per_kv_token_s": sizing.step.per_kv_token_s,
         "step_per_prefill_token_s": sizing.step.per_prefill_token_s,
         "steps_learned_from": inputs.steps_learned,
-        "ttft_missed_ratio": measured.ttft_missed,
-        "itl_missed_ratio": measured.itl_missed,
+        "ttft_missed_ratio": inputs.ttft_missed,
+        "itl_missed_ratio": inputs.itl_missed,
     }
     percentile = inputs.knobs.ttft_percentile
-    parts = {"ttft_queue": measured.ttft_queue, "ttft_prefill": measured.ttft_prefill, "itl": measured.itl}
-    for part, latency in parts.items():
+    for part in ("ttft_queue", "ttft_prefill", "itl"):
+        latency = getattr(seen, part)
         if latency.count > 0:
-            signals[f"{part}_p{percentile}_s"] = latency.at(percentile)
+            found[f"{part}_p{percentile}_s"] = latency.at(percentile)
     for name in ("cold_start_s", "warm_node_start_s", "cold_node_start_s"):
         start_s = getattr(snapshot, name)
         if start_s is not None and math.isfinite(start_s):
-            signals[name] = start_s
-    return signals
+            found[name] = start_s
+    return found

@@ -1,4 +1,4 @@
-"""What the policy knows of one model at one moment."""
+"""The replicas of one model at one moment, and their reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

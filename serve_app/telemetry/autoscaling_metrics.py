@@ -1,6 +1,6 @@
 """The metrics of the autoscaling policy, labelled with the model. Exported by Ray Serve's controller."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from ray.util.metrics import Counter, Gauge
@@ -8,7 +8,7 @@ from ray.util.metrics import Counter, Gauge
 from serve_app.telemetry.series import show_zero
 
 _GAUGES = {
-    "wanted_replicas": "Replicas the policy wants, before delays and mode.",
+    "wanted_replicas": "Replicas that the terms need within the bounds: the target without delays and mode.",
     "target_replicas": "Replicas that the policy asks Ray for.",
     "ready_replicas": "Replicas that take requests.",
     "starting_replicas": "Replicas that are loading.",
@@ -21,6 +21,33 @@ _GAUGES = {
     "replica_capacity_rps": "Requests per second that one replica can serve within the targets, as learned.",
     "gpus_per_replica": "GPUs one replica takes; 0 on a CPU.",
 }
+
+
+_LONGEST_GAP_S = 10.0
+"""As long as a report counts as fresh. Nobody knows which replicas existed during a longer silence: a step of
+the clock, or a controller that was away for an hour, must not become an hour of GPUs."""
+
+
+class ReplicaTime:
+    """Adds up how long replicas existed, by what they were doing: times their GPUs, what a model costs."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
+
+    def forget_except(self, models: Container[str]) -> None:
+        """Forget all other models."""
+        self._last = {name: last for name, last in self._last.items() if name in models}
+
+    def add(self, model: str, replicas: Mapping[str, int], now: float) -> dict[str, float]:
+        """Return the replica-seconds by state since the last call: the replicas then, times the time since.
+
+        The first call returns nothing, and more than ten seconds count as ten. `now` is Unix time in
+        seconds; if it goes back, nothing is counted.
+        """
+        at, seen = self._last.get(model, (now, {}))
+        self._last[model] = (now, replicas)
+        elapsed = min(max(0.0, now - at), _LONGEST_GAP_S)
+        return {state: count * elapsed for state, count in seen.items() if count and elapsed}
 
 
 class AutoscalingMetrics:

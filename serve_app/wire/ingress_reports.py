@@ -1,8 +1,8 @@
-"""What ingress replicas that hold requests report through Ray's key-value store.
+"""Reports of ingress replicas with queued requests, through Ray's key-value store.
 
-Ray hands the policy the reports of running replicas only. An ingress replica that drains still holds its
+Ray hands the policy the reports of running replicas only. An ingress replica that drains still has its
 requests, and they wait for engine replicas that nothing would ask for. So a replica stores its report for as
-long as it holds a request, and the policy reads the reports that Ray leaves out.
+long as it has a queued request, and the policy reads the reports that Ray leaves out.
 """
 
 import asyncio
@@ -38,7 +38,10 @@ def publish_report(app: str, replica: str, values: Mapping[str, float], at: floa
 async def keep_report(
     app: str, replica: str, holds: Callable[[], bool], report: Callable[[], Mapping[str, float]]
 ) -> None:
-    """Store what `report` returns twice a second while `holds`, and remove it afterwards. Never returns."""
+    """Store the `report` twice a second while the replica `holds` requests, and remove it afterwards.
+
+    Never returns.
+    """
     written = failing = False
     while True:
         try:
@@ -51,15 +54,15 @@ async def keep_report(
                 written = False
             failing = False
         except Exception:
-            # The GCS is away; requests are held all the same.
+            # The GCS is away; the requests wait all the same.
             if not failing:
-                logger.warning("the report of held requests cannot be written", exc_info=True)
+                logger.warning("the report of queued requests cannot be written", exc_info=True)
             failing = True
         await asyncio.sleep(_INTERVAL_S)
 
 
 def forget_report(app: str, replica: str) -> None:
-    """Remove the report of a replica that holds nothing any more."""
+    """Remove the report of a replica without queued requests."""
     erase(_prefix(app) + replica)
 
 

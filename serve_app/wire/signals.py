@@ -13,11 +13,11 @@ STALE_AFTER_S = 10.0
 """A report older than this no longer says what its replica does: ten missed reports, one a second."""
 
 ONGOING_REQUESTS = "ongoing_requests"
-"""The metric of an ingress replica for the requests of all models that it has open and does not hold."""
+"""The metric of an ingress replica for its open requests of all models, without those queued for a start."""
 
 
 ENGINE_IDENTITY = "engine_identity"
-"""The metric of an engine replica for what it is: `identity_number` of `serve_app.settings.identity`."""
+"""The metric of an engine replica for its identity: `identity_number` of `serve_app.settings.identity`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class EngineSignals:
     """Open on the data plane: what a drain would wait for."""
     kv_cache_usage_ratio: float = 0.0
     kv_cache_tokens: float = 0.0
-    """Tokens the whole KV cache holds."""
+    """The size of the whole KV cache in tokens."""
 
     prompt_tokens_total: float = 0.0
     """Prompt tokens prefilled, those found in the prefix cache not counted."""
@@ -71,7 +71,7 @@ class EngineSignals:
 
 @dataclass(frozen=True, slots=True)
 class IngressSignals:
-    """What one ingress replica saw of one model."""
+    """One ingress replica's view of one model. Held requests are queued for a cold start."""
 
     arrivals_total: float = 0.0
     arrived_bytes_total: float = 0.0

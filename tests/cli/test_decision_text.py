@@ -85,7 +85,7 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
 
     assert lines == [
         "tiny",
-        "  Replicas: 1 ready, 1 starting, target 3, wanted 3. Mode: act. Cold start: 41.2 s, measured.",
+        "  Replicas: 1 ready, 1 starting, target 3. Mode: act. Cold start: 41.2 s, measured.",
         "  1 replica has been pending for 42 s. Reason: no node has 1 GPU free",
         "",
         "  Newest decision, 11:59:40: the target goes from 1 to 3 replicas, because of queue.",
@@ -110,11 +110,11 @@ def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> Non
 @pytest.mark.parametrize(
     ("warm_node", "text"),
     [
-        (True, "  A node with vLLM already imported has room, so the next replica starts on a warm node."),
-        (False, "  No node with vLLM already imported has room, so the next replica starts on a cold node."),
+        (True, "  A node with vLLM already imported (a warm node) has room for the next replica."),
+        (False, "  No node with vLLM already imported (a warm node) has room for the next replica."),
     ],
 )
-def test_the_kind_of_node_that_the_next_start_is_on_is_told(warm_node: bool, text: str) -> None:
+def test_room_on_a_warm_node_is_shown(warm_node: bool, text: str) -> None:
     engine = state_of(warm_node=warm_node)
     assert explained(status(**{"Engine-tiny": engine}))[2] == text
 
@@ -125,7 +125,7 @@ def test_the_kind_of_node_that_the_next_start_is_on_is_told(warm_node: bool, tex
     )
 
 
-def test_without_zygotes_the_next_start_imports_vllm() -> None:
+def test_without_zygotes_every_start_imports_vllm() -> None:
     engine = state_of(warm_node=False, warm_node_start_s=3.4, cold_node_start_s=41.2)
 
     lines = explained({**status(**{"Engine-tiny": engine}), "zygote": False})
@@ -235,8 +235,8 @@ def test_an_error_before_any_model_is_the_application_s() -> None:
 def test_a_model_that_has_not_changed_says_so() -> None:
     lines = explained(status(**{"Engine-tiny": state_of()}), record(NOON, 1, 1, kind="heartbeat"))
 
-    assert lines[1] == "  Replicas: 1 ready, target 3, wanted 3. Mode: act. Cold start: not measured yet."
-    assert lines[-2:] == ["  History", "  The records that were asked for hold no change."]
+    assert lines[1] == "  Replicas: 1 ready, target 3. Mode: act. Cold start: not measured yet."
+    assert lines[-2:] == ["  History", "  No change among the records that were asked for."]
 
 
 def test_only_the_model_asked_for_is_told() -> None:
@@ -261,7 +261,7 @@ def test_a_history_that_goes_back_to_another_day_has_dates() -> None:
     ]
 
 
-def test_in_advise_what_was_wanted_stands_in_brackets() -> None:
+def test_in_advise_the_wanted_replicas_are_in_brackets() -> None:
     lines = explained(status(), record(NOON, 1, 1, mode="advise", wanted=4))
 
     assert lines[-1].startswith("  12:00:00  1 (4)     queue")

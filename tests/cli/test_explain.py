@@ -34,7 +34,7 @@ class Endpoint:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def test_the_explanation_is_printed_in_words_and_the_key_is_sent(
+def test_explain_prints_words_and_sends_the_key(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-tide")
@@ -99,7 +99,7 @@ def test_json_is_what_the_server_answered(capsys: pytest.CaptureFixture[str]) ->
         ),
     ],
 )
-def test_what_is_no_explanation_is_told(
+def test_an_answer_that_is_no_explanation_is_an_error(
     answer: Answer, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(Endpoint(answer)) as url:

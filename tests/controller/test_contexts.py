@@ -68,7 +68,7 @@ def test_a_replica_that_lacks_a_field_has_made_no_report() -> None:
     assert engine_readings(raw((B, partial, NOW)), NOW) == {}
 
 
-def test_a_replica_with_an_empty_series_has_made_no_report_and_silences_nobody_else() -> None:
+def test_an_empty_series_is_no_report_and_silences_no_other() -> None:
     columns = raw((A, said(), NOW), (B, said(), NOW))
     columns["running_tokens"][A] = []
 
@@ -92,13 +92,13 @@ def test_no_metrics_are_no_readings() -> None:
     assert ongoing_of_ingress({}, NOW) == {}
 
 
-def test_a_report_from_the_future_is_of_now_and_one_from_no_time_is_none() -> None:
+def test_a_report_from_the_future_has_age_zero() -> None:
     readings = engine_readings(raw((A, said(), NOW + 5), (B, said(), math.nan), (C, said(), math.inf)), NOW)
 
     assert {name: reading.age_s for name, reading in readings.items()} == {"a": 0.0}
 
 
-def test_values_that_are_not_finite_are_passed_on_for_the_policy_to_see() -> None:
+def test_values_that_are_not_finite_reach_the_policy() -> None:
     assert math.isnan(engine_readings(raw((A, said(itl_p50_s=math.nan), NOW)), NOW)["a"].signals.itl_p50_s)
 
 
@@ -123,7 +123,7 @@ def written(held: float, at: float) -> IngressReport:
     return IngressReport(at, {ingress_key("Engine-a", name): value for name, value in signals.items()})
 
 
-def test_what_a_replica_wrote_down_counts_where_ray_tells_nothing_of_it() -> None:
+def test_written_reports_count_where_ray_has_none() -> None:
     reports = {"drains": written(9, NOW - 1), "runs": written(8, NOW)}
 
     readings = reported_readings(reports, "Engine-a", {"runs"}, NOW)
@@ -133,7 +133,7 @@ def test_what_a_replica_wrote_down_counts_where_ray_tells_nothing_of_it() -> Non
     assert readings["drains"].age_s == 1.0
 
 
-def test_what_a_killed_replica_left_and_what_is_not_of_this_model_is_no_reading() -> None:
+def test_reports_of_killed_replicas_and_other_models_do_not_count() -> None:
     reports = {"killed": written(9, NOW - 11), "another": IngressReport(NOW, {"Engine-b:held_requests": 1.0})}
 
     assert reported_readings(reports, "Engine-a", set(), NOW) == {}
@@ -156,7 +156,7 @@ def test_replicas_start_until_they_run_and_drain_until_they_are_gone() -> None:
     assert count_phases({}, frozenset(), 100.0) == (0, 0)
 
 
-def test_a_replica_that_was_killed_while_it_drained_is_not_counted_for_ever() -> None:
+def test_a_replica_killed_while_draining_stops_counting() -> None:
     """It leaves its document, and its GPU is free."""
     phases = {"leaving": document("draining", until=400.0)}
 

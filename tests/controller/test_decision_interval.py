@@ -12,7 +12,7 @@ ADVISE = KNOBS.model_copy(update={"mode": "advise"})
 
 
 @pytest.mark.parametrize(("target", "requests", "interval_s"), [(1, 3, 0.5), (0, 0, 0.5), (0, 3, 0.125)])
-def test_decisions_are_made_twice_a_second_and_ten_times_while_requests_are_held_at_zero(
+def test_decisions_come_twice_a_second_and_faster_for_queued_requests(
     clock: Clock, target: int, requests: int, interval_s: float
 ) -> None:
     app = FakeApplication(clock, {"a": ADVISE}, targets={"a": target})
@@ -27,7 +27,7 @@ def test_decisions_are_made_twice_a_second_and_ten_times_while_requests_are_held
     assert gaps == {interval_s}
 
 
-def test_a_report_that_cannot_be_read_is_an_error_of_the_policy_and_stops_no_decision(clock: Clock) -> None:
+def test_an_unreadable_report_is_counted_as_an_error(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": ADVISE}, targets={"a": 0})
     app.tick()
 

@@ -1,23 +1,21 @@
 from typing import Any
 
 from serve_app.controller.journal import Journal
-from serve_app.policy.decide import Decision
-from serve_app.policy.explanation import Explanation, Term
+from serve_app.policy.decide import Decision, Term
 from tests.policy.build import NOW
 
 
 def decision(target: int, wanted: int | None = None, binding: str = "queue") -> Decision:
-    why = Explanation(
-        terms=(Term(binding, target, "why"),),
+    return Decision(
+        target=target,
+        wanted=target if wanted is None else wanted,
         binding=binding,
-        clamps=(),
         reason="because",
         counterfactual="otherwise",
-        notes=(),
+        terms=(Term(binding, target, "why"),),
         signals={"held_requests": 3.0},
         ages_s={"e0": 0.5},
     )
-    return Decision(target, target if wanted is None else wanted, why)
 
 
 def note(
@@ -26,7 +24,7 @@ def note(
     return journal.note(name, "a", mode, old, old, made, NOW + after_s)
 
 
-def test_a_change_of_the_target_is_recorded_with_all_that_led_to_it() -> None:
+def test_change_of_the_target_is_recorded_with_its_reasons() -> None:
     journal = Journal()
 
     record = note(journal, 0, decision(3), old=0)
@@ -47,7 +45,7 @@ def test_while_nothing_changes_there_is_a_record_every_ten_seconds() -> None:
     assert {record["kind"] for record in kinds if record} == {"heartbeat"}
 
 
-def test_what_is_wanted_or_what_binds_is_recorded_at_most_once_a_second() -> None:
+def test_changes_of_wanted_or_binding_are_recorded_once_a_second() -> None:
     journal = Journal()
     note(journal, 0, decision(2), old=2)
 
@@ -64,7 +62,7 @@ def test_changes_are_recorded_however_fast_they_come() -> None:
     assert all(note(journal, 0.1 * n, decision(n + 1), old=n) for n in range(5))
 
 
-def test_in_advise_a_change_of_what_is_wanted_counts_as_one() -> None:
+def test_in_advise_a_change_of_wanted_is_a_change() -> None:
     journal = Journal()
     first = note(journal, 0, decision(0, wanted=0), old=0, mode="advise")
     second = note(journal, 2, decision(0, wanted=3), old=0, mode="advise")
@@ -88,7 +86,7 @@ def test_a_clock_set_back_does_not_silence_the_journal() -> None:
     assert note(journal, -3600, decision(1), old=1) is not None
 
 
-def test_an_exception_is_recorded_with_the_target_it_left() -> None:
+def test_an_exception_is_recorded_with_the_kept_target() -> None:
     record = Journal().note_error("Engine-a", "a", 4, 3, "ValueError: no", NOW)
 
     assert (record["kind"], record["new_target"], record["ready"], record["binding"]) == (
@@ -123,7 +121,7 @@ def test_numbers_go_on_where_an_earlier_policy_ended() -> None:
     assert [kept["seq"] for kept in journal.records()] == [1, 2, 3]
 
 
-def test_records_made_before_those_of_an_earlier_policy_were_read_come_after_them() -> None:
+def test_earlier_records_come_before_own_records() -> None:
     journal = Journal()
     journal.note_error("Engine-a", "a", 2, 2, "ZeroDivisionError", NOW)
 

@@ -7,11 +7,6 @@ def document(phase: str, since: float = 0.0, **durations_s: float) -> dict[str, 
     return {"phase": phase, "since": since, "durations_s": durations_s}
 
 
-def test_before_the_first_start_up_nothing_is_known() -> None:
-    assert ColdStarts().total_s is None
-    assert ColdStarts().phases_s() == {}
-
-
 def test_a_start_up_counts_once_it_is_ready_and_only_once() -> None:
     loading = {"a": document("weights_and_kv_cache", 1, process=2.0, imports=8.0)}
     ready = {"a": document("ready", 5, process=2.0, imports=8.0, weights_and_kv_cache=30.0)}
@@ -57,7 +52,7 @@ def test_phases_keep_the_order_replicas_go_through_them() -> None:
     assert starts.phases_s()["data_plane"] == 0.05
 
 
-def test_starts_on_warm_and_on_cold_nodes_are_kept_and_told_apart() -> None:
+def test_starts_on_warm_and_cold_nodes_are_separate() -> None:
     kinds = {"warm": True, "cold": False}
     ready = {
         f"{kind}{n}": {**document("ready", n, weights=30.0 if kind == "cold" else 3.0), "warm_node": warm}
@@ -72,14 +67,14 @@ def test_starts_on_warm_and_on_cold_nodes_are_kept_and_told_apart() -> None:
     assert [len(starts.on(warm_node=warm).startups) for warm in kinds.values()] == [5, 5]
 
 
-def test_a_start_on_a_node_of_an_unknown_kind_counts_until_one_of_the_kind_is_known() -> None:
+def test_starts_on_unknown_nodes_count_until_their_kind_is_known() -> None:
     starts = ColdStarts().add({"old": document("ready", 1, weights=8.0)})
     starts = starts.add({"new": {**document("ready", 2, weights=3.0), "warm_node": True}})
 
     assert (starts.on(warm_node=True).total_s, starts.on(warm_node=False).total_s) == (3.0, 8.0)
 
 
-def test_starts_of_other_replicas_are_kept_apart_for_the_newest_four_kinds() -> None:
+def test_starts_of_the_newest_four_identities_are_kept() -> None:
     starts = ColdStarts()
     for kind in range(6):
         for n in range(7):
@@ -90,7 +85,7 @@ def test_starts_of_other_replicas_are_kept_apart_for_the_newest_four_kinds() -> 
     assert len(starts.startups) == 4 * 5
 
 
-def test_starts_of_replicas_that_did_not_say_what_they_are_count_until_one_of_the_kind_is_known() -> None:
+def test_starts_without_identity_count_until_one_with_identity_comes() -> None:
     starts = ColdStarts().add({"old": document("ready", 1, weights=8.0)})
     assert starts.of("a 7B").total_s == starts.of("").total_s == 8.0
 

@@ -28,7 +28,7 @@ class RaisesForA(ServePolicy):
         return super().decide(model, snapshot, state, now)
 
 
-def test_a_policy_that_raises_keeps_that_model_s_target_and_no_other_s(
+def test_policy_that_raises_for_a_model_keeps_only_that_target(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, policy=RaisesForA, targets={"a": 2})
@@ -43,7 +43,7 @@ def test_a_policy_that_raises_keeps_that_model_s_target_and_no_other_s(
     assert app.mailbox.outbox.status["policy_errors"] == 50
 
 
-def test_the_same_error_is_recorded_and_logged_once_in_ten_seconds(
+def test_the_same_error_is_recorded_once_in_ten_seconds(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, policy=RaisesForA, targets={"a": 2})
@@ -65,7 +65,7 @@ class RaisesAtAll(ServePolicy):
         raise RuntimeError("all is lost")
 
 
-def test_nothing_the_policy_raises_reaches_ray(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_exception_of_the_policy_reaches_ray(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, policy=RaisesAtAll, targets={"a": 2})
     with caplog.at_level(logging.CRITICAL, "ray.serve"):
         app.queue_in_ray("a", 9.0)
@@ -79,7 +79,7 @@ def test_nothing_the_policy_raises_reaches_ray(clock: Clock, caplog: pytest.LogC
     assert app.mailbox.outbox.decisions[-1]["kind"] == "error"
 
 
-def test_an_ingress_that_cannot_be_decided_keeps_its_replicas_and_holds_up_no_model(
+def test_an_error_of_the_ingress_decision_delays_no_model(
     clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*arguments: object) -> None:
@@ -108,11 +108,11 @@ class CannotBearItsMemory(ServePolicy):
         return super().decide(model, snapshot, state, now)
 
 
-def test_a_memory_that_makes_the_policy_raise_is_given_up_after_ten_seconds(
+def test_memory_that_makes_the_policy_raise_is_dropped_after_ten_seconds(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, policy=CannotBearItsMemory, targets={"a": 1})
-    app.policy._memories["Engine-a"] = Memory(PolicyState(sums=MixSums(arrivals=5, bytes=500)))
+    app.policy.memories["Engine-a"] = Memory(PolicyState(sums=MixSums(arrivals=5, bytes=500)))
     with caplog.at_level(logging.CRITICAL, "ray.serve"):
         for _ in range(24):
             app.tick(0.5)
@@ -121,7 +121,7 @@ def test_a_memory_that_makes_the_policy_raise_is_given_up_after_ten_seconds(
     assert app.records("a")[-1]["kind"] != "error"
 
 
-def test_rejected_knobs_are_in_the_metrics_until_others_are_taken_over(clock: Clock) -> None:
+def test_metrics_show_rejected_knobs(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     app.tick()
     assert app.metrics.knobs_rejected is False

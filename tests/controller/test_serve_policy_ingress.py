@@ -9,7 +9,7 @@ from serve_app.wire.names import INGRESS
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
 
-def test_the_ingress_scales_on_the_requests_it_has_open(clock: Clock) -> None:
+def test_ingress_scales_on_its_open_requests(clock: Clock) -> None:
     few = IngressKnobs(min_replicas=1, max_replicas=5, target_ongoing_requests=100, downscale_delay_s=10)
     app = FakeApplication(clock, {"a": KNOBS}, ingress=few)
     app.reports(ongoing=350)
@@ -23,7 +23,7 @@ def test_the_ingress_scales_on_the_requests_it_has_open(clock: Clock) -> None:
     assert app.targets[INGRESS] == 1
 
 
-def test_requests_held_by_an_ingress_replica_that_drains_get_their_engines(clock: Clock) -> None:
+def test_requests_queued_at_a_draining_ingress_replica_get_engines(clock: Clock) -> None:
     """Ray tells the policy of running replicas alone."""
     app = FakeApplication(clock, {"a": KNOBS})
     app.reports()
@@ -33,7 +33,7 @@ def test_requests_held_by_an_ingress_replica_that_drains_get_their_engines(clock
     assert app.tick()["Engine-a"] == 3
 
 
-def test_a_draining_ingress_replica_that_holds_requests_keeps_its_model_from_zero(clock: Clock) -> None:
+def test_requests_queued_at_a_draining_ingress_replica_keep_a_replica(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
     for _ in range(200):
         app.reports()
@@ -43,7 +43,7 @@ def test_a_draining_ingress_replica_that_holds_requests_keeps_its_model_from_zer
     assert app.target("a") == 1
 
 
-def test_a_silent_ingress_replica_is_not_made_up_for_by_one_that_drains(clock: Clock) -> None:
+def test_report_of_a_draining_ingress_replica_replaces_no_silent_one(clock: Clock) -> None:
     """Idle is what is known to be idle."""
     app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1, INGRESS: 2})
     for _ in range(200):
@@ -62,7 +62,7 @@ BUSY = IngressKnobs(min_replicas=1, max_replicas=4, target_ongoing_requests=100,
     ("free_cpus", "running", "ingresses"),
     [(1.5, 1, 4), (1.0, 1, 3), (0.4, 1, 1), (1.5, 0, 2), (1.0, 0, 1)],
 )
-def test_the_ingress_takes_no_room_that_an_engine_replica_needs(
+def test_ingress_takes_no_room_that_an_engine_needs(
     clock: Clock, free_cpus: float, running: int, ingresses: int
 ) -> None:
     """350 streams want four ingress replicas of half a CPU; a model at zero must find its CPU at any time."""
@@ -77,9 +77,7 @@ def test_the_ingress_takes_no_room_that_an_engine_replica_needs(
 
 
 @pytest.mark.parametrize(("phase", "ingresses"), [("imports", 3), ("failed", 2), ("draining", 2)])
-def test_a_replica_that_has_its_place_needs_no_room_any_more(
-    clock: Clock, phase: str, ingresses: int
-) -> None:
+def test_a_starting_engine_needs_no_further_room(clock: Clock, phase: str, ingresses: int) -> None:
     """One that has failed, or drains, is not the one that is awaited."""
     app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1}, ingress=BUSY)
     app.takes({"CPU": 0.5}, {"CPU": 0.5})
@@ -94,7 +92,7 @@ def test_a_replica_that_has_its_place_needs_no_room_any_more(
     assert app.targets[INGRESS] == ingresses
 
 
-def test_an_ingress_with_nodes_of_its_own_may_wait_for_new_ones(clock: Clock) -> None:
+def test_ingress_with_its_own_nodes_may_ask_for_more(clock: Clock) -> None:
     """As the chart has it: a replica that finds no place is what makes the cluster add a node."""
     app = FakeApplication(clock, {"a": KNOBS}, ingress=BUSY)
     app.takes({"CPU": 0.5, "ingress:replicas": 1.0}, {"GPU": 1.0, "l4:replicas": 1.0})
@@ -104,7 +102,7 @@ def test_an_ingress_with_nodes_of_its_own_may_wait_for_new_ones(clock: Clock) ->
     assert app.tick()[INGRESS] == 4
 
 
-def test_until_the_nodes_are_known_the_ingress_stays_and_asks_for_a_look(clock: Clock) -> None:
+def test_ingress_waits_until_the_nodes_are_read(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, ingress=BUSY)
     app.takes({"CPU": 0.5}, {"CPU": 1.0})
     app.reports(ongoing=50)

@@ -36,10 +36,10 @@ def work(app: FakeApplication, identity: str, step_s: float) -> None:
 
 
 def state_of(app: FakeApplication) -> PolicyState:
-    return app.policy._memories["Engine-a"].state
+    return app.policy.memories["Engine-a"].state
 
 
-def test_another_model_behind_a_name_does_not_start_with_the_law_of_the_former(
+def test_another_model_behind_a_name_learns_its_own_speed(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
@@ -64,7 +64,7 @@ def test_another_model_behind_a_name_does_not_start_with_the_law_of_the_former(
     assert state_of(app).service.step_time().decode_s(4.0, 0.0) == pytest.approx(0.08, rel=0.1)
 
 
-def test_back_at_the_former_model_its_law_is_used_again_even_after_a_restart(clock: Clock) -> None:
+def test_former_model_finds_its_figures_again_after_a_restart(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
     is_now(app, "a", "a 7B")
     work(app, "a 7B", 0.02)
@@ -82,7 +82,7 @@ def test_back_at_the_former_model_its_law_is_used_again_even_after_a_restart(clo
     assert state_of(later).service == learned
 
 
-def test_knobs_that_change_leave_what_was_learned(clock: Clock) -> None:
+def test_changed_knobs_keep_the_learned_figures(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
     is_now(app, "a", "a 7B")
     work(app, "a 7B", 0.02)
@@ -94,7 +94,7 @@ def test_knobs_that_change_leave_what_was_learned(clock: Clock) -> None:
     assert state_of(app).service == learned
 
 
-def test_starts_of_the_former_model_tell_nothing_of_how_long_the_next_one_takes(clock: Clock) -> None:
+def test_starts_count_only_for_replicas_of_the_same_identity(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     starts = (StartUp("r0", {"weights": 30.0}, False, "a 7B"), StartUp("r1", {"weights": 9.0}, False, "a 1B"))
     app.startup("a", Deployment(cold_starts=ColdStarts(starts)))
@@ -107,7 +107,7 @@ def test_starts_of_the_former_model_tell_nothing_of_how_long_the_next_one_takes(
     assert told == [30.0, None, 9.0]
 
 
-def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clock: Clock) -> None:
+def test_policy_continues_with_the_memory_of_an_earlier_policy(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     learned = Learned({"Engine-a": Memory(PolicyState(learned_headroom=0.9))}, ({"seq": 41},))
     left = replace(app.mailbox.inbox, learned=learned)
@@ -119,10 +119,10 @@ def test_what_an_earlier_policy_has_left_is_taken_over_once_it_has_been_read(clo
     app.tick()
 
     assert [record["seq"] for record in app.mailbox.outbox.decisions] == [41, 42]
-    assert app.policy._memories["Engine-a"].state.learned_headroom == 0.9
+    assert app.policy.memories["Engine-a"].state.learned_headroom == 0.9
 
 
-def test_before_a_policy_knows_what_was_learned_it_has_nothing_that_could_replace_it(clock: Clock) -> None:
+def test_policy_writes_no_memory_before_it_has_read_one(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     app.mailbox.inbox = Inbox()
     app.tick()
@@ -158,7 +158,7 @@ def test_models_renamed_within_a_day_are_remembered_up_to_a_bound(clock: Clock) 
     assert remembers(app) == {"Engine-a"}
 
 
-def test_a_removed_model_leaves_status_and_metrics_at_once_and_memory_later(clock: Clock) -> None:
+def test_removed_model_leaves_status_at_once_and_memory_after_a_day(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
     app.tick()
     assert app.mailbox.outbox.status["models"].keys() == {"Engine-a", "Engine-b"}

@@ -38,9 +38,7 @@ def test_a_live_replica_is_fresh_whatever_its_clock_says(skew_s: float, drift: f
 
 
 @given(skew_s=skews, drift=drifts)
-def test_a_dead_replica_is_stale_ten_seconds_after_its_last_report_was_seen(
-    skew_s: float, drift: float
-) -> None:
+def test_a_dead_replica_is_stale_ten_seconds_after_its_last_report(skew_s: float, drift: float) -> None:
     seen, replica = Sightings(), Replica(skew_s, drift, dies_at=20.0)
     calls = [CALL_S * turn for turn in range(120)]
     ages = [seen.ages({"r": replica.stamp(at)}, NOW + at)["r"] for at in calls]
@@ -50,7 +48,7 @@ def test_a_dead_replica_is_stale_ten_seconds_after_its_last_report_was_seen(
 
 
 @given(skew_s=skews, drift=drifts)
-def test_each_report_counts_once_however_often_it_is_decided_by(skew_s: float, drift: float) -> None:
+def test_each_report_counts_once(skew_s: float, drift: float) -> None:
     builder, state, replica = SnapshotBuilder(), PolicyState(), Replica(skew_s, drift)
     for turn in range(100):  # ten decisions a second, for ten seconds
         at = 0.1 * turn
@@ -73,7 +71,7 @@ class Context:
         self.target_num_replicas = self.current_num_replicas = 1
 
 
-def test_after_a_restart_a_report_is_as_old_as_its_stamp_says_until_the_next_one() -> None:
+def test_after_a_restart_a_report_has_the_age_of_its_stamp() -> None:
     seen = Sightings()
 
     assert seen.ages({"dead": NOW - 25.0, "alive": NOW - 0.5}, NOW) == {"dead": 25.0, "alive": 0.5}
@@ -84,7 +82,7 @@ def test_first_reports_that_are_not_believed_are_new() -> None:
     assert Sightings(believed=False).ages({"behind": NOW - 90.0}, NOW) == {"behind": 0.0}
 
 
-def test_a_source_that_was_gone_is_seen_for_the_first_time_again() -> None:
+def test_a_source_that_was_gone_counts_as_new() -> None:
     seen = Sightings()
     seen.ages({"r": NOW}, NOW)
     seen.ages({}, NOW + 5)
@@ -102,7 +100,7 @@ def test_no_step_of_the_own_clock_makes_a_report_younger(steps: list[float]) -> 
         last = age
 
 
-def test_a_new_report_is_fresh_though_the_own_clock_was_set_back() -> None:
+def test_a_new_report_is_fresh_after_the_clock_was_set_back() -> None:
     seen = Sightings()
     seen.ages({"r": NOW}, NOW)
 

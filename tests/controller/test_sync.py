@@ -1,12 +1,12 @@
 import json
 import logging
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import Node
-from serve_app.controller import sync as sync_module
 from serve_app.controller.mailbox import ColdStarts, Learned, StartUp
 from serve_app.controller.memory import Memory
 from serve_app.controller.sync import Sync
@@ -43,18 +43,19 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    made = Cluster()
-    monkeypatch.setattr(sync_module, "PendingPods", lambda: made)
-    monkeypatch.setattr(sync_module, "read_nodes", made.read_nodes)
-    return made
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def sync_of(cluster: Cluster) -> Sync:
+    return Sync("shop", cluster.read_nodes, cast(PendingPods, cluster))
 
 
 @pytest.fixture
 def sync(kv: StubKv, cluster: Cluster) -> Sync:
     """Of an application that has said what it serves; its thread is not started."""
     serve()
-    return Sync("shop")
+    return sync_of(cluster)
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +88,9 @@ def written(kv: StubKv, kind: str) -> int:
     return kv.written.count(f"{kind}/shop")
 
 
-def test_knobs_are_read_at_every_turn_and_those_that_cannot_be_read_leave_them_in_force(sync: Sync) -> None:
+def test_knobs_are_read_at_every_turn_and_unreadable_ones_ignored(sync: Sync) -> None:
     def knobs_after(turn: int) -> Knobs:
-        sync._turn(START + 0.5 * turn)
+        sync.turn(START + 0.5 * turn)
         assert sync.inbox.served is not None
         return sync.inbox.served.models[TIDE].knobs
 
@@ -100,58 +101,54 @@ def test_knobs_are_read_at_every_turn_and_those_that_cannot_be_read_leave_them_i
     assert knobs_after(2) == Knobs(max_replicas=7)
 
 
-def test_before_anybody_has_said_what_is_served_nothing_is_known_and_nothing_written(
-    kv: StubKv, cluster: Cluster
-) -> None:
-    sync = Sync("shop")
+def test_nothing_is_written_before_the_ingress_publishes_its_models(kv: StubKv, cluster: Cluster) -> None:
+    sync = sync_of(cluster)
     assert sync.inbox.learned is None
 
-    sync._turn(START)
+    sync.turn(START)
 
     assert (sync.inbox.learned, sync.inbox.served) == (Learned(), None)
     assert kv.written == []
 
 
 def test_phases_of_settled_deployments_are_read_every_five_seconds(sync: Sync) -> None:
-    sync._turn(START)
+    sync.turn(START)
     phase("r1", "imports")
-    sync._turn(START + 4.5)
+    sync.turn(START + 4.5)
     before = sync.inbox
 
-    sync._turn(START + 5)
+    sync.turn(START + 5)
 
     assert set(sync.inbox.deployments[TIDE].phases) == {"r1"}
     assert before.deployments[TIDE].phases == {}  # a reader keeps the moment it has seen
 
 
 def test_phases_of_a_deployment_that_scales_are_read_at_every_turn(sync: Sync) -> None:
-    sync._turn(START)
+    sync.turn(START)
     sync.outbox.unsettled = {TIDE}
 
     for step, name in enumerate(("process", "imports", "weights_and_kv_cache"), start=1):
         phase("r1", name)
-        sync._turn(START + 0.5 * step)
+        sync.turn(START + 0.5 * step)
         assert sync.inbox.deployments[TIDE].phases["r1"]["phase"] == name
 
 
-def test_a_finished_start_up_is_remembered_when_its_replica_is_long_gone(sync: Sync) -> None:
+def test_a_start_is_remembered_after_its_replica_is_gone(sync: Sync) -> None:
     phase("r1", "ready", START, process=2.0, imports=8.0)
-    sync._turn(START)
+    sync.turn(START)
     phase("r1", "draining", START + 5)
-    sync._turn(START + 5)
+    sync.turn(START + 5)
 
     cold_starts = sync.inbox.deployments[TIDE].cold_starts
     assert cold_starts.total_s == 10.0
     assert list(cold_starts.phases_s()) == ["process", "imports"]
 
 
-def test_the_cluster_is_asked_for_room_every_five_seconds_and_every_two_while_something_scales(
-    sync: Sync, cluster: Cluster
-) -> None:
+def test_nodes_are_read_every_five_seconds_or_two_while_scaling(sync: Sync, cluster: Cluster) -> None:
     def asked(*at: float) -> int:
         before = cluster.asked
         for seconds in at:
-            sync._turn(START + seconds)
+            sync.turn(START + seconds)
         return cluster.asked - before
 
     assert (asked(0.0), asked(4.5), asked(5.0)) == (1, 0, 1)
@@ -177,7 +174,7 @@ def test_the_cluster_is_asked_for_room_every_five_seconds_and_every_two_while_so
         ([{"GPU": 1.0}, {}], [("node 0", "tide")], False, False),
     ],
 )
-def test_the_next_start_is_on_a_warm_node_if_one_with_a_warm_zygote_has_room(
+def test_warm_node_needs_a_warm_zygote_and_room(
     sync: Sync,
     cluster: Cluster,
     free: list[dict[str, float]],
@@ -190,19 +187,19 @@ def test_the_next_start_is_on_a_warm_node_if_one_with_a_warm_zygote_has_room(
     if warmed is not None:
         put_document(WARMED, "shop", warmed)
 
-    sync._turn(START)
+    sync.turn(START)
 
     assert sync.inbox.deployments[TIDE].warm_node is warm_node
 
 
 @pytest.mark.parametrize(("enabled", "read"), [(True, [0, 1, 1, 1, 2]), (False, [0] * 5)])
-def test_kubernetes_is_asked_why_pods_wait_while_something_scales_and_every_fifteen_seconds(
+def test_pending_pods_are_read_every_fifteen_seconds_while_scaling(
     sync: Sync, cluster: Cluster, enabled: bool, read: list[int]
 ) -> None:
     cluster.enabled = enabled
     counts = []
     for at in (0, 0.5, 1.0, 15.0, 15.5):
-        sync._turn(START + at)
+        sync.turn(START + at)
         counts.append(cluster.pods_read)
         sync.outbox.unsettled = {TIDE}
 
@@ -211,71 +208,69 @@ def test_kubernetes_is_asked_why_pods_wait_while_something_scales_and_every_fift
 
 
 @pytest.mark.parametrize(("name", "start_up_s"), [("imports", None), ("ready", 8.0), ("draining", None)])
-def test_what_a_killed_replica_left_behind_is_removed_at_once_and_only_its_start_up_counts(
+def test_documents_of_killed_replicas_are_removed_at_once(
     sync: Sync, kv: StubKv, name: str, start_up_s: float | None
 ) -> None:
     phase("killed", name, START, imports=8.0)
     phase("starts", "imports", START - 7200)
 
-    sync._turn(START)
+    sync.turn(START)
 
     assert set(sync.inbox.deployments[TIDE].phases) == left(kv) == {"starts"}
     assert sync.inbox.deployments[TIDE].cold_starts.total_s == start_up_s
 
 
-def test_why_a_replica_could_not_start_is_told_for_an_hour(sync: Sync, kv: StubKv) -> None:
+def test_reason_of_a_failed_start_is_kept_for_an_hour(sync: Sync, kv: StubKv) -> None:
     for replica, since in (("late", START - 3599), ("early", START - 3601)):
         document = {"phase": "failed", "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
         publish_phase("shop", TIDE, replica, json.dumps(document))
 
-    sync._turn(START)
+    sync.turn(START)
 
     assert left(kv) == {"late"}
 
 
-def test_the_status_is_written_when_it_changes_and_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
-    sync._turn(START)
+def test_status_is_written_on_change_and_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
+    sync.turn(START)
     assert written(kv, STATUS) == 0  # the policy has said nothing
 
     sync.outbox.status = {"policy_errors": 0, "models": {}}
-    sync._turn(START + 0.5)
+    sync.turn(START + 0.5)
     sync.outbox.status = {"policy_errors": 0, "models": {}}  # a new one, and the same
-    sync._turn(START + 10.0)
+    sync.turn(START + 10.0)
     assert written(kv, STATUS) == 1
     assert stored(STATUS, "shop") == {"at": START + 0.5, "policy_errors": 0, "models": {}}
 
-    sync._turn(START + 10.5)
+    sync.turn(START + 10.5)
     assert written(kv, STATUS) == 2
     assert stored(STATUS, "shop")["at"] == START + 10.5
 
     sync.outbox.status = {"policy_errors": 1, "models": {}}
-    sync._turn(START + 11.0)
+    sync.turn(START + 11.0)
     assert written(kv, STATUS) == 3
     assert stored(STATUS, "shop")["policy_errors"] == 1
 
 
-def test_decisions_are_written_at_the_next_turn_and_only_when_there_are_new_ones(
-    sync: Sync, kv: StubKv
-) -> None:
+def test_only_new_decisions_are_written_at_the_next_turn(sync: Sync, kv: StubKv) -> None:
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
-    sync._turn(START)
-    sync._turn(START + 0.5)
+    sync.turn(START)
+    sync.turn(START + 0.5)
     assert written(kv, DECISIONS) == 1
 
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}, {"seq": 2}], 2
-    sync._turn(START + 1.0)
+    sync.turn(START + 1.0)
 
     assert written(kv, DECISIONS) == 2
     assert stored(DECISIONS, "shop") == [{"seq": 1}, {"seq": 2}]
 
 
-def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: Sync, kv: StubKv) -> None:
+def test_memories_and_starts_are_written_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
     phase("r1", "ready", START, imports=8.0)
     state = PolicyState(learned_headroom=0.9)
     sync.outbox.memories = {TIDE: Memory(state, "a 7B", (("a 1B", PolicyState()),))}
 
-    sync._turn(START)
-    sync._turn(START + 9.5)
+    sync.turn(START)
+    sync.turn(START + 9.5)
     assert written(kv, LEARNED) == 1
     assert stored(LEARNED, "shop") == {
         "states": {TIDE: json.loads(json.dumps(state.document()))},
@@ -284,32 +279,30 @@ def test_what_was_learned_is_written_every_ten_seconds_with_the_start_ups(sync: 
         "cold_starts": {TIDE: [["r1", {"imports": 8.0}, True, ""]]},
     }
 
-    sync._turn(START + 10)
+    sync.turn(START + 10)
     assert written(kv, LEARNED) == 2
 
 
-def test_a_policy_that_is_gone_writes_nothing_that_could_replace_what_the_next_one_writes(
-    sync: Sync, kv: StubKv
-) -> None:
+def test_a_stopped_sync_writes_nothing(sync: Sync, kv: StubKv) -> None:
     sync.outbox.memories = {}
     sync.stop()
 
-    sync._turn(START)
+    sync.turn(START)
 
     assert kv.written == ["knobs/shop"]
 
 
-def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(sync: Sync) -> None:
+def test_a_new_sync_finds_memories_and_starts_of_the_one_before(sync: Sync, cluster: Cluster) -> None:
     phase("r1", "ready", START, imports=8.0)
-    law = PolicyState(learned_headroom=0.8, kv_cache_tokens=9e5)
-    memory = Memory(PolicyState(learned_headroom=0.9), "a 7B", (("a 1B", law),))
+    former = PolicyState(learned_headroom=0.8, kv_cache_tokens=9e5)
+    memory = Memory(PolicyState(learned_headroom=0.9), "a 7B", (("a 1B", former),))
     sync.outbox.memories = {TIDE: memory}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
-    sync._turn(START)
+    sync.turn(START)
 
-    later = Sync("shop")
+    later = sync_of(cluster)
     phase("runs", "ready", START, imports=4.0)
-    later._turn(START + 60)
+    later.turn(START + 60)
 
     records = ({"seq": 41, "model": "tide"},)
     assert later.inbox.learned == Learned({TIDE: memory}, records)
@@ -317,11 +310,11 @@ def test_a_new_policy_finds_what_the_one_before_has_left_and_goes_on_from_there(
     assert later.inbox.deployments[TIDE].cold_starts == starts
 
 
-def test_what_a_version_learned_that_knew_fewer_kinds_of_replicas_and_nodes_is_not_lost(sync: Sync) -> None:
+def test_memories_of_an_earlier_version_are_read(sync: Sync) -> None:
     state, starts = PolicyState(learned_headroom=0.9), {TIDE: [["old", {"imports": 8.0}]]}
     put_document(LEARNED, "shop", {"states": {TIDE: state.document()}, "cold_starts": starts})
 
-    sync._turn(START)
+    sync.turn(START)
 
     assert sync.inbox.learned == Learned({TIDE: Memory(state)})
 
@@ -330,18 +323,16 @@ def test_what_a_version_learned_that_knew_fewer_kinds_of_replicas_and_nodes_is_n
     assert [found.on(warm_node=kind).total_s for kind in (True, False)] == [8.0, 8.0]
 
 
-def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_written(
-    sync: Sync, kv: StubKv
-) -> None:
+def test_nothing_is_written_before_memories_have_been_read(sync: Sync, kv: StubKv) -> None:
     """Or a policy would begin anew, and what it then writes would replace what there is to be read."""
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
     kv.fails = RuntimeError("GCS is gone")
-    sync._turn(START)
+    sync.turn(START)
     assert (sync.inbox.learned, sync.inbox.served) == (None, None)
 
     kv.fails = None
     kv.written.clear()
-    sync._turn(START + 0.5)
+    sync.turn(START + 0.5)
 
     assert sync.inbox.learned == Learned()
     assert sync.inbox.served is not None
@@ -352,7 +343,7 @@ def test_until_what_was_learned_has_been_read_nothing_is_known_and_nothing_writt
 @pytest.mark.parametrize(
     "data", [b"no zlib stream", zlib.compress(b"{"), zlib.compress(b'{"of": "another version"}')]
 )
-def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
+def test_an_unreadable_document_is_logged_once_and_stops_no_other(
     sync: Sync, kv: StubKv, caplog: pytest.LogCaptureFixture, kind: str, data: bytes
 ) -> None:
     key = kind if "/" in kind else f"{kind}/shop"
@@ -366,7 +357,7 @@ def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
         for step in range(4):
             sync.outbox.decisions = [{"seq": step + 1}]
             sync.outbox.decisions_seq = step + 1
-            sync._turn(START + 0.5 * step)
+            sync.turn(START + 0.5 * step)
 
     assert [written(kv, each) for each in (DECISIONS, STATUS, LEARNED)] == [4, 1, 1]
     assert (sync.inbox.served is None) == (kind == KNOBS)
@@ -376,92 +367,88 @@ def test_a_document_that_cannot_be_read_is_logged_once_and_stops_no_other(
         assert set(sync.inbox.deployments[TIDE].phases) == {"starts"}
 
 
-def test_a_cluster_that_cannot_be_asked_stops_no_document(
-    sync: Sync, cluster: Cluster, kv: StubKv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sync_module, "read_nodes", lambda: 1 / 0)
+def test_unreadable_nodes_stop_no_document(sync: Sync, cluster: Cluster, kv: StubKv) -> None:
+    cluster.free = cast(Any, None)  # so that reading the nodes raises
     sync.outbox.unsettled = {TIDE}
     sync.outbox.status = {"policy_errors": 0, "models": {}}
 
-    sync._turn(START)
+    sync.turn(START)
 
     assert written(kv, STATUS) == 1
 
 
-def test_a_write_that_failed_is_made_up_for(sync: Sync, kv: StubKv) -> None:
+def test_a_failed_write_is_repeated(sync: Sync, kv: StubKv) -> None:
     sync.outbox.status = {"policy_errors": 0, "models": {}}
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
     sync.outbox.memories = {}
-    sync._turn(START - 0.5)
+    sync.turn(START - 0.5)
     kv.written.clear()
     kv.fails = RuntimeError("GCS is gone")
     sync.outbox.status = {"policy_errors": 1, "models": {}}
     sync.outbox.decisions_seq = 2
-    sync._turn(START)
+    sync.turn(START)
 
     kv.fails = None
-    sync._turn(START + 0.5)
+    sync.turn(START + 0.5)
 
     assert [written(kv, kind) for kind in (STATUS, DECISIONS)] == [1, 1]
 
 
-def test_reports_of_ingress_replicas_are_read_until_a_minute_after_the_last(sync: Sync) -> None:
+def test_ingress_reports_are_removed_a_minute_after_the_last(sync: Sync) -> None:
     publish_report("shop", "killed", {"Engine-tide:held_requests": 3.0}, START)
-    sync._turn(START)
+    sync.turn(START)
     publish_report("shop", "holds", {}, START + 59.5)
-    sync._turn(START + 60)
+    sync.turn(START + 60)
     assert set(sync.inbox.ingress_reports) == {"killed", "holds"}
     assert sync.inbox.ingress_reports["killed"].values == {"Engine-tide:held_requests": 3.0}
 
-    sync._turn(START + 60.5)
+    sync.turn(START + 60.5)
 
     assert set(sync.inbox.ingress_reports) == set(read_reports("shop")) == {"holds"}
 
 
-def test_nodes_are_looked_at_once_a_second_while_the_ingress_wants_more_replicas(
-    sync: Sync, cluster: Cluster
-) -> None:
-    sync._turn(START)
+def test_nodes_are_read_once_a_second_while_the_ingress_grows(sync: Sync, cluster: Cluster) -> None:
+    sync.turn(START)
     assert (sync.inbox.nodes, cluster.asked) == (None, 1)
 
     sync.outbox.look_at_nodes = True
     for turn in range(4):
-        sync._turn(START + 0.5 * turn)
+        sync.turn(START + 0.5 * turn)
     assert cluster.asked == 3
     assert sync.inbox.nodes == tuple(
         Node({"GPU": 4.0, "CPU": 4.0}, {"GPU": 0.0, "CPU": 4.0}, name) for name in ("node 0", "node 1")
     )
 
     sync.outbox.look_at_nodes = False
-    sync._turn(START + 9)
+    sync.turn(START + 9)
     assert sync.inbox.nodes is None
 
 
-def test_what_a_removed_model_left_is_removed_with_its_memory(sync: Sync, kv: StubKv) -> None:
+def test_documents_of_a_removed_model_go_with_its_memory(sync: Sync, kv: StubKv) -> None:
     starts = {name: [["old", {"imports": 8.0}]] for name in (TIDE, "Engine-renamed", "Engine-forgotten")}
     put_document(LEARNED, "shop", {"states": {}, "cold_starts": starts})
     for name, since in (("ready", START), ("failed", START - 3601)):
         document = {"phase": name, "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
         publish_phase("shop", "Engine-forgotten", name, json.dumps(document))
-    sync._turn(START)
+    sync.turn(START)
     assert not [key for _, key in kv.kept if b"Engine-forgotten" in key]
 
     sync.outbox.memories = {TIDE: Memory(), "Engine-renamed": Memory()}
-    sync._turn(START + 1)
-    sync._turn(START + 11)
+    sync.turn(START + 1)
+    sync.turn(START + 11)
 
     assert sync.inbox.deployments.keys() == {TIDE, "Engine-renamed"}
     assert stored(LEARNED, "shop")["cold_starts"].keys() == {TIDE, "Engine-renamed"}
 
 
 @pytest.mark.parametrize("ahead_s", [-50.0, 50.0])
-def test_a_drain_of_a_node_with_another_clock_lasts_as_long(sync: Sync, ahead_s: float) -> None:
-    sync._turn(START)
+def test_a_drain_lasts_as_long_on_a_node_with_another_clock(sync: Sync, ahead_s: float) -> None:
+    sync.turn(START)
     since = START + 4.5 + ahead_s
     document = {"phase": "draining", "since": since, "until": since + 30.0, "durations_s": {}}
     publish_phase("shop", TIDE, "runs", json.dumps(document))
 
-    sync._turn(START + 5)
+    sync.turn(START + 5)
 
     until = sync.inbox.deployments[TIDE].phases["runs"]["until"]
     assert START + 30.0 <= until <= START + 35.0

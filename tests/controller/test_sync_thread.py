@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from serve_app.controller import sync as sync_module
 from serve_app.controller.sync import Sync
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, put_document
@@ -15,56 +14,52 @@ from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv, stored
 
 
+class Turns:
+    """Counts the turns of a sync as they end, for a test to wait for."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Semaphore(0)
+
+        class Counted(Sync):
+            def turn(_, now: float) -> None:  # noqa: N805
+                try:
+                    super().turn(now)
+                finally:
+                    self._ended.release()
+
+        # Only `send` begins another turn, so that a test knows how many there were.
+        self.sync = Counted("shop", tuple, poll_s=LIMIT_S)
+
+    def next(self) -> None:
+        """Have one turn, and wait for its end."""
+        self.sync.send()
+        assert self.ended()
+
+    def ended(self, timeout_s: float = LIMIT_S) -> bool:
+        return self._ended.acquire(timeout=timeout_s)
+
+
 @pytest.fixture
-def sync(kv: StubKv, monkeypatch: pytest.MonkeyPatch) -> Sync:
-    """Of an application that has said what it serves; its thread is not started."""
-    monkeypatch.setattr(sync_module, "read_nodes", tuple)
+def turns(kv: StubKv) -> Iterator[Turns]:
+    """Of an application that has said what it serves; the thread is not started."""
     model = ServedModel("tide", "Engine-tide", Knobs())
     put_document(
         KNOBS, "shop", ServedApplication({model.deployment: model}, IngressKnobs()).document(1_700_000_000.0)
     )
-    return Sync("shop")
-
-
-class Turns:
-    """Counts an sync's turns as they end, for a test to wait for."""
-
-    def __init__(self, sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._sync = sync
-        self._ended = threading.Semaphore(0)
-        turn = sync._turn
-
-        def counted(now: float) -> None:
-            try:
-                turn(now)
-            finally:
-                self._ended.release()
-
-        monkeypatch.setattr(sync, "_turn", counted)
-        # Only `send` begins another turn, so that a test knows how many there were.
-        monkeypatch.setattr(sync_module, "_POLL_S", LIMIT_S)
-
-    def next(self) -> None:
-        """Have one turn, and wait for its end."""
-        self._sync.send()
-        self.ended()
-
-    def ended(self) -> None:
-        assert self._ended.acquire(timeout=LIMIT_S)
+    made = Turns()
+    yield made
+    made.sync.stop()
+    assert made.sync.join(LIMIT_S)
 
 
 @pytest.fixture
-def turns(sync: Sync, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
-    yield Turns(sync, monkeypatch)
-    sync.stop()
-    if sync._thread.is_alive():
-        sync._thread.join(LIMIT_S)
-    assert not sync._thread.is_alive()
+def sync(turns: Turns) -> Sync:
+    return turns.sync
 
 
-def test_the_thread_reads_at_once_and_writes_when_it_is_told_to(sync: Sync, turns: Turns) -> None:
+def test_the_thread_reads_at_once_and_writes_after_send(sync: Sync, turns: Turns) -> None:
     sync.start()
-    turns.ended()
+    assert turns.ended()
     assert sync.inbox.served is not None
 
     sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
@@ -73,13 +68,13 @@ def test_the_thread_reads_at_once_and_writes_when_it_is_told_to(sync: Sync, turn
     assert stored(DECISIONS, "shop") == [{"seq": 1}]
 
 
-def test_a_store_that_is_gone_is_logged_once_and_the_thread_goes_on(
+def test_a_lost_store_is_logged_once(
     sync: Sync, turns: Turns, kv: StubKv, caplog: pytest.LogCaptureFixture
 ) -> None:
     kv.fails = RuntimeError("GCS is gone")
     with caplog.at_level(logging.ERROR, "ray.serve"):
         sync.start()
-        turns.ended()
+        assert turns.ended()
         turns.next()
         turns.next()
         kv.fails = None
@@ -100,7 +95,7 @@ def test_another_failure_is_logged_too(
     with caplog.at_level(logging.ERROR, "ray.serve"):
         kv.fails = RuntimeError("GCS is gone")
         sync.start()
-        turns.ended()
+        assert turns.ended()
         kv.fails = RuntimeError("GCS is back, and has no room")
         turns.next()
         turns.next()
@@ -110,10 +105,9 @@ def test_another_failure_is_logged_too(
 
 def test_a_thread_that_is_stopped_has_no_further_turn(sync: Sync, turns: Turns) -> None:
     sync.start()
-    turns.ended()
+    assert turns.ended()
 
     sync.stop()
-    sync._thread.join(LIMIT_S)
 
-    assert not sync._thread.is_alive()
-    assert not turns._ended.acquire(blocking=False)
+    assert sync.join(LIMIT_S)
+    assert not turns.ended(0.0)

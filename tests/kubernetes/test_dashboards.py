@@ -6,8 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from serve_app.api.engine_client import OUTCOMES
-from serve_app.policy.explanation import ClampName
-from serve_app.policy.terms import IDLE
+from serve_app.policy.decide import IDLE, ClampName
 from serve_app.settings.knobs import Knobs
 from tests.kubernetes.dashboards_queries import FOLDER, PRICE_PLACEHOLDER, DashboardQuery, documents, queries
 from tests.kubernetes.exported_series import MAKERS, bounds, exported, where_metrics_are_made
@@ -176,7 +175,7 @@ def terms_with_a_colour() -> set[str]:
 
 
 def test_what_can_set_a_target_has_a_colour() -> None:
-    terms = (PROJECT / "serve_app/policy/terms.py").read_text("utf-8")
+    terms = (PROJECT / "serve_app/policy/decide.py").read_text("utf-8")
     named = set(re.findall(r'Term\(\s*"(\w+)"', terms))
     # Bounds bind by the names of their knobs.
     clamps = set(get_args(ClampName)) - {"bounds"}

@@ -9,7 +9,6 @@ from serve_app.learning.demand import (
     LONGEST_HORIZON_S,
     MAX_BUCKETS,
     Demand,
-    felt,
     window_buckets,
 )
 from tests.policy.build import NOW
@@ -24,7 +23,7 @@ def steady(seconds: int, requests: float, history: Demand | None = None) -> Dema
     return demand
 
 
-def test_the_short_rate_follows_a_rise_and_the_long_one_outlasts_a_lull() -> None:
+def test_short_rate_follows_a_rise_and_long_rate_outlasts_a_lull() -> None:
     same, rise = steady(120, 3.0), steady(30, 6.0, history=steady(120, 2.0))
     lull = steady(30, 0.0, history=steady(120, 2.0))
 
@@ -46,45 +45,40 @@ def test_what_came_in_a_long_gap_is_spread_over_it() -> None:
 def test_a_clock_set_back_begins_anew() -> None:
     before = steady(90, 5.0)
 
-    assert before.add(NOW - 3600, 7) == Demand((7,), NOW - 3600, NOW - 3600, before.peaks)
+    assert before.add(NOW - 3600, 7) == Demand((7,), NOW - 3600, NOW - 3600, before.histogram)
 
 
-# As requests felt it.
+# The rate weighted by requests.
 
 
-def test_a_burst_is_felt_as_those_in_it_felt_it_and_not_as_the_mean() -> None:
+def weighted(counts: list[float]) -> float:
+    """The weighted rate of a minute with so many requests in each bucket."""
+    demand = Demand(tuple(counts), NOW, NOW, window=len(counts))
+    return demand.weighted_rps(NOW + BUCKET_S)
+
+
+def test_weighted_rate_is_the_mean_over_requests() -> None:
     # One bucket of 20 and eleven of 4: each of the 20 met 19 others within 5 s, each of the 44 three.
     # (20 * 19 + 11 * 4 * 3) / 64 = 8 a bucket, 1.6 a second; the mean is 64 / 60 = 1.07.
-    assert felt([20.0] + [4.0] * 11) == pytest.approx(1.6)
+    assert weighted([20.0] + [4.0] * 11) == pytest.approx(1.6)
 
 
-def test_single_requests_feel_nobody() -> None:
-    assert felt([1.0, 0.0, 1.0, 0.2]) == 0.0
-    assert felt([]) == 0.0
+def test_weighted_rate_is_never_less_than_the_mean() -> None:
+    demand = steady(120, 0.2)  # one in each bucket: no request meets another
+
+    assert demand.weighted_rps(demand.until) == pytest.approx(0.2)
+    assert Demand().weighted_rps(NOW) == 0.0
 
 
-def test_what_is_felt_is_never_less_than_the_mean() -> None:
-    demand = steady(120, 0.2)  # one in each bucket
-
-    assert demand.felt_rps(demand.until) == pytest.approx(0.2)
-
-
-def test_poisson_arrivals_feel_their_mean_rate() -> None:
+def test_weighted_rate_of_poisson_arrivals_is_their_mean_rate() -> None:
     # A bucket's count is Poisson: sums of 1 over the seconds in which one of 100 slots had an arrival.
     draw = random.Random(5)
     counts = [float(sum(draw.random() < 0.1 for _ in range(200))) for _ in range(4000)]
 
-    assert felt(counts) == pytest.approx(20 / BUCKET_S, rel=0.06)
+    assert weighted(counts) == pytest.approx(20 / BUCKET_S, rel=0.06)
 
 
-@given(st.lists(st.floats(0, 1000), min_size=1, max_size=13), st.floats(1, 10))
-def test_more_of_the_same_is_felt_as_at_least_as_much_more(counts: list[float], factor: float) -> None:
-    more = [factor * count for count in counts]
-
-    assert felt(more) >= factor * felt(counts) * (1 - 1e-9)
-
-
-# The memory of it.
+# The histogram of demand.
 
 
 def bursts(history: Demand, minutes: int, gap_s: int, rps: float) -> Demand:
@@ -98,19 +92,19 @@ def test_a_steady_stream_is_remembered_as_it_is() -> None:
     demand = steady(600, 4.0)
 
     # 20 in every bucket; each met 19 others: 3.8 a second, so the mean counts. To 5 %.
-    assert demand.peaks.level(0.9) == pytest.approx(4.0, rel=0.03)
-    assert demand.peaks.all_rises.quantile(0.9) == 0.0
+    assert demand.histogram.level(0.9) == pytest.approx(4.0, rel=0.03)
+    assert demand.histogram.all_rises.quantile(0.9) == 0.0
     # 600 s less two and a half minutes: those in which a rise over a minute is not yet seen whole.
-    assert demand.peaks.all_rises.windows == pytest.approx(7.5, rel=0.05)
+    assert demand.histogram.all_rises.windows == pytest.approx(7.5, rel=0.05)
 
 
 def test_silence_fades_nothing() -> None:
     busy = steady(600, 4.0)
 
-    later = steady(7200, 0.0, history=busy).peaks
+    later = steady(7200, 0.0, history=busy).histogram
 
-    assert later.level(0.9) == busy.peaks.level(0.9)
-    assert later.all_rises.windows == pytest.approx(busy.peaks.all_rises.windows, rel=0.15)
+    assert later.level(0.9) == busy.histogram.level(0.9)
+    assert later.all_rises.windows == pytest.approx(busy.histogram.all_rises.windows, rel=0.15)
 
 
 def test_traffic_fades_what_came_before_it() -> None:
@@ -119,15 +113,15 @@ def test_traffic_fades_what_came_before_it() -> None:
         demand = demand.add(NOW + second, 10.0 if second <= 300 else 1.0, memory_s=120.0)
 
     # 900 s at 1 a second are 7.5 times the memory: e^-7.5 * 10 = 0.6 % of what is remembered.
-    assert demand.peaks.level(0.9) == pytest.approx(1.0, rel=0.06)
-    assert demand.peaks.level(1.0) > 5.0
+    assert demand.histogram.level(0.9) == pytest.approx(1.0, rel=0.06)
+    assert demand.histogram.level(1.0) > 5.0
 
 
 def test_a_rise_is_against_the_demand_of_a_cold_start_before() -> None:
     sudden = bursts(Demand().add(NOW, 0), 4, 240, rps=8.0)
 
     # Of all within the bursts, more than half had risen by most of 8 a second within the minute before.
-    assert sudden.peaks.all_rises.quantile(0.9) == pytest.approx(8.0, rel=0.15)
+    assert sudden.histogram.all_rises.quantile(0.9) == pytest.approx(8.0, rel=0.15)
     # A slow ramp, 0.01 a second more each second: within 60 s and the minute that is looked at, 1.2.
     assert 0.5 < ramp(60.0, 0.9) <= 1.3
 
@@ -136,13 +130,13 @@ def ramp(horizon_s: float, q: float = 0.5) -> float:
     demand = Demand().add(NOW, 0)
     for second in range(1, 901):
         demand = demand.add(NOW + second, 0.01 * second, horizon_s)
-    return demand.peaks.all_rises.quantile(q)
+    return demand.histogram.all_rises.quantile(q)
 
 
 @pytest.mark.parametrize(
     ("start_s", "buckets"), [(0.1, 2), (3.0, 2), (10.0, 2), (10.1, 3), (20.0, 4), (60.0, 12), (900.0, 12)]
 )
-def test_a_rate_is_read_over_as_long_as_a_replica_takes_to_start(start_s: float, buckets: int) -> None:
+def test_a_rate_is_read_over_one_start(start_s: float, buckets: int) -> None:
     assert window_buckets(start_s) == buckets
     demand = Demand().add(NOW, 0, start_s)
     for second in range(1, 91):  # 20 a second in the last ten seconds
@@ -155,12 +149,12 @@ def test_a_rise_is_remembered_by_the_demand_it_rose_from() -> None:
     sudden = bursts(Demand().add(NOW, 0), 4, 240, rps=8.0)
     busy = steady(3600, 8.0, history=sudden)
 
-    assert busy.peaks.all_rises.quantile(0.9) == 0.0  # of all requests, few came in bursts
-    assert busy.peaks.rises_from(0.0).quantile(0.9) == pytest.approx(8.0, rel=0.15)
-    assert busy.peaks.rises_from(8.0).quantile(0.9) == 0.0
+    assert busy.histogram.all_rises.quantile(0.9) == 0.0  # of all requests, few came in bursts
+    assert busy.histogram.rises_from(0.0).quantile(0.9) == pytest.approx(8.0, rel=0.15)
+    assert busy.histogram.rises_from(8.0).quantile(0.9) == 0.0
 
 
-def test_a_rise_is_read_over_a_start_and_no_less_than_ten_seconds() -> None:
+def test_a_rise_is_read_over_at_least_ten_seconds() -> None:
     # Over a start and half a window: 0.15, 0.9 and 2.1.
     assert ramp(3.0) == ramp(10.0) == pytest.approx(0.15, rel=0.06)
     assert (ramp(60.0), ramp(180.0)) == (pytest.approx(0.9, rel=0.06), pytest.approx(2.1, rel=0.06))
@@ -168,17 +162,17 @@ def test_a_rise_is_read_over_a_start_and_no_less_than_ten_seconds() -> None:
 
 def test_a_rise_is_not_read_from_before_observation_began() -> None:
     # A stream that is already there when observation begins has not risen to where it is.
-    assert steady(100, 8.0).peaks.rises == {}
+    assert steady(100, 8.0).histogram.rises == {}
     # Nor has it later, against a minute of which only a part was observed.
-    assert steady(300, 8.0).peaks.all_rises.quantile(1.0) == 0.0
+    assert steady(300, 8.0).histogram.all_rises.quantile(1.0) == 0.0
 
 
-def test_a_long_cold_start_is_looked_back_over_no_further_than_its_bound() -> None:
+def test_buckets_of_a_long_start_are_bounded() -> None:
     demand = Demand().add(NOW, 0)
     for second in range(1, 1801):
         demand = demand.add(NOW + second, 2.0, horizon_s=1e9)
 
-    assert demand.peaks.all_rises.quantile(0.9) == 0.0
+    assert demand.histogram.all_rises.quantile(0.9) == 0.0
     assert len(demand.buckets) == MAX_BUCKETS >= LONGEST_HORIZON_S / BUCKET_S + 24
 
 

@@ -1,26 +1,22 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.learning.demand import Demand
-from serve_app.learning.feedback import (
-    Latency,
-    Measured,
-    latency,
-    learn_interference,
-    measure,
-    remember_ready,
-)
-from serve_app.learning.state import PolicyState
-from serve_app.policy.capacity_model import Mix, StepTime, slow_share
+from serve_app.learning.feedback import learn_headroom, learn_interference, remember_ready, ttft_missed
+from serve_app.learning.observe import latency, observe
+from serve_app.learning.state import Minute, PolicyState
+from serve_app.policy.capacity_model import Mix, Sizing, StepTime, slow_share
+from serve_app.policy.inputs import Latency, Observation
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs
-from serve_app.wire.signals import EngineSignals
-from tests.policy.build import NOW
+from serve_app.wire.signals import EngineSignals, Reading
+from tests.policy.build import NOW, snapshot
 
 KNOBS = Knobs(ttft_target_s=0.2, itl_target_s=0.025, ttft_percentile=95)
-ITL_LIMIT_S = 0.025
+MIX = Mix(prompt_tokens=1000, output_tokens=128)
+SIZING = Sizing(StepTime(0.0115, 0.00012, 1.2e-7, 5e-5), MIX, KNOBS, itl_rps=3.0)
 
 
 def latencies(queue_s: float, prefill_s: float, itl_s: float, count: float = 100.0) -> EngineSignals:
@@ -35,190 +31,206 @@ def latencies(queue_s: float, prefill_s: float, itl_s: float, count: float = 100
     return EngineSignals(ttft_count=count, itl_count=count, **values)
 
 
-# What is measured.
+def seen(*reports: EngineSignals) -> Observation:
+    return observe(snapshot(*[Reading(report, 0.2) for report in reports]), PolicyState(), NOW)[0]
 
 
-def test_only_the_wait_that_prefill_leaves_room_for_counts_against_the_replicas() -> None:
-    # 0.2 s less 0.05 s of prefill: a wait of 0.16 s is a miss and one of 0.14 s is none.
-    assert measure([latencies(0.16, 0.05, 0.01)], KNOBS, ITL_LIMIT_S).ttft_missed > 0.5
-    assert measure([latencies(0.14, 0.05, 0.01)], KNOBS, ITL_LIMIT_S).ttft_missed == 0.0
+# The share of requests that miss the TTFT target.
 
 
-def test_beside_a_prefill_longer_than_the_target_a_wait_of_half_of_it_is_none() -> None:
-    measured = measure([latencies(0.10, 0.21, 0.01)], KNOBS, ITL_LIMIT_S)
+@pytest.mark.parametrize(
+    ("queue_s", "prefill_s", "misses"),
+    [
+        (0.16, 0.05, True),  # 0.05 s of prefill leave 0.15 s of the target
+        (0.14, 0.05, False),
+        (0.11, 0.21, True),  # beside a prefill longer than the target, half of the prefill may be waited
+        (0.10, 0.21, False),
+    ],
+)
+def test_only_waits_that_prefill_leaves_no_room_for_are_missed(
+    queue_s: float, prefill_s: float, misses: bool
+) -> None:
+    assert (ttft_missed(seen(latencies(queue_s, prefill_s, 0.01)), KNOBS) > 0.5) is misses
 
-    assert not measured.ttft_feasible
-    assert measured.ttft_missed == 0.0
-    assert measure([latencies(0.11, 0.21, 0.01)], KNOBS, ITL_LIMIT_S).ttft_missed > 0.5
 
-
-def test_a_few_long_prompts_do_not_call_off_the_target_of_the_others() -> None:
+def test_a_few_long_prompts_do_not_loosen_the_target_of_the_others() -> None:
     mixed = replace(latencies(0.3, 0.05, 0.01), ttft_prefill_p95_s=0.9, ttft_prefill_p99_s=1.5)
 
-    measured = measure([mixed], KNOBS, ITL_LIMIT_S)
-
-    assert measured.ttft_feasible
-    assert measured.ttft_missed > 0.4
-
-
-def test_inter_token_latencies_are_held_against_the_limit_that_the_fleet_is_sized_for() -> None:
-    slow = latencies(0.0, 0.05, 0.03)
-
-    assert measure([slow], KNOBS, 0.025).itl_missed > 0.5
-    assert measure([slow], KNOBS, 0.031).itl_missed == 0.0
-
-
-def test_nothing_measured_is_nothing_missed() -> None:
-    measured = measure([], KNOBS, ITL_LIMIT_S)
-
-    assert (measured.ttft_missed, measured.itl_missed, measured.ttft_feasible) == (0.0, 0.0, True)
-
-
-# What follows from it.
-
-
-def settled(**rest: object) -> PolicyState:
-    """A fleet looked at a second ago, under four requests a second."""
-    demand = Demand().add(NOW - 100, 0)
-    for second in range(100):
-        demand = demand.add(NOW - 99 + second, 4)
-    return replace(PolicyState(since=NOW - 100, last_at=NOW - 1, demand=demand), **rest)
+    assert ttft_missed(seen(mixed), KNOBS) > 0.4
+    assert ttft_missed(seen(), KNOBS) == 0.0
 
 
 # Late tokens.
 
-A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
-MIX = Mix(prompt_tokens=1000, output_tokens=128)
-TENTH_LATE = measure(
-    [
-        replace(
-            latencies(0.0, 0.05, 0.012, count=3000),
-            **{f"itl_p{p}_s": 0.025 if p == 90 else 0.05 for p in ITL_PERCENTILES if p >= 90},
-        )
-    ],
-    KNOBS,
-    ITL_LIMIT_S,
-)
+LATE = seen(latencies(0.0, 0.05, 0.012, count=3000))
 
 
-def learned(state: PolicyState, measured: Measured, seconds: int, every_s: int = 1) -> PolicyState:
+def settled(**rest: Any) -> PolicyState:
+    """A fleet that was decided on a second ago."""
+    return PolicyState(**{"since": NOW - 100, "last_at": NOW - 1, "ready_mean": 2.0, **rest})
+
+
+def learned(state: PolicyState, seconds: int, every_s: int = 1) -> PolicyState:
+    """The state after so long with a tenth of 100 tokens a second late, at 4 requests/s."""
     for second in range(0, seconds, every_s):
-        state = learn_interference(state, measured, KNOBS, A100, MIX, 4.0, NOW + second)
-        state = replace(state, last_at=NOW + second)
+        state = replace(learn_interference(state, LATE, 0.1, SIZING, 4.0, NOW + second), last_at=NOW + second)
     return state
 
 
-def test_late_tokens_are_added_up_as_they_come_and_as_they_were_expected() -> None:
-    assert TENTH_LATE.itl_missed == pytest.approx(0.1)
-    expected = slow_share(A100, MIX, KNOBS.itl_target_s, 4.0 / 2.0)  # four a second, on two replicas
+def test_late_tokens_add_up_as_measured_and_as_expected() -> None:
+    expected = slow_share(SIZING.step, MIX, KNOBS.itl_target_s, 4.0 / 2.0)  # four a second, on two replicas
 
-    state = learned(settled(ready_mean=2.0), TENTH_LATE, 1)
+    state = learned(settled(), 1)
 
-    # 3,000 tokens in the last 30 s are 100 a second, and ten of them late.
     assert state.late_tokens == pytest.approx(10)
     assert state.late_tokens_expected == pytest.approx(100 * expected)
     assert state.interference == pytest.approx((10 + 1000) / (100 * expected + 1000))
-
-
-def test_what_is_learned_of_late_tokens_is_their_ratio_in_the_long_run() -> None:
-    expected = slow_share(A100, MIX, KNOBS.itl_target_s, 4.0 / 2.0)
-    state = learned(settled(ready_mean=2.0), TENTH_LATE, 10 * 3600, every_s=10)
-
-    # An hour's memory of 100 tokens a second holds 36,000 late ones: the prior of 1,000 is hardly felt.
+    # An hour's memory of 100 tokens a second holds 36,000 late ones, so the prior of 1,000 hardly counts.
+    state = learned(settled(), 10 * 3600, every_s=10)
     assert state.late_tokens == pytest.approx(36_000, rel=0.01)
     assert state.interference == pytest.approx((36_000 + 1000) / (360_000 * expected + 1000), rel=0.01)
 
 
 @pytest.mark.parametrize(
-    ("state", "measured"),
+    ("state", "observation"),
     [
-        (settled(ready_mean=0.0), TENTH_LATE),  # none ready
-        (settled(ready_mean=2.0, last_at=None), TENTH_LATE),
-        (settled(ready_mean=2.0, last_at=NOW + 9), TENTH_LATE),  # a clock set back
-        (settled(ready_mean=1.0), TENTH_LATE),  # overloaded: late because of those before
-        (settled(ready_mean=2.0), measure([latencies(0, 0.05, 0.05, count=19)], KNOBS, ITL_LIMIT_S)),
+        (settled(ready_mean=0.0), LATE),
+        (settled(last_at=None), LATE),
+        (settled(last_at=NOW + 9), LATE),
+        (settled(ready_mean=1.0), LATE),
+        (settled(), seen(latencies(0, 0.05, 0.05, count=19))),
     ],
     ids=["none ready", "no decision before", "clock set back", "overload", "few tokens"],
 )
-def test_what_says_nothing_of_late_tokens_teaches_nothing(state: PolicyState, measured: Measured) -> None:
-    assert learn_interference(state, measured, KNOBS, A100, MIX, 4.0, NOW) == state
+def test_late_tokens_that_say_nothing_about_the_model_teach_nothing(
+    state: PolicyState, observation: Observation
+) -> None:
+    assert learn_interference(state, observation, 0.1, SIZING, 4.0, NOW) == state
 
 
-def test_a_ratio_below_one_goes_on_learning_at_the_load_that_it_makes_fleets_for() -> None:
+def test_a_ratio_below_one_goes_on_learning_at_a_higher_load() -> None:
     """At 0.6 a fleet is loaded until 8 % of late tokens are expected: with the bound at 5 it stayed there."""
-    load = 4.3
-    assert 0.05 < slow_share(A100, MIX, KNOBS.itl_target_s, load) < 0.08
+    assert 0.05 < slow_share(SIZING.step, MIX, KNOBS.itl_target_s, 4.3) < 0.08
     state = settled(ready_mean=1.0, late_tokens=2_000.0, late_tokens_expected=4_000.0)
     assert state.interference == pytest.approx(0.6)
 
-    after = learn_interference(state, TENTH_LATE, KNOBS, A100, MIX, load, NOW)
+    after = learn_interference(state, LATE, 0.1, SIZING, 4.3, NOW)
 
     assert after.late_tokens > state.late_tokens
 
 
-def test_replicas_are_averaged_over_the_time_that_latencies_are_of() -> None:
-    state = remember_ready(settled(), 2, NOW)
-    assert state.ready_mean == 2.0  # the first seen is no mean yet
+def test_ready_replicas_are_averaged_over_the_time_of_the_latencies() -> None:
+    first = remember_ready(PolicyState(), 2, NOW)
+    later = remember_ready(replace(first, last_at=NOW - 10), 4, NOW)
 
-    state = replace(state, last_at=NOW - 10)
-    assert remember_ready(state, 4, NOW).ready_mean == pytest.approx(4 - 2 * 2.718 ** (-10 / 30), rel=1e-3)
-    assert remember_ready(state, 0, NOW).ready_mean == 0.0
+    assert (first.ready_mean, remember_ready(first, 0, NOW).ready_mean) == (2.0, 0.0)
+    assert later.ready_mean == pytest.approx(4 - 2 * 2.718 ** (-10 / 30), rel=1e-3)
 
 
-def test_percentiles_are_weighted_by_how_much_each_replica_observed() -> None:
+# Latencies of many replicas.
+
+
+def test_percentiles_are_weighted_by_each_replicas_observations() -> None:
     one = EngineSignals(itl_count=300, itl_p50_s=0.010, itl_p95_s=0.020)
     other = EngineSignals(itl_count=100, itl_p50_s=0.030, itl_p95_s=0.060)
 
     both = latency([one, other, EngineSignals()], "itl")
 
-    assert both.count == 400
-    assert (both.at(50), both.at(95)) == (pytest.approx(0.015), pytest.approx(0.030))
-
-
-def test_nobody_having_observed_anything_is_no_latency() -> None:
-    assert latency([], "itl").count == 0
-    assert latency([EngineSignals()], "ttft_queue").share_above(0.0) == 0.0
+    assert (both.count, both.at(50), both.at(95)) == (400, pytest.approx(0.015), pytest.approx(0.030))
+    assert (latency([], "itl").count, latency([EngineSignals()], "ttft_queue").share_above(0.0)) == (0, 0.0)
 
 
 @pytest.mark.parametrize(
     ("limit_s", "share"),
     [(0.5, 0.75), (1.0, 0.5), (1.5, 0.3), (2.0, 0.1), (3.0, 0.05), (4.0, 0.03), (5.0, 0.0), (9.0, 0.0)],
 )
-def test_the_share_above_a_limit_is_read_off_between_the_percentiles(limit_s: float, share: float) -> None:
-    seen = Latency(PERCENTILES, ((100.0, 1.0, 2.0, 3.0, 5.0),), 100.0)
-
-    assert seen.share_above(limit_s) == pytest.approx(share)
-
-
-def test_the_share_of_a_limit_below_everything_is_all() -> None:
+def test_share_above_a_limit_is_interpolated_between_percentiles(limit_s: float, share: float) -> None:
+    observed = Latency(PERCENTILES, ((100.0, 1.0, 2.0, 3.0, 5.0),), 100.0)
     same = Latency(PERCENTILES, ((100.0, 1.0, 1.0, 1.0, 1.0),), 100.0)
 
-    assert same.share_above(0.0) == 1.0
-    assert same.share_above(1.0) == 0.0
+    assert observed.share_above(limit_s) == pytest.approx(share)
+    assert (same.share_above(0.0), same.share_above(1.0)) == (1.0, 0.0)
 
 
-def test_the_share_is_that_of_each_replica_and_not_of_their_mean_percentiles() -> None:
+def test_share_above_a_limit_is_not_that_of_mean_percentiles() -> None:
     # One replica decodes in 10 ms, one in 30: half of 400 are above 20 ms. Their mean percentiles are 20 ms.
     fast = EngineSignals(itl_count=200, **{f"itl_p{p}_s": 0.010 for p in ITL_PERCENTILES})
     slow = EngineSignals(itl_count=200, **{f"itl_p{p}_s": 0.030 for p in ITL_PERCENTILES})
 
     # Of the slow one's a third of the lower half is taken to lie below: (1 - 0.5 * 20 / 30) / 2
     assert latency([fast, slow], "itl").share_above(0.020) == pytest.approx(1 / 3)
-    assert latency([fast, slow], "itl").at(50) == pytest.approx(0.020)
-
-
-def test_inter_token_latencies_are_read_off_between_more_percentiles() -> None:
     # 3 % also prefill: between the 97th percentile and the 98th the latency jumps from 13 to 60 ms.
-    values = {f"itl_p{p}_s": 0.013 if p <= 97 else 0.060 for p in ITL_PERCENTILES}
-
-    share = latency([EngineSignals(itl_count=1000, **values)], "itl").share_above(0.025)
-
+    jump = {f"itl_p{p}_s": 0.013 if p <= 97 else 0.060 for p in ITL_PERCENTILES}
+    share = latency([EngineSignals(itl_count=1000, **jump)], "itl").share_above(0.025)
     assert share == pytest.approx(0.03 - 0.01 * 12 / 47)
 
 
 @given(st.lists(st.lists(st.floats(0, 1e15), min_size=5, max_size=5), max_size=4), st.floats(0, 1e15))
-def test_percentiles_out_of_order_come_to_a_share_all_the_same(rows: list[list[float]], limit: float) -> None:
+def test_percentiles_out_of_order_still_give_a_share(rows: list[list[float]], limit: float) -> None:
     rows = [[count + 1.0, *rest] for count, *rest in rows]
-    seen = Latency(PERCENTILES, tuple(tuple(row) for row in rows), sum(row[0] for row in rows))
+    observed = Latency(PERCENTILES, tuple(tuple(row) for row in rows), sum(row[0] for row in rows))
 
-    assert 0.0 <= seen.share_above(limit) <= 1.0
+    assert 0.0 <= observed.share_above(limit) <= 1.0
+
+
+# The headroom.
+
+FEW = seen(latencies(0.0, 0.05, 0.01, count=9))
+MANY = seen(latencies(0.0, 0.05, 0.01))
+FINE, LATE_REQUESTS, LATE_TOKENS = (0.04, 0.04), (0.06, 0.0), (0.0, 0.06)
+
+
+def headroom_after(
+    seconds: int,
+    missed: tuple[float, float],
+    *,
+    observation: Observation = MANY,
+    ready: int = 4,
+    before: int | None = None,
+    load: float = 4.0,
+    start_s: float = 60.0,
+    knobs: Knobs = KNOBS,
+    headroom: float = 0.0,
+) -> float:
+    """The headroom after so long with these misses, from the beginning of a minute with `before` replicas."""
+    minute = Minute(NOW - 1, ready if before is None else before)
+    state = PolicyState(last_at=NOW - 1, minute=minute, learned_headroom=headroom)
+    for second in range(seconds):
+        state = learn_headroom(state, observation, missed, knobs, ready, load, start_s, NOW + second)
+        state = replace(state, last_at=NOW + second)
+    return state.learned_headroom
+
+
+@pytest.mark.parametrize("missed", [LATE_REQUESTS, LATE_TOKENS])
+def test_a_minute_that_misses_its_targets_adds_headroom_at_its_end(missed: tuple[float, float]) -> None:
+    assert headroom_after(59, missed) == 0.0
+    assert headroom_after(60, missed) == headroom_after(119, missed) == pytest.approx(0.35 * 0.99)
+    assert headroom_after(3600, missed) == 2.0
+
+
+@pytest.mark.parametrize(("slo_attainment", "minutes"), [(0.99, 99), (0.9, 9)])
+def test_headroom_of_one_miss_lasts_as_long_as_the_slo_allows(slo_attainment: float, minutes: int) -> None:
+    knobs = KNOBS.model_copy(update={"slo_attainment": slo_attainment})
+    step = 0.35 * slo_attainment
+    assert headroom_after(60, LATE_TOKENS, knobs=knobs) == pytest.approx(step)
+    for seconds, left in ((60 * minutes, 0.0), (30 * minutes, step / 2), (7200, 0.0)):
+        after = headroom_after(seconds, FINE, knobs=knobs, headroom=step)
+        assert after == pytest.approx(left, abs=step / minutes)
+
+
+def test_minutes_missed_during_one_long_start_count_as_one_error() -> None:
+    assert headroom_after(180, LATE_TOKENS, start_s=180.0) == pytest.approx(headroom_after(60, LATE_TOKENS))
+
+
+def test_minutes_with_few_requests_leave_the_headroom_as_it_is() -> None:
+    assert headroom_after(120, (0.5, 0.5), observation=FEW, headroom=0.3) == 0.3
+
+
+def test_a_miss_that_no_headroom_would_have_prevented_teaches_nothing() -> None:
+    # Four replicas with the most headroom there may be carry the load of eight.
+    assert headroom_after(60, LATE_TOKENS, load=8.0) > 0.0
+    assert headroom_after(60, LATE_TOKENS, load=8.1) == 0.0
+    assert headroom_after(60, LATE_TOKENS, ready=0, load=0.1) == 0.0
+    # Twelve replicas that came within the minute count only where a start is shorter than the minute.
+    assert headroom_after(60, LATE_TOKENS, ready=12, before=1, load=10.0, start_s=3.0) > 0.0
+    assert headroom_after(60, LATE_TOKENS, ready=12, before=1, load=10.0, start_s=75.0) == 0.0

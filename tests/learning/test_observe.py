@@ -40,7 +40,7 @@ def test_fresh_reports_add_up() -> None:
         ({"running_requests": -5, "waiting_tokens": -1}, 0, 0),  # negative numbers count as nothing
     ],
 )
-def test_what_is_open_on_the_data_plane_and_not_yet_in_the_engine_counts_as_running(
+def test_requests_open_on_the_data_plane_count_as_running(
     signals: dict[str, float], running: float, waiting_tokens: float
 ) -> None:
     seen, _ = observe(snapshot(engine(**signals)), PolicyState(), NOW)
@@ -51,7 +51,7 @@ def test_what_is_open_on_the_data_plane_and_not_yet_in_the_engine_counts_as_runn
 # Absent, stale and zero are three different things.
 
 
-def test_a_ready_replica_without_a_report_is_unknown_not_idle() -> None:
+def test_a_ready_replica_without_a_report_is_unknown() -> None:
     seen, state = observe(snapshot(engine(), ready=2), PolicyState(), NOW)
 
     assert seen.unknown_engines == 1
@@ -70,7 +70,7 @@ def test_a_stale_report_is_no_report_and_the_decision_says_so() -> None:
     assert seen.ages_s["e1"] == pytest.approx(10.1)
 
 
-def test_a_report_of_zeros_is_known_to_be_idle_and_a_silent_ingress_is_not() -> None:
+def test_only_a_report_of_zeros_is_idle() -> None:
     seen, state = observe(snapshot(engine(), engine()), PolicyState(), NOW)
 
     assert (seen.idle, state.idle_since) == (True, NOW)
@@ -84,7 +84,7 @@ def test_a_report_of_zeros_is_known_to_be_idle_and_a_silent_ingress_is_not() -> 
 @pytest.mark.parametrize(
     "field", ["running_requests", "waiting_tokens", "itl_p99_s", "finished_requests_total"]
 )
-def test_a_report_with_a_number_that_is_none_is_not_believed_at_all(bad: float, field: str) -> None:
+def test_a_report_with_a_number_that_is_not_finite_is_unused(bad: float, field: str) -> None:
     seen, _ = observe(snapshot(engine(), engine(**{field: bad})), PolicyState(), NOW)
 
     assert seen.unknown_engines == 1
@@ -127,7 +127,7 @@ def after(*seen: Snapshot) -> PolicyState:
 
 
 @pytest.mark.parametrize("seen", [[with_totals(1e6, 1e6)], [with_totals(100, 90), with_totals(3, 2)]])
-def test_at_the_first_look_the_past_is_unknown_and_a_total_that_falls_counts_nothing(
+def test_first_totals_and_falling_totals_count_nothing(
     seen: list[Snapshot],
 ) -> None:
     state = after(*seen)
@@ -135,7 +135,7 @@ def test_at_the_first_look_the_past_is_unknown_and_a_total_that_falls_counts_not
     assert (sum(state.demand.buckets), state.sums.finished) == (0, 0)
 
 
-def test_an_older_report_that_follows_a_newer_one_counts_no_arrival_twice() -> None:
+def test_an_older_report_after_a_newer_one_counts_no_arrival_twice() -> None:
     # A report sent at a cold start is newer than what Ray sends next; see `ColdReports` of the ingress.
     state = after(with_totals(100), with_totals(107), with_totals(103), with_totals(109))
 
@@ -152,7 +152,7 @@ def test_what_came_between_two_looks_is_the_difference_of_the_totals() -> None:
     assert state.sums.mix().computed_share == pytest.approx(0.8)
 
 
-def test_a_replica_that_was_away_for_a_moment_does_not_bring_its_whole_past_along() -> None:
+def test_a_replica_that_was_away_counts_from_its_return() -> None:
     # A change of `user_config` takes ingress replicas out of Ray's running ones for a second or two.
     away = Snapshot(target=1, ready=0, ingress_ready=0)
 
@@ -213,7 +213,7 @@ def test_idle_begins_with_the_last_work_and_not_before() -> None:
     assert state.idle_since == NOW + 3
 
 
-def test_a_replica_that_says_nothing_for_once_interrupts_the_idle_time() -> None:
+def test_a_silent_replica_interrupts_the_idle_time() -> None:
     _, idle = observe(snapshot(engine()), PolicyState(), NOW)
     _, unknown = observe(snapshot(engine(age_s=11)), idle, NOW + 1)
     _, again = observe(snapshot(engine()), unknown, NOW + 2)
@@ -221,7 +221,7 @@ def test_a_replica_that_says_nothing_for_once_interrupts_the_idle_time() -> None
     assert (idle.idle_since, unknown.idle_since, again.idle_since) == (NOW, None, NOW + 2)
 
 
-def test_the_size_of_the_kv_cache_is_remembered_while_nobody_is_up_to_say_it() -> None:
+def test_the_size_of_the_kv_cache_is_remembered_at_zero_replicas() -> None:
     _, state = observe(snapshot(engine(kv_cache_tokens=123_456)), PolicyState(), NOW)
     seen, _ = observe(snapshot(), state, NOW + 1)
 

@@ -15,7 +15,7 @@ def test_before_anything_has_come_the_mix_is_the_prior() -> None:
     assert MixSums().tokens_per_byte == 0.25
 
 
-def test_before_the_first_request_has_finished_prompts_are_guessed_from_bytes() -> None:
+def test_prompts_are_estimated_from_bytes_before_the_first_end() -> None:
     sums = MixSums().add(MixSums(arrivals=10, bytes=80_000), 1.0)
 
     assert sums.mix().prompt_tokens == 2000  # four bytes a token
@@ -39,7 +39,7 @@ def test_old_requests_fade_from_the_mix() -> None:
     assert all_.mix().prompt_tokens == pytest.approx(300)
 
 
-def test_a_mix_that_changes_is_seen_within_minutes_however_few_the_requests() -> None:
+def test_a_changed_mix_is_seen_within_minutes() -> None:
     """At 3 requests/s, over 5,000 requests, half of a change took twenty minutes to be seen."""
     sums = MixSums()
     for tokens, minutes in ((250, 60), (2000, 4)):
@@ -110,9 +110,9 @@ def test_a_state_comes_back_from_json_as_it_was() -> None:
     assert state.demand.buckets
     assert state.engine_totals
     assert state.queue
-    assert state.peaks
-    assert state.demand.peaks.levels
-    assert state.demand.peaks.rises
+    assert state.recent_needs
+    assert state.demand.histogram.levels
+    assert state.demand.histogram.rises
     assert state.late_tokens > 0
     assert state.late_tokens_expected > 0
     assert state.ready_mean > 0
@@ -131,7 +131,7 @@ def test_what_a_fit_began_with_comes_back() -> None:
     assert restore(json.loads(json.dumps(state.document()))) == state
 
 
-def test_late_tokens_are_what_the_model_expects_until_measured_otherwise() -> None:
+def test_interference_is_one_until_late_tokens_are_measured() -> None:
     assert PolicyState().interference == 1.0
     # 3,000 late where 1,000 were expected, and a thousand by which the model is trusted: 4 to 2.
     assert PolicyState(late_tokens=3000.0, late_tokens_expected=1000.0).interference == pytest.approx(2.0)
@@ -144,25 +144,34 @@ def test_late_tokens_are_what_the_model_expects_until_measured_otherwise() -> No
     "damage",
     [
         lambda plain: plain.pop("demand"),
-        lambda plain: plain.pop("peaks"),
-        lambda plain: plain["demand"].pop("peaks"),  # as before demand was remembered by requests
+        lambda plain: plain.pop("recent_needs"),
+        lambda plain: plain["demand"].pop("histogram"),
         lambda plain: plain.pop("late_tokens"),
-        lambda plain: plain["demand"]["peaks"]["levels"].update(many=1.0),
-        lambda plain: next(iter(plain["demand"]["peaks"]["rises"].values())).pop("squares"),
+        lambda plain: plain["demand"]["histogram"]["levels"].update(many=1.0),
+        lambda plain: next(iter(plain["demand"]["histogram"]["rises"].values())).pop("squares"),
         lambda plain: plain.update(since="yesterday"),
         lambda plain: plain.update(learned_headroom=None),
-        lambda plain: plain.update(a_field_of_tomorrow=1),
         lambda plain: plain["service"].update(gram=[1.0] * 9),
         lambda plain: plain["service"].update(gram=[0.0] * 16),
-        lambda plain: plain["sums"].update(more=1.0),
         lambda plain: plain.update(queue=[[1.0, 2.0]]),
         lambda plain: plain["engine_totals"].update(e0=[1.0, 2.0]),
         lambda plain: plain["ingress_totals"].update(i0=[1.0]),
     ],
 )
-def test_a_document_of_another_version_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
+def test_a_damaged_or_incomplete_document_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
     plain = json.loads(json.dumps(lived().document()))
     damage(plain)
 
     with pytest.raises((TypeError, ValueError, KeyError)):
         restore(plain)
+
+
+def test_a_document_of_an_earlier_version_is_restored() -> None:
+    """Two fields were called `peaks`, and a field was removed."""
+    state = lived()
+    plain = json.loads(json.dumps(state.document()))
+    plain["peaks"] = plain.pop("recent_needs")
+    plain["demand"]["peaks"] = plain["demand"].pop("histogram")
+    plain["daily"] = {"closed": [1.0, None], "filling": 2.0}
+
+    assert restore(plain) == state

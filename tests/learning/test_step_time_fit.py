@@ -48,14 +48,14 @@ def capacity(step: StepTime) -> float:
     return capacity_rps(step, MIX, KNOBS, NO_LIMIT)
 
 
-def test_before_the_first_step_the_prior_is_an_a100_with_a_7b_model() -> None:
+def test_the_prior_is_an_a100_with_a_7b_model() -> None:
     assert astuple(StepTimeFit().step_time()) == pytest.approx(astuple(A100))
 
 
 @pytest.mark.parametrize(
     "step", [A100, StepTime(0.004, 0.00027, 4.3e-7, 6.4e-5), StepTime(0.064, 4e-5, 5.1e-7, 0.0)]
 )
-def test_a_fit_that_starts_with_a_step_time_takes_a_replica_for_it_until_it_sees_steps(
+def test_a_fit_returns_its_starting_step_time_before_any_step(
     step: StepTime,
 ) -> None:
     assert astuple(StepTimeFit.starting_with(step).step_time()) == pytest.approx(astuple(step))
@@ -75,7 +75,7 @@ def test_values_too_small_to_be_measured_can_still_be_learned() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_start_wrong_by_two_is_outweighed_by_ten_seconds_of_steps(factor: float) -> None:
+def test_ten_seconds_of_steps_outweigh_wrong_starting_values(factor: float) -> None:
     start = StepTimeFit.starting_with(StepTime(*(value * factor for value in astuple(A100))))
 
     found = learned(seconds_of_steps(A100, 10, batches=(4, 12)), start)
@@ -90,7 +90,7 @@ def test_a_step_without_samples_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
-def test_the_coefficients_are_recovered_from_noisy_means_whatever_the_prior(factor: float) -> None:
+def test_coefficients_are_recovered_from_noisy_means(factor: float) -> None:
     truth = StepTime(*(value * factor for value in astuple(A100)))
 
     found = learned(seconds_of_steps(truth, 300, noise_s=0.0005))
@@ -110,7 +110,7 @@ def test_after_a_minute_a_prior_wrong_by_two_costs_little_capacity(factor: float
     assert capacity(found) == pytest.approx(capacity(truth), rel=0.1)
 
 
-def test_a_coefficient_that_would_be_negative_is_zero_and_the_others_make_up_for_it() -> None:
+def test_a_negative_coefficient_becomes_zero() -> None:
     # Steps that get shorter as the batch grows: no engine does that, noise can.
     samples = [(60.0, 0.030 - 0.0005 * batch, float(batch), 0.0, 0.0) for batch in (1, 5, 10, 20) * 50]
 
@@ -121,7 +121,7 @@ def test_a_coefficient_that_would_be_negative_is_zero_and_the_others_make_up_for
     assert found.base_s == pytest.approx(0.030 - 0.0005 * 9, rel=0.05)
 
 
-def test_a_constant_load_does_not_wear_away_what_other_loads_have_taught() -> None:
+def test_a_constant_load_keeps_what_other_loads_have_taught() -> None:
     truth = StepTime(0.006, 0.00006, 6e-8, 2.5e-5)
     model = taught(StepTimeFit(), seconds_of_steps(truth, 120))
 
@@ -132,7 +132,7 @@ def test_a_constant_load_does_not_wear_away_what_other_loads_have_taught() -> No
     assert astuple(later) == pytest.approx(astuple(truth), rel=0.05)
 
 
-def test_new_hardware_is_learned_over_the_old_to_a_fifth_in_twenty_minutes() -> None:
+def test_new_hardware_is_learned_within_twenty_minutes() -> None:
     faster = StepTime(*(value / 2 for value in astuple(A100)))
     model = taught(StepTimeFit(), seconds_of_steps(A100, 1800))
 
@@ -141,7 +141,7 @@ def test_new_hardware_is_learned_over_the_old_to_a_fifth_in_twenty_minutes() -> 
     assert capacity(found) == pytest.approx(capacity(faster), rel=0.2)
 
 
-def test_a_hundred_replicas_at_once_teach_what_they_teach_one_by_one() -> None:
+def test_a_hundred_replicas_at_once_teach_the_same() -> None:
     samples = seconds_of_steps(A100, 100)
 
     together = StepTimeFit().learn(samples).step_time()

@@ -164,8 +164,8 @@ class FakeApplication:
         self.state.register(cast(AutoscalingPolicy, _InProcess(policy)))
         self.policy: ServePolicy = self.state._policy.__wrapped__  # type: ignore[union-attr]
         assert isinstance(self.policy, policy)
-        self.policy._mailbox = self.mailbox  # type: ignore[assignment]
-        self.policy._metrics = self.metrics  # type: ignore[assignment]
+        self.policy.mailbox = self.mailbox  # type: ignore[assignment]
+        self.policy.metrics = self.metrics  # type: ignore[assignment]
         self.targets: dict[str, int] = {INGRESS: 1}
         self.targets |= {engine_name(model): 0 for model in models}
         self.targets |= dict.fromkeys(others, 1)

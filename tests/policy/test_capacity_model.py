@@ -26,7 +26,7 @@ KNOBS = Knobs(ttft_target_s=0.2, itl_target_s=0.025)
 NO_LIMIT = 0.0
 
 
-def test_an_a100_replica_takes_about_four_requests_a_second_of_a_thousand_tokens() -> None:
+def test_an_a100_serves_four_requests_a_second_of_1000_tokens() -> None:
     assert capacity_rps(A100, MIX, KNOBS, NO_LIMIT) == pytest.approx(3.75, rel=0.02)
     # One that generates nothing has no inter-token latency to miss.
     embedding = Mix(prompt_tokens=1000, output_tokens=1.0)
@@ -36,7 +36,7 @@ def test_an_a100_replica_takes_about_four_requests_a_second_of_a_thousand_tokens
 # Late tokens.
 
 
-def test_the_share_of_late_tokens_is_that_of_steps_with_a_long_prompt() -> None:
+def test_late_tokens_are_those_of_steps_with_long_prompts() -> None:
     # A request takes 128 * (0.12 + 0.128) ms of decoding and 50 ms of prefill beyond the base: 81.7 ms. At 3
     # a second the mean step is 11.5 / (1 - 0.245) = 15.2 ms, 5.85 run, and a decoding step takes
     # 11.5 + 5.85 * 0.248 = 12.95 ms. 12.05 ms are left: exp(-12.05 / 50) = 0.786 of the prompts are too long.
@@ -44,7 +44,7 @@ def test_the_share_of_late_tokens_is_that_of_steps_with_a_long_prompt() -> None:
     assert slow_share(A100, MIX, 0.025, 3.0) == pytest.approx(0.036, rel=0.01)
 
 
-def test_an_idle_replica_has_none_and_an_overloaded_one_has_nothing_else() -> None:
+def test_an_overloaded_replica_has_only_late_tokens() -> None:
     assert slow_share(A100, MIX, 0.025, 0.0) == 0.0
     assert slow_share(A100, MIX, 0.025, 12.0) == 1.0  # 12 * 81.7 ms in a second
     assert slow_share(A100, MIX, 0.011, 1.0) == 1.0  # less than a step
@@ -73,7 +73,7 @@ def test_capacity_is_where_as_many_tokens_are_late_as_may_be() -> None:
     assert slow_share(A100, MIX, KNOBS.itl_target_s, rate) == pytest.approx(0.05, rel=0.001)
 
 
-def test_twice_as_many_late_tokens_as_expected_leave_somewhat_more_than_half_of_the_capacity() -> None:
+def test_twice_the_late_tokens_cost_less_than_half_the_capacity() -> None:
     # Half of the rate would bring decoding steps down as well, and so leave more of the target for prompts.
     rate = capacity_rps(A100, MIX, SLOW_TTFT, NO_LIMIT, interference=2.0)
 
@@ -81,7 +81,7 @@ def test_twice_as_many_late_tokens_as_expected_leave_somewhat_more_than_half_of_
     assert rate == pytest.approx(0.6 * capacity_rps(A100, MIX, SLOW_TTFT, NO_LIMIT), rel=0.03)
 
 
-def test_there_is_no_cliff_where_a_mean_prompt_is_just_too_long_for_the_target() -> None:
+def test_capacity_has_no_jump_where_a_mean_prompt_exceeds_the_target() -> None:
     # 250 tokens take 12.5 ms, which with a step of 12 ms is the target.
     rates = [
         capacity_rps(A100, replace(MIX, prompt_tokens=float(tokens)), KNOBS, NO_LIMIT)
@@ -96,7 +96,7 @@ def test_there_is_no_cliff_where_a_mean_prompt_is_just_too_long_for_the_target()
 LOOSE = KNOBS.model_copy(update={"itl_target_s": 1.0})
 
 
-def test_time_to_first_token_limits_where_the_wait_fills_what_prefill_leaves() -> None:
+def test_ttft_limits_capacity_where_waiting_fills_the_target() -> None:
     # Alone: 1.5 decoding steps, 50 ms of prefill, and s / (1 - u) * ln(u / 0.05) of waiting are 0.2 s.
     rate = capacity_rps(A100, MIX, LOOSE, NO_LIMIT)
 
@@ -165,7 +165,7 @@ def test_tokens_found_in_the_prefix_cache_cost_nothing_to_prefill() -> None:
     )
 
 
-def test_beyond_what_an_empty_replica_does_fleets_are_sized_for_a_little_more_than_that() -> None:
+def test_infeasible_targets_size_fleets_for_somewhat_more_than_an_empty_replica() -> None:
     long = replace(MIX, prompt_tokens=8000.0)
     alone = feasibility(A100, long, KNOBS)
 
@@ -180,7 +180,7 @@ def test_beyond_what_an_empty_replica_does_fleets_are_sized_for_a_little_more_th
 
 
 @pytest.mark.parametrize("target", ["itl_target_s", "ttft_target_s"])
-def test_what_a_replica_serves_does_not_jump_where_a_target_becomes_infeasible(target: str) -> None:
+def test_capacity_has_no_jump_where_a_target_becomes_infeasible(target: str) -> None:
     """Steps 2.10 times the A100's held 32 replicas at 12 requests/s, 2.15 times three."""
     alone = feasibility(A100, MIX, KNOBS)
     at_s = alone.itl_s if target == "itl_target_s" else alone.ttft_s
@@ -218,14 +218,12 @@ def pooled(headroom: float = 0.0) -> Sizing:
     ("rps", "headroom", "replicas"),
     [(0, 1, 0), (0.01, 0, 1), (3, 0, 1), (3.1, 0, 2), (12, 0, 4), (12, 1, 6), (12, 0.5, 5), (300, 1, 110)],
 )
-def test_replicas_for_a_rate_are_its_load_and_a_share_of_its_root(
-    rps: float, headroom: float, replicas: int
-) -> None:
+def test_replicas_for_a_rate_are_load_and_headroom(rps: float, headroom: float, replicas: int) -> None:
     # 12 a second are 4 replicas of load; sqrt(4) = 2 more with headroom 1.
     assert sizing(headroom).replicas(rps) == replicas
 
 
-def test_what_one_of_more_replicas_carries_is_the_capacity_of_such_a_fleet() -> None:
+def test_rps_of_a_pool_is_the_capacity_of_its_fleet() -> None:
     knobs = Knobs()
     learned = Sizing(A100, MIX, knobs, itl_rps(A100, MIX, knobs, 200_000.0, 2.0))
 
@@ -237,9 +235,7 @@ def test_what_one_of_more_replicas_carries_is_the_capacity_of_such_a_fleet() -> 
 
 @pytest.mark.parametrize("headroom", [0.0, 0.5, 1.0, 3.0])
 @pytest.mark.parametrize("replicas", [1, 2, 7, 40])
-def test_the_most_a_fleet_carries_is_the_inverse_of_the_replicas_for_it(
-    headroom: float, replicas: int
-) -> None:
+def test_most_rps_is_the_inverse_of_replicas(headroom: float, replicas: int) -> None:
     for fleet in (sizing(headroom), pooled(headroom)):
         most = fleet.most_rps(replicas)
 
@@ -247,7 +243,7 @@ def test_the_most_a_fleet_carries_is_the_inverse_of_the_replicas_for_it(
         assert fleet.replicas(most * 1.01) == replicas + 1
 
 
-def test_a_fleet_that_shares_its_queue_needs_fewer_than_its_load_over_what_one_takes() -> None:
+def test_a_fleet_with_one_queue_needs_fewer_replicas() -> None:
     fleet = pooled()
     alone = fleet.rps(1)
 

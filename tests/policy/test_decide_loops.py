@@ -1,221 +1,133 @@
-"""The policy in closed loops with a fake fleet: what it does over tens of minutes."""
+"""The policy in closed loops with the fleet of a replay, over tens of minutes."""
 
-import json
+from collections.abc import Callable
+from dataclasses import astuple
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from serve_app.learning.state import PolicyState, restore
+from replay.fleet.conditions import Conditions
+from replay.production import EPOCH, Production
+from replay.result import Result
+from replay.simulation import simulate
+from serve_app.controller.serve_policy import ServePolicy
+from serve_app.learning.state import PolicyState
 from serve_app.policy.capacity_model import StepTime
+from serve_app.policy.decide import Decision
+from serve_app.policy.snapshot import Snapshot
 from serve_app.settings.knobs import Knobs
-from tests.policy.fake_plant import A100, FakePlant, Tick, changes
+from serve_app.wire.served_models import ServedModel
+from tests.replay.controllers import ArrayTrace
+from tests.replay.fleet.build import profile
 
-TWICE_AS_FAST = StepTime(0.00575, 0.00006, 6e-8, 2.5e-5)
-HALF_AS_FAST = StepTime(0.023, 0.00024, 2.4e-7, 1e-4)
+A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
+TWICE_AS_FAST = StepTime(*(value / 2 for value in astuple(A100)))
+HALF_AS_FAST = StepTime(*(value * 2 for value in astuple(A100)))
 
 
-def knobs(**changed: Any) -> Knobs:
+def knobs(**changed: object) -> Knobs:
     return Knobs(min_replicas=0, max_replicas=32).model_copy(update=changed)
 
 
-def ups(ticks: list[Tick]) -> int:
-    return sum(before < after for _, before, after in changes(ticks))
+def arrivals(rate: Callable[[int], float], seconds: int, prompt: int = 1000, output: int = 128) -> ArrayTrace:
+    """Poisson arrivals of like requests, `rate(second)` a second."""
+    draw = np.random.default_rng(0)
+    counts = draw.poisson([rate(second) for second in range(seconds)])
+    at = np.sort(np.repeat(np.arange(seconds), counts) + draw.uniform(0, 1, counts.sum()))
+    return ArrayTrace("made up", at, np.full(len(at), prompt), np.full(len(at), output))
 
 
-def missing(ticks: list[Tick]) -> float:
-    """The share of the time in which more of the latencies missed their target than may."""
-    signals = [tick.decision.explanation.signals for tick in ticks]
-    return sum(max(s["itl_missed_ratio"], s["ttft_missed_ratio"]) > 0.055 for s in signals) / len(ticks)
-
-
-@pytest.mark.parametrize(
-    ("rate", "prompt", "output", "step"),
-    [
-        (0.3, 1000, 128, A100),
-        (4.0, 1000, 128, A100),
-        (5.0, 1000, 128, TWICE_AS_FAST),
-        (3.0, 3700, 128, TWICE_AS_FAST),
-        (1.3, 3700, 128, A100),
-        (1.3, 300, 300, HALF_AS_FAST),
-    ],
-)
-def test_a_constant_load_gets_a_constant_fleet(rate: float, prompt: int, output: int, step: StepTime) -> None:
-    plant = FakePlant(knobs(), lambda _: rate, prompt=prompt, output=output, step=step, replicas=2)
-    plant.run(900)
-
-    later = plant.run(1800)
-
-    # In half an hour at most one attempt with a replica fewer, and back.
-    assert len(changes(later)) <= 2
-    assert ups(later) <= 1
-    assert max(tick.queued for tick in later[-900:]) <= 8
-    assert missing(later) < 0.05
-
-
-def test_a_constant_rate_of_random_arrivals_makes_no_replica_come_and_go() -> None:
-    """12 Poisson arrivals a second took a replica away and brought it back 22 times an hour."""
-    counts = np.random.default_rng(0).poisson(12.0, 3600)
-    plant = FakePlant(knobs(), lambda at: float(counts[int(at)]), prompt=1000, replicas=5)
-    plant.run(1200)
-
-    later = changes(plant.run(2400))
-
-    turned = sum((a[2] - a[1]) * (b[2] - b[1]) < 0 for a, b in pairwise(later))
-    assert turned <= 1
-
-
-@settings(max_examples=3, deadline=None, derandomize=True)
-@given(
-    rate=st.floats(0.05, 5.0),
-    prompt=st.integers(50, 3000),
-    output=st.integers(10, 300),
-    speed=st.floats(0.5, 2.0),
-)
-def test_a_constant_load_of_any_kind_on_any_hardware_settles(
-    rate: float, prompt: int, output: int, speed: float
-) -> None:
-    step = StepTime(A100.base_s / speed, 0.00012 / speed, 1.2e-7 / speed, 5e-5 / speed)
-    plant = FakePlant(
-        knobs(max_replicas=40), lambda _: rate, prompt=prompt, output=output, step=step, replicas=2
+def replayed(
+    requests: ArrayTrace,
+    *,
+    knobs: Knobs,
+    step: StepTime = A100,
+    start_s: float = 60.0,
+    replicas: int = 2,
+    policy: type[ServePolicy] = ServePolicy,
+) -> Result:
+    base_s, per_sequence_s, per_kv_token_s, per_prefill_token_s = astuple(step)
+    engines = profile(
+        step_base_s=base_s,
+        step_per_sequence_s=per_sequence_s,
+        step_per_kv_token_s=per_kv_token_s,
+        step_per_prefill_token_s=per_prefill_token_s,
+        kv_cache_tokens=200_000,
+        max_num_seqs=64,
+        max_num_batched_tokens=8192,
     )
-    plant.run(900)
-
-    later = plant.run(1200)
-
-    assert ups(later) <= 1
-    assert later[-1].queued <= later[0].queued + 8
-
-
-def test_a_burst_at_zero_is_answered_in_one_step_and_nobody_is_asked_twice() -> None:
-    plant = FakePlant(knobs(), lambda _: 0.0, prompt=200)
-    plant.run(30)
-    plant.burst(24)
-
-    ticks = plant.run(120)
-
-    assert changes(ticks[:61]) == []
-    assert {tick.target for tick in ticks[:90]} == {3}
-    assert ticks[70].queued == 0
-
-
-def test_load_that_grows_is_followed_and_load_that_ends_is_let_go_of() -> None:
-    plant = FakePlant(
-        knobs(), lambda t: min(t / 60.0, 8.0) if t < 1800 else 0.0, replicas=1, cold_start_s=30.0
+    of = Conditions(
+        cold_start_s=(start_s, start_s),
+        body_noise=0.0,
+        ttft_target_s=knobs.ttft_target_s,
+        itl_target_s=knobs.itl_target_s,
     )
-
-    plant.run(1800)
-    at_peak = plant.ticks[-1].target
-    assert 3 <= at_peak <= 12
-    assert missing(plant.ticks[600:]) < 0.1
-
-    after = plant.run(400)
-    assert [tick.target for tick in after][-1] == 0
-    # Down to zero in one step: the forecast keeps what the last minutes needed until the idle time is over.
-    assert ups(after) == 0
+    bounds = knobs.min_replicas, knobs.max_replicas
+    return simulate(requests, Production(knobs, policy), engines, of, bounds=bounds, initial=replicas)
 
 
-def falls_after(start_s: float, **changed: Any) -> float:
-    """Seconds from the end of a load for six replicas until the first of them is given up."""
-    rate = lambda t: 8.0 if t < 900 else 1.0  # noqa: E731
-    plant = FakePlant(knobs(**changed), rate, replicas=6, cold_start_s=start_s)
-    plant.burst(1)
-    plant.run(900)
-    before = plant.ticks[-1].target
-    return next(tick.at for tick in plant.run(600) if tick.target < before) - 900
+def changes(result: Result, after_s: float = 0.0) -> list[int]:
+    """The changes of the target after so long: 2 for two replicas more, -1 for one fewer."""
+    line = result.timeline
+    targets = [int(target) for at, target in zip(line.at_s, line.target, strict=True) if at >= after_s]
+    return [after - before for before, after in pairwise(targets) if after != before]
 
 
-def test_replicas_that_start_fast_are_given_up_soon_unless_the_operator_says_how_long_to_wait() -> None:
-    slow, fast = falls_after(75.0, forecast=False), falls_after(3.0, forecast=False)
-    assert fast < 40 < slow
-    assert falls_after(3.0, forecast=False, downscale_delay_s=60.0) > fast + 40
+def test_constant_load_gets_a_constant_fleet() -> None:
+    """12 Poisson arrivals a second once took a replica away and brought it back 22 times an hour."""
+    result = replayed(arrivals(lambda _: 12.0, 1200), knobs=knobs(), replicas=5)
+
+    later = changes(result, after_s=600)
+    assert sum(one * other < 0 for one, other in pairwise(later)) <= 1
+    assert result.windows.attained[10:].mean() > 0.9
 
 
-def zero_at(ticks: list[Tick]) -> float:
-    return next(tick.at for tick in ticks if tick.target == 0)
+@pytest.mark.parametrize(("step", "replicas"), [(TWICE_AS_FAST, 1), (HALF_AS_FAST, 4)])
+def test_hardware_unlike_the_prior_gets_the_replicas_it_needs(step: StepTime, replicas: int) -> None:
+    result = replayed(arrivals(lambda _: 4.0, 700, 500), knobs=knobs(itl_target_s=0.05), step=step)
+
+    assert result.timeline.target[-1] <= replicas
+    assert result.windows.attained[10:].mean() > 0.7
 
 
-@settings(max_examples=4, deadline=None, derandomize=True)
-@given(
-    rate=st.floats(0.1, 6.0),
-    down_s=st.sampled_from([0.0, 30.0, 90.0]),
-    zero_s=st.sampled_from([0.0, 20.0, 120.0, 300.0]),
-    resets=st.lists(st.integers(301, 900), max_size=3),
-)
-def test_when_load_ends_zero_is_reached_within_the_delays_whatever_is_forgotten_when(
-    rate: float, down_s: float, zero_s: float, resets: list[int]
-) -> None:
-    changed = knobs(downscale_delay_s=down_s, downscale_to_zero_delay_s=zero_s)
-    plant = FakePlant(changed, lambda t: rate if t < 300 else 0.0, replicas=1, cold_start_s=20.0)
+def test_a_growing_load_is_followed() -> None:
+    growing = arrivals(lambda second: min(second / 30.0, 8.0), 600)
+    result = replayed(growing, knobs=knobs(downscale_to_zero_delay_s=60.0), start_s=30.0, replicas=1)
 
-    def forget(fleet: FakePlant) -> None:
-        if fleet.now in resets:
-            fleet.state = PolicyState()
-
-    plant.run(300, forget)
-    ticks = plant.run(1300, forget)
-
-    busy = [
-        tick.at for tick in ticks if tick.decision.explanation.signals["running_requests"] > 0 or tick.queued
-    ]
-    drained = max(busy, default=300.0)
-    begins = max([drained, 300.0, *(float(moment) for moment in resets)])
-    assert zero_at(ticks) <= begins + max(down_s, zero_s) + 25.0  # a start under way, and its first report
-    assert ticks[-1].target == 0
+    assert 3 <= result.timeline.target.max() <= 12
+    assert result.attainment > 0.7
 
 
-def test_a_reset_at_any_moment_of_a_steady_load_costs_no_request_its_place() -> None:
-    def fleet(resets: range) -> list[Tick]:
-        def forget(plant: FakePlant) -> None:
-            if int(plant.now) in resets:
-                plant.state = PolicyState()
+class _Forgetful(ServePolicy):
+    """Loses its memory every 130 s."""
 
-        plant = FakePlant(knobs(), lambda _: 6.0, replicas=4)
-        return plant.run(1500, forget)
-
-    undisturbed = fleet(range(0))[900:]
-    disturbed = fleet(range(600, 1500, 130))[900:]
-
-    assert max(tick.queued for tick in disturbed) <= max(tick.queued for tick in undisturbed) + 8
-    assert min(tick.target for tick in disturbed) >= min(tick.target for tick in undisturbed) - 1
-    assert max(tick.target for tick in disturbed) <= max(tick.target for tick in undisturbed) + 2
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
+        lost = state.since is not None and (now - EPOCH) // 130 != (state.since - EPOCH) // 130
+        return super().decide(model, snapshot, PolicyState() if lost else state, now)
 
 
-def test_a_memory_written_and_read_again_every_ten_seconds_changes_nothing() -> None:
-    def run(each: Any = None) -> list[tuple[int, int]]:
-        plant = FakePlant(knobs(), lambda t: 4.0 if t < 400 else 0.3, cold_start_s=20.0)
-        return [(tick.target, tick.wanted) for tick in plant.run(900, each)]
+def test_a_policy_that_loses_its_memory_keeps_the_fleet() -> None:
+    result = replayed(arrivals(lambda _: 6.0, 450), knobs=knobs(), replicas=4, policy=_Forgetful)
 
-    def through_json(plant: FakePlant) -> None:
-        if plant.now % 10 == 0:
-            plant.state = restore(json.loads(json.dumps(plant.state.document())))
-
-    assert run(through_json) == run()
+    assert (result.timeline.target.min(), result.rejected) == (4, 0)
+    assert result.timeline.target.max() <= 6
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
-def test_an_infeasible_ttft_target_gets_one_replica_more_than_a_loose_one_at_most(replicas: int) -> None:
-    # 8,000 tokens are 0.4 s of prefill.
-    def targets(ttft_s: float) -> list[int]:
-        plant = FakePlant(knobs(ttft_target_s=ttft_s), lambda _: 1.5, prompt=8000, replicas=replicas)
-        return [tick.target for tick in plant.run(900)]
+def test_an_infeasible_ttft_target_is_not_chased() -> None:
+    # 8,000 tokens are 0.4 s of prefill, which no fleet shortens to 0.2 s.
+    result = replayed(arrivals(lambda _: 1.5, 600, 8000), knobs=knobs(ttft_target_s=0.2))
 
-    infeasible, loose = targets(0.2), targets(20.0)
-
-    assert max(infeasible) <= max(loose) + 1
-    assert infeasible[-1] <= loose[-1] + 1
-    assert infeasible[-1] <= 3
+    assert result.timeline.target.max() <= 5
 
 
-@pytest.mark.parametrize(("step", "replicas"), [(TWICE_AS_FAST, 1), (A100, 2), (HALF_AS_FAST, 4)])
-def test_hardware_the_prior_is_wrong_about_gets_what_it_needs(step: StepTime, replicas: int) -> None:
-    plant = FakePlant(knobs(itl_target_s=0.05), lambda _: 4.0, prompt=500, step=step, replicas=2)
-    plant.run(900)
+@pytest.mark.parametrize(("down_s", "zero_s"), [(0.0, 20.0), (90.0, 0.0), (30.0, 120.0)])
+def test_an_ended_load_reaches_zero_within_the_delays(down_s: float, zero_s: float) -> None:
+    delays = knobs(downscale_delay_s=down_s, downscale_to_zero_delay_s=zero_s)
+    load = arrivals(lambda second: 3.0 if second < 300 else 5.0 * (second == 1200), 1201)
+    line = replayed(load, knobs=delays, start_s=20.0, replicas=1).timeline
 
-    later = plant.run(600)
-
-    assert missing(later) < 0.05
-    assert later[-1].target <= replicas
+    zero = next(at for at, target in zip(line.at_s, line.target, strict=True) if target == 0)
+    assert zero <= 300 + max(down_s, zero_s) + 60.0  # the end of the last answer, a window and its report

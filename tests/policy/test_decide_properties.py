@@ -91,7 +91,7 @@ def bounds_hold_and_every_number_is_finite(knobs: Knobs, history: list[tuple[flo
         assert type(decision.target) is int
         assert knobs.min_replicas <= decision.target <= knobs.max_replicas
         assert knobs.min_replicas <= decision.wanted <= knobs.max_replicas
-        why = decision.explanation
+        why = decision
         json.dumps([dict(why.signals), dict(why.ages_s)], allow_nan=False)
         assert all(type(term.replicas) is int and term.replicas >= 0 for term in why.terms)
         assert why.reason
@@ -107,7 +107,7 @@ def sentences_are_short_and_a_reader_who_divides_gets_their_replicas(
     knobs: Knobs, history: list[tuple[float, Snapshot]]
 ) -> None:
     for _, decision in live(knobs, history):
-        why = decision.explanation
+        why = decision
         told = [term.why for term in why.terms]
         for text in (why.reason, why.counterfactual, *told, *(clamp.effect for clamp in why.clamps)):
             for sentence in re.split(r"(?<=\.) ", text):
@@ -260,7 +260,7 @@ def test_a_larger_load_all_along_never_gets_a_smaller_target(rps: float, more: f
 
 @settings(max_examples=50, deadline=None)
 @given(requests=st.integers(1, 300), queue_target=st.integers(1, 32), most=st.integers(1, 40))
-def test_a_burst_on_a_cold_model_gets_all_its_replicas_in_the_first_decision_that_asks_for_any(
+def test_a_burst_on_a_cold_model_gets_all_replicas_at_once(
     requests: int, queue_target: int, most: int
 ) -> None:
     knobs = Knobs(min_replicas=0, max_replicas=most, queue_target_per_replica=queue_target)

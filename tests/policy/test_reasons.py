@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from serve_app.policy.decide import Clamp, Decision, Term
+from serve_app.policy.reasons import are
 from serve_app.policy.snapshot import Snapshot
 from serve_app.settings.knobs import Knobs
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
@@ -63,30 +65,30 @@ BUSY = engine(running_requests=1)
     ],
     ids=["zero", "one", "idle", "pinned", "silent", "more than enough", "starting", "forecast"],
 )  # fmt: skip
-def test_what_would_change_the_target_is_said(
+def test_counterfactual_says_when_the_target_changes(
     seen: Snapshot, seconds: float, changed: dict[str, Any], begins: str, ends: str
 ) -> None:
-    text = PolicyLoop(knobs(**changed)).decide_for(seconds, seen).explanation.counterfactual
+    text = PolicyLoop(knobs(**changed)).decide_for(seconds, seen).counterfactual
 
     assert text.startswith(begins)
     assert text.endswith(ends)
 
 
-def test_a_fleet_that_was_needed_a_moment_ago_says_how_long_it_stays() -> None:
+def test_counterfactual_says_how_long_a_recent_need_keeps_replicas() -> None:
     loop = PolicyLoop(knobs(downscale_to_zero_delay_s=0.0))
     loop.decide_for(20, snapshot(*[engine(running_requests=1)] * 3))
     loop.decide_for(10, snapshot(*[engine(running_requests=1, waiting_requests=20)] * 3))
 
-    text = loop.decide_for(5, snapshot(*[engine(running_requests=1)] * 3)).explanation.counterfactual
+    text = loop.decide_for(5, snapshot(*[engine(running_requests=1)] * 3)).counterfactual
 
     assert text.endswith(" The target can fall in 25 s.")
 
 
-def test_a_fleet_that_is_just_enough_says_below_which_rate() -> None:
+def test_counterfactual_says_below_which_load_a_replica_goes() -> None:
     loop = PolicyLoop(KNOBS)
     for second in range(1, 121):
         front = ingress(arrivals_total=8.0 * second, arrived_bytes_total=8 * 2048.0 * second)
-        text = loop.decide(snapshot(engine(), engine(), at={"i0": front})).explanation.counterfactual
+        text = loop.decide(snapshot(engine(), engine(), at={"i0": front})).counterfactual
 
     assert text.endswith(" The target falls when the load stays below 4.55 requests/s for 30 s.")
 
@@ -121,15 +123,15 @@ def prefill(median_s: float, high_s: float) -> dict[str, float]:
         ),
     ],
 )  # fmt: skip
-def test_a_target_that_no_fleet_reaches_is_said_so(
+def test_note_names_a_target_that_no_fleet_reaches(
     changed: dict[str, Any], signals: dict[str, float], note: str
 ) -> None:
     seen = snapshot(engine(running_requests=1, **signals))
 
-    assert "".join(PolicyLoop(knobs(**changed)).decide(seen).explanation.notes) == note
+    assert "".join(PolicyLoop(knobs(**changed)).decide(seen).notes) == note
 
 
-def test_the_numbers_of_a_decision_are_finite_and_plain() -> None:
+def test_signals_are_finite_numbers() -> None:
     busy = engine(
         running_requests=4,
         waiting_requests=2,
@@ -139,7 +141,7 @@ def test_the_numbers_of_a_decision_are_finite_and_plain() -> None:
         ttft_queue_p95_s=0.3,
     )
     seen = snapshot(busy, warm_node=True, warm_node_start_s=4.0, cold_node_start_s=70.0)
-    signals = PolicyLoop(KNOBS).decide(seen).explanation.signals
+    signals = PolicyLoop(KNOBS).decide(seen).signals
 
     assert signals["running_requests"] == 4
     assert signals["waiting_requests"] == 2
@@ -152,19 +154,52 @@ def test_the_numbers_of_a_decision_are_finite_and_plain() -> None:
     json.dumps(signals, allow_nan=False)
 
 
-def test_latencies_nobody_observed_are_left_out_of_the_numbers() -> None:
-    signals = PolicyLoop(KNOBS).decide(snapshot(engine(), cold_node_start_s=math.nan)).explanation.signals
+def test_signals_leave_out_latencies_without_observations() -> None:
+    signals = PolicyLoop(KNOBS).decide(snapshot(engine(), cold_node_start_s=math.nan)).signals
 
     assert {"itl_p95_s", "ttft_queue_p95_s", "ttft_prefill_p95_s", "cold_start_s"}.isdisjoint(signals)
 
 
-def test_an_idle_model_is_said_to_be_idle_first() -> None:
+def test_reason_of_an_idle_model_begins_with_the_idle_time() -> None:
     loop = PolicyLoop(knobs(downscale_delay_s=60))
     loop.decide_for(10, snapshot(*[engine(running_requests=1, waiting_requests=20)] * 3))
 
-    kept = loop.decide_for(13, snapshot(*[engine()] * 3)).explanation
-    asleep = PolicyLoop(KNOBS).decide_for(400, snapshot()).explanation
+    kept = loop.decide_for(13, snapshot(*[engine()] * 3))
+    asleep = PolicyLoop(KNOBS).decide_for(400, snapshot())
 
     assert (kept.binding, asleep.binding) == ("delay", "idle")
     assert kept.reason.startswith("delay: The model has been idle for 12 s. ")
     assert asleep.reason.startswith("idle: The model has been idle for 399 s. ")
+
+
+def test_the_document_of_a_decision_is_plain_json_with_rounded_numbers() -> None:
+    made = Decision(
+        target=3,
+        wanted=3,
+        binding="queue",
+        reason="queue: 24 requests are waiting.",
+        counterfactual="The target rises at 25 waiting requests.",
+        terms=(Term("queue", 3, "24 requests are waiting."),),
+        clamps=(Clamp("bounds", "max_replicas allows 3 replicas."),),
+        signals={"arrivals_30s_rps": 1 / 3, "warm_node": True},
+        ages_s={"i0": 0.123456},
+        notes=("a note",),
+    )
+
+    # `warm_node` is a number: the signals of a record are read as numbers, as the gauges are.
+    assert json.dumps(made.document()) == (
+        '{"binding": "queue", "reason": "queue: 24 requests are waiting.", '
+        '"counterfactual": "The target rises at 25 waiting requests.", '
+        '"terms": [{"name": "queue", "replicas": 3, "why": "24 requests are waiting."}], '
+        '"clamps": [{"name": "bounds", "effect": "max_replicas allows 3 replicas."}], '
+        '"signals": {"arrivals_30s_rps": 0.3333, "warm_node": 1.0}, '
+        '"ages_s": {"i0": 0.1235}, "notes": ["a note"]}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "no replica is"), (0.4, "no replica is"), (1, "1 replica is"), (24.0, "24 replicas are")],
+)
+def test_numbers_agree_with_their_noun_and_verb(number: float, words: str) -> None:
+    assert are(number, "replica") == words

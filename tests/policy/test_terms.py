@@ -4,23 +4,18 @@ from typing import Any
 
 import pytest
 
-from serve_app.learning.daily import DailyDemand, Merit
 from serve_app.learning.demand import Demand
-from serve_app.learning.feedback import measure
-from serve_app.learning.learn import digest
-from serve_app.learning.observe import observe
-from serve_app.learning.peaks import Peaks
-from serve_app.learning.state import PolicyState, Waiting
-from serve_app.policy.capacity_model import MOST_REPLICAS, Mix, Sizing, StepTime, feasibility
-from serve_app.policy.explanation import Term
+from serve_app.learning.forecast import DemandHistogram
+from serve_app.learning.next_decision import learn
+from serve_app.learning.state import PolicyState
+from serve_app.policy.capacity_model import MOST_REPLICAS, Mix, Sizing, StepTime
+from serve_app.policy.decide import Decision, Term, decide
 from serve_app.policy.inputs import Inputs
-from serve_app.policy.observation import Observation
 from serve_app.policy.snapshot import Snapshot
-from serve_app.policy.terms import most_for_a_queue, size
 from serve_app.settings.knobs import Knobs, Schedule
 from tests.policy.build import NOW, engine, ingress, snapshot
 
-KNOBS = Knobs(min_replicas=0, max_replicas=100, queue_target_per_replica=8, headroom=0)
+KNOBS = Knobs(min_replicas=0, max_replicas=100, queue_target_per_replica=8, headroom=0, upscale_delay_s=0)
 A100 = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
 SIZING = Sizing(A100, Mix(1000, 1.0, 128), KNOBS, itl_rps=3.0)
 
@@ -32,35 +27,24 @@ def arriving(rps: float, seconds: int = 120) -> Demand:
     return demand
 
 
-def terms_of(
-    seen: Snapshot,
-    state: PolicyState | None = None,
-    knobs: Knobs = KNOBS,
-    sizing: Sizing = SIZING,
-    **memory: Any,
-) -> dict[str, Term]:
-    """The load's terms, with a queue that has stood for as long as need be."""
-    observation, state = observe(seen, state or PolicyState(), NOW)
-    queued = Waiting(NOW, observation.queued_requests, observation.queued_tokens)
-    state = replace(state, **{"queue": (queued,), **memory})
-    return {term.name: term for term in size(inputs(seen, observation, state, knobs, sizing)).load}
+def inputs(seen: Snapshot, knobs: Knobs = KNOBS, sizing: Sizing = SIZING, **memory: Any) -> Inputs:
+    """The inputs of a decision about replicas of known capacity, with fields of the memory."""
+    found, _ = learn(seen, knobs, replace(PolicyState(), **memory), NOW)
+    return replace(found, sizing=sizing)
 
 
-def inputs(
-    seen: Snapshot,
-    observation: Observation,
-    state: PolicyState,
-    knobs: Knobs = KNOBS,
-    sizing: Sizing = SIZING,
-) -> Inputs:
-    measured = measure(observation.engines, knobs, feasibility(sizing.step, sizing.mix, knobs).itl_limit_s)
-    return digest(seen, knobs, state, observation, measured, sizing, NOW)
+def decided(seen: Snapshot, **rest: Any) -> Decision:
+    return decide(inputs(seen, **rest))
+
+
+def terms_of(seen: Snapshot, **rest: Any) -> dict[str, Term]:
+    return {term.name: term for term in decided(seen, **rest).terms}
 
 
 # Demand.
 
 
-def test_demand_asks_for_what_the_rate_needs_by_the_model() -> None:
+def test_demand_needs_the_rate_over_one_replicas_capacity() -> None:
     demand = terms_of(snapshot(engine()), demand=arriving(7.0))["demand"]
 
     assert demand.replicas == 3
@@ -69,49 +53,31 @@ def test_demand_asks_for_what_the_rate_needs_by_the_model() -> None:
     )
 
 
-def test_what_is_removed_must_not_be_needed_if_the_rate_was_read_too_low() -> None:
+def test_scale_down_allows_for_a_rate_read_too_low() -> None:
     """420 arrivals in a minute are read to 0.34 requests/s: two such errors more are 7.7 requests/s."""
+    kept = [
+        decided(snapshot(engine()), demand=arriving(rps)).recent_needs[-1].replicas
+        for rps in (7.0, 8.0, 8.4, 0.0)
+    ]
 
-    def kept(rps: float) -> int:
-        observation, state = observe(snapshot(engine()), PolicyState(), NOW)
-        state = replace(state, queue=(Waiting(NOW, 0, 0),), demand=arriving(rps))
-        return size(inputs(snapshot(engine()), observation, state)).kept
-
-    assert (kept(7.0), kept(8.0), kept(8.4)) == (3, 3, 4)
-    assert kept(0.0) == 0
+    assert kept == [3, 3, 4, 0]
 
 
 # The queue, in requests.
 
 
 @pytest.mark.parametrize(("waiting", "replicas"), [(0, 0), (1, 1), (8, 1), (9, 2), (24, 3), (25, 4)])
-def test_the_queue_asks_for_a_replica_for_every_target_s_worth_begun(waiting: int, replicas: int) -> None:
+def test_queue_needs_a_replica_for_each_target_begun(waiting: int, replicas: int) -> None:
     assert terms_of(snapshot(engine(waiting_requests=waiting)))["queue"].replicas == replicas
 
 
-def test_held_and_waiting_requests_are_one_queue() -> None:
+def test_requests_in_engines_and_ingress_are_one_queue() -> None:
     seen = snapshot(engine(waiting_requests=10), at={"i0": ingress(held_requests=7)})
 
     assert terms_of(seen)["queue"].replicas == 3
 
 
-def test_only_the_part_of_a_queue_that_has_stood_counts() -> None:
-    stood = (Waiting(NOW - 5, 30.0, 0.0), Waiting(NOW - 2, 6.0, 0.0), Waiting(NOW, 40.0, 0.0))
-
-    terms = terms_of(snapshot(engine(waiting_requests=40)), queue=stood)
-
-    assert terms["queue"].replicas == 1
-
-
-def test_at_zero_replicas_all_of_it_counts_at_once() -> None:
-    seen = snapshot(at={"i0": ingress(held_requests=24)})
-    observation, state = observe(seen, PolicyState(), NOW)
-
-    assert inputs(seen, observation, state).standing_requests == 24
-    assert terms_of(seen, queue=())["queue"].replicas == 3
-
-
-def test_while_replicas_are_on_their_way_a_queue_asks_for_no_more() -> None:
+def test_queue_asks_for_no_more_while_replicas_start() -> None:
     waiting = engine(waiting_requests=80, waiting_tokens=80_000)
 
     coming = terms_of(snapshot(waiting, target=3, cold_node_start_s=20.0))
@@ -124,20 +90,20 @@ def test_while_replicas_are_on_their_way_a_queue_asks_for_no_more() -> None:
     )
 
 
-def test_at_zero_it_may_ask_for_as_many_as_it_needs_until_the_delay_after_the_wake_is_over() -> None:
+def test_at_zero_a_queue_is_bounded_after_the_upscale_delay() -> None:
     seen = snapshot(at={"i0": ingress(held_requests=80)}, target=2)
-    observation, state = observe(seen, PolicyState(), NOW)
+    knobs = KNOBS.model_copy(update={"upscale_delay_s": 5.0})
 
-    def may_ask(woken_s: float) -> int:
-        return most_for_a_queue(inputs(seen, observation, replace(state, woken_at=NOW - woken_s)))
+    def most(woken_s: float) -> int:
+        return inputs(seen, knobs, woken_at=NOW - woken_s).most_for_queue
 
-    assert (may_ask(5.0), may_ask(5.1)) == (MOST_REPLICAS, 2)
+    assert (most(5.0), most(5.1)) == (MOST_REPLICAS, 2)
 
 
 # The queue, in tokens.
 
 
-def test_few_long_prompts_ask_for_more_than_their_number_does_and_short_or_cached_ones_for_less() -> None:
+def test_queue_of_long_prompts_needs_replicas_by_prefill_time() -> None:
     # 6 prompts of 2,000 tokens are 0.6 s of prefill; in a tenth of 2 s that takes three.
     seen = snapshot(engine(waiting_requests=6, waiting_tokens=12_000), cold_node_start_s=2.0)
     short = snapshot(engine(waiting_requests=16, waiting_tokens=320))
@@ -154,7 +120,7 @@ def test_few_long_prompts_ask_for_more_than_their_number_does_and_short_or_cache
     assert terms_of(seen, sizing=cached)["queue"].replicas == 1
 
 
-def test_a_prompt_is_never_split_over_replicas() -> None:
+def test_queue_needs_at_most_one_replica_per_prompt() -> None:
     # One prompt of 100,000 tokens takes 5 s, on however many.
     def asked(prompts: int) -> int:
         seen = snapshot(engine(waiting_requests=prompts, waiting_tokens=prompts * 1e5), cold_node_start_s=1.0)
@@ -163,17 +129,17 @@ def test_a_prompt_is_never_split_over_replicas() -> None:
     assert (asked(1), asked(3)) == (1, 3)
 
 
-def test_after_a_cold_start_a_backlog_may_take_a_tenth_of_it() -> None:
+def test_backlog_may_take_a_tenth_of_a_cold_start() -> None:
     # 8 prompts of 7,500 tokens: 3 s of prefill. A replica that takes 60 s to start may take 6 more.
     front = ingress(held_requests=8, held_bytes=8 * 30_000)
 
-    slow = terms_of(snapshot(at={"i0": front}, cold_node_start_s=60.0), queue=())
-    fast = terms_of(snapshot(at={"i0": front}, cold_node_start_s=10.0), queue=())
+    slow = terms_of(snapshot(at={"i0": front}, cold_node_start_s=60.0))
+    fast = terms_of(snapshot(at={"i0": front}, cold_node_start_s=10.0))
 
     assert (slow["queue"].replicas, fast["queue"].replicas) == (1, 3)
 
 
-def test_a_queue_of_prompts_beyond_the_ttft_target_is_cleared_and_the_target_not_chased() -> None:
+def test_queue_of_prompts_beyond_ttft_target_does_not_chase_the_target() -> None:
     # 8 prompts of 10,000 tokens, 0.5 s of prefill each: no fleet gives any of them its token in 0.2 s.
     seen = snapshot(engine(waiting_requests=8, waiting_tokens=80_000), cold_node_start_s=20.0)
 
@@ -188,7 +154,7 @@ def test_a_queue_of_prompts_beyond_the_ttft_target_is_cleared_and_the_target_not
 # The KV cache.
 
 
-def test_the_kv_cache_asks_for_room_for_all_that_runs_and_waits() -> None:
+def test_kv_cache_needs_room_for_running_and_waiting_requests() -> None:
     seen = snapshot(engine(running_tokens=150_000, waiting_tokens=40_000), engine())
 
     assert terms_of(seen)["kv_cache"].replicas == 2  # 190,000 of 180,000 a replica
@@ -201,16 +167,16 @@ def test_the_kv_cache_asks_for_room_for_all_that_runs_and_waits() -> None:
 # The forecast.
 
 
-def remembered(level: float, rise: float, minutes: float) -> Peaks:
+def remembered(level: float, rise: float, minutes: float) -> DemandHistogram:
     """So many minutes of requests, all of which came at one demand and after one rise."""
-    peaks = Peaks()
+    histogram = DemandHistogram()
     for _ in range(round(12 * minutes)):
-        peaks = peaks.note(level - rise, level, 1.0, 12.0, 1.0, 12)
-    return peaks
+        histogram = histogram.note(level - rise, level, 1.0, 12.0, 1.0, 12)
+    return histogram
 
 
-def forecast(now_rps: float, peaks: Peaks, q: float = 0.9) -> Term:
-    demand = replace(arriving(now_rps), peaks=peaks)
+def forecast(now_rps: float, histogram: DemandHistogram, q: float = 0.9) -> Term:
+    demand = replace(arriving(now_rps), histogram=histogram)
     knobs = KNOBS.model_copy(update={"forecast_quantile": q})
     return terms_of(snapshot(engine(), cold_node_start_s=75.0), demand=demand, knobs=knobs)["demand"]
 
@@ -225,37 +191,39 @@ def forecast(now_rps: float, peaks: Peaks, q: float = 0.9) -> Term:
         (2.0, 6.0, 4.0, 0, 1),  # nothing known
     ],
 )
-def test_demand_may_rise_as_it_has_risen_and_to_what_it_has_been(
+def test_forecast_allows_the_rise_and_the_level_seen_before(
     now_rps: float, rise: float, most: float, minutes: float, replicas: int
 ) -> None:
     assert forecast(now_rps, remembered(most, rise, minutes)).replicas == replicas
 
 
-def test_a_higher_quantile_needs_more_minutes_before_the_most_seen_is_a_bound() -> None:
-    peaks = remembered(level=11.0, rise=9.0, minutes=30)
+def test_a_higher_quantile_adds_more_rise_while_little_is_known() -> None:
+    histogram = remembered(level=11.0, rise=9.0, minutes=30)
 
     # None of thirty minutes was of the highest tenth with a chance of 4 %, of the highest 20th with 21 %.
-    assert "a rise to 11.3 requests/s" in forecast(9.0, peaks, q=0.9).why
-    assert "a rise to 12.8 requests/s" in forecast(9.0, peaks, q=0.95).why
+    assert "a rise to 11.3 requests/s" in forecast(9.0, histogram, q=0.9).why
+    assert "a rise to 12.8 requests/s" in forecast(9.0, histogram, q=0.95).why
 
 
 @pytest.mark.parametrize(
     ("start_s", "covered"), [(180.0, 0.9), (60.0, 0.9), (15.0, 0.8), (3.75, 0.6), (0.5, 0.6)]
 )
-def test_the_shorter_a_start_the_more_the_forecast_may_leave_out(start_s: float, covered: float) -> None:
-    peaks = Peaks()
+def test_forecast_of_a_shorter_start_covers_fewer_requests(start_s: float, covered: float) -> None:
+    histogram = DemandHistogram()
     for level in range(1, 101):
-        peaks = peaks.note(level - 100.0, float(level), 1.0, 12.0, 1.0, 12)
+        histogram = histogram.note(level - 100.0, float(level), 1.0, 12.0, 1.0, 12)
     seen = snapshot(engine(), warm_node_start_s=start_s, warm_node=True)
-    terms = terms_of(seen, demand=replace(arriving(2.0), peaks=peaks), sizing=replace(SIZING, headroom=0))
+    terms = terms_of(
+        seen, demand=replace(arriving(2.0), histogram=histogram), sizing=replace(SIZING, headroom=0)
+    )
 
     assert f" For {100 * covered:.0f} % of past requests, the load was no higher." in terms["demand"].why
 
 
-def test_the_forecast_says_its_numbers() -> None:
-    peaks = remembered(level=4.0, rise=1.0, minutes=10)
+def test_demand_explains_its_forecast_with_numbers() -> None:
+    histogram = remembered(level=4.0, rise=1.0, minutes=10)
 
-    assert forecast(2.0, peaks).why.startswith(
+    assert forecast(2.0, histogram).why.startswith(
         "Load over the last 60 s: 2 requests/s. "
         "Allowed for while a replica starts (75 s): a rise to 3.35 requests/s. "
         "For 90 % of past requests at a similar load, the load rose no more. "
@@ -269,7 +237,7 @@ def test_the_forecast_says_its_numbers() -> None:
     assert "(75 s): a rise to 3.93 requests/s. For 90 % of past requests, the load was no higher. One" in why
 
 
-def test_a_forecast_that_needs_no_more_replicas_is_not_told() -> None:
+def test_forecast_that_adds_no_replica_is_not_explained() -> None:
     why = forecast(0.2, remembered(level=4.0, rise=1.0, minutes=40)).why
 
     assert (
@@ -278,28 +246,28 @@ def test_a_forecast_that_needs_no_more_replicas_is_not_told() -> None:
     )
 
 
-def test_a_rise_is_expected_where_it_has_been_seen_from_and_nowhere_else() -> None:
+def test_rise_is_allowed_only_from_a_similar_demand() -> None:
     """After a busy hour between 15 and 35 requests/s, one a second once kept three replicas for hours."""
-    peaks = Peaks()
+    histogram = DemandHistogram()
     for before, level in ((15.0, 35.0), (35.0, 15.0)) * 360:
-        peaks = peaks.note(before, level, level, 12.0 * level, 1.0, 12)
+        histogram = histogram.note(before, level, level, 12.0 * level, 1.0, 12)
     for _ in range(12 * 40):
-        peaks = peaks.note(1.0, 1.0, 1.0, 12.0, 1.0, 12)
+        histogram = histogram.note(1.0, 1.0, 1.0, 12.0, 1.0, 12)
 
-    assert "a rise to 34.7 requests/s" in forecast(15.0, peaks).why
-    assert forecast(1.0, peaks).replicas == 1
+    assert "a rise to 34.7 requests/s" in forecast(15.0, histogram).why
+    assert forecast(1.0, histogram).replicas == 1
 
 
-def test_the_forecast_can_be_turned_off() -> None:
+def test_forecast_can_be_turned_off() -> None:
     off = KNOBS.model_copy(update={"forecast": False})
-    demand = replace(arriving(2.0), peaks=remembered(20.0, 20.0, 60))
+    demand = replace(arriving(2.0), histogram=remembered(20.0, 20.0, 60))
 
     assert terms_of(snapshot(engine()), knobs=off, demand=demand)["demand"].replicas == 1
     assert terms_of(snapshot(engine()), demand=demand)["demand"].replicas > 5
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0, -1.0, math.nan, math.inf])
-def test_a_cold_start_that_was_not_measured_is_guessed(seconds: float | None) -> None:
+def test_unmeasured_cold_start_is_assumed(seconds: float | None) -> None:
     assert snapshot(cold_node_start_s=seconds).horizon_s == 60.0
     assert snapshot(cold_node_start_s=7.5).horizon_s == 7.5
 
@@ -315,7 +283,7 @@ def test_a_cold_start_that_was_not_measured_is_guessed(seconds: float | None) ->
         (False, 70.0, None, 70.0),
     ],
 )
-def test_the_policy_plans_with_the_start_on_the_kind_of_node_that_the_next_replica_comes_to(
+def test_planning_uses_the_start_on_the_next_replicas_kind_of_node(
     warm_node: bool, warm_s: float | None, cold_s: float | None, horizon_s: float
 ) -> None:
     seen = snapshot(warm_node=warm_node, warm_node_start_s=warm_s, cold_node_start_s=cold_s)
@@ -323,46 +291,40 @@ def test_the_policy_plans_with_the_start_on_the_kind_of_node_that_the_next_repli
     assert seen.horizon_s == horizon_s
 
 
-# What stands whatever the load.
+# The terms that count whatever the load.
 
 
-def standing(seen: Snapshot, knobs: Knobs = KNOBS, **memory: Any) -> dict[str, Term]:
-    observation, state = observe(seen, PolicyState(), NOW)
-    state = replace(state, queue=(Waiting(NOW, 0, 0),), **memory)
-    return {term.name: term for term in size(inputs(seen, observation, state, knobs)).baseline}
+def test_waiting_or_running_requests_keep_one_replica() -> None:
+    assert terms_of(snapshot(at={"i0": ingress(held_requests=1)}))["awake"].replicas == 1
+    assert terms_of(snapshot(engine(running_requests=1)), idle_since=NOW - 999)["awake"].replicas == 1
 
 
-def test_whoever_waits_or_runs_keeps_one_replica() -> None:
-    assert standing(snapshot(at={"i0": ingress(held_requests=1)}))["awake"].replicas == 1
-    assert standing(snapshot(engine(running_requests=1)), idle_since=NOW - 999)["awake"].replicas == 1
+def test_last_replica_stays_until_the_idle_delay_is_over() -> None:
+    assert terms_of(snapshot(engine()), idle_since=NOW - 299)["awake"].replicas == 1
+    assert terms_of(snapshot(engine()), idle_since=NOW - 300)["awake"].replicas == 0
+    assert terms_of(snapshot(), idle_since=NOW - 10)["awake"].replicas == 0
 
 
-def test_the_last_replica_is_kept_until_the_model_has_been_idle_for_the_delay() -> None:
-    assert standing(snapshot(engine()), idle_since=NOW - 299)["awake"].replicas == 1
-    assert standing(snapshot(engine()), idle_since=NOW - 300)["awake"].replicas == 0
-    assert standing(snapshot(), idle_since=NOW - 10)["awake"].replicas == 0
-
-
-def test_what_is_not_known_to_be_idle_is_kept_even_without_a_delay() -> None:
+def test_model_not_known_to_be_idle_keeps_a_replica() -> None:
     eager = KNOBS.model_copy(update={"downscale_to_zero_delay_s": 0.0})
 
-    assert standing(snapshot(ready=1), knobs=eager, idle_since=None)["awake"].replicas == 1
-    assert standing(snapshot(engine()), knobs=eager, idle_since=NOW)["awake"].replicas == 0
+    assert terms_of(snapshot(ready=1), knobs=eager, idle_since=None)["awake"].replicas == 1
+    assert terms_of(snapshot(engine()), knobs=eager, idle_since=NOW)["awake"].replicas == 0
 
 
-def test_a_schedule_asks_for_its_replicas_a_cold_start_early() -> None:
+def test_schedule_asks_for_replicas_one_cold_start_early() -> None:
     window = Schedule(start="22:20", end="23:00", min_replicas=5)  # NOW is 22:13:20 UTC
     knobs = KNOBS.model_copy(update={"schedules": (window,)})
 
-    assert standing(snapshot(cold_node_start_s=399.0), knobs)["schedule"].replicas == 0
-    assert standing(snapshot(cold_node_start_s=400.0), knobs)["schedule"].replicas == 5
-    assert "schedule" not in standing(snapshot())
+    assert terms_of(snapshot(cold_node_start_s=399.0), knobs=knobs)["schedule"].replicas == 0
+    assert terms_of(snapshot(cold_node_start_s=400.0), knobs=knobs)["schedule"].replicas == 5
+    assert "schedule" not in terms_of(snapshot())
 
 
 # Whatever comes in, a whole and finite number comes out.
 
 
-def test_no_load_asks_for_more_than_the_largest_number() -> None:
+def test_no_load_needs_more_than_the_largest_number() -> None:
     flood = snapshot(
         engine(waiting_requests=1e14, waiting_tokens=1e14, running_tokens=1e14, kv_cache_tokens=1e-300)
     )
@@ -370,29 +332,16 @@ def test_no_load_asks_for_more_than_the_largest_number() -> None:
 
     terms = terms_of(flood, knobs=tiny, demand=arriving(1e15))
 
-    assert {term.replicas for term in terms.values()} == {MOST_REPLICAS}
+    assert {terms[name].replicas for name in ("demand", "queue", "kv_cache")} == {MOST_REPLICAS}
 
 
-# The time of day.
+@pytest.mark.parametrize(
+    ("start_s", "given_s", "window_s"),
+    [(1.0, None, 10.0), (3.0, None, 12.0), (75.0, None, 60.0), (3.0, 90.0, 90.0)],
+)
+def test_scale_down_window_is_four_starts_unless_the_knob_gives_it(
+    start_s: float, given_s: float | None, window_s: float
+) -> None:
+    knobs = KNOBS.model_copy(update={"downscale_delay_s": given_s})
 
-
-def at_this_hour(start_s: float, *, helped: bool = True) -> Term:
-    """A day on which demand rose from 2 to 20 requests/s at this time, and the same hour of today."""
-    closed = tuple(20.0 if bucket % 144 == 0 else 2.0 for bucket in range(1152))
-    merit = Merit(error=1.0 if helped else 9.0, as_now=5.0, as_lately=5.0)
-    daily = DailyDemand(closed, 2.0, NOW // 600 * 600, yesterday=merit)
-    seen = snapshot(engine(), cold_node_start_s=start_s)
-    return terms_of(seen, demand=arriving(2.0), daily=daily)["demand"]
-
-
-def test_where_starts_take_minutes_yesterday_at_this_hour_counts() -> None:
-    term = at_this_hour(600.0)
-
-    assert term.replicas > 1
-    assert ". The forecast follows the same time yesterday. " in term.why
-    assert "Such forecasts have had 80 % less error than recent load alone." in term.why
-
-
-def test_the_time_of_day_is_left_out_where_starts_are_short_or_it_has_not_helped() -> None:
-    assert "same time" not in at_this_hour(299.0).why
-    assert "same time" not in at_this_hour(600.0, helped=False).why
+    assert inputs(snapshot(cold_node_start_s=start_s), knobs).scale_down_window_s == window_s

@@ -257,11 +257,11 @@ class Restarted(Production):
         self.turns += 1
         if self.turns % self.every == 0:
             old = self._policy
-            self._policy = ServePolicy(old._clock, self._memory, old._metrics, old._log)
+            self._policy = ServePolicy(old._clock, self._memory, old.metrics, old._log)
             if self.remembers:
-                self._policy._memories = {
+                self._policy.memories = {
                     name: Memory(restore(json.loads(json.dumps(memory.state.document()))))
-                    for name, memory in old._memories.items()
+                    for name, memory in old.memories.items()
                 }
         return super().step(fleet)
 

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from serve_app.telemetry import autoscaling_metrics
-from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
 
@@ -125,3 +125,27 @@ def test_a_copy_in_another_process_registers_series_of_its_own(metrics: Autoscal
     copy.set("tide", {}, "load")
 
     assert SERIES["llm_autoscaling_binding"].values == [(1.0, {"model": "tide", "term": "load"})]
+
+
+NOW = 1_700_000_000.0
+
+
+def test_replica_seconds_are_the_replicas_seen_times_the_time_since() -> None:
+    time = ReplicaTime()
+
+    assert time.add("tide", {"starting": 2, "ready": 1, "draining": 0}, NOW) == {}
+    time.add("embed", {"ready": 4}, NOW)
+    assert time.add("tide", {"ready": 3}, NOW + 0.5) == {"starting": 1.0, "ready": 0.5}
+    assert time.add("tide", {"ready": 0}, NOW + 2.0) == {"ready": 4.5}
+    assert time.add("tide", {"ready": 1}, NOW + 3.0) == {}
+    assert time.add("embed", {"ready": 4}, NOW + 2.0) == {"ready": 8.0}
+
+
+def test_replica_seconds_of_a_long_silence_are_those_of_ten_seconds() -> None:
+    time = ReplicaTime()
+    time.add("tide", {"ready": 2}, NOW)
+
+    assert time.add("tide", {"ready": 2}, NOW + 3609.0) == {"ready": 20.0}
+    # A clock that is set back counts nothing.
+    assert time.add("tide", {"ready": 2}, NOW - 60.0) == {}
+    assert time.add("tide", {"ready": 2}, NOW - 59.0) == {"ready": 2.0}

@@ -72,5 +72,7 @@ async def test_a_replica_reports_for_as_long_as_it_holds_requests(
     async with asyncio.timeout(10):
         while read_reports("shop"):
             await asyncio.sleep(0)
-    assert [record.message for record in caplog.records] == ["the report of held requests cannot be written"]
+    assert [record.message for record in caplog.records] == [
+        "the report of queued requests cannot be written"
+    ]
     keeping.cancel()

@@ -2,7 +2,7 @@ from dataclasses import astuple
 
 import pytest
 
-from serve_app.learning.learn import learn
+from serve_app.learning.next_decision import learn
 from serve_app.learning.state import PolicyState, restore
 from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import StepTime
@@ -42,44 +42,44 @@ def arriving(loop: PolicyLoop, rps: float, seconds: int = 40) -> Decision:
 
 
 def why(decision: Decision, term: str) -> str:
-    return next(found.why for found in decision.explanation.terms if found.name == term)
+    return next(found.why for found in decision.terms if found.name == term)
 
 
-def test_without_the_knob_the_policy_begins_as_ever_and_says_nothing_of_it() -> None:
+def test_without_starting_values_the_general_prior_is_used() -> None:
     loop = PolicyLoop(KNOBS)
     decision = loop.decide(snapshot(engine()))
 
     assert loop.state.service == StepTimeFit()
     assert loop.state.started_with is None
-    assert decision.explanation.notes == ()
+    assert decision.notes == ()
 
 
-def test_a_fleet_is_sized_by_the_starting_values_before_the_first_step() -> None:
+def test_starting_values_size_the_fleet_before_the_first_step() -> None:
     slow, usual = arriving(PolicyLoop(given(L4)), 12.0), arriving(PolicyLoop(KNOBS), 12.0)
 
-    assert slow.explanation.signals["step_base_s"] == pytest.approx(0.064)
+    assert slow.signals["step_base_s"] == pytest.approx(0.064)
     assert slow.target > usual.target
     assert why(slow, "demand").count("requests/s (from starting_values), so") == 1
     assert "starting_values" not in why(usual, "demand")
 
 
-def test_notes_say_what_rests_on_them_until_it_is_measured() -> None:
+def test_notes_say_which_values_are_not_measured_yet() -> None:
     loop = PolicyLoop(given(CPU))
 
-    assert loop.decide(snapshot(engine())).explanation.notes == (
+    assert loop.decide(snapshot(engine())).notes == (
         "starting_values: No step is measured yet, so they give the capacity of a replica.",
         "starting_values: No start is measured yet, so 24 s are assumed.",
     )
-    assert loop.decide(snapshot(BUSY)).explanation.notes == (
+    assert loop.decide(snapshot(BUSY)).notes == (
         "starting_values: No start is measured yet, so 24 s are assumed.",
     )
-    assert loop.decide(snapshot(BUSY, warm_node_start_s=3.0)).explanation.notes == (
+    assert loop.decide(snapshot(BUSY, warm_node_start_s=3.0)).notes == (
         "starting_values: No start on a cold node is measured yet, so 24 s are assumed.",
     )
-    assert loop.decide(snapshot(BUSY, cold_node_start_s=31.0)).explanation.notes == ()
+    assert loop.decide(snapshot(BUSY, cold_node_start_s=31.0)).notes == ()
 
 
-def test_the_start_assumed_is_how_far_ahead_the_policy_looks_until_one_has_been_measured() -> None:
+def test_the_assumed_start_is_the_horizon_until_one_is_measured() -> None:
     loop = PolicyLoop(given(CPU))
 
     def horizon_s(seen: Snapshot) -> float:
@@ -92,9 +92,7 @@ def test_the_start_assumed_is_how_far_ahead_the_policy_looks_until_one_has_been_
 
 
 @pytest.mark.parametrize(("start_s", "seconds"), [(43.0, 110.0), (3.0, 60.0)])
-def test_no_replica_goes_before_it_has_been_seen_how_much_demand_rises_in_a_start(
-    start_s: float, seconds: float
-) -> None:
+def test_no_replica_goes_before_a_rise_within_a_start_can_be_seen(start_s: float, seconds: float) -> None:
     knobs = KNOBS.model_copy(update={"downscale_delay_s": 10.0, "downscale_to_zero_delay_s": 60.0})
     seen = snapshot(engine(), cold_node_start_s=start_s)
 
@@ -103,19 +101,19 @@ def test_no_replica_goes_before_it_has_been_seen_how_much_demand_rises_in_a_star
     assert learned(seen, unforeseen, PolicyState(since=NOW)).unobserved_s == 60.0
 
 
-def test_the_kv_cache_assumed_bounds_a_replica_until_it_reports_its_own() -> None:
+def test_the_assumed_kv_cache_counts_until_a_replica_reports_its_own() -> None:
     small = CPU.model_copy(update={"kv_cache_tokens": 1024})
     unknown, known = engine(kv_cache_tokens=0.0), engine()
 
     def capacity(values: StartingValues, reading: object) -> float:
         decision = PolicyLoop(given(values)).decide(snapshot(reading))  # type: ignore[arg-type]
-        return decision.explanation.signals["replica_capacity_rps"]
+        return decision.signals["replica_capacity_rps"]
 
     assert capacity(small, unknown) < 0.5 * capacity(CPU, unknown)
     assert capacity(small, known) == capacity(CPU, known)
 
 
-def test_a_change_re_bases_a_model_that_has_seen_no_step_and_taking_it_back_does_too() -> None:
+def test_changed_starting_values_replace_a_prior_without_steps() -> None:
     loop = PolicyLoop(given(CPU))
     loop.decide(snapshot(engine()))
 
@@ -127,7 +125,7 @@ def test_a_change_re_bases_a_model_that_has_seen_no_step_and_taking_it_back_does
     assert loop.state.service == StepTimeFit()
 
 
-def test_a_change_leaves_what_has_been_learned_alone() -> None:
+def test_changed_starting_values_leave_a_learned_fit_alone() -> None:
     once, changed = PolicyLoop(given(CPU)), PolicyLoop(given(CPU))
     for loop in (once, changed):
         loop.decide_for(30, snapshot(BUSY))
@@ -139,7 +137,7 @@ def test_a_change_leaves_what_has_been_learned_alone() -> None:
     assert changed.state.started_with == StepTime(*CPU.coefficients)
 
 
-def test_a_restored_memory_goes_on_and_one_without_steps_begins_with_what_the_knob_says_now() -> None:
+def test_a_restored_memory_without_steps_takes_the_present_starting_values() -> None:
     fresh = PolicyLoop(given(CPU))
     fresh.decide(snapshot(engine()))
     experienced = PolicyLoop(given(CPU))
