@@ -130,8 +130,10 @@ async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        # `await task` cannot tell the task's cancellation from one of the caller, which would be swallowed.
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()
 
 
 async def _interrupt(stop: asyncio.Event, state: ClientState) -> None:
