@@ -90,7 +90,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     """
     # The replay's readers import numpy, which no other command should wait for.
     from loadtests.traces import TraceError, open_trace  # noqa: PLC0415
-    from replay.profile_files import load_profile, profile_for  # noqa: PLC0415
+    from replay.profile import load_profile, profile_for  # noqa: PLC0415
 
     cold_start_s = _cold_start(options.cold_start)
     knobs, app, model, notes = KNOBS, None, None, []

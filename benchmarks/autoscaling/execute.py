@@ -12,8 +12,7 @@ from loadtests.machine import versions
 from loadtests.traces.trace import Trace
 from replay.defaults import KNOBS
 from replay.production import Production
-from replay.profile import Profile
-from replay.profile_files import load_profile
+from replay.profile import Profile, load_profile
 from replay.result import PERCENTILES, Percentiles, Result
 from replay.run import replay
 from replay.scenario import scenario

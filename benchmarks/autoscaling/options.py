@@ -9,8 +9,8 @@ from benchmarks import REPOSITORY
 from benchmarks.autoscaling.plan import GRID, PARTS
 from benchmarks.peers.laws import PUBLISHED
 from replay.defaults import ORACLE, OURS, PROFILE, STATIC
-from replay.laws.registry import Engines, SpecError, make
-from replay.profile_files import load_profile
+from replay.policies import Engines, SpecError, make
+from replay.profile import load_profile
 
 WINDOWS = Path("../shared/traces/windows")
 RESULTS = REPOSITORY / "benchmarks" / "results"

@@ -7,10 +7,9 @@ import aiohttp
 
 from benchmarks.gpu_proof.bench import NAME, Bench, plain
 from replay.capacity.fleet_file import with_knee, write_profile
-from replay.capacity.measure import Measurement
+from replay.capacity.measure import Limits, Measurement
 from replay.capacity.open_loop import Order, find_knee
 from replay.capacity.server import Server
-from replay.capacity.sweep import Limits
 from replay.profile import Profile
 from serve_app.policy.capacity_model import Mix, capacity_rps
 

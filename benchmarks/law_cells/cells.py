@@ -6,8 +6,7 @@ from math import inf
 from benchmarks.law_cells.traffic import BUSY_THEN_QUIET, CONSTANT, GROWING_PROMPTS, SQUARE_WAVE, STEP, MadeUp
 from loadtests.traces.trace import Trace
 from replay.defaults import KNOBS, PROFILE
-from replay.profile import Profile
-from replay.profile_files import load_profile
+from replay.profile import Profile, load_profile
 from replay.reports import Reporting
 from replay.scenario import Scenario, scenario
 
@@ -25,7 +24,7 @@ class Cell:
     """None: as the profile has it."""
     step_factor: float = 1.0
     """On every coefficient of the fleet's step time, of which the law knows nothing."""
-    step_law: str = "linear"
+    step_model: str = "linear"
     reporting: Reporting = field(default_factory=Reporting)
     """What happens to the reports to our policy; peers see samples of the fleet."""
     traffic: MadeUp | None = None
@@ -37,7 +36,7 @@ class Cell:
         return {
             "cold_start_s": self.cold_start_s,
             "step_factor": self.step_factor,
-            "step_law": self.step_law,
+            "step_model": self.step_model,
         }
 
     def scenario(self, trace: Trace, seed: int) -> Scenario:
@@ -45,7 +44,7 @@ class Cell:
         made = scenario(
             trace, knobs=KNOBS, profile=self._profile(), cold_start_s=self.cold_start_s, seed=seed
         )
-        return replace(made, conditions=replace(made.conditions, step_law=self.step_law))
+        return replace(made, conditions=replace(made.conditions, step_model=self.step_model))
 
     def _profile(self) -> Profile:
         profile = load_profile(PROFILE)
@@ -61,7 +60,7 @@ CELLS = (
     Cell("cold-180", "cold starts of 144 to 216 s", cold_start_s=(144.0, 216.0)),
     Cell("fast", "steps take 0.7 times as long", step_factor=0.7),
     Cell("slow", "steps take 1.3 times as long", step_factor=1.3),
-    Cell("roofline", "steps of another shape", step_law="roofline"),
+    Cell("roofline", "steps of another shape", step_model="roofline"),
     Cell("late", "each report comes 1 to 5 s late", reporting=Reporting(late_s=(1.0, 5.0))),
     Cell(
         "mute-minute",

@@ -13,14 +13,12 @@ import numpy as np
 from loadtests.traces import open_trace
 from loadtests.traces.chunks import part
 from loadtests.traces.trace import CHUNK_REQUESTS, Chunk, Trace
-from replay.controller import Controller, Sampled
-from replay.fleet.fleet import Conditions
-from replay.laws.registry import Engines, make
+from replay.fleet.conditions import Conditions
+from replay.policies import Engines, make
 from replay.production import Production
-from replay.profile import Profile
-from replay.profile_files import load_profile
+from replay.profile import Profile, load_profile
 from replay.result import Result
-from replay.simulation import simulate
+from replay.simulation import Controller, Sampled, simulate
 from serve_app.settings.knobs import Knobs
 
 _MEAN_RPS = 33.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from loadtests.traces.file_trace import open_trace
 from replay.fleet.conditions import ROUTINGS
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from replay.run import replay
 from serve_app.settings.knobs import Knobs
 

@@ -12,8 +12,7 @@ from loadtests.traces.trace import Chunk, Trace
 from replay.advice.score import Outcome, Score, better, within_noise
 from replay.advice.search import DEFAULT, Search, Tried, changes, check_names
 from replay.defaults import BUDGET_S, GOAL, PROFILE, SEEDS
-from replay.profile import Profile
-from replay.profile_files import load_profile
+from replay.profile import Profile, load_profile
 from serve_app.settings.knobs import Knobs
 
 LEAST_PART_S = 600.0

@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadtests.traces.trace import Floats, Ints
-from replay.controller import Sampled
 from replay.defaults import GOAL, ORACLE
 from replay.fleet.layout import WINDOW_S
 from replay.hindsight.need import Need, read_need
 from replay.hindsight.timetable import Schedule, Timetable, filled, seconds
 from replay.result import Result
 from replay.scenario import Scenario
+from replay.simulation import Sampled
 
 _SLOT_S = 10.0
 _SHORT_SLOT_S = 2.5

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.command import policies, with_knobs
+from replay.command import check_files, policies, with_knobs, write_files
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
@@ -193,7 +194,7 @@ def test_decisions_that_raise_are_told(
 def test_it_says_that_it_compiles(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("replay.fleet.kernel.is_compiled", lambda: False)
+    monkeypatch.setattr("replay.fleet.kernel.compiler.is_compiled", lambda _: False)
 
     assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 0
 
@@ -258,3 +259,26 @@ def test_a_knob_that_is_wrong_is_named_with_its_value_and_bound(given: list[str]
         with_knobs(KNOBS, given)
 
     assert error.value.problems == [problem]
+
+
+def test_files_are_replaced_all_or_none(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "folder" / "b.html"
+    first.write_text("before")
+
+    with pytest.raises(CommandError, match=r"b\.html: could not be written: No such file or directory"):
+        write_files({first: "after", second: "page"})
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+    second.parent.mkdir()
+    assert write_files({first: "after", second: "page"}) == [first, second]
+    assert [path.read_text() for path in (first, second)] == ["after", "page"]
+
+
+def test_an_unwritable_place_is_refused_beforehand(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as error:
+        check_files({"--json": tmp_path / "no" / "a.json", "--html": tmp_path})
+
+    assert error.value.problems == [
+        f"--json = {tmp_path}/no/a.json: {tmp_path}/no is not a folder",
+        f"--html = {tmp_path}: a folder; must be a file",
+    ]

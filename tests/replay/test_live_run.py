@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadtests.traces import open_trace
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from replay.result import Result
 from replay.run import replay
 from serve_app.settings.knobs import Knobs

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from replay.fleet.conditions import rules
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from replay.run import replay
 from replay.scenario import scenario
 from serve_app.settings.knobs import Knobs

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from loadtests.traces.trace import Trace
-from replay.controller import Controller, Sampled
 from replay.profile import Profile
 from replay.result import Result
 from replay.sample import Sample
-from replay.simulation import simulate
+from replay.simulation import Controller, Sampled, simulate
 from tests.replay.controllers import NoRequests, Scripted, steady, trace
 from tests.replay.fleet.build import conditions, profile
 

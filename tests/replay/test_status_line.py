@@ -31,7 +31,7 @@ def test_without_a_terminal_there_is_a_line_for_each_run() -> None:
     with display.running("static:1") as progress:
         progress(0.5)
         result = replay(steady(duration_s=60.0), policy="static:1")
-    display.ended(result, 1.25)
+    display.say_result(result, 1.25)
 
     assert stream.getvalue() == "static:1                   60 GPU-s, 100.00 % attained, in 1.2 s\n"
 

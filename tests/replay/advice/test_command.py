@@ -12,7 +12,7 @@ from replay.advice.advise import Advice, Compared, Part, Verdict
 from replay.advice.score import Outcome, Score
 from replay.advice.search import Tried
 from replay.inputs import Inputs
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
 

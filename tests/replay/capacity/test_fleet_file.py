@@ -13,12 +13,10 @@ from replay.capacity.fleet_file import (
     write_profile,
 )
 from replay.capacity.knee_text import report
-from replay.capacity.measure import Measurement
+from replay.capacity.measure import Limits, Measurement
 from replay.capacity.server import ColdStart, MeasurementError
-from replay.capacity.sweep import Limits
 from replay.fit import Fit
-from replay.profile import Knee, Profile
-from replay.profile_files import load_profile, load_starting_values
+from replay.profile import Knee, Profile, load_profile, load_starting_values
 from serve_app.policy.capacity_model import StepTime
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtests.record import Outcome, Record, Timekeeping
-from replay.capacity.knee import Rate, Targets, curve, hold_s, judge, knee, next_rps, targets
+from replay.capacity.knee import Rate, Targets, curve, duration_s, judge, knee, next_rps, targets
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.settings.knobs import Knobs
 
@@ -38,7 +38,7 @@ def load(rps: float = 10.0, for_s: float = 20.0, **each: float) -> list[Record]:
 def test_a_rate_within_its_targets_is_held() -> None:
     rate = judge(10.0, 20.0, load(), IN_TIME, TARGETS)
 
-    assert rate.held
+    assert rate.passed
     assert (rate.rps, rate.requests) == (10.0, 150)
     assert rate.ttft_s == pytest.approx(0.05)
     assert rate.itl_s == pytest.approx(0.01)
@@ -49,7 +49,7 @@ def test_the_first_quarter_does_not_count() -> None:
     records = load()
     records[:30] = [request(record.at_s, ttft_s=1.0, itl_s=0.3) for record in records[:30]]
 
-    assert judge(10.0, 20.0, records, IN_TIME, TARGETS).held
+    assert judge(10.0, 20.0, records, IN_TIME, TARGETS).passed
 
 
 def test_one_request_in_ten_without_an_answer_is_more_than_p95_allows() -> None:
@@ -67,7 +67,7 @@ def test_one_request_in_ten_without_an_answer_is_more_than_p95_allows() -> None:
 def test_each_target_is_missed_by_its_own_name() -> None:
     assert judge(10.0, 20.0, load(ttft_s=0.25), IN_TIME, TARGETS).miss == "TTFT"
     assert judge(10.0, 20.0, load(itl_s=0.03), IN_TIME, TARGETS).miss == "ITL"
-    assert judge(10.0, 20.0, load(itl_s=0.03), IN_TIME, replace(TARGETS, itl_s=None)).held
+    assert judge(10.0, 20.0, load(itl_s=0.03), IN_TIME, replace(TARGETS, itl_s=None)).passed
 
 
 def test_a_queue_that_grows_is_missed_however_wide_the_targets() -> None:
@@ -75,7 +75,7 @@ def test_a_queue_that_grows_is_missed_however_wide_the_targets() -> None:
     growing = [request(number / 10.0, ttft_s=number / 10.0) for number in range(200)]
 
     assert judge(10.0, 20.0, growing, IN_TIME, WIDE).miss == "queue"
-    assert judge(10.0, 20.0, load(ttft_s=5.0), IN_TIME, WIDE).held
+    assert judge(10.0, 20.0, load(ttft_s=5.0), IN_TIME, WIDE).passed
 
 
 def served_by(slots: int, rps: float, service_s: float, seed: int, for_s: float = 13.9) -> list[Record]:
@@ -110,7 +110,7 @@ def test_a_client_that_was_late_holds_nothing() -> None:
     rate = judge(10.0, 20.0, load(), LATE, TARGETS)
 
     assert (rate.miss, rate.lag_s) == ("client", 0.03)
-    assert judge(10.0, 20.0, load(), LATE, Targets(95, 0.5, 0.025)).held  # 30 of 500 ms
+    assert judge(10.0, 20.0, load(), LATE, Targets(95, 0.5, 0.025)).passed  # 30 of 500 ms
 
 
 def test_what_is_decoded_after_the_last_arrival_does_not_count() -> None:
@@ -125,9 +125,9 @@ def test_nothing_at_all_is_nothing_held() -> None:
 
 
 def test_a_rate_is_kept_for_a_hundred_requests_within_reason() -> None:
-    assert hold_s(9.0, 20.0) == 20.0
-    assert hold_s(2.0, 20.0) == pytest.approx(66.7, abs=0.1)
-    assert hold_s(0.01, 20.0) == 300.0
+    assert duration_s(9.0, 20.0) == 20.0
+    assert duration_s(2.0, 20.0) == pytest.approx(66.7, abs=0.1)
+    assert duration_s(0.01, 20.0) == 300.0
 
 
 def test_a_target_that_an_empty_replica_misses_is_left_out() -> None:
@@ -184,7 +184,7 @@ def test_a_queue_that_grew_within_the_targets_gets_a_second_and_longer_look() ->
     first = [came_to(4.0), came_to(5.0, "queue")]
 
     assert next_rps(first, 4.0) == 5.0
-    assert hold_s(5.0, 20.0, again=True) == 2 * hold_s(5.0, 20.0)
+    assert duration_s(5.0, 20.0, again=True) == 2 * duration_s(5.0, 20.0)
     assert next_rps([*first, came_to(5.0)], 4.0) == 6.25
     between = next_rps([*first, came_to(5.0, "queue")], 4.0)
     assert between is not None
@@ -197,4 +197,4 @@ def test_a_client_that_was_late_gets_a_second_chance_at_the_same_rate() -> None:
     assert next_rps([*first, came_to(5.0)], 4.0) == 6.25
     again = [*first, came_to(5.0, "client")]
     assert next_rps(again, 4.0) == pytest.approx(math.sqrt(20.0))
-    assert [rate.held for rate in curve([*first, came_to(5.0)])] == [True, True]
+    assert [rate.passed for rate in curve([*first, came_to(5.0)])] == [True, True]

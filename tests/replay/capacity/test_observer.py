@@ -1,8 +1,7 @@
 import pytest
 
 from replay.capacity.observer import TrafficGuard, check_alone
-from replay.capacity.scrape import Scrape, read_scrape
-from replay.capacity.server import MeasurementError, Readiness
+from replay.capacity.server import MeasurementError, Readiness, Scrape, read_scrape
 from serve_app.settings.knobs import Knobs
 from tests.replay.capacity.fake_application import exposition
 

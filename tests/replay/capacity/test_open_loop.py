@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from replay.capacity.knee import Miss, Rate, Targets
+from replay.capacity.measure import Limits
 from replay.capacity.open_loop import arrivals, fitting, summary
-from replay.capacity.sweep import Limits
 from replay.profile import Knee
 
 LIMITS = Limits(max_model_len=2048, kv_cache_tokens=131_072, max_num_seqs=64, max_num_batched_tokens=2048)

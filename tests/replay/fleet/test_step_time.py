@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.fleet.kernel import step_time
-from replay.profile_files import load_profile
+from replay.fleet.kernel import scheduler
+from replay.profile import load_profile
 from tests.replay.fleet.build import fleet, of, serve
 
 A100 = load_profile("a100-80gb")
@@ -14,8 +14,8 @@ A100 = load_profile("a100-80gb")
 
 def step_s(law: str, decodes: int, kv: int, prefill: int = 0) -> float:
     """The law itself, not compiled."""
-    memory = fleet(0, of=A100, step_law=law).memory
-    plain: Any = step_time.step_s
+    memory = fleet(0, of=A100, step_model=law).memory
+    plain: Any = scheduler.step_s
     return float(plain.py_func(memory._replace(rules=memory.rules.view(np.recarray)), decodes, kv, prefill))
 
 
@@ -51,7 +51,7 @@ def test_a_prompt_alone_never_takes_longer_than_by_the_linear_law(prompt: int) -
 def test_a_fleet_takes_its_steps_by_the_law_of_its_conditions() -> None:
     ended = []
     for law in ("linear", "roofline"):
-        made = fleet(of=A100, step_law=law)
+        made = fleet(of=A100, step_model=law)
         serve(made, (0.0, 100, 1), until=1.0)
         ended.append(of(made, "last_end"))
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from loadtests.traces.trace import Floats
-from replay.result import GpuSeconds, Percentiles, Result, Timeline, Windows
+from replay.fleet.fleet import GpuSeconds
+from replay.result import Percentiles, Result, Timeline, Windows
 
 STEP_S = 5.0
 HOURS = 3

@@ -4,8 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from replay.report import document
-from replay.report.document import MOST_POINTS, thinned
+from replay.report.document import document
 from tests.replay.report import samples
 
 TOP_LEVEL = {"policy", "attainment", "ttft_ok", "gpu_seconds", "requests", "oracle_ratio"}
@@ -74,15 +73,3 @@ def test_times_of_a_long_timeline_keep_their_half_seconds() -> None:
     line = replace(result.timeline, at_s=result.timeline.at_s + 123_456.5)
 
     assert document(replace(result, timeline=line))["timeline"]["at_s"][1] == 123_461.5
-
-
-def test_a_thinned_timeline_keeps_its_peaks_and_its_mean_rate() -> None:
-    result = samples.realistic(hours=0.2)[0]
-    few = thinned(result, most=50)
-
-    assert len(few.timeline.at_s) <= 50
-    assert few.timeline.target.max() == result.timeline.target.max()
-    assert few.timeline.queued.max() == result.timeline.queued.max()
-    assert few.timeline.interval_s * len(few.timeline.at_s) >= result.duration_s
-    assert few.timeline.arrivals_rps.mean() == pytest.approx(result.timeline.arrivals_rps.mean(), rel=0.05)
-    assert thinned(result, most=MOST_POINTS) is result

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from rich.console import Console
 
-from replay.report import print_comparison, print_result
+from replay.report.terminal import print_comparison, print_result
 from tests.replay.report import samples
 
 

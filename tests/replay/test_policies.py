@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers.laws import PUBLISHED
-from replay.laws.registry import Engines, SpecError, make, names
+from replay.policies import Engines, SpecError, make, names
 from replay.sample import Autoscaler
 from tests.benchmarks.peers.build import A100_7B, drive, sample, spread
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
-from replay.profile_files import load_profile, load_starting_values, profile_for, profile_names
+from replay.profile import load_profile, load_starting_values, profile_for, profile_names
 from serve_app.policy.capacity_model import Mix, capacity_rps
 from serve_app.settings import ModelSettings, SettingsError, load_settings
 from serve_app.settings.knobs import Knobs

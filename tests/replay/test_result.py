@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from replay.figures import Series, percentiles, windows_of
 from replay.fleet import layout
+from replay.result import Series, percentiles, windows_of
 from tests.replay.fleet.build import fleet, serve
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from replay.capacity.scrape import arrivals_between, read_scrape, steps_between
+from replay.capacity.server import arrivals_between, read_scrape, steps_between
 from tests.replay.capacity.fake_application import exposition
 
 
